@@ -1,10 +1,9 @@
-//! The access log: a line per request that was answered, refusals included. Off unless `observability.access_log` names
-//! its target; while it is off, requests collect no entries.
+//! The access log: a line per answered request, including refusals. Off unless `observability.access_log` names its target;
+//! while it is off, requests collect no entries.
 //!
-//! A request collects an [`AccessEntry`] while it is handled and hands the entry over at its end; the log's own thread
-//! formats and writes the line. Queries are never written, since they may carry a session id or a token. The only
-//! headers written are `User-Agent` and `Referer`. Values sent by clients are cut and escaped, so that no client can
-//! write lines of its own.
+//! A request collects an [`AccessEntry`] while it is handled and sends it to the log at its end; the log's own thread formats
+//! and writes the line. Queries are never written, since they may contain a session id or a token. The only headers written are
+//! `User-Agent` and `Referer`. Values sent by clients are cut and escaped, so that no client can write lines of its own.
 //!
 //! The line of a stream is written when the stream ends.
 

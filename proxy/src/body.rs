@@ -1,5 +1,4 @@
-//! Reads a request body whole, with a time limit, a limit for its size, and a limit for the bytes of all bodies in
-//! memory.
+//! Reads a complete request body, with a time limit, a limit for its size, and a limit for the bytes of all bodies in memory.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use tokio::io::AsyncReadExt;
 
 use crate::timeout::fast_timeout;
 
-/// Bounds, in time and bytes, of the unread body that is thrown away after an answer that closes the connection.
+/// Bounds, in time and bytes, of the unread body that is discarded after a response that closes the connection.
 ///
 /// Closing with unread bytes in the socket resets it, and the reset can overtake our answer: most clients write their
 /// whole body before they read. A client that asked with `Expect: 100-continue` has sent nothing, so nothing is awaited.
@@ -27,7 +26,7 @@ pub(crate) enum BodyError {
     TooLarge,
     /// The body did not arrive in time.
     TimedOut,
-    /// The body's framing is broken, or the client went away in the middle.
+    /// The body's framing is broken, or the client disconnected during the body.
     Broken,
     /// The limit for the bytes of all bodies in memory is reached.
     NoRoom,
@@ -40,14 +39,14 @@ pub(crate) struct BodyLimits {
     pub(crate) bytes: usize,
     /// The limit for all bodies in memory.
     pub(crate) total: usize,
-    /// Time limit for a whole body.
+    /// Time limit for a complete body.
     pub(crate) deadline: Duration,
 }
 
 /// A request body that was read, and its count in the bytes of all bodies in memory.
 #[derive(Debug)]
 pub(crate) struct Body {
-    /// The whole body.
+    /// The complete body.
     pub(crate) bytes: Bytes,
     /// Counts the bytes for as long as they are in memory; `None` for a body that arrived in one chunk.
     pub(crate) held: Option<HeldBytes>,
@@ -69,7 +68,7 @@ pub(crate) struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Counts `bytes` more. The sum never exceeds `total`: of two bodies that arrive at once, both may be refused.
+    /// Counts `bytes` more. The sum never exceeds `total`: of two bodies that arrive concurrently, both may be refused.
     fn grow(&mut self, bytes: usize, total: usize) -> Result<(), BodyError> {
         let more = i64::try_from(bytes).map_err(|_| BodyError::NoRoom)?;
         self.all.add(more);
@@ -94,10 +93,10 @@ pub(crate) fn awaits_continue(session: &mut ServerSession, limits: BodyLimits) -
         && announced(session).is_none_or(|length| length <= limits.bytes as u64)
 }
 
-/// Reads the whole body. `held` counts the bytes of all bodies in memory.
+/// Reads the complete body. `held` counts the bytes of all bodies in memory.
 ///
-/// A body that arrives in one chunk, as nearly every body does, is handed on without a copy and without being counted:
-/// it is no larger than the buffer that a connection holds in any case.
+/// A body that arrives in one chunk, the usual case, is returned without a copy and without being counted: it is no larger than
+/// the buffer that a connection has in any case.
 pub(crate) async fn read(
     session: &mut ServerSession,
     limits: BodyLimits,
@@ -110,10 +109,10 @@ pub(crate) async fn read(
     if announced == Some(0) || session.is_body_empty() {
         return Ok(Body::EMPTY);
     }
-    // The whole body has one deadline. Pingora's own limit, per read, would only end the request earlier, with another
+    // The complete body has one deadline. Pingora's own limit, per read, would only end the request earlier, with another
     // error.
     session.set_read_timeout(None);
-    // Pinned here, as otherwise the future would be moved into the time limit.
+    // Pinned here, since otherwise the future would be moved into the time limit.
     let whole = pin!(read_chunks(session, limits, held, announced));
     let whole = fast_timeout(limits.deadline, whole).await;
     whole.unwrap_or(Err(BodyError::TimedOut))
@@ -200,8 +199,7 @@ pub(crate) async fn read_past(
     fast_timeout(deadline, discard).await.unwrap_or(false)
 }
 
-/// Throws away the bytes that the client still sends, within [`LINGER`] and [`LINGER_BYTES`], so that our answer
-/// reaches it.
+/// Discards the bytes that the client still sends, within [`LINGER`] and [`LINGER_BYTES`], so that the response reaches it.
 pub(crate) async fn linger(session: &mut ServerSession) {
     if !expects_continue(session) {
         read_past(session, LINGER_BYTES, LINGER).await;
@@ -224,7 +222,7 @@ pub(crate) async fn linger_on(mut stream: Stream) {
     let _ = fast_timeout(LINGER, discard).await;
 }
 
-/// The request's `Content-Length`; `None` if it has none that is a number.
+/// The request's `Content-Length`; `None` if it is missing or not a number.
 pub(crate) fn announced(session: &ServerSession) -> Option<u64> {
     session
         .req_header()

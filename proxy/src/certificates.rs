@@ -24,7 +24,7 @@ pub(crate) fn check(effective: &Effective) -> Result<(), ConfigError> {
     }
 }
 
-/// Reads every certificate, those of listeners with `check`.
+/// Reads every certificate; those of listeners with `check`.
 ///
 /// # Errors
 ///

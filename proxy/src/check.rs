@@ -1,6 +1,6 @@
 //! `tooldock check`: the configuration in force, masked, and every listener with its paths.
 //!
-//! The output is YAML: everything but keys stands in comments. Sizes are rounded to one decimal.
+//! The output is YAML, in which everything except keys is a comment. Sizes are rounded to one decimal.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -28,7 +28,7 @@ mod target;
 
 pub(crate) use target::Target;
 
-/// The whole output of `check`.
+/// The complete output of `check`.
 ///
 /// # Errors
 ///
@@ -95,7 +95,7 @@ pub(crate) fn report(effective: &Effective, servers: &ServerCheck) -> Result<Str
     Ok(report)
 }
 
-/// The number of warnings in a report: of the `whole` configuration, or about what `check PATH` names.
+/// The number of warnings in a report: of the `whole` configuration, or about the target of `check PATH`.
 pub(crate) fn warnings(effective: &Effective, checked: &ServerCheck, whole: bool) -> usize {
     let of_configuration = if whole { effective.warnings.len() } else { 0 };
     of_configuration + checked.findings.iter().filter(|it| !it.is_error).count()
@@ -209,7 +209,7 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> ServerCheck {
 
 /// Findings about the folder of a namespace, or about a single Python file of the folder.
 fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> ServerCheck {
-    // `DATA/tools/NAME` belongs to that data directory, whatever the configuration says.
+    // `DATA/tools/NAME` belongs to that data directory, regardless of the configuration.
     let data = folder.parent().and_then(|tools| folder_in(tools, "tools"));
     let python = PythonCheck {
         workers: &effective.config.workers,
@@ -315,9 +315,9 @@ fn aggregates(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The secrets that the gateway would have, and a finding if the store cannot be read. If the data directory `beside`
-/// the checked folder holds secrets, these count instead of those of the configured data directory, and a key that
-/// `--dev` has kept there opens them.
+/// The secrets that the gateway would use, and a finding if the store cannot be read. If the data directory `beside` of the
+/// checked folder contains secrets, these are used instead of those of the configured data directory, and a key that `--dev`
+/// has stored there opens them.
 fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Finding>) {
     let holds = |data: &&Path| SecretStore::new(data, Protection::Unset).has_values();
     let data = beside.filter(holds).unwrap_or(&effective.data_dir);
@@ -358,7 +358,7 @@ fn told(finding: &Finding) -> String {
     one_line(&format!("{}: {}", finding.place, finding.message))
 }
 
-/// Replaces control characters, as names and commands come from a file that other programs may write.
+/// Replaces control characters, since names and commands come from a file that other programs may write.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

@@ -7,9 +7,9 @@
 //!                       Settings ── unsupported ── validate ── tokens ──▶ Effective
 //! ```
 //!
-//! A crate's own keys (`admission`, `namespaces`, `sessions`, `workers`, audit) are defined in that crate; only the whole is
-//! put together here. Loading is a function of files and a captured environment: it changes nothing, so a reload is the same
-//! call again. The effect of a key is decided elsewhere.
+//! The keys of other crates (`admission`, `namespaces`, `sessions`, `workers`, audit) are defined there; this module combines
+//! them. Loading is a function of files and a captured environment without side effects, so a reload is the same call again.
+//! Other modules put the keys into effect.
 
 mod access_log;
 mod address;
@@ -121,11 +121,11 @@ pub(crate) struct Config {
     pub(crate) upstreams: ServersConfig,
     /// Reloads when files change, without a request.
     pub(crate) watcher: WatcherConfig,
-    /// Aggregated servers.
+    /// Aggregates.
     pub(crate) toolman: AggregatesConfig,
     /// Settings of the listeners of the profile `vault`.
     pub(crate) vault: VaultConfig,
-    /// Tools for containers behind a socket, and the scopes of credentials.
+    /// Tools for containers through a socket, and the scopes of credentials.
     pub(crate) relay: RelayConfig,
     /// API keys.
     pub(crate) keys: KeysConfig,
@@ -214,11 +214,11 @@ impl Config {
 /// The purpose for which a configuration is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// For running: a missing token is an error.
+    /// For running the gateway: a missing token is an error.
     Serve,
     /// For a check: a missing token is a warning.
     Check,
-    /// For a command beside a gateway: a missing token is a warning, and so is a `$DATA/config.yaml` that cannot be used.
+    /// For a command that runs next to a gateway: a missing token is a warning, and so is an unusable `$DATA/config.yaml`.
     Command,
 }
 
@@ -235,9 +235,9 @@ pub(crate) struct LoadOptions {
     pub(crate) purpose: Purpose,
     /// The variables of the process, captured at start.
     pub(crate) environment: Environment,
-    /// Tokens for processes that have none configured. Made once, so that a reload keeps them.
+    /// Tokens for processes that have none configured. Generated once, so that a reload keeps them.
     pub(crate) generated: GeneratedTokens,
-    /// Keys of the file that are passed over. Empty but for a check that looks for further faults.
+    /// Keys of the file that are ignored. Only used by a check that looks for further faults; otherwise empty.
     pub(crate) left_out: LeftOut,
 }
 
@@ -264,13 +264,13 @@ pub(crate) struct Effective {
     pub(crate) source: Option<PathBuf>,
     /// The unrestricted bearer token, if there is one.
     pub(crate) bearer: Option<Secret>,
-    /// The token that `X-Manager-Token` must carry.
+    /// The token that `X-Manager-Token` must contain.
     pub(crate) manager_token: Secret,
     /// The key that seals session ids, where the operator sets one.
     pub(crate) session_key: Option<Secret>,
     /// The key of the secrets store, or none.
     pub(crate) secrets: SecretsSettings,
-    /// The address at which a manager in a process of its own reaches the core.
+    /// The address at which a manager in a separate process reaches the core.
     pub(crate) core_url: CoreUrl,
     /// Settings for the web UI alone.
     pub(crate) web: WebSettings,
@@ -297,15 +297,15 @@ pub(crate) struct Effective {
 }
 
 impl Effective {
-    /// Loads the configuration again from its sources. Keys that a running process cannot change keep their values, and
-    /// are named in the log.
+    /// Loads the configuration again from its sources. Keys that cannot change in a running process keep their values, and are
+    /// named in the log.
     ///
     /// # Errors
     ///
-    /// As [`load`]. A file that was read before must still be there: falling back to the defaults would open access that the
-    /// file closed. And the new rules must be safe on the sockets that stay open.
+    /// As [`load`]. A file that was read before must still exist: falling back to the defaults would open access that the file
+    /// closed. The new rules must also be safe on the sockets that stay open.
     ///
-    /// A `$DATA/config.yaml` that cannot be used refuses nothing: its content that was used last counts.
+    /// An unusable `$DATA/config.yaml` is no error: its last used content remains in force.
     pub(crate) fn reload(&self) -> Result<Self, ConfigError> {
         let mut next = self.read_again()?;
         next.waiting = live::keep_unreloadable(&self.config, &mut next.config);
@@ -396,7 +396,7 @@ impl Effective {
         self.options.purpose
     }
 
-    /// Replaces the generated bearer token by one kept in the data directory. A token that the operator set stays.
+    /// Replaces the generated bearer token by the one stored in the data directory. A token of the operator is not replaced.
     pub(crate) fn keep_bearer(&mut self, kept: Secret) {
         if self.generated.bearer {
             self.bearer = Some(kept.clone());
@@ -404,7 +404,7 @@ impl Effective {
         }
     }
 
-    /// Replaces the generated manager token by one kept in the data directory. A token that the operator set stays.
+    /// Replaces the generated manager token by the one stored in the data directory. A token of the operator is not replaced.
     pub(crate) fn keep_manager(&mut self, kept: Secret) {
         if self.generated.manager {
             self.manager_token = kept.clone();
@@ -459,7 +459,7 @@ impl Effective {
     }
 }
 
-/// The settings that all layers together give, before they are checked.
+/// The settings of all layers together, before they are checked.
 #[derive(Debug)]
 struct Settings {
     config: Config,
@@ -496,8 +496,8 @@ impl Settings {
     }
 }
 
-/// The configuration that `serve` would use, for commands beside a gateway. `data_dir` takes the place of the
-/// environment's data directory.
+/// The configuration that `serve` would use, for commands that run next to a gateway. `data_dir` replaces the environment's
+/// data directory.
 ///
 /// # Errors
 ///
@@ -549,7 +549,7 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     load_after(options, None)
 }
 
-/// Loads for a process that runs on the configuration `before`, if there is one.
+/// Loads for a process that already runs with the configuration `before`, if given.
 fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effective, ConfigError> {
     let options = &LoadOptions {
         role: options.environment.role(options.role)?,

@@ -90,7 +90,7 @@ fn values(config: &Config) -> Result<BTreeMap<String, serde_json::Value>, String
     Ok(values)
 }
 
-/// A value as JSON. Texts that look like credentials are masked again, whatever their key.
+/// A value as JSON. Texts that look like credentials are masked again, under any key.
 fn shown(value: &yaml::Value) -> serde_json::Value {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => mask::text(&text).into(),

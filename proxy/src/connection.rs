@@ -20,7 +20,7 @@ pub(crate) use self::socket::{ListeningSocket, Socket};
 pub(crate) use self::table::{Connections, MultiplexedRequest, OpenConnection};
 pub(crate) use self::wire::{Carrier, Wire};
 
-/// The work of an HTTP/2 request that goes on after Pingora has dropped the request, see [`afterwards`].
+/// The work of an HTTP/2 request that continues after Pingora has dropped the request, see [`afterwards`].
 type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 tokio::task_local! {
@@ -60,7 +60,7 @@ pub(crate) fn afterwards(rest: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-/// Serves an HTTP/2 request, and then runs the work that it has given to [`afterwards`].
+/// Serves an HTTP/2 request, and then runs the work that was passed to [`afterwards`].
 pub(crate) async fn with_rest<F: Future>(served: F) -> F::Output {
     let slot = Arc::new(Mutex::new(None));
     let ended = REST.scope(Arc::clone(&slot), served).await;
@@ -71,8 +71,8 @@ pub(crate) async fn with_rest<F: Future>(served: F) -> F::Output {
     ended
 }
 
-/// Port that marks the address of a proxy whose PROXY protocol header names no client. No connection comes from port 0,
-/// and Pingora hands on only the address of the peer.
+/// Port that marks the address of a proxy whose PROXY protocol header names no client. No connection comes from port 0, and
+/// Pingora only forwards the address of the peer.
 pub(crate) const NO_CLIENT_PORT: u16 = 0;
 
 /// Returns true if the peer is a proxy whose PROXY protocol header names no client.
@@ -81,8 +81,8 @@ pub(crate) fn names_no_client(peer: &LocalAddress) -> bool {
     peer.is_some_and(|peer| peer.port() == NO_CLIENT_PORT)
 }
 
-/// The time in which an idle connection of a gateway that was handed over may still bring a request; the answer closes
-/// it.
+/// The time in which an idle connection of a gateway that was handed over may still bring a request; the response closes the
+/// connection.
 pub(crate) const LINGER: Duration = Duration::from_secs(5);
 
 /// Limits of a connection; swapped on reload.

@@ -1,15 +1,14 @@
 //! The number of connections that the limit on open files allows.
 //!
-//! A connection costs a descriptor. If connections could take all, starting a worker, opening the audit log and reading
-//! the metrics would fail just when they matter. So a part is kept for everything else.
+//! A connection uses a descriptor. If connections could use all of them, starting a worker, opening the audit log and reading
+//! the metrics would fail under load. So a part is reserved for everything else.
 
 use std::fmt;
 
 use anyhow::ensure;
 use tooldock_process::child::open_files;
 
-/// Minimum of the limit on open files. The gateway does not start with less, as nothing would be left beside the
-/// reserve.
+/// Minimum of the limit on open files. The gateway does not start with less, since nothing would remain beyond the reserve.
 pub(crate) const LIMIT_MIN: u64 = 128;
 
 /// The reserve for workers, logs and management: at least this many descriptors, and of larger limits one part in

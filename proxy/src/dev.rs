@@ -1,7 +1,7 @@
-//! `--dev`: example namespaces for an empty data directory, a token that stays, and lines that work when pasted.
+//! `--dev`: example namespaces for an empty data directory, a permanent token, and commands that can be pasted.
 //!
-//! The token is kept in the data directory, so that a client configuration that was saved works tomorrow. Tokens made here
-//! are printed, to standard output and nowhere else; a token the operator set is named by its variable.
+//! The token is stored in the data directory, so that a saved client configuration remains valid. Generated tokens are printed
+//! only to standard output; for a token of the operator, the name of its variable is printed.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -46,11 +46,11 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
-/// Puts the example namespaces into a data directory that was empty until now. Call it before the first scan.
+/// Creates the example namespaces in a data directory that was empty. Must be called before the first scan.
 ///
 /// # Errors
 ///
-/// When a file cannot be written; each namespace is there as a whole or not at all.
+/// When a file cannot be written; each namespace is created either completely or not at all.
 pub(crate) fn place_examples(data: &DataDir) -> anyhow::Result<()> {
     if data.is_first_start() {
         copy_examples(&data.tools_dir()).context("cannot copy the example tools")?;
@@ -89,7 +89,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
     };
     let url = match (&listener.address, &listener.tls) {
         (ListenAddress::Tcp(_), _) => listener.url(),
-        // curl takes the socket by an option of its own, and the host of the URL for the name alone.
+        // curl gets the socket by a separate option, and uses the host of the URL only as a name.
         (ListenAddress::Unix(_), None) => "http://localhost".to_owned(),
         (ListenAddress::Unix(_), Some(_)) => "https://localhost".to_owned(),
     };
@@ -151,7 +151,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
     text
 }
 
-/// The line with the address of the web UI, if there is one.
+/// The line with the address of the web UI, if it is served.
 fn page(effective: &Effective) -> String {
     let mut listeners = effective.served_listeners().map(|(_, listener)| listener);
     match listeners.find(|listener| listener.profile == ProfileName::V1Web) {
@@ -173,7 +173,7 @@ fn shown(token: Option<&Secret>, generated: bool, variable: &str) -> String {
     }
 }
 
-/// curl, told to trust the listener's own certificate: no public authority vouches for a loopback name.
+/// A curl command that trusts the listener's own certificate, since no public authority certifies a loopback name.
 fn curl(listener: &ListenerConfig) -> String {
     let quoted = |path: &Path| path.display().to_string().replace('\'', r"'\''");
     let mut curl = "curl -s".to_owned();

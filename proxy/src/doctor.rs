@@ -1,4 +1,4 @@
-//! `tooldock doctor`: finds what is wrong around the gateway, and says what to type.
+//! `tooldock doctor`: finds problems in the gateway's surroundings, and shows the commands that fix them.
 //!
 //! - The running gateway is found as other commands find it. It gives nonces, by which [`front`] probes the servers between
 //!   clients and the gateway through the public URL. The token is not sent there.
@@ -43,8 +43,8 @@ const FRONT_LIMIT: Duration = Duration::from_secs(30);
 /// Number of nonces that the probes of the front use at most.
 const NONCES: &str = "32";
 
-/// Quotes a word for a shell, if a shell would take any part of it for more than text: names of programs and paths may come from
-/// files that tools can write.
+/// Quotes a word for a shell, if the shell would interpret any part of it: names of programs and paths may come from files that
+/// tools can write.
 fn for_shell(word: &str) -> Cow<'_, str> {
     let is_plain = |it: u8| it.is_ascii_alphanumeric() || b"/.:_-+,@%".contains(&it);
     match !word.is_empty() && word.bytes().all(is_plain) {
@@ -57,9 +57,9 @@ fn for_shell(word: &str) -> Cow<'_, str> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Severity {
-    /// Nothing is wrong.
+    /// The check found no problem.
     Ok,
-    /// Nothing to check, or not checked.
+    /// There is nothing to check, or the check was not run.
     Skipped,
     /// Works, and not as it should.
     Warning,
@@ -87,7 +87,7 @@ impl Severity {
     }
 }
 
-/// A fact that a check found, in words, with the remedy.
+/// A fact that a check found, as text, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     /// The check, as a word.
@@ -160,7 +160,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> ExitCode {
         Err(error) => return CommandFailure::Refused(error.to_string()).exit(),
     };
     let findings = runtime.block_on(examine(arguments));
-    // A look-up of a name may hang in a thread, which must not delay the end.
+    // The resolution of a name may hang in a thread, which must not delay the end.
     runtime.shutdown_background();
     let findings = match findings {
         Ok(findings) => findings,
@@ -182,11 +182,11 @@ pub(crate) fn run(arguments: &DoctorArgs) -> ExitCode {
     }
 }
 
-/// Runs all checks at once. Findings stand in the order of the checks.
+/// Runs all checks concurrently. Findings are in the order of the checks.
 ///
 /// # Errors
 ///
-/// An option or the configuration is wrong.
+/// An option or the configuration is invalid.
 async fn examine(arguments: &DoctorArgs) -> Result<Vec<Finding>, String> {
     let options = &arguments.gateway;
     let effective =
@@ -246,7 +246,7 @@ fn configured(effective: &Effective) -> Result<Option<PublicAddress>, String> {
 /// The checks of this machine.
 async fn machine(effective: &Arc<Effective>, public: Option<&PublicAddress>) -> Vec<Finding> {
     let shared = || Arc::clone(effective);
-    // Read once: the servers of a large configuration take their time.
+    // Read once, since resolving the servers of a large configuration takes time.
     let servers = shared();
     let servers = tokio::task::spawn_blocking(move || check::servers(&servers).servers);
     let servers = match timeout(LIMIT, servers).await {
@@ -255,7 +255,7 @@ async fn machine(effective: &Arc<Effective>, public: Option<&PublicAddress>) -> 
     };
     let (of_clock, of_toolchain) = (Arc::clone(&servers), Arc::clone(&servers));
     let all = tokio::join!(
-        // Its steps have limits of their own.
+        // Its steps have their own time limits.
         names::check(effective, &servers),
         bounded("clock", clock::check(effective, &of_clock, public)),
         bounded("toolchain", toolchain::check(effective, &of_toolchain)),
@@ -284,7 +284,7 @@ async fn bounded(check: &'static str, work: impl Future<Output = Vec<Finding>>) 
     done.unwrap_or_else(|_| vec![too_slow(check)])
 }
 
-/// Runs a check that blocks in a thread of its own.
+/// Runs a blocking check in a separate thread.
 async fn blocking(
     check: &'static str,
     effective: Arc<Effective>,

@@ -6,10 +6,10 @@
 //!                       └──────────── one time limit each, one timer for all ────────────┘
 //! ```
 //!
-//! Pingora bounds each read of a head but never the head as a whole, neither in time nor, before a megabyte, in bytes.
-//! So a head of HTTP/1 is gathered here and handed over when it is complete. An HTTP/2 connection is Pingora's from its
-//! handshake on; only the wait for its first request is limited here, and while no request is answered the connection
-//! may be closed for another.
+//! Pingora bounds each read of a head but never the complete head, neither in time nor, before a megabyte, in bytes. So a head
+//! of HTTP/1 is buffered here and passed to Pingora when it is complete. An HTTP/2 connection belongs to Pingora after its
+//! handshake; only the wait for its first request is limited here, and while no request is answered the connection may be
+//! closed for another.
 
 mod head;
 mod proxy_protocol;
@@ -74,7 +74,7 @@ pub(crate) struct Edge {
     pub(crate) handshake_warnings: Option<LogLimit>,
 }
 
-/// Requests of HTTP/2 connections, handed back by Pingora. Requests of HTTP/1 do not come this way.
+/// Requests of HTTP/2 connections, which Pingora returns. Requests of HTTP/1 are handled elsewhere.
 #[async_trait]
 impl HttpServerApp for Edge {
     async fn process_new_http(
@@ -122,7 +122,7 @@ impl Listening {
         })
     }
 
-    /// Serves a connection that was just accepted, in a task of its own.
+    /// Serves a connection that was just accepted, in a separate task.
     fn take(
         self: Arc<Self>,
         accepted: AcceptedConnection,
@@ -175,14 +175,14 @@ impl Listening {
         open: &OpenConnection,
         shutdown: &ShutdownWatch,
     ) {
-        // Boxed, since otherwise the future of every connection would be as large as this one.
+        // The future is boxed, since otherwise that of every connection would be as large as this one.
         if accepted.proxy_protocol {
             if !Box::pin(self.introduced(&mut accepted)).await {
                 return;
             }
             open.comes_from(accepted.peer.ip());
         }
-        // The address for other replicas warns of such connections as of each handshake that fails.
+        // The address for other replicas warns about such connections like about each failed handshake.
         let is_plain = tls.is_some()
             && self.edge.handshake_warnings.is_none()
             && accepted.socket.begins_as_text().await;
@@ -196,7 +196,8 @@ impl Listening {
         let Some(tls) = tls else {
             return self.http1(Box::new(wire), open, shutdown).await;
         };
-        // Boxed, like the handshake below, since otherwise the future of every connection would be as large as this one.
+        // The future is boxed, like the handshake below, since otherwise that of every connection would be as large as this
+        // one.
         if is_plain {
             return Box::pin(self.refuse_plain(wire, open)).await;
         }
@@ -239,7 +240,7 @@ impl Listening {
         }
         match proxy_protocol::read(&mut accepted.socket).await {
             Ok(Some(client)) => accepted.peer = client,
-            // The proxy's own address counts, since everything else may be written by the client alone.
+            // The proxy's own address is used, since everything else may be written by the client.
             Ok(None) => accepted.peer.set_port(NO_CLIENT_PORT),
             // A probe for an open port, as health checks send it.
             Err(NoHeader::Ended { read: 0 }) => return false,
@@ -268,7 +269,7 @@ impl Listening {
             let Head { bytes, end, coded } = match gathered {
                 HeadOutcome::Whole(head) => head,
                 HeadOutcome::Refused(refusal) => return self.refuse(wire, refusal).await,
-                // The client is gone and cannot be told.
+                // The client has disconnected, so no response is possible.
                 HeadOutcome::Closed => return,
             };
             let mut chunks = coded.then(Chunks::default);
@@ -279,7 +280,7 @@ impl Listening {
             }
             wire.follow(chunks);
             let mut session = ServerSession::new_http1(wire);
-            // The bytes read here are the first that Pingora reads.
+            // The bytes that were read here are the first that Pingora reads.
             session.set_pipelined_prefix(bytes);
             let ended = self.edge.proxy.process_new_http(session, shutdown).await;
             let Some((stream, _)) = ended.map(ReusedHttpStream::consume) else {
@@ -354,8 +355,7 @@ impl Listening {
         let mut timer = std::pin::pin!(tokio::time::sleep(header()));
         let mut looked = false;
         loop {
-            // Three arms: the connection is over; it is asked to end; it is time to check the client's
-            // deadline.
+            // The three arms: the connection has ended; its end is requested; it is time to check the client's deadline.
             tokio::select! {
                 biased;
                 () = served.as_mut() => return,

@@ -1,4 +1,4 @@
-//! `tooldock explain`: the rights of a principal in a namespace and the rules behind them, or the list of principals,
+//! `tooldock explain`: the rights of a principal in a namespace and the rules that grant them, or the list of principals,
 //! requested from the running gateway.
 
 use std::path::Path;
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
             let asked = asked::<Reach>(&asker, &ReachQuestion { who });
             asked.map(|answer| shown(&answer, reached, arguments.json))
         }
-        // clap requires a principal beside a namespace.
+        // clap requires a principal if a namespace is given.
         (None, _) => {
             let asked = asked::<Principals>(&asker, &json!({}));
             asked.map(|answer| shown(&answer, listed, arguments.json))
@@ -58,7 +58,7 @@ fn shown<T: Serialize>(answer: &T, for_people: impl Fn(&T) -> String, as_json: b
     }
 }
 
-/// A configuration with its tokens, and the address of the gateway that is asked.
+/// A configuration with its tokens, and the address of the gateway to query.
 struct Asker {
     effective: Effective,
     at: CoreAddress,
@@ -70,7 +70,7 @@ struct Asker {
 ///
 /// # Errors
 ///
-/// The reason why the gateway cannot be asked.
+/// The reason why the request to the gateway failed.
 pub(crate) fn reach(
     config: Option<&Path>,
     data_dir: Option<&Path>,

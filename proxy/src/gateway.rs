@@ -1,11 +1,11 @@
-//! Pingora's phases for one request: admit it, hand it over in process, answer, count.
+//! Pingora's phases for one request: admit it, call the service in process, answer, count.
 //!
-//! `request_filter` runs the admission list (`gateway/admit.rs`) and writes refusals. `proxy_upstream_filter` is the
-//! hand-over (`gateway/hand_over.rs`): it makes a `Caller`, calls the service as a function and writes its reply.
-//! `upstream_peer` is not used: requests for other replicas leave by `replicas`, which reads their bodies first.
+//! `request_filter` runs the admission list (`gateway/admit.rs`) and writes refusals. `proxy_upstream_filter`
+//! (`gateway/hand_over.rs`) builds a `Caller`, calls the service as a function and writes its reply. `upstream_peer` is not
+//! used: requests for other replicas are forwarded by `replicas`, which reads their bodies first.
 //!
-//! The answer of a long stream ends Pingora's part early: the head is written, and Pingora's request ends while the
-//! stream goes on (see `stream`).
+//! A long stream ends Pingora's part early: the head is written, and Pingora's request ends while the stream continues (see
+//! `stream`).
 
 mod admit;
 mod hand_over;
@@ -60,12 +60,11 @@ use crate::web;
 use crate::web_login::{self, BegunLogins};
 use crate::web_session::{self, LoginEnd, WebSessions};
 
-/// The error by which Pingora learns that a client left: nothing is written to it any more, and the connection is
-/// dropped.
+/// The error that reports a disconnected client to Pingora: nothing more is written to it, and the connection is dropped.
 const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
 
-/// The error by which Pingora learns that a long stream has taken its connection: there is nothing to write to, and
-/// nothing to keep. Pingora's session holds no request then.
+/// The error that reports to Pingora that a long stream has taken over its connection: nothing must be written, and nothing
+/// kept. Pingora's session then holds no request.
 const LEFT: ErrorType = ErrorType::Custom("StreamLeft");
 
 /// The status under which requests without an answer are counted, as nginx does.
@@ -120,19 +119,19 @@ pub(crate) struct Passage {
     /// Permit of the limit on concurrent requests.
     permit: Option<Arc<Permit>>,
     route: &'static str,
-    /// The kind of server behind the namespace.
+    /// The kind of the namespace's server.
     leads_to: LeadsTo,
     /// The validity of the credential that admitted the request, where it has an end.
     lasting: Option<Lasting>,
-    /// The end of the login at the web UI that stands for the request's credential.
+    /// The end of the web UI's login that provided the request's credential.
     login: Option<Box<LoginEnd>>,
-    /// The status of a long stream that has left.
+    /// The status of a long stream that has taken over its connection.
     left_with: Option<u16>,
     /// True if a newline ends the body, see [`Envelope::newline`].
     newline: bool,
     /// The format of error bodies for this client.
     shape: ErrorShape,
-    /// The request's entry in the access log, where there is one.
+    /// The request's entry in the access log, if the log is on.
     logged: Option<Pending>,
     /// The request's trace, where one is exported.
     trace: Option<Arc<RequestTrace>>,
@@ -142,7 +141,7 @@ pub(crate) struct Passage {
 }
 
 impl Passage {
-    /// The request's id, empty where it has none yet.
+    /// The request's id; empty if it has none yet.
     fn request_id(&self) -> &str {
         self.request_id.as_deref().unwrap_or_default()
     }
@@ -156,8 +155,8 @@ impl Passage {
         Ok(())
     }
 
-    /// Adds the token of a login at the web UI, if the request shows one, as the password that a browser would add. Both halves
-    /// of the login go no further.
+    /// Adds the token of a login at the web UI, if the request belongs to one, in the form of the password that a browser would
+    /// add. Both halves of the login are removed from the request.
     fn show_login(&mut self, session: &mut Session, sessions: &WebSessions) -> Result<()> {
         if web_session::shown_id(&session.req_header().headers).is_none() {
             return Ok(());
@@ -183,7 +182,7 @@ impl Passage {
 }
 
 impl Gateway {
-    /// Answers a health request that another replica sends on its own: nothing is admitted, counted or logged.
+    /// Answers a health request that another replica sends by itself: nothing is admitted, counted or logged.
     async fn answer_replica(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
         passage.route = "health";
         let request_id = self.request_ids.of(None);
@@ -224,7 +223,7 @@ impl Gateway {
     }
 }
 
-/// Opens the passport of a request that came in at the address for replicas.
+/// Opens the passport of a request that arrived at the address for replicas.
 ///
 /// # Errors
 ///
@@ -294,8 +293,8 @@ impl ProxyHttp for Gateway {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
-        // Only where Pingora still allows keep-alive: it has turned it off after CL+TE, `Connection: close` and while
-        // shutting down, and setting it again would undo that.
+        // Only if Pingora still allows keep-alive: it has turned it off after CL+TE, `Connection: close` and while shutting
+        // down, and setting it again would undo that.
         if session.get_keepalive().is_some() {
             let outdated = tls_of(session).is_some_and(TlsConnection::is_outdated);
             session.set_keepalive(passage.rules.keepalive.filter(|_| !outdated));
@@ -337,7 +336,7 @@ impl ProxyHttp for Gateway {
                 .rules
                 .admission
                 .client_address(passage.peer(session), &fields);
-            // Boxed: few requests wait for an issuer, and the future of the others stays small.
+            // The future is boxed: few requests wait for an issuer, and the future of the others stays small.
             let asked = Box::pin(self.issuers.settle(pending, client, waited)).await;
             verdict = self.admit(session, &fields, passage, asked)?;
         }
@@ -386,7 +385,7 @@ impl ProxyHttp for Gateway {
                     headers: answer.headers.into(),
                     ..Head::new(answer.status)
                 };
-                // Boxed, as the other answer is, so that the future of an admitted request stays small.
+                // The future is boxed, like that of the other response, so that the future of an admitted request stays small.
                 Box::pin(respond::unread(session, head, Bytes::new(), &envelope))
                     .await
                     .map(|()| true)
@@ -451,7 +450,7 @@ impl ProxyHttp for Gateway {
         };
         let outcome = match admitted.route.id {
             RouteId::Metrics => Ok(Some(self.exposition())),
-            // Boxed, so that the future of usual answers stays small.
+            // The future is boxed, so that the future of usual responses stays small.
             RouteId::FrontProbe => Box::pin(self.probed(session, passage, &admitted))
                 .await
                 .map(Some),

@@ -1,8 +1,8 @@
-//! `listeners[].headers:` — headers that a listener sets and removes, on requests before any other code reads them, and
-//! on every answer.
+//! `listeners[].headers:` — headers that a listener sets and removes, on requests before any other code reads them, and on
+//! every response.
 //!
-//! Headers that the gateway itself relies on cannot be changed here: framing, credentials, the session and the page of a
-//! request. The configuration refuses those names.
+//! Headers that the gateway itself uses cannot be changed: framing, credentials, the session and the page of a request. The
+//! configuration refuses those names.
 
 mod config;
 
@@ -84,7 +84,7 @@ pub(crate) struct Edits {
 pub(crate) type InvalidEdit = (String, String);
 
 impl HeaderEdits {
-    /// Reads the changes of a configuration; nothing where there are none.
+    /// Reads the changes of a configuration; `None` if there are none.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Edits {
             head.remove_header(name);
         }
         for (name, value) in &self.set {
-            // Fails only for too many headers, and those are refused.
+            // Fails only for too many headers, which are refused before.
             let _ = head.insert_header(name.clone(), value.clone());
         }
     }

@@ -1,10 +1,9 @@
-//! The gateway's control loop: the first scan, SIGHUP and SIGUSR1, session expiry, and the drain that ends
-//! the process.
+//! The gateway's control loop: the first scan, SIGHUP and SIGUSR1, session expiry, and the drain that ends the process.
 //!
-//! The loop has a small runtime of its own. All owners of child processes run there, so installing packages or stopping
-//! a stubborn worker never takes a thread from requests; message I/O is done in the proxy's runtimes (DESIGN §4,
-//! *Processes*). It is not a Pingora background service because those begin only inside `Server::run`, and objects that
-//! are built earlier, above all the reloader, need this runtime already.
+//! The loop has a small runtime of its own. All owners of child processes run there, so installing packages or stopping a
+//! stubborn worker never takes a thread from requests; message I/O runs in the proxy's runtimes (DESIGN §4, *Processes*). The
+//! loop is not a Pingora background service because those begin only inside `Server::run`, and objects that are built earlier,
+//! above all the reloader, need this runtime already.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -61,9 +60,9 @@ pub(crate) struct Hub {
     pub(crate) grace: Duration,
     pub(crate) audit: AuditGuard,
     pub(crate) access_log: Option<AccessLogGuard>,
-    /// The export by OTLP, where there is one.
+    /// The export by OTLP, if configured.
     pub(crate) telemetry: Option<OtlpGuard>,
-    /// The relay, where there is one.
+    /// The relay, if configured.
     pub(crate) relay: Option<RelayServer>,
     /// The other replicas, where there may be some.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
@@ -76,7 +75,7 @@ pub(crate) struct Hub {
 
 /// The gateway before this one, and the one after it (`serve --upgrade`).
 pub(crate) struct Succession {
-    /// The gateway that this one takes over from.
+    /// The gateway that this one replaces.
     pub(crate) predecessor: Option<Predecessor>,
     /// Set to true when connections are to be accepted.
     pub(crate) gate: watch::Sender<bool>,
@@ -100,9 +99,9 @@ impl Succession {
 impl Hub {
     /// Runs until the gateway has been drained. The caller then ends the process.
     ///
-    /// Nine things wake it: the first scan is done; a SIGHUP; a SIGUSR1; the sweep of expired sessions; lost keys; the look for
-    /// expired keys; the watchdog of the service manager; a successor that is ready; a signal to stop.
-    /// The timers of streams run beside it until the end.
+    /// Nine events wake it: the first scan is done; a SIGHUP; a SIGUSR1; the sweep of expired sessions; lost keys; the check
+    /// for expired keys; the watchdog of the service manager; a successor that is ready; a signal to stop. The timers of
+    /// streams run concurrently until the end.
     pub(crate) async fn run(mut self) {
         let mut stop = self.signals.stop_requested();
         let stopped = async move {
@@ -182,7 +181,7 @@ impl Hub {
     }
 
     /// Ends all running work: streams with a clean end, requests when they are answered or the grace period is over, workers
-    /// last, since requests need them. A successor is told as soon as it may accept connections.
+    /// last, since requests need them. A successor is notified as soon as it may accept connections.
     async fn drain(self, successor: Option<Successor>) {
         tracing::info!(grace = ?self.grace, "stopping: no new connections, waiting for requests in flight");
         self.health.set_draining();
@@ -193,9 +192,9 @@ impl Hub {
         self.service_manager.stopping(self.grace);
         // A reload that installs packages must not delay the stop.
         self.reloader.close();
-        // Streams that are opened from now on end at once.
+        // Streams that are opened later end immediately.
         self.service.replicas().leave().await;
-        // Idle connections linger where a successor accepts new ones.
+        // Idle connections linger if a successor accepts new ones.
         let linger = successor.as_ref().map(|_| Instant::now() + LINGER);
         if let Some(successor) = successor {
             successor.go();
@@ -209,8 +208,8 @@ impl Hub {
         }
         let deadline = Instant::now() + self.grace;
         let lingers = || linger.is_some_and(|until| Instant::now() < until.min(deadline));
-        // A client that opens its stream at the successor takes its session along. If no request can be forwarded there, the
-        // streams stay as long as requests may come here on connections that carry no stream.
+        // A client that opens its stream at the successor moves its session there. If no request can be forwarded there, the
+        // streams remain as long as requests may arrive here on connections without a stream.
         let forwards = !self.service.replicas().forwarded_to().is_empty();
         while !forwards && lingers() && self.metrics.connections.get() > self.metrics.streams_open()
         {
@@ -233,7 +232,7 @@ impl Hub {
         {
             tokio::time::sleep(DRAIN_CHECK).await;
         }
-        // Streams have been told to end; a client that has not taken the last bytes by now does not read.
+        // The end of all streams was sent; a client that has not received the last bytes by now does not read.
         let patience = deadline.min(Instant::now() + STREAMS_END);
         while self.metrics.streams_open() > 0 && Instant::now() < patience {
             tokio::time::sleep(DRAIN_CHECK).await;

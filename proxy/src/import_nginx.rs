@@ -1,5 +1,5 @@
-//! `tooldock import-nginx`: turns an nginx in front of MCP servers into a configuration of the gateway.
-//! `tooldock_import_nginx` makes the configuration; this module checks it with the gateway's own loader, and writes it.
+//! `tooldock import-nginx`: converts the configuration of an nginx that is a proxy for MCP servers. `tooldock_import_nginx`
+//! builds the gateway's configuration; this module checks it with the gateway's own loader, and writes it.
 
 mod new_limits;
 
@@ -115,7 +115,7 @@ fn checked(yaml: &str) -> Result<(), ConfigError> {
     config::check_text(yaml)
 }
 
-/// Writes the whole file or nothing. It contains digests of tokens, so only its owner may read it.
+/// Writes the complete file or nothing. It contains digests of tokens, so only its owner may read it.
 fn write(output: &Path, yaml: &str, force: bool) -> io::Result<()> {
     // A device or a pipe, such as /dev/stdout, is written to and not replaced.
     if fs::metadata(output).is_ok_and(|it| !it.is_file() && !it.is_dir()) {
@@ -135,7 +135,7 @@ fn write(output: &Path, yaml: &str, force: bool) -> io::Result<()> {
         file.sync_all()?;
         match force {
             true => fs::rename(&staged, output),
-            // If another process has made the file meanwhile, the link fails.
+            // If another process has created the file meanwhile, the link fails.
             false => fs::hard_link(&staged, output),
         }
     });

@@ -1,7 +1,7 @@
-//! A secret of this gateway that is made once and kept in a small file of the data directory.
+//! A secret of this gateway that is generated once and stored in a small file of the data directory.
 //!
-//! Only its owner can read the file, and it exists as a whole or not at all. Tools run as the same user: the secret is
-//! hidden from other users of the machine, not from tools.
+//! Only its owner can read the file, and it is created either completely or not at all. Tools run as the same user: the secret
+//! is hidden from other users of the machine, not from tools.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,12 +14,12 @@ use tooldock_base::regular_file;
 /// Part of a staged file's name between the file's own name and random digits.
 const STAGED: &str = ".new.";
 
-/// Reads the file, at most one byte more than `bytes_max`; a missing file is made with the bytes of `make`. If several
-/// processes make it at once (the core and the manager on a new volume), all get the bytes of the first.
+/// Reads the file, at most one byte more than `bytes_max`; a missing file is created with the bytes of `make`. If several
+/// processes create it concurrently (the core and the manager on a new volume), all get the bytes of the first.
 ///
 /// # Errors
 ///
-/// When the file cannot be read or made. The message names it.
+/// When the file cannot be read or created. The message names it.
 pub(crate) fn read_or_make(
     file: &Path,
     bytes_max: usize,
@@ -83,7 +83,7 @@ fn keep(file: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the staged file its name. A link, unlike a rename, never replaces a file of that name.
+/// Links the staged file to its final name. A link, unlike a rename, never replaces an existing file.
 fn publish(staged: &Path, file: &Path) -> io::Result<()> {
     match fs::hard_link(staged, file) {
         Ok(()) => Ok(()),
@@ -93,7 +93,7 @@ fn publish(staged: &Path, file: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes staged files: this process's own, and leftovers of crashes. The file exists, so no process needs them.
+/// Removes staged files: this process's own, and leftovers of crashes. The final file exists, so no process needs them.
 fn sweep(file: &Path) {
     let (Some(directory), Some(name)) =
         (file.parent(), file.file_name().and_then(|it| it.to_str()))

@@ -1,4 +1,4 @@
-//! `tooldock keys`: makes, lists and revokes API keys. A key is printed once, when it is made; only its hash is stored.
+//! `tooldock keys`: creates, lists and revokes API keys. A key is printed once, when it is created; only its hash is stored.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -72,7 +72,7 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
             }
         }
         KeysCommand::Revoke { id } => {
-            // Parsed here: clap would repeat the text, which may be the key, given in place of its id.
+            // Parsed here, since clap would repeat the text, which may be the key, passed in place of its id.
             let id: KeyId = id
                 .parse()
                 .map_err(|error: InvalidKeyId| KeysError::Invalid(error.to_string()))?;
@@ -100,7 +100,7 @@ fn tell_of_gateways_behind(store: &KeyStore) {
     }
 }
 
-/// Tells if a new key opens no tool, or why the running gateway could not be asked for its tools.
+/// Prints a warning if a new key opens no tool, or the reason why the running gateway's tools are unknown.
 fn tell_of_reach(reach: Result<Reach, String>) {
     let tell = |line: &str| eprintln!("tooldock: {}", printable_text(line));
     match reach {
@@ -131,7 +131,7 @@ fn wanted(arguments: NewKeyArgs) -> NewKey {
     }
 }
 
-/// The text about a new key, for people: the key ends its line, so that it can be copied.
+/// The text about a new key, for people: the key is at the end of its line, so that it can be copied.
 fn told(made: &MadeKey) -> String {
     format!(
         "id:  {}\nkey: {}\nKeep the key now: it is not stored and not shown again. Send it as `Authorization: Bearer KEY`.\n",

@@ -42,7 +42,7 @@ pub(crate) fn recent() -> Arc<RecentLines> {
     Arc::clone(&RECENT)
 }
 
-/// Starts logging, once per process. With `export`, events go there as well.
+/// Starts logging, once per process. With `export`, events are exported as well.
 ///
 /// # Errors
 ///
@@ -63,11 +63,11 @@ pub(crate) fn start(config: LogConfig, export: Option<&Arc<LogQueue>>) -> anyhow
             .flatten_event(true)
             .boxed(),
     };
-    // The hint keeps the other filter's level in force for the whole process: without it every library would hand over
-    // every debug record it has, on the path of every request.
+    // The hint keeps the other filter's level in force for the complete process: without it every library would create all its
+    // debug records, on the path of every request.
     let calm =
         dynamic_filter_fn(|event, _| calm(event.target())).with_max_level_hint(LevelFilter::TRACE);
-    // Kept as text in either format. The lines have their own time.
+    // Stored as text in either format. The lines have their own time.
     let kept = fmt::layer()
         .log_internal_errors(false)
         .with_ansi(false)
@@ -87,7 +87,7 @@ pub(crate) fn start(config: LogConfig, export: Option<&Arc<LogQueue>>) -> anyhow
     };
     started.context("cannot start logging")?;
     log::set_boxed_logger(Box::new(Libraries(LogTracer::new()))).context("cannot start logging")?;
-    // Records of libraries are taken at `warn` at most, whatever the gateway's own level is or becomes.
+    // Records of libraries are accepted at `warn` at most, regardless of the gateway's own level.
     log::set_max_level(log::LevelFilter::Warn);
     FILTER.get_or_init(|| handle);
     Ok(())
@@ -127,7 +127,7 @@ impl Log for Libraries {
     }
 }
 
-/// Returns true if an error logged by Pingora only says that a client broke off or does not speak the protocol. A load
+/// Returns true if an error logged by Pingora only reports that a client disconnected or does not speak the protocol. A load
 /// balancer that probes for an open port causes such a line every few seconds.
 fn is_a_clients_doing(text: &str) -> bool {
     [
@@ -170,7 +170,7 @@ fn calm(target: &str) -> bool {
 /// Changes the level of the log that was started.
 pub(crate) fn set_level(level: LogLevel) {
     for handle in [FILTER.get(), EXPORT_FILTER.get()].into_iter().flatten() {
-        // Fails only when the log is gone, and then no log can report it.
+        // Fails only if the logger was dropped, and then no log can report it.
         let _ = handle.reload(filter(level));
     }
 }

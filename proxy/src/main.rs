@@ -79,7 +79,7 @@ pub(crate) const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     tooldock_process::child::hide_from_tools();
-    // Tested before any other work: a guard runs beside every child process, and must use little memory.
+    // Checked before any other work: a guard runs for every child process, and must use little memory.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == "__guard" => {
@@ -236,7 +236,7 @@ fn check(arguments: CheckArgs) -> ExitCode {
         }
         _ => printed,
     };
-    // The gateway would start without these servers: all of them are reported at once.
+    // The gateway would start without these servers: all of them are reported together.
     check::errors(&checked).fold(printed, |_, error| refuse(error))
 }
 
@@ -262,7 +262,7 @@ fn print(text: &str) -> ExitCode {
 
 fn refuse_all(reasons: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCode {
     for reason in reasons {
-        // Keys of a file stand in reasons as they are.
+        // Keys of a file are quoted in reasons unchanged.
         refuse(printable_text(&reason.to_string()));
     }
     ExitCode::from(EXIT_USAGE)

@@ -1,6 +1,6 @@
 //! Metrics of the edge (OBS-06): requests by route and status, refusals by reason, connections, time to answer.
 //!
-//! Label values come from fixed lists, so the number of series is bounded whatever clients send (REQUIREMENTS Q-21).
+//! Label values come from fixed lists, so the number of series is bounded for any input of clients (REQUIREMENTS Q-21).
 
 mod ending;
 mod process;
@@ -49,7 +49,7 @@ const BUCKETS: [f64; 13] = [
 /// The connection by which a long stream reaches its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamTransport {
-    /// A connection of its own, outside Pingora.
+    /// A separate connection, outside Pingora.
     Direct,
     /// A stream of an HTTP/2 connection.
     Session,

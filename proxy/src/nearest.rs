@@ -1,4 +1,4 @@
-//! The name that a mistyped name probably stands for.
+//! The name that a mistyped name probably means.
 
 /// Maximum length of the names that are compared, in characters.
 const LENGTH_MAX: usize = 128;

@@ -1,4 +1,4 @@
-//! Commands that ask a running gateway: `status`, `tools`, `call`, `logs`, `reload` and `sessions`.
+//! Commands that query a running gateway: `status`, `tools`, `call`, `logs`, `reload` and `sessions`.
 //!
 //! Where their data comes from:
 //! - The gateway is found as `explain` finds it ([`gateway`]), and all requests go to its listener of the profile `core`.
@@ -42,7 +42,7 @@ pub(crate) enum CommandFailure {
     Usage(String),
     /// No gateway was reached.
     Unreachable(String),
-    /// The failure stands in the output already.
+    /// The failure is part of the output already.
     Shown,
     /// Ctrl-C ended the command.
     Interrupted,
@@ -64,7 +64,7 @@ impl CommandFailure {
 }
 
 impl CommandFailure {
-    /// The reason alone.
+    /// The reason without its kind.
     pub(crate) fn into_reason(self) -> String {
         match self {
             Self::Refused(reason) | Self::Usage(reason) | Self::Unreachable(reason) => reason,

@@ -1,4 +1,4 @@
-//! The other way: an entry for the gateway in the file of a client. The rest of the file stays as it is, comments included.
+//! Writes an entry for the gateway into the file of a client. The rest of the file is unchanged, including comments.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use serde_json::{Value, json};
 use toml_edit::{DocumentMut, Item, Table, value};
 
-/// A client whose file is known.
+/// A client whose file format is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum McpClient {
     /// Claude Code.
@@ -88,7 +88,7 @@ impl McpClient {
         }
     }
 
-    /// The key of the file under which its servers stand.
+    /// The key of the file that contains its servers.
     pub fn servers_key(self) -> &'static str {
         match self {
             Self::Codex => "mcp_servers",
@@ -105,7 +105,7 @@ impl McpClient {
         let bearer = format!("Bearer {}", endpoint.key);
         let headers = json!({"Authorization": bearer});
         match self {
-            // The key stands in a variable: arguments can be read by every user of the machine.
+            // The key is passed in a variable, since arguments can be read by every user of the machine.
             Self::ClaudeDesktop => {
                 let mut args = vec!["-y", "mcp-remote", url, "--transport", "http-only"];
                 args.extend(["--header", "Authorization:${TOOLDOCK_AUTHORIZATION}"]);

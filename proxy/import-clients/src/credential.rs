@@ -1,6 +1,7 @@
-//! Values that are credentials: by their names, by their shapes, and by the options in front of them.
+//! Recognizes values that are credentials: by their names, by their forms, and by preceding options.
 //!
-//! `tooldock_base::mask` knows them. In doubt a value is one: the secrets store takes any value, a file should not.
+//! The rules are those of `tooldock_base::mask`. An ambiguous value counts as a credential: the secrets store accepts any
+//! value, but a file should not contain secrets.
 
 use tooldock_base::mask::{self, MASK};
 
@@ -59,7 +60,7 @@ pub(crate) fn in_arguments(arguments: &[&str]) -> Vec<Option<ArgumentSecret>> {
     found.collect()
 }
 
-/// Cuts a text where the mask stands in its masked form; the whole text is the value if that cannot be told.
+/// Splits a text at the mask in its masked form; the complete text is the value if the position is ambiguous.
 fn cut<'a>(text: &'a str, masked: &str) -> (&'a str, &'a str, &'a str) {
     let whole = ("", text, "");
     let marks = [MASK, LOGIN];
@@ -97,7 +98,7 @@ fn is_pinned(before: &str, value: &str) -> bool {
     is_hex && is_package && !package.contains('=')
 }
 
-/// Returns true if a URL has a credential in its path or its parameters. Its login is judged apart.
+/// Returns true if a URL has a credential in its path or its parameters. Its login is checked separately.
 pub(crate) fn in_url(url: &str) -> bool {
     let (path, parameters) = match url.split_once(['?', '#']) {
         Some((path, parameters)) => (path, parameters),
@@ -107,7 +108,7 @@ pub(crate) fn in_url(url: &str) -> bool {
         Some((name, value)) => is_secret(name, value),
         None => is_secret("", field),
     };
-    // Services put tokens of other shapes than usual into their paths, behind scheme and host.
+    // Services put tokens of unusual forms into their paths, after scheme and host.
     let mut segments = path.split('/').skip(3);
     let is_in_path = segments.any(mask::looks_like_a_value);
     is_in_path || mask::url(path) != path || parameters.split(['&', '?', '#']).any(is_parameter)

@@ -12,7 +12,7 @@ use crate::tree::{Member, Node, Value};
 use crate::variable::{Folders, Text, is_name, parse};
 use crate::{ClientFile, ClientServer, Kind, WantedVariable, name};
 
-/// Keys that tell people or the client about a server, and change nothing of it.
+/// Keys that describe a server for people or for the client, without an effect on the server.
 const SILENT: [&str; 14] = [
     "name",
     "description",
@@ -223,7 +223,7 @@ impl<'a> Reader<'a> {
         (!matches!(member.node.value, Value::Null)).then_some(&member.node)
     }
 
-    /// A text with its variables. Those without a value in the file are noted.
+    /// Parses a text with its variables. Variables without a value in the file are recorded.
     pub(crate) fn parsed(&mut self, text: &str, line: usize, key: &str) -> Text {
         let folders = Folders {
             project: &self.entry.base,
@@ -253,7 +253,7 @@ impl<'a> Reader<'a> {
         parsed.text
     }
 
-    /// Keeps a credential, and returns the name that stands for it. Equal values share a name.
+    /// Stores a credential, and returns the name that replaces it. Equal values share a name.
     pub(crate) fn keep(&mut self, wanted: &str, value: &str) -> String {
         let wanted = match is_name(wanted) {
             true => wanted.to_owned(),
@@ -328,7 +328,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A server that is given on a command line.
+/// A server that is specified on a command line.
 #[derive(Clone, Default)]
 pub struct ServerOptions {
     /// The program and its arguments; empty for a URL.
@@ -343,7 +343,7 @@ pub struct ServerOptions {
     pub transport: Option<String>,
 }
 
-/// Reads a given server as if it stood in a file.
+/// Reads a server from the command line like one from a file.
 pub(crate) fn read_given(
     label: &str,
     given: &ServerOptions,

@@ -7,9 +7,9 @@ use tooldock_base::mask;
 /// The consequence of a key that is not carried over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// Carried over; the operator may want to know how.
+    /// Imported; the operator may want to know how.
     Note,
-    /// Not carried over; nothing is open that was closed in the client.
+    /// Not imported, without opening access that was closed in the client.
     Lost,
     /// The key made less possible in the client. Its server is written switched off.
     Security,

@@ -1,6 +1,7 @@
-//! The keys under which clients keep their servers.
+//! The keys under which clients store their servers.
 //!
-//! A file is told by its keys, not by its name. A file may have several of them, such as the projects of `~/.claude.json`.
+//! A file's format is recognized by its keys, not by its name. A file may have several of them, such as the projects of
+//! `~/.claude.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -60,7 +61,7 @@ pub(crate) fn find<'a>(
     let base = base(file.folder);
     let mut any = found.containers(tree, &base);
     if let Some(mcp) = tree.get("mcp").filter(|it| it.is_map()) {
-        // VS Code's settings, or OpenCode, whose servers stand under `mcp` itself.
+        // VS Code's settings, or OpenCode, whose servers are directly under `mcp`.
         any |= found.containers(mcp, &base);
         if !any && mcp.members().iter().any(|it| is_server(&it.node)) {
             found.entries_of(mcp, &base, &BTreeSet::new());
@@ -86,7 +87,7 @@ pub(crate) fn find<'a>(
     }
 }
 
-/// The folder that relative paths of a file start at: the folder around `.vscode`, `.cursor` and the like.
+/// The folder to which relative paths of a file refer: the parent of `.vscode`, `.cursor` and similar folders.
 fn base(folder: &Path) -> PathBuf {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     match (name.starts_with('.'), folder.parent()) {
@@ -103,7 +104,7 @@ fn is_server(node: &Node) -> bool {
 }
 
 impl<'a> FileEntries<'a> {
-    /// Reads the maps of servers among the keys of a map. Returns true if there is one, even an empty one.
+    /// Reads the maps of servers among the keys of a map. Returns true if there is one, including an empty one.
     fn containers(&mut self, node: &'a Node, base: &Path) -> bool {
         self.read_inputs(node);
         let disabled = ["disabledMcpServers", "disabledMcpjsonServers"];
@@ -143,7 +144,7 @@ impl<'a> FileEntries<'a> {
                 base: base.to_owned(),
                 disabled,
             };
-            // A key that stands twice counts where it stands last, as in the clients.
+            // Of a repeated key the last one counts, as in the clients.
             if let Some(before) = seen.insert(label.clone(), self.entries.len()) {
                 let before: usize = before;
                 self.findings.push(Finding {

@@ -1,4 +1,4 @@
-//! Reads the files in which MCP clients keep their servers, and turns the servers into those of the gateway.
+//! Reads the files in which MCP clients store their servers, and converts the servers to those of the gateway.
 //!
 //! ```text
 //! text ── syntax ──▶ tree ── formats ──▶ entries ── entry ──▶ ClientServer: keys of the gateway, credentials apart
@@ -15,11 +15,12 @@
 //! | `finding`, `server` | the results |
 //! | `connect` | the other way: an entry for the gateway in the file of a client |
 //!
-//! Three rules hold throughout. An odd entry costs none of the others. No credential gets into an entry or a finding: both
-//! have names in place of values. And a server whose file made less possible than the gateway can keep to is switched off.
+//! Three rules apply everywhere. An unusual entry does not affect the others. No credential is written to an entry or a
+//! finding: both contain names in place of values. A server with restrictions in its file that the gateway cannot enforce is
+//! disabled.
 //!
-//! Knows the names and values of the gateway's configuration (`tooldock_base`). Does not know the file system, the command line, or names that are taken:
-//! the caller passes texts, and writes the results.
+//! This crate uses the names and values of the gateway's configuration (`tooldock_base`). It does not access the file system,
+//! the command line, or names in use: the caller passes texts, and writes the results.
 
 pub mod connect;
 mod credential;
@@ -105,7 +106,7 @@ pub fn read(file: &ClientFile<'_>) -> Result<Import, Unreadable> {
     Ok(import)
 }
 
-/// Reads a server that is given on a command line, by the same rules.
+/// Reads a server that is specified on a command line, by the same rules.
 pub fn given(label: &str, given: &ServerOptions, file: &ClientFile<'_>) -> Import {
     let mut findings = Vec::new();
     let server = entry::read_given(label, given, file, &mut findings);

@@ -151,7 +151,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns true if a key says something: not `false`, nor an empty list.
+/// Returns true if a key has an effect: its value is neither `false` nor an empty list.
 fn is_said(node: &Node) -> bool {
     match &node.value {
         Value::Null | Value::Bool(false) => false,
@@ -160,7 +160,7 @@ fn is_said(node: &Node) -> bool {
     }
 }
 
-/// A tool's name as a pattern. `*` alone stays the pattern for all tools.
+/// A tool's name as a pattern. `*` alone remains the pattern for all tools.
 fn pattern(name: &str) -> String {
     if name == "*" {
         return name.to_owned();
@@ -179,7 +179,7 @@ fn pattern(name: &str) -> String {
 /// A time limit in the gateway's spelling. Some clients count in seconds and some in milliseconds: of a plain `timeout`,
 /// from 1000 on it is milliseconds.
 fn milliseconds(node: &Node, key: &str) -> Option<String> {
-    /// The first number that means milliseconds.
+    /// The lowest number that is read as milliseconds.
     const MILLISECONDS_FROM: f64 = 1_000.0;
     let number: f64 = node.scalar()?.parse().ok()?;
     if !number.is_finite() || number <= 0.0 || number > 1e12 {
@@ -190,7 +190,7 @@ fn milliseconds(node: &Node, key: &str) -> Option<String> {
         true => number * 1_000.0,
         false => number,
     };
-    // In bounds, as checked above.
+    // The value is within bounds, as checked above.
     let milliseconds = milliseconds.round() as u64;
     Some(match milliseconds % 1_000 {
         0 => format!("{}s", milliseconds / 1_000),

@@ -1,8 +1,8 @@
-//! Names of namespaces, made of the names that people give to servers in their clients.
+//! Names of namespaces, derived from the names that people give to servers in their clients.
 
 use tooldock_base::names::{NAMESPACE_NAME_MAX, NamespaceName};
 
-/// Makes a valid name of any text: lowercase, with `-` for every other character. `server` if nothing is left.
+/// Converts any text to a valid name: lowercase, with `-` for every other character. `server` if no character remains.
 pub fn valid(label: &str) -> NamespaceName {
     let mut name = String::new();
     for letter in label.chars().flat_map(char::to_lowercase) {
@@ -21,7 +21,7 @@ pub fn valid(label: &str) -> NamespaceName {
     parsed(&name[..name.len().min(NAMESPACE_NAME_MAX)])
 }
 
-/// A name with a number behind it: `search-2`.
+/// A name with an appended number, such as `search-2`.
 pub fn numbered(name: &NamespaceName, number: usize) -> NamespaceName {
     let end = format!("-{number}");
     let room = NAMESPACE_NAME_MAX - end.len();

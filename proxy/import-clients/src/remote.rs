@@ -24,7 +24,7 @@ impl Reader<'_> {
         taken.find(|it| !it.trim().is_empty())
     }
 
-    /// Writes the keys of a server behind a URL.
+    /// Writes the keys of a server with a URL.
     pub(crate) fn remote(&mut self, url: &str) -> Option<Kind> {
         let kind = ["type", "transport", "transportType"]
             .into_iter()
@@ -102,7 +102,7 @@ impl Reader<'_> {
         headers
     }
 
-    /// Writes the keys of a server behind a URL with these headers, each of them `NAME: VALUE`.
+    /// Writes the keys of a server with a URL and these headers, each of them `NAME: VALUE`.
     pub(crate) fn remote_of(&mut self, url: &str, headers: Vec<(Text, usize)>) -> Option<Kind> {
         let left_out = |reader: &mut Self, why: &str| {
             reader.note_at(
@@ -224,7 +224,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns true if the host of a URL is a name that leads into the own network.
+/// Returns true if the host of a URL is a name within the operator's own network.
 fn is_private_name(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = host.split(['/', '?', '#']).next().unwrap_or_default();

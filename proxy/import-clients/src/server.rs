@@ -20,7 +20,7 @@ pub enum Kind {
 pub struct ClientServer {
     /// The name in the file.
     pub label: String,
-    /// A valid name made of the label. Other servers may have the same.
+    /// A valid name derived from the label. Other servers may have the same name.
     pub name: NamespaceName,
     /// Line in the file, from 1.
     pub line: usize,

@@ -15,7 +15,7 @@ use crate::variable::{Text, is_name};
 pub(crate) struct CommandLine {
     /// Words with their lines.
     words: Vec<(String, usize)>,
-    /// Variables beside the command, in an older form of Zed's files.
+    /// Variables outside the command, in an older form of Zed's files.
     env: Option<Node>,
 }
 
@@ -50,7 +50,7 @@ impl Reader<'_> {
                 ),
             }
         }
-        // People write a whole line as the command.
+        // Some files contain a complete command line as the command.
         if let [(line, at)] = words.as_slice()
             && line.contains(char::is_whitespace)
             && !line.starts_with(['/', '.', '~', '$'])
@@ -147,7 +147,7 @@ impl Reader<'_> {
                 env.insert(member.key.clone(), text);
             }
         }
-        // Goose and Codex: names of variables that the server gets from the client's own environment or store.
+        // Goose and Codex: names of variables that the server gets from the client's environment or store.
         for key in ["env_keys", "env_vars"] {
             let Some(node) = self.take(key) else { continue };
             let Value::List(items) = &node.value else {
@@ -245,7 +245,7 @@ impl Reader<'_> {
             }
             for name in names {
                 match env.contains_key(&name) {
-                    // The server's own variables fill in its arguments.
+                    // The server's own variables replace references in its arguments.
                     true if is_reference => {
                         let own = env
                             .get(&name)
@@ -281,7 +281,7 @@ impl Reader<'_> {
             }
             false => {
                 let mut plain = plain.into_iter().flatten();
-                // The first word may have been made absolute.
+                // The first word may have been replaced by an absolute path.
                 let _ = plain.next();
                 let command = words.first().and_then(|(word, _)| word.plain());
                 (command.unwrap_or_default(), plain.collect())

@@ -7,7 +7,7 @@ use tooldock_base::yaml;
 use crate::Unreadable;
 use crate::tree::{Lines, Member, Node, Value};
 
-/// Reads a text in the first format that fits: JSON if it begins with a brace, else TOML, else YAML.
+/// Reads a text in the first matching format: JSON if it begins with a brace, else TOML, else YAML.
 pub(crate) fn read(text: &str) -> Result<Node, Unreadable> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if begins_as_json(text) {
@@ -17,7 +17,7 @@ pub(crate) fn read(text: &str) -> Result<Node, Unreadable> {
         Ok(tree) => Ok(tree),
         Err(error) => match yaml(text) {
             Ok(tree) if tree.is_map() => Ok(tree),
-            // A file with headings in brackets was meant to be TOML.
+            // A file with headings in brackets is meant as TOML.
             _ if text.lines().any(|line| line.starts_with('[')) => Err(error),
             Err(error) => Err(error),
             Ok(_) => Err(Unreadable::new(
@@ -45,7 +45,7 @@ fn begins_as_json(text: &str) -> bool {
 
 fn json(text: &str) -> Result<Node, Unreadable> {
     let parsed = jsonc_parser::parse_to_ast(text, &Default::default(), &Default::default());
-    // The reader's own message quotes no value.
+    // The parser's message quotes no value.
     let parsed = parsed.map_err(|error| {
         Unreadable::new(error.line_display(), format!("JSON: {}", error.kind()))
     })?;
@@ -84,7 +84,7 @@ fn toml(text: &str) -> Result<Node, Unreadable> {
     let lines = Lines::of(text);
     let parsed = Document::parse(text).map_err(|error| {
         let line = error.span().map_or(1, |it| lines.at(it.start));
-        // The whole error would quote the line.
+        // The complete error would quote the line.
         Unreadable::new(line, format!("TOML: {}", error.message()))
     })?;
     Ok(Node {
@@ -151,7 +151,7 @@ fn yaml(text: &str) -> Result<Node, Unreadable> {
     Ok(YamlLines::of(text).node(tree))
 }
 
-/// Lines of YAML's keys. The reader keeps none, so each key is looked for behind the key before it.
+/// Line numbers of YAML's keys. The parser provides none, so each key is searched after the previous key.
 struct YamlLines<'a> {
     lines: Vec<&'a str>,
     /// Index of the line of the last key.

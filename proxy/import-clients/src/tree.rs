@@ -1,4 +1,4 @@
-//! The tree of a client's file, whatever its format: values with the lines they stand on.
+//! The tree of a client's file, independent of its format: values with their line numbers.
 
 /// A value and its line. Not printable: it may be a secret.
 #[derive(Clone)]
@@ -20,7 +20,7 @@ pub(crate) enum Value {
     Map(Vec<Member>),
 }
 
-/// A key of a map with its value. Of keys that stand twice, all are kept.
+/// A key of a map with its value. All occurrences of a repeated key are stored.
 #[derive(Clone)]
 pub(crate) struct Member {
     pub(crate) key: String,
@@ -38,7 +38,7 @@ impl Node {
         }
     }
 
-    /// The value of a key. The last one counts if the key stands twice, as in the clients.
+    /// The value of a key. Of a repeated key the last one counts, as in the clients.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         let mut members = self.members().iter().rev();
         members.find(|it| it.key == key).map(|it| &it.node)

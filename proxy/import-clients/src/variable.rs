@@ -18,7 +18,7 @@ pub(crate) enum Piece {
     Variable(String),
 }
 
-/// The folders that variables of clients stand for.
+/// The folders to which variables of clients refer.
 pub(crate) struct Folders<'a> {
     /// The folder of the project, or of the client's file.
     pub(crate) project: &'a Path,
@@ -34,7 +34,7 @@ pub(crate) struct Reference {
     pub(crate) input: Option<String>,
 }
 
-/// A text with its references, and the spellings in it that are not known.
+/// A text with its references, and the spellings in it that are not supported.
 pub(crate) struct ParsedText {
     pub(crate) text: Text,
     pub(crate) references: Vec<Reference>,
@@ -48,7 +48,7 @@ pub(crate) fn parse(text: &str, folders: &Folders<'_>) -> ParsedText {
         references: Vec::new(),
         unknown: Vec::new(),
     };
-    // Gemini CLI and shells: the whole value is `$NAME`.
+    // Gemini CLI and shells: the complete value is `$NAME`.
     if let Some(name) = text.strip_prefix('$').filter(|it| is_upper_name(it)) {
         parsed.refer(name.to_owned(), text, None);
         return parsed;
@@ -66,11 +66,11 @@ pub(crate) fn parse(text: &str, folders: &Folders<'_>) -> ParsedText {
     parsed
 }
 
-/// The first reference of a text: its byte, and the words around it.
+/// The first reference of a text: its byte offset, and the surrounding words.
 fn next_reference(text: &str) -> Option<(usize, &'static str, &'static str)> {
     let forms = [("${{", "}}"), ("${", "}"), ("{env:", "}")];
     let found = forms.map(|(open, close)| Some((text.find(open)?, open, close)));
-    // The longer form of those that begin at the same byte stands first.
+    // Of the forms that begin at the same byte, the longer one comes first.
     found.into_iter().flatten().min_by_key(|it| it.0)
 }
 
@@ -144,7 +144,7 @@ impl Text {
         text
     }
 
-    /// The text behind a literal.
+    /// The text with a literal before it.
     pub(crate) fn after(&self, before: &str) -> Self {
         let mut text = Self::of(before);
         for piece in &self.0 {
@@ -156,7 +156,7 @@ impl Text {
         text
     }
 
-    /// The text in which `replaced` stands for each literal that it makes another text of.
+    /// The text with literals replaced, where `replaced` returns another text.
     pub(crate) fn with_literals(&self, mut replaced: impl FnMut(&str) -> Option<Self>) -> Self {
         let mut made = Self(Vec::new());
         for piece in &self.0 {
@@ -216,7 +216,7 @@ impl Text {
         pieces.collect()
     }
 
-    /// The text with variables of the server's own environment filled in.
+    /// The text with variables of the server's own environment replaced.
     pub(crate) fn filled(&self, value: impl Fn(&str) -> Option<Text>) -> Self {
         let mut filled = Self(Vec::new());
         for piece in &self.0 {
@@ -238,7 +238,7 @@ impl Text {
         filled
     }
 
-    /// The text as a word for a shell, which fills in the variables. `None` if a shell cannot have it.
+    /// The text as a word for a shell, which replaces the variables. `None` if a shell cannot represent it.
     pub(crate) fn shell_word(&self) -> Option<String> {
         let mut word = String::new();
         for piece in &self.0 {

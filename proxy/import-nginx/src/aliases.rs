@@ -15,7 +15,7 @@ use crate::yaml_text::{Map, Node};
 pub(crate) struct OldPaths<'a>(BTreeMap<String, Vec<(&'a Directive, NamespaceName)>>);
 
 impl<'a> OldPaths<'a> {
-    /// Notes the path of an endpoint, unless the gateway serves it by default. Paths to which clients of HTTP+SSE send
+    /// Records the path of an endpoint, unless the gateway serves it by default. Paths to which clients of HTTP+SSE send
     /// messages are no aliases, since the stream names the gateway's own path.
     pub(crate) fn note(&mut self, target: &Target<'_>, at: &'a Directive, name: &NamespaceName) {
         for path in std::iter::once(&target.endpoint).chain(&target.also) {

@@ -1,7 +1,7 @@
 //! `admission.limits.concurrency`, `streams_per_principal` and `connections`: the limits of `limit_conn`.
 //!
-//! nginx counts each request that is being answered, long streams too. The gateway counts long streams by principal, and
-//! apart from other requests.
+//! nginx counts each request until it is answered, including long streams. The gateway counts long streams by principal, and
+//! separately from other requests.
 
 use crate::report::Report;
 use crate::scope::Level;

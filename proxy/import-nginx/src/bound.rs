@@ -19,13 +19,12 @@ fn tcp(listen: &Listen<'_>) -> Option<SocketAddr> {
     }
 }
 
-/// The address, if it means all addresses of its port.
+/// The address, if it covers all addresses of its port.
 fn everywhere(listen: &Listen<'_>) -> Option<SocketAddr> {
     tcp(listen).filter(|it| it.ip().is_unspecified())
 }
 
-/// Joins `0.0.0.0` with `[::]` on the same port: the socket of `[::]` takes IPv4, too, so that the other could not be
-/// bound.
+/// Merges `0.0.0.0` with `[::]` on the same port: the socket of `[::]` accepts IPv4, too, so that the other could not be bound.
 fn join_families(listens: &mut [Listen<'_>], report: &mut Report) {
     let addresses = listens.iter().filter_map(everywhere);
     let ports: BTreeSet<u16> = addresses

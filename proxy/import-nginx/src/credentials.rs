@@ -19,8 +19,8 @@ pub(crate) fn write(view: &View<'_>, asking: &[Asking], admission: &mut Map, rep
     write_certificates(view, asking, admission, report);
 }
 
-/// For each namespace, the digests of tokens or the subjects of certificates that open it. `None` is the namespace of a
-/// file that passes no requests on.
+/// For each namespace, the digests of tokens or the subjects of certificates that open it. `None` is the namespace of a file
+/// without proxied requests.
 type OpenedNamespaces = BTreeMap<Option<NamespaceName>, BTreeSet<String>>;
 
 /// Collects the namespaces that credentials open, and those that need no credential in nginx.

@@ -5,7 +5,7 @@ use crate::report::Report;
 use crate::scope::Level;
 use crate::sites::{Exposure, Sites};
 
-/// Names of directives that answer all requests of a location, beside `proxy_pass`. The last one in a location counts.
+/// Names of directives, other than `proxy_pass`, that answer all requests of a location. The last one in a location is used.
 const ANSWERING: [&str; 7] = [
     "content_by_lua",
     "content_by_lua_file",
@@ -26,8 +26,8 @@ pub(crate) fn list(sites: &Sites<'_>, report: &mut Report) {
     }
 }
 
-/// Reports the `error_page` directives of a block. An `error_page` that leads to another location may let nginx admit a
-/// request there that is refused here.
+/// Reports the `error_page` directives of a block. An `error_page` that refers to another location may let nginx admit a
+/// request there that the gateway refuses.
 pub(crate) fn list_pages(level: &Level<'_>, report: &mut Report) {
     for page in level.all("error_page") {
         report.plain(

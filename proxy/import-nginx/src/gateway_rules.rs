@@ -1,4 +1,4 @@
-//! Rules of the gateway's configuration that this crate does not know. The caller provides them.
+//! Rules of the gateway's configuration that are defined outside this crate and provided by the caller.
 
 use std::time::Duration;
 

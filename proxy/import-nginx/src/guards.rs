@@ -1,4 +1,4 @@
-//! Rules that refuse requests by `if`, as far as the gateway has the same rule.
+//! Rules that refuse requests by `if`, and their equivalents in the gateway.
 //!
 //! nginx has no rule for tokens, origins and methods; configurations use `map` and `if … return`. A condition whose
 //! meaning is not certain is reported as a lost rule.
@@ -44,9 +44,9 @@ pub(crate) enum Guard<'a> {
     Encrypted,
     /// The gateway always applies this rule.
     Always,
-    /// The gateway has no such rule, and opens no access without it.
+    /// The gateway has no equivalent, and opens no access without the rule.
     Harmless(&'static str),
-    /// The gateway has no such rule, and may open access without it.
+    /// The gateway has no equivalent, and may open access without the rule.
     Lost(&'static str),
 }
 
@@ -73,12 +73,12 @@ struct LetIn<'a> {
     rest: bool,
     /// True when the empty text is admitted.
     empty: bool,
-    /// True when a listed text or pattern, beside the empty one, is refused.
+    /// True when a listed text or pattern, other than the empty one, is refused.
     refuses: bool,
 }
 
 impl<'a> LetIn<'a> {
-    /// Takes names from another map for texts whose own map only marks them as admitted.
+    /// Reads names from another map, for texts whose own map only marks them as admitted.
     fn named_by(mut self, name_of: impl Fn(&str) -> Option<&'a str>) -> Self {
         for (text, name, _) in &mut self.texts {
             if !name.is_some_and(is_name) {
@@ -140,7 +140,7 @@ pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> 
     }
 }
 
-/// Reads a rule about tokens, origins or subjects, by the variable itself or by a map of it.
+/// Reads a rule about tokens, origins or subjects, from the variable itself or from a map of it.
 fn of_values<'a>(
     condition: &'a Directive,
     variable: &'a str,
@@ -216,7 +216,7 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
 
 fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
     if let_in.rest {
-        // Any text is admitted, or all but some: there is no list of admitted tokens.
+        // Any text is admitted, or all texts with exceptions: there is no list of admitted tokens.
         let none_named = let_in.texts.is_empty() && let_in.patterns.is_empty() && !let_in.refuses;
         return if none_named && !let_in.empty {
             Guard::AnyCredential
@@ -348,7 +348,7 @@ fn subjects(let_in: LetIn<'_>) -> Guard<'_> {
     Guard::Subjects(named.collect())
 }
 
-/// Reads a rule about methods. The gateway serves those of MCP, and no others.
+/// Reads a rule about methods. The gateway serves only those of MCP.
 fn methods<'a>(test: Test<'_>) -> Guard<'a> {
     const SERVED: [&str; 3] = ["GET", "POST", "DELETE"];
     let listed = |pattern: &str| {

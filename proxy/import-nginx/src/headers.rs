@@ -40,13 +40,13 @@ const KEPT_BACK: &str = "clients' credentials open the gateway and do not go up:
 /// Name of the header with the id of a request.
 const REQUEST_ID: &str = "x-request-id";
 
-/// Report line for a header by which nginx tells a server the client's name, or another value for its credential.
+/// Report line for a header with which nginx sends a server the client's name, or another value for its credential.
 const NAME_STAYS: &str = "the server no longer gets what nginx made of the client's credential, such as its name, and may have refused or kept apart \
                           clients by it. Write the header into headers.set \
                           of the server with ${NAME} as its value, list NAME under personal, and set each principal's value by tooldock secrets set --key NAME \
                           --scope principal:PRINCIPAL. Never name the header in headers.pass: clients could write any name";
 
-/// Report line for a header by which nginx tells a server the client's address.
+/// Report line for a header with which nginx sends a server the client's address.
 const ADDRESS_STAYS: &str = "the server sees the gateway's address and learns the client's no longer, and the gateway has no key for that: networks that it lets \
                              in belong into admission.cidrs, and addresses stand in the access log. Never name the header in headers.pass: clients could \
                              write any address";
@@ -85,7 +85,7 @@ pub(crate) fn write_requests<'a>(
         let constant = only_variable(value).and_then(|it| variables.constant(it, &exposure.scope));
         let is_empty = value.is_empty() || constant == Some("");
         if lower == REQUEST_ID {
-            // The gateway sends its own id, which is the client's id if that is valid.
+            // The gateway sends its own request id, which equals the client's id if that is valid.
             let is_id =
                 only_variable(value).is_some_and(|it| it == "request_id" || it == of_client);
             without_id = is_empty.then_some(directive);
@@ -188,7 +188,7 @@ fn tells_name(name: &str, variables: &Variables<'_>) -> bool {
     for depth in 0..MAPS_MAX {
         let mut sources = Vec::new();
         for name in &names {
-            // A header of the client itself is no word of nginx, unless a map compares it.
+            // A header of the client is no value of nginx, unless a map compares it.
             let header = name.strip_prefix("http_").filter(|_| depth > 0);
             let is_judged = name == "remote_user"
                 || ["ssl_client_", "jwt_"]
@@ -207,7 +207,7 @@ fn tells_name(name: &str, variables: &Variables<'_>) -> bool {
     false
 }
 
-/// Words for the text of a value that the variable must contain.
+/// Describes the part of a value that the variable must contain.
 fn part(value: &str) -> &'static str {
     match scheme(value) {
         "" => "the value that stands here",
@@ -234,7 +234,7 @@ enum HeaderValueForm {
     Plain,
     /// A text that refers to an environment variable, and the variable's name.
     Template(String, String),
-    /// No value, as it would be made from the client's request.
+    /// The value is omitted, since it would be built from the client's request.
     OfRequest,
 }
 
@@ -303,7 +303,7 @@ fn filled<'a>(
     )
 }
 
-/// The scheme of a credential with the space behind it, which is no secret; empty without one.
+/// The scheme of a credential with the following space, which is no secret; empty without a scheme.
 fn scheme(value: &str) -> &str {
     let schemes = [
         "Bearer ", "bearer ", "Basic ", "basic ", "Token ", "token ", "ApiKey ",
@@ -314,7 +314,7 @@ fn scheme(value: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// Makes the name of an environment variable that differs from the gateway's own.
+/// Derives the name of an environment variable that differs from the gateway's own.
 fn variable(text: &str) -> String {
     let mut name: String = text
         .chars()

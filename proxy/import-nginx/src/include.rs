@@ -1,7 +1,7 @@
 //! Reads the files of a configuration: FILE and its includes, within bounds.
 //!
-//! A relative `include` starts at the folder of FILE, as nginx starts at the folder of nginx.conf; if nothing is there, at
-//! the folder of the file that includes it.
+//! A relative `include` is resolved against the folder of FILE, as nginx uses the folder of nginx.conf; if the result does not
+//! exist, against the folder of the including file.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

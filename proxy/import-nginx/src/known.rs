@@ -1,6 +1,6 @@
-//! The directives of nginx by name: those that can be ignored since the gateway always behaves so, those that another
-//! file of this crate carries over, and report lines for the rest. An unknown directive may refuse requests, so it
-//! counts as security.
+//! The directives of nginx by name: those that can be ignored since the gateway always behaves that way, those that another
+//! file of this crate imports, and report lines for the rest. An unknown directive may refuse requests, so it counts as
+//! security.
 
 mod shown;
 
@@ -11,7 +11,7 @@ pub(crate) use shown::shown;
 pub(crate) enum Treatment {
     /// The directive can be ignored: nothing is lost without it.
     Fine,
-    /// Another file of this crate carries the directive over and reports it.
+    /// Another file of this crate imports the directive and reports it.
     Mapped,
     /// The directive is lost, and no access is opened by that.
     Plain(&'static str),

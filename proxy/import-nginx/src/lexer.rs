@@ -1,5 +1,5 @@
-//! Splits an nginx configuration into words as nginx's own reader does: quotes, escapes, comments, and `${name}`, whose
-//! brace opens no block. The words are interpreted elsewhere.
+//! Splits an nginx configuration into words as nginx itself does: quotes, escapes, comments, and `${name}`, whose brace opens
+//! no block. Other modules interpret the words.
 //!
 //! Errors quote no text of the file, which may contain secrets.
 

@@ -1,5 +1,5 @@
-//! Imports an nginx in front of MCP servers: reads its configuration, writes one of the gateway, and reports each directive
-//! that is not carried over.
+//! Imports an nginx that is a proxy for MCP servers: reads its configuration, writes one for the gateway, and reports each
+//! directive that is not imported.
 //!
 //! ```text
 //! FILE ── include ── tree ── sites ──▶ exposures: places that pass requests on, with the directives in force there (scope)
@@ -26,18 +26,18 @@
 //! | `logs` | the access log |
 //! | `known`, `report` | every directive by name, with its treatment; the lines about those that are lost |
 //!
-//! Three rules hold throughout. No secret of FILE gets out: tokens become digests, values of headers become `${NAME}`, and
-//! reports quote no argument. No directive of FILE is lost without a line marked `security` where more would be open than with
-//! nginx; defaults of nginx are no part of FILE. And every directive that is in force where requests are passed on is carried
-//! over, known to need no word (`known`), or reported.
+//! Three rules apply everywhere. No secret of FILE is revealed: tokens become digests, values of headers become `${NAME}`, and
+//! reports quote no argument. No directive of FILE is lost without a line marked `security` if more access would be open than
+//! with nginx; defaults of nginx are no part of FILE. Every directive that is in force for proxied requests is imported, known
+//! to need no report (`known`), or reported.
 //!
-//! Knows the keys of admission (`tooldock_filters`), and of namespaces and remote servers (`tooldock_workers`). Does not know
-//! the rest of the gateway's configuration: the caller passes its checks of single values ([`GatewayRules`]), and reads the
-//! result back by the gateway's own loader. Nor does it know the command line, or where the result is written.
+//! This crate uses the keys of admission (`tooldock_filters`), and of namespaces and remote servers (`tooldock_workers`), but
+//! not the rest of the gateway's configuration: the caller passes its checks of single values ([`GatewayRules`]), and reads the
+//! result back by the gateway's own loader. The command line and the output file are handled by the caller, too.
 //!
-//! Reading starts at `imported` below, which names the parts in their order. A directive is found by its name in `known.rs`,
-//! which says whether it needs no word, is lost, or is read by another file. Tests of single files stand at their end; whole
-//! configurations are imported and read back by `proxy/src/import_nginx/tests.rs`.
+//! Start with `imported` below, which names the parts in their order. `known.rs` lists each directive by name and states
+//! whether it needs no report, is lost, or is read by another file. Tests of single files are at their end;
+//! `proxy/src/import_nginx/tests.rs` imports complete configurations and reads them back.
 
 mod aliases;
 mod answers;

@@ -137,8 +137,8 @@ fn served_port(listen: &Listen<'_>) -> Option<ServedPort> {
     }
 }
 
-/// Makes the listener for metrics, which an explicit list of listeners would lack. Its port is one that the file does
-/// not name, since a server behind nginx may listen on a named port.
+/// Creates the listener for metrics, which an explicit list of listeners would lack. Its port is one that the file does not
+/// name, since a server behind nginx may listen on a named port.
 fn metrics_listener(view: &View<'_>, report: &mut Report) -> Item {
     let mut named = BTreeSet::from([8000]);
     named_ports(view.sites.main.block, &mut named);
@@ -224,7 +224,7 @@ fn is_at_the_root(paths: Option<Paths<'_>>) -> bool {
 fn report_unnamed(view: &View<'_>, sites: &[usize], address: &ListenOn, report: &mut Report) {
     let exposures = view.sites.exposures.iter().zip(&view.names);
     for (exposure, name) in exposures.filter(|(it, _)| sites.contains(&it.site)) {
-        // Other locations have no path that clients could be known to use.
+        // Other locations have no path that clients are known to use.
         let has_path = matches!(exposure.paths, Some(Paths::Exactly(_) | Paths::Below(_)));
         if let (Some(name), true) = (name, has_path && is_at_the_root(exposure.paths)) {
             if exposure.paths.is_some_and(|it| it.path() == "/sse") {

@@ -53,7 +53,7 @@ struct NamespaceDraft<'a> {
     comment: String,
 }
 
-/// Makes the namespaces.
+/// Builds the namespaces.
 pub(crate) fn namespaces<'a>(
     sites: &Sites<'a>,
     variables: &Variables<'a>,
@@ -69,7 +69,7 @@ pub(crate) fn namespaces<'a>(
     let mut made: Vec<NamespaceDraft<'_>> = Vec::new();
     let mut old_paths = OldPaths::default();
     let mut guessed: Vec<NamespaceName> = Vec::new();
-    // The order in which locations are read: those of Streamable HTTP make namespaces, then streams of HTTP+SSE are added to
+    // The order in which locations are read: those of Streamable HTTP become namespaces, then streams of HTTP+SSE are added to
     // the namespaces of their servers, then the paths to which clients of these streams send messages.
     let kind = |index: &usize| {
         let target = targets[*index].as_ref();
@@ -164,7 +164,7 @@ pub(crate) fn namespaces<'a>(
     }
 }
 
-/// Reports the namespaces whose location names no endpoint. Nothing in nginx says by which transport the server speaks.
+/// Reports the namespaces whose location names no endpoint. Nothing in nginx shows which transport the server uses.
 fn report_guessed(names: &[NamespaceName], report: &mut Report) {
     if names.is_empty() {
         return;
@@ -233,7 +233,7 @@ fn comment(exposure: &Exposure<'_>, target: &Target<'_>, name: &NamespaceName) -
     format!("{}: {client} in nginx, /mcp/{name} here", exposure.at.place)
 }
 
-/// The name from a location's path: its words without those that only mean MCP.
+/// The name from a location's path: its words without those that only denote MCP.
 fn name(target: &Target<'_>) -> String {
     let said = target
         .endpoint
@@ -385,7 +385,7 @@ fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map, report: &mut Report
         }
     }
     server.add("timeouts", timeouts);
-    // Silence is bounded by the times above; a call that sends progress goes on as in nginx, up to a bound.
+    // The times above bound silence; a call that sends progress continues as in nginx, up to a bound.
     let call = Limits::default().timeout.max(CALL);
     if let Some((read, at)) = read {
         let most = read.max(call);

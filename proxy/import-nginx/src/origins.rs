@@ -39,8 +39,8 @@ impl Pages {
     }
 }
 
-/// Adds the admitted origins: those that conditions admit, or else those that answer headers name, with the servers'
-/// own.
+/// Adds the admitted origins: those that conditions admit, or else those that response headers name, and the servers' own
+/// origins.
 pub(crate) fn write(
     view: &View<'_>,
     ports: &[ServedPort],
@@ -82,12 +82,12 @@ struct PlacePages<'a> {
     at: &'a Directive,
     /// True when a condition refuses all other pages.
     is_guarded: bool,
-    /// True when a directive names the pages, and not the location stands for its own pages.
+    /// True when a directive names the pages; false when the location itself implies its own pages.
     is_named: bool,
 }
 
-/// Reports the pages that a location admits and others do not: they are refused at all locations. Returns true if there are
-/// any.
+/// Reports the pages that a location admits and others do not: the gateway refuses them at all locations. Returns true if there
+/// are any.
 fn report_refused(
     places: &[PlacePages<'_>],
     origins: &BTreeSet<String>,
@@ -129,7 +129,7 @@ fn report_refused(
     has_refused
 }
 
-/// The comment on the list: the first directive that names a page in it, beside the servers' own pages.
+/// The comment on the list: the first directive that names a page in it, other than the servers' own pages.
 fn comment(
     places: &[PlacePages<'_>],
     origins: &BTreeSet<String>,
@@ -144,7 +144,7 @@ fn comment(
             .any(|it| origins.contains(it) && (place.is_guarded || !own.contains(it))),
     };
     let named = places.iter().find(names);
-    // Without a refused page, the list cites a directive whose pages are unknown, or that lets in the servers' own pages.
+    // Without a refused page, the list cites a directive whose pages are unknown, or that admits the servers' own pages.
     let named = named.or_else(|| places.iter().find(|it| it.is_named && !has_refused));
     match named {
         Some(place) => place.at.place.to_string(),
@@ -155,7 +155,7 @@ fn comment(
     }
 }
 
-/// The origins of the servers by their names and ports, for pages that nginx serves beside the MCP servers.
+/// The origins of the servers by their names and ports, for pages that nginx serves in addition to the MCP servers.
 fn own_origins(view: &View<'_>, ports: &[ServedPort]) -> BTreeSet<String> {
     let mut own = BTreeSet::new();
     for served in ports {

@@ -1,5 +1,5 @@
-//! Headers of clients that nginx passes on to servers by itself, and requests that it passes on unread: the gateway keeps the
-//! first back and refuses some of the second. The lines are about the servers, and open no access.
+//! Headers of clients that nginx forwards to servers by default, and requests that it forwards without parsing: the gateway
+//! does not forward the headers, and refuses some of the requests. The report lines concern the servers, and open no access.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +9,18 @@ use crate::tree::Directive;
 use crate::values::is_literal;
 use crate::view::View;
 
-/// Words about a server that gets `Authorization` in nginx, where no condition compares it.
+/// Report line for a server that gets `Authorization` from nginx without a condition that compares it.
 const UNCHECKED: &str = "nginx passes Authorization on without judging it, so that the server may judge it: here it opens the gateway and does \
      not go up, and a server that asks for it answers 401";
 
-/// Words about a server that gets `Authorization` in nginx, where a condition compares it.
+/// Report line for a server that gets `Authorization` from nginx with a condition that compares it.
 const CHECKED: &str = "nginx judges Authorization and passes it on: here it does not go up, and a server that reads it, too, answers 401";
 
-/// Words about requests of stateless clients.
+/// Report line for requests of stateless clients.
 const STATELESS: &str = "a request after initialize that names no session gets 400 session_required, where nginx passes it on: for servers \
      without sessions, write session: optional into the listener";
 
-/// Words about `Accept`.
+/// Report line for `Accept`.
 const ACCEPT: &str = "a request whose Accept does not name application/json and text/event-stream gets 406, where nginx passes it on: for \
      such clients, write accept: lenient into the listener";
 

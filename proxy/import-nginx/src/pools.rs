@@ -29,7 +29,7 @@ struct BackendEntry {
     comment: String,
 }
 
-/// Adds the backends of a target. Returns false if none of them can be reached, so that the server is left out.
+/// Adds the backends of a target. Returns false if none of them can be reached, and the server must be omitted.
 pub(crate) fn write(
     target: &Target<'_>,
     pass: &Directive,
@@ -148,8 +148,7 @@ fn has_port(authority: &str) -> bool {
     behind.contains(':')
 }
 
-/// Returns true if a URL's host is a name inside the operator's own network, such as the name of a container or
-/// service.
+/// Returns true if a URL's host is a name within the operator's own network, such as the name of a container or service.
 fn leads_inside(url: &str) -> bool {
     let Ok(Backend {
         host: Host::Name(name, _),
@@ -188,8 +187,8 @@ fn write_pool(pool: &Directive, server: &mut Map, report: &mut Report) {
                 server.add_with("balance", "hash", place);
             }
             "hash" => match directive.first() {
-                // A session stays at its backend in any case. With this hash, the gateway would choose
-                // another backend for a new session.
+                // A session always stays at its backend. With this hash, the gateway would choose another backend for a new
+                // session.
                 "$http_mcp_session_id" => {}
                 "$http_authorization"
                 | "$remote_addr"

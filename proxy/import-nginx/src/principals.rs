@@ -21,7 +21,7 @@ pub(crate) struct Client<'a> {
     pub(crate) at: &'a Directive,
 }
 
-/// The names in use. Clients of the same name that open the same namespaces are one principal.
+/// The names in use. Clients with the same name that open the same namespaces are one principal.
 #[derive(Default)]
 pub(crate) struct Principals {
     given: BTreeMap<String, NamedClient>,
@@ -52,7 +52,7 @@ pub(crate) fn cleaned(name: &str) -> Option<String> {
 }
 
 impl Principals {
-    /// Chooses the name of the principal for a client. `kind` is part of the name of a client that has none.
+    /// Chooses the name of the principal for a client. `kind` is part of the generated name of a client without a name.
     pub(crate) fn name(
         &mut self,
         client: &Client<'_>,

@@ -12,7 +12,7 @@ use crate::view::View;
 use crate::yaml_text::{Item, Map, Node};
 use crate::zone_keys::{Key, zone_name};
 
-/// The gateway's maximum rate and burst; no machine could reach higher ones.
+/// Maximum rate and burst of the gateway's configuration; no machine can reach higher ones.
 const RATE_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999_999);
 const BURST_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(9_999_999);
 

@@ -1,5 +1,5 @@
-//! The location that nginx chooses for a path. The gateway refuses every path that it does not know, so a location that
-//! refuses requests matters only where nginx chooses it instead of the location of an endpoint.
+//! Determines the location that nginx chooses for a path. The gateway refuses every unknown path, so a location that refuses
+//! requests is relevant only if nginx chooses it in place of an endpoint's location.
 
 use regex::{Regex, RegexBuilder};
 
@@ -9,8 +9,8 @@ use crate::tree::Directive;
 /// Memory limit of one regular expression, in bytes. A larger expression counts as one that may match.
 const REGEX_BYTES_MAX: usize = 256 * 1024;
 
-/// Maximum number of regular expressions that are read; no one writes more by hand. Further ones count as expressions
-/// that may match.
+/// Maximum number of regular expressions that are read; hand-written configurations have fewer. Further ones count as
+/// expressions that may match.
 pub(crate) const REGEXES_MAX: usize = 2_000;
 
 /// A location, with its nested locations.

@@ -12,7 +12,7 @@ use crate::values::is_relative;
 /// The consequence of a directive that is not carried over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// Access that nginx refused stays closed.
+    /// The line opens no access that nginx refused.
     Plain,
     /// Access that nginx refused may be open, or an operator has to check whether it is.
     Security,

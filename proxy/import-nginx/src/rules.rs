@@ -24,7 +24,7 @@ pub(crate) struct Rules<'a> {
     pub(crate) host: Option<(&'a str, &'a Directive)>,
     /// The directive that admits encrypted connections only.
     pub(crate) encrypted: Option<&'a Directive>,
-    /// True when there is a further requirement that cannot be carried over.
+    /// True when there is a further requirement that cannot be imported.
     more: bool,
 }
 

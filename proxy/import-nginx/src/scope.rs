@@ -77,7 +77,7 @@ impl<'a> Scope<'a> {
         self.level_of(name).is_some_and(|level| level.is_on(name))
     }
 
-    /// Returns true if nginx requires a credential here, apart from conditions.
+    /// Returns true if nginx requires a credential here, not counting conditions.
     pub(crate) fn asks_for_credential(&self) -> bool {
         let access = ["auth_basic", "auth_request", "auth_jwt"];
         let mut access = access.iter().filter_map(|name| self.last(name));
@@ -106,8 +106,8 @@ impl<'a> Scope<'a> {
         level.block.iter().filter(listed).collect()
     }
 
-    /// Every `if` that a request passes: those of the server, then those of the location itself. A location does not
-    /// inherit those of enclosing locations.
+    /// Every `if` that a request passes: those of the server, then those of the location itself. A location does not inherit
+    /// those of enclosing locations.
     pub(crate) fn conditions(&self) -> Vec<&'a Directive> {
         let server = self.server.iter().flat_map(|level| level.all("if"));
         let own = self.levels.last().filter(|own| {

@@ -1,5 +1,5 @@
-//! Locations whose likely endpoint nginx serves from another location of the same server. If the other location passes
-//! requests on, as `/mcp` beside `/`, the rest of the first is no MCP that the importer knows of. If the other location
+//! Locations whose likely endpoint nginx serves from another location of the same server. If the other location proxies
+//! requests, such as `/mcp` in addition to `/`, the remainder of the first location counts as no MCP. If the other location
 //! answers itself, the endpoint may be closed in nginx.
 
 use std::collections::HashMap;
@@ -84,7 +84,7 @@ fn answering<'a>(
     is_exposed: impl Fn(&Directive) -> bool,
 ) -> Vec<&'a Directive> {
     let mut found = chosen(locations, &target.asked, exposure.at);
-    // An operator that closes the path with a slash, or without one, is likely to mean both. A redirect from one to the
+    // An operator that closes the path with a trailing slash, or without one, probably means both. A redirect from one to the
     // other closes neither.
     let redirects = |at: &Directive| {
         let level = Level::of(at.block());
@@ -107,7 +107,7 @@ fn answering<'a>(
     found
 }
 
-/// The exposures to which nginx passes the whole endpoint of another exposure.
+/// The exposures to which nginx passes the complete endpoint of another exposure.
 fn nearer<'a>(
     exposure: &Exposure<'a>,
     target: &Target<'a>,
@@ -122,7 +122,7 @@ fn nearer<'a>(
         let mut found = found.iter();
         found.all(|it| is_exposed(it) && !std::ptr::eq(*it, exposure.at))
     };
-    // A location `/mcp/` beside `= /mcp` is for the same clients.
+    // A location `/mcp/` in addition to `= /mcp` is for the same clients.
     let without_slash: Vec<_> = exactly(locations, &target.endpoint).into_iter().collect();
     if !without_slash.is_empty() && others(&without_slash) {
         return without_slash;
@@ -160,7 +160,7 @@ fn is_restricted(exposure: &Exposure<'_>, variables: &Variables<'_>) -> bool {
         pass: exposure.pass,
         site: exposure.site,
     };
-    // The rules are only examined: lost ones are reported with the location.
+    // The rules are only examined: lost rules are reported with the location.
     let rules = Rules::of(&own, variables, &mut Report::default());
     let others = rules.origins.is_some() || rules.host.is_some() || rules.encrypted.is_some();
     others || !rules.is_open()

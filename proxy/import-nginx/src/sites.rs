@@ -34,13 +34,13 @@ pub(crate) struct Exposure<'a> {
 
 /// A `server` that passes requests on.
 pub(crate) struct Site<'a> {
-    /// The block; `None` if locations stand at the top of the file.
+    /// The block; `None` if locations are at the top level of the file.
     pub(crate) block: Option<&'a Directive>,
     pub(crate) level: Rc<Level<'a>>,
     pub(crate) scope: Scope<'a>,
 }
 
-/// A whole configuration.
+/// A complete configuration.
 pub(crate) struct Sites<'a> {
     /// The block outside `http`: processes and connections.
     pub(crate) main: Rc<Level<'a>>,
@@ -78,7 +78,7 @@ const LOGIN: [&str; 9] = [
 ];
 
 impl<'a> Sites<'a> {
-    /// Finds the exposures, and reports the directives around them that have no counterpart.
+    /// Finds the exposures, and reports the enclosing directives that have no equivalent.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl<'a> Sites<'a> {
             sites.read_server(server, &outer, report)?;
         }
         if !http.all("location").is_empty() && !is_answered(&http, report) {
-            // A snippet for inclusion in a server: directives beside the locations are the server's.
+            // A snippet for inclusion in a server: directives outside the locations belong to the server.
             let inside = Scope {
                 server: Some(Rc::clone(&http)),
                 ..outer.clone()
@@ -249,8 +249,8 @@ impl<'a> Sites<'a> {
         Ok(())
     }
 
-    /// Adds exposures for a snippet: a file that passes no requests on, but may admit or refuse requests. Its
-    /// locations, its servers or the whole file count as exposures.
+    /// Adds exposures for a snippet: a file that proxies no requests, but may admit or refuse requests. Its locations, its
+    /// servers or the complete file count as exposures.
     fn expose_what_is_there(&mut self, tree: &'a [Directive], outer: &Scope<'a>) {
         for (index, site) in self.sites.iter().enumerate() {
             let locations: Vec<_> = site
@@ -317,7 +317,7 @@ impl<'a> Sites<'a> {
         }
     }
 
-    /// Reports directives without a counterpart, each once, where they are in force for an exposure.
+    /// Reports directives without an equivalent, each once, if they are in force for an exposure.
     fn list_leftovers(&self, report: &mut Report) {
         let mut blocks = vec![&self.main, &self.http];
         blocks.extend(self.sites.iter().map(|site| &site.level));
@@ -339,7 +339,7 @@ impl<'a> Sites<'a> {
             for directive in level.block {
                 match treatment(directive.name(), directive.first()) {
                     Treatment::Fine | Treatment::Mapped => {}
-                    // No request is refused outside `http`.
+                    // Outside `http` no request is refused.
                     Treatment::Security(_) if outside => {
                         report.plain(directive, "has no counterpart");
                     }
@@ -371,7 +371,7 @@ fn lost_answer(path: &str) -> String {
     }
 }
 
-/// Returns true if a server answers every request before it would be passed on, so that it needs no listener.
+/// Returns true if a server answers every request itself before proxying it, so that it needs no listener.
 fn is_answered(level: &Level<'_>, report: &mut Report) -> bool {
     let Some(answer) = level.answers() else {
         return false;

@@ -17,7 +17,7 @@ const PATHS_MAX: usize = 16;
 pub(crate) struct Target<'a> {
     pub(crate) encrypted: bool,
     pub(crate) servers: Servers<'a>,
-    /// The path that clients use in nginx, as far as it is known.
+    /// The path that clients use in nginx, if it is known.
     pub(crate) endpoint: String,
     /// Further paths of the endpoint, of a location with a regular expression.
     pub(crate) also: Vec<String>,
@@ -52,7 +52,7 @@ impl Servers<'_> {
 }
 
 impl Target<'_> {
-    /// Returns true if another target is the same server, reached by another location. Paths of HTTP+SSE belong to the
+    /// Returns true if another target is the same server, reached through another location. Paths of HTTP+SSE belong to the
     /// endpoint at the same servers.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let same_path = self.is_of_sse()
@@ -68,7 +68,7 @@ impl Target<'_> {
         same_kind && self.encrypted == other.encrypted && self.servers.id() == other.servers.id()
     }
 
-    /// Returns true for a path of HTTP+SSE, which the gateway serves beside /mcp.
+    /// Returns true for a path of HTTP+SSE, which the gateway serves in addition to /mcp.
     pub(crate) fn is_of_sse(&self) -> bool {
         self.last_segment() == "sse" || self.is_of_messages()
     }
@@ -180,8 +180,8 @@ pub(crate) fn target<'a>(
     })
 }
 
-/// The URL with its constants filled in, without variables that only repeat the request's own path; `None` if it has
-/// other variables.
+/// The URL with its constants filled in, without variables that only repeat the request's own path; `None` if it has other
+/// variables.
 fn resolved<'a>(text: &str, exposure: &Exposure<'a>, variables: &Variables<'a>) -> Option<String> {
     let mut url = String::new();
     for piece in pieces(text) {
@@ -221,7 +221,7 @@ fn literal_beginning(pattern: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-_".contains(c);
     let end = rest.find(|c| !plain(c)).unwrap_or(rest.len());
     let mut literal = &rest[..end];
-    // A quantifier behind a letter makes the letter optional.
+    // A quantifier after a letter makes the letter optional.
     if rest[end..].starts_with(['?', '*', '{']) {
         literal = &literal[..literal.len().saturating_sub(1)];
     }

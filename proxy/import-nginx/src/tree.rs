@@ -15,7 +15,7 @@ pub(crate) const DEPTH_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) file: Arc<str>,
-    /// Line number from 1; 0 means the whole file.
+    /// Line number from 1; 0 means the complete file.
     pub(crate) line: u32,
 }
 

@@ -64,7 +64,7 @@ const DECIDING: [&str; 7] = [
     "access_log",
 ];
 
-/// Words in the names of headers that tell a server the name of its client.
+/// Words in the names of headers with which nginx sends a server the name of its client.
 const NAMING: [&str; 8] = [
     "client",
     "user",
@@ -83,7 +83,7 @@ fn sends_name(directive: &Directive) -> bool {
     directive.is("proxy_set_header") && names && !may_be_secret(&header)
 }
 
-/// Prefixes of the names of directives, beside `map` and `set`, that define variables named by their arguments.
+/// Prefixes of the names of directives, other than `map` and `set`, that define variables named by their arguments.
 const MAKING: [&str; 8] = [
     "geo",
     "split_clients",

@@ -1,7 +1,7 @@
-//! The parsed nginx configuration that the writing modules read, and settings that all exposures share.
+//! The parsed nginx configuration for the writing modules, and settings that all exposures share.
 //!
-//! nginx has most settings per location, the gateway once. Where locations differ, the strictest value is taken and the
-//! difference is reported with both positions; of the limits on bodies, the largest is taken (`sizes`).
+//! nginx has most settings per location, the gateway has one. If locations differ, the strictest value is used and the
+//! difference is reported with both positions; of the limits on bodies, the largest is used (`sizes`).
 
 use std::collections::BTreeSet;
 

@@ -108,7 +108,7 @@ impl Node {
         Self::List(items.collect())
     }
 
-    /// Writes the value behind a key: on the same line, or indented on the next lines.
+    /// Writes the value after a key: on the same line, or indented on the next lines.
     fn write_after(&self, text: &mut String, indent: usize, comments: bool) {
         match self {
             Self::Scalar(value) => {

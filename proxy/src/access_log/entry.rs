@@ -17,7 +17,8 @@ use tooldock_upstream::log_file::Record;
 const PATH_MAX: usize = 2048;
 /// The longest value of a header that is written, in bytes.
 const VALUE_MAX: usize = 512;
-/// The largest body, in bytes, in which the log looks for the MCP method and the tool. A larger body is not kept for the log.
+/// Maximum size of a body, in bytes, in which the log looks for the MCP method and the tool. A larger body is not stored for
+/// the log.
 const BODY_MAX: usize = 64 * 1024;
 
 /// Fields of a request from which its line is made: head, principal, outcome.
@@ -118,7 +119,7 @@ impl AccessEntry {
         }
     }
 
-    /// Notes the reason of a refusal behind the edge, or of an answer that broke off, unless a reason is noted.
+    /// Records the reason of a refusal after admission, or of an aborted response, unless a reason is recorded already.
     pub(crate) fn because(&mut self, reason: &'static str) {
         self.reason.get_or_insert(reason);
     }

@@ -83,7 +83,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value of a field as it is, empty where there is none.
+    /// The value of a field unchanged; empty if there is none.
     pub(super) fn of(&mut self, field: LogField) -> Cow<'a, [u8]> {
         let entry = self.entry;
         let text = |text: Option<&'a str>| Cow::Borrowed(text.unwrap_or_default().as_bytes());

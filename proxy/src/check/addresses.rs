@@ -1,10 +1,10 @@
-//! Finds addresses that cannot be bound: those of listeners, of the relay and for other replicas. A start would fail
-//! there, since another program has the address, this machine has no such address, or the folder of a Unix socket is
-//! missing. An address in use is an error. The other faults are warnings, since a configuration may be checked on
-//! another machine, and a service manager makes the folder.
+//! Finds addresses that cannot be bound: those of listeners, of the relay and for other replicas. A start would fail, since
+//! another program uses the address, this machine has no such address, or the folder of a Unix socket is missing. An address in
+//! use is an error. The other faults are warnings, since a configuration may be checked on another machine, and a service
+//! manager creates the folder.
 //!
-//! Addresses of a gateway that runs on the same data directory are no findings, since a check precedes the reload of
-//! that gateway. The gateway notes its addresses in the data directory.
+//! Addresses of a gateway that runs on the same data directory are no findings, since a check precedes the reload of that
+//! gateway. The gateway stores its addresses in the data directory.
 
 use std::collections::BTreeSet;
 use std::fs;

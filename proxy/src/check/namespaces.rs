@@ -8,8 +8,8 @@ use tooldock_workers::servers::Finding;
 
 use crate::config::{Config, NamespaceRule, ProfileName};
 
-/// Finds rules whose namespace is none of `known`. A rule for a namespace is an error; a credential that opens a namespace,
-/// among others perhaps, may be there before the namespace is, and is a warning.
+/// Finds rules whose namespace is not in `known`. A rule for a namespace is an error; a credential that opens a namespace,
+/// possibly among others, may precede the namespace, and is a warning.
 pub(super) fn findings(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<Finding> {
     let rules = rules(config).into_iter();
     let rules = rules.filter(|(_, name)| !known.contains(*name));
@@ -24,8 +24,8 @@ pub(super) fn findings(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<
     rules.chain(opened).collect()
 }
 
-/// Finds members of aggregates that name a namespace which is not in `known`. The aggregate is served without
-/// such members. Files that cannot be read are reported by another check.
+/// Finds members of aggregates that name a namespace which is not in `known`. The aggregate is served without such members.
+/// Another check reports files that cannot be read.
 pub(super) fn members(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<Finding> {
     let aggregates = config.toolman.iter();
     let members = aggregates.flat_map(|(aggregate, config)| {

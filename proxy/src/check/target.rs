@@ -16,7 +16,7 @@ const BYTES_MAX: u64 = 1024 * 1024;
 pub(crate) enum Target {
     /// A data directory with its content.
     DataDir(PathBuf),
-    /// A file like `external/config.yaml`.
+    /// A file in the format of `external/config.yaml`.
     Servers(PathBuf),
     /// The folder of a namespace.
     Namespace(PathBuf),
@@ -72,7 +72,7 @@ impl Target {
     }
 }
 
-/// Returns true if a folder stands in a directory called `tools`, as folders of namespaces do.
+/// Returns true if the parent of a folder is called `tools`, as for folders of namespaces.
 fn is_in_tools(folder: &Path) -> bool {
     let tools = folder.parent().and_then(Path::file_name);
     tools.is_some_and(|it| it == "tools")

@@ -10,7 +10,7 @@ use tooldock_upstream::log_file::LogTarget;
 
 use super::log_pattern::LogPattern;
 
-/// The path that stands for standard output.
+/// The path that means standard output.
 const STDOUT: &str = "stdout";
 
 /// `observability.access_log:`

@@ -47,7 +47,7 @@ impl ListenAddress {
         self.is_loopback() || matches!(self, Self::Unix(_))
     }
 
-    /// The port, where there is one.
+    /// The port, if the address has one.
     pub(crate) fn port(&self) -> Option<u16> {
         match self {
             Self::Tcp(address) => Some(address.port()),
@@ -97,7 +97,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// The address as connections carry it.
+/// The address as stored in connections.
 impl From<ListenAddress> for LocalAddress {
     fn from(address: ListenAddress) -> Self {
         match address {

@@ -17,7 +17,7 @@ const HEADER_BYTES: RangeInclusive<ByteSize> = ByteSize::kib(1)..=ByteSize::kib(
 /// Number of header fields of a request, up to the limit of the HTTP parser.
 const HEADER_FIELDS: RangeInclusive<usize> = 1..=256;
 
-/// Bytes of one body or event, which is held in memory as a whole.
+/// Size of one body or event, which is completely in memory, in bytes.
 const MESSAGE_BYTES: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::gib(1);
 
 /// Bytes of all bodies in memory, or of the events of all streams.

@@ -1,13 +1,13 @@
-//! `$DATA/config.yaml` over the operator's file: the choice of the content that is in force.
+//! `$DATA/config.yaml` over the operator's file: chooses the content that is in force.
 //!
-//! Tool code can write the second file, so a fault in it never refuses settings of the operator. Tried in this order:
+//! Tool code can write the second file, so a fault in it never invalidates settings of the operator. Tried in this order:
 //!
 //! ```text
 //! content now ─▶ content that was used last ─▶ the same without entries that do not fit ─▶ operator's file alone
 //!                (in a running process)        (at a start: of the content now)
 //! ```
 //!
-//! The operator's file alone comes last: access that the second file took away does not come back because it is damaged, or
+//! The operator's file alone comes last: rights that the second file took away are not restored because the file is damaged, or
 //! because an entry no longer fits the operator's file.
 
 use std::path::Path;
@@ -88,7 +88,7 @@ impl Layers<'_> {
             }
             Err(error) => error,
         };
-        // The operator's own mistake is reported as such, whatever the second file is like.
+        // The operator's own mistake is reported as such, regardless of the second file.
         let alone = self.settings(&file, None)?;
         let error = ConfigError::of_file(&file, error);
         if self.options.purpose == Purpose::Check {

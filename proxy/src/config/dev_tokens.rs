@@ -21,7 +21,7 @@ const SECRETS_KEY_FILE: &str = "dev.secrets-key";
 ///
 /// # Errors
 ///
-/// When the file cannot be read or made, or holds something else than such a token.
+/// When the file cannot be read or created, or does not contain such a token.
 pub(crate) fn kept_token(data_dir: &Path) -> anyhow::Result<Secret> {
     kept(
         &data_dir.join(TOKEN_FILE),
@@ -47,7 +47,7 @@ pub(crate) fn kept_manager_token(data_dir: &Path) -> anyhow::Result<Secret> {
 ///
 /// # Errors
 ///
-/// When the file cannot be read or made, or holds something else than such a key.
+/// When the file cannot be read or created, or does not contain such a key.
 pub(crate) fn kept_secrets_key(data_dir: &Path) -> anyhow::Result<Secret> {
     kept(
         &data_dir.join(SECRETS_KEY_FILE),

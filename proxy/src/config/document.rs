@@ -1,8 +1,8 @@
-//! Reading the two files: the configuration file and `$DATA/config.yaml`.
+//! Reads the two files: the configuration file and `$DATA/config.yaml`.
 //!
-//! Each is parsed on its own first, so that an error names the file it is in. If both exist, their trees are merged (maps
-//! merge, everything else is replaced) and the result is parsed once more. YAML tags are refused: a map with a tag is no
-//! map to a merge, so it would replace the operator's map instead of adding to it.
+//! Each is parsed separately first, so that an error names its file. If both exist, their trees are merged (maps are merged,
+//! everything else is replaced) and the result is parsed once more. YAML tags are refused: a merge does not treat a map with a
+//! tag as a map, so it would replace the operator's map instead of adding to it.
 
 use std::fs::File;
 use std::io::Read;
@@ -25,8 +25,8 @@ use super::{Config, ConfigError};
 /// file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The keys that `$DATA/config.yaml` may hold. Tool code can write there, so nothing that admits clients; the limits here
-/// can only be lowered, see [`tooldock_workers::narrow`]. A section that is added needs the same care.
+/// The keys that `$DATA/config.yaml` may contain. Tool code can write to the file, so no key admits clients; the limits can
+/// only be lowered, see [`tooldock_workers::narrow`]. Sections that are added must follow the same rule.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct DataFile {
@@ -42,8 +42,8 @@ struct DataFileUpstreams {
     stdio: StdioServersConfig,
 }
 
-/// Reads the configuration file, if there is one: all keys, and the tree of the keys that the file sets.
-/// Keys that are left out are as if the file did not set them.
+/// Reads the configuration file, if it exists: all keys, and the tree of the keys that the file sets. Keys in `left_out` count
+/// as not set.
 pub(super) fn read_file(
     file: Option<&Path>,
     left_out: &LeftOut,
@@ -80,7 +80,7 @@ impl DataFileTree {
     }
 }
 
-/// Reads `$DATA/config.yaml`, if there is one.
+/// Reads `$DATA/config.yaml`, if it exists.
 pub(super) fn read_data_file(data_dir: &Path) -> Result<Option<DataFileTree>, ConfigError> {
     let file = data_file(data_dir);
     // A pipe made by a tool would stop the start for good, a link could lead anywhere.
@@ -151,7 +151,7 @@ fn parse<T: DeserializeOwned + Default>(
         return Ok((typed(file, text)?, tree));
     }
     leave_out(&mut tree, "", left_out);
-    // A number stands for a text where a text is wanted, which holds for YAML alone and not for its tree.
+    // A number is accepted where a text is expected, which works for YAML text and not for its tree.
     let rest = yaml::to_string(&tree).map_err(|error| file_error(file, error))?;
     let typed = typed(file, &rest).map_err(ConfigError::without_position)?;
     Ok((typed, tree))
@@ -185,7 +185,7 @@ fn syntax_error(file: &Path, text: &str, error: &yaml::Error) -> ConfigError {
     }
 }
 
-/// Removes the keys that are left out from a tree, whose path is `path`. The reader limits nesting to 128, so recursion is bounded.
+/// Removes the keys in `left_out` from a tree, whose path is `path`. The parser limits nesting to 128, so recursion is bounded.
 fn leave_out(tree: &mut Value, path: &str, left_out: &LeftOut) {
     match tree {
         Value::Mapping(entries) => entries.retain(|key, value| {

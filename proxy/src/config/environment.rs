@@ -1,9 +1,9 @@
 //! The environment variables: a table of all of them and the key that each sets.
 //!
-//! The process's environment is captured once and passed in; nothing here reads it in place, and nothing hands it on to
-//! children. An empty variable is an unset one. Variables outside this table are ignored, with three exceptions: a
-//! secret may come from a file (`secret_file`), every listener has a variable for its port (`ports`), and variables of
-//! this program without effect are named in a warning (`unserved`).
+//! The process's environment is captured once and passed in; nothing reads it directly, and nothing passes it to children. An
+//! empty variable counts as not set. Variables outside this table are ignored, with three exceptions: a secret may come from a
+//! file (`secret_file`), every listener has a variable for its port (`ports`), and variables of this program without effect are
+//! named in a warning (`unserved`).
 
 mod mode;
 mod parse;
@@ -31,20 +31,20 @@ use super::listener::AuthScheme;
 use super::replicas::Peers;
 use super::{ConfigError, ListenerConfig, NamespaceRule, ProfileName, Role, Settings};
 
-/// For each key that a variable has set, the name of the variable. Errors about the key name the variable.
+/// For each key that a variable has set, the name of the variable, which errors about the key mention.
 pub(crate) type SaidBy = BTreeMap<String, String>;
 
 /// A variable: its name, its key, and its setter.
 struct Variable {
     name: &'static str,
-    /// The key of the file that it overrides; `listeners[]` before a key of some listeners; or words for a setting
+    /// The key of the file that it overrides; `listeners[]` before a key of some listeners; or a description for a setting
     /// without a key.
     sets: &'static str,
     set: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
-/// A row of the table, in one of three forms: a key of the file and the function that reads its value; a key of every
-/// listener that speaks MCP and its value, `None` leaving it to the listeners; or words for a setting without a key, and
+/// A row of the table, in one of three forms: a key of the file and the function that parses its value; a key of every listener
+/// that serves MCP and its value, where `None` leaves it to the listeners; or a description for a setting without a key, and
 /// its setter.
 macro_rules! variable {
     ($name:literal => $head:ident $(. $tail:ident)* = $read:expr) => {
@@ -80,7 +80,7 @@ macro_rules! variable {
     };
 }
 
-/// Later entries win over earlier ones: `PORT` over `CORE_PORT`.
+/// Later entries take precedence over earlier ones: `PORT` over `CORE_PORT`.
 const VARIABLES: &[Variable] = &[
     variable!("BEARER_TOKEN", "a bearer token for all namespaces; without it, `admission.tokens` must hold a token"
         => |s, text| s.bearer = Some(token(text)?)),
@@ -96,7 +96,7 @@ const VARIABLES: &[Variable] = &[
         => |s, text| s.secrets.allow_insecure = boolean(text)?),
     variable!("DOCKER_CONTAINER_NAME", "the container that `prepare_secret` names in its instructions, in place of `tooldock-manager`"
         => |s, text| s.secrets.container = Some(container(text)?)),
-    // Before the ports, as this variable decides which listeners there are.
+    // Before the ports, since this variable decides which listeners exist.
     variable!("SERVER_MODE", "which listeners there are, in place of those of the file: `openapi`, `mcp-http`, `both`, `web-gui`, `all`, `core`, `manager` or `tool-vault`"
         => |s, text| mode::apply(s, text)?),
     variable!("OPENAPI_PORT", "listeners[].address"
@@ -202,12 +202,12 @@ impl Variable {
 #[derive(Clone, Default)]
 pub(crate) struct Environment(BTreeMap<String, OsString>);
 
-/// The value of a variable, and where it comes from.
+/// The value of a variable, and its source.
 struct VariableValue<'a> {
     text: Cow<'a, str>,
-    /// The name for errors: the variable's own, or the name of the variable that names a file.
+    /// The name for errors: the variable's own, or that of the variable that names a file.
     name: &'static str,
-    /// The file the text comes from.
+    /// The file from which the value was read.
     file: Option<&'a str>,
 }
 
@@ -242,7 +242,7 @@ impl Environment {
         Ok(self.text("DATA_DIR")?.map(PathBuf::from))
     }
 
-    /// Puts every variable over the settings of the files. Files with secrets are read here.
+    /// Applies every variable over the settings of the files. Files with secrets are read here.
     pub(super) fn apply(&self, settings: &mut Settings) -> Result<(), ConfigError> {
         for variable in VARIABLES {
             let Some(said) = self.said(variable.name)? else {
@@ -356,7 +356,7 @@ fn speaks_mcp(profile: ProfileName) -> bool {
     matches!(profile, Core | Manager | V1Mcp | Vault)
 }
 
-/// Listeners that see all namespaces at once require requests to name one.
+/// Makes listeners for all namespaces require requests to name one.
 fn without_global_view(settings: &mut Settings) {
     for listener in &mut settings.config.listeners {
         let spec = listener.profile.spec();
@@ -376,8 +376,8 @@ fn open_vault(settings: &mut Settings) {
     }
 }
 
-/// Sets `versions` at the listeners of the profiles `own`, and at listeners of other MCP profiles whose versions no
-/// variable has set yet.
+/// Sets `versions` at the listeners of the profiles `own`, and at listeners of other MCP profiles whose versions no variable
+/// has set yet.
 fn set_versions(
     settings: &mut Settings,
     own: &[ProfileName],
@@ -396,7 +396,7 @@ fn set_versions(
     }
 }
 
-/// Sets a key of every listener that speaks MCP, unless a variable leaves it to them.
+/// Sets a key of every listener that serves MCP, unless a variable leaves it to them.
 fn set_where_mcp_is_served<T: Clone>(
     settings: &mut Settings,
     key: &str,

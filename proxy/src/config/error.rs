@@ -32,7 +32,7 @@ pub(crate) enum ConfigError {
         /// The fault.
         reason: String,
     },
-    /// A key whose value, wherever it came from, cannot be used.
+    /// A key with an unusable value, from any source.
     #[error("{key}: {reason}")]
     Key {
         /// Path of the key.
@@ -99,7 +99,7 @@ impl ConfigError {
         self
     }
 
-    /// The fault without the position that the YAML reader knows: of a text that was written anew, it is of no use.
+    /// The fault without the position from the YAML parser, which is useless for a generated text.
     pub(super) fn without_position(mut self) -> Self {
         if let Self::File { reason, .. } | Self::FileKey { reason, .. } = &mut self
             && let Some(end) = reason.rfind(" at line ")
@@ -134,7 +134,7 @@ impl ConfigError {
         }
     }
 
-    /// Makes an error about a value in `file` that does not pass the checks of the whole configuration.
+    /// Creates an error about a value in `file` that does not pass the checks of the complete configuration.
     pub(super) fn of_file(file: &Path, error: Self) -> Self {
         match error {
             Self::File { .. } | Self::FileKey { .. } => error,
@@ -162,7 +162,7 @@ impl ConfigError {
     }
 }
 
-/// The YAML reader's message without its own copy of the path, in the words of this configuration.
+/// The YAML parser's message without its own copy of the path, in the terms of this configuration.
 fn plain_reason(key: &str, message: &str) -> String {
     // The value may be a token, put where its digest or its entry belongs; the reader would quote it.
     if key.ends_with(".sha256") && message.contains("invalid ") {
@@ -193,7 +193,7 @@ fn plain_reason(key: &str, message: &str) -> String {
         )
 }
 
-/// Leaves out the text that the YAML reader quotes, where it may be the login of a URL, a header or a token.
+/// Removes the text that the YAML parser quotes, if it may be the login of a URL, a header or a token.
 fn without_value<'a>(key: &str, message: &'a str) -> Cow<'a, str> {
     const QUOTED: &str = ": string \"";
     const PLACES: [&str; 4] = [
@@ -221,7 +221,7 @@ fn with_nearest(message: &str) -> String {
     else {
         return message.to_owned();
     };
-    // Every second part stands between quotes.
+    // Every second part is between quotes.
     let known = rest.split('`').skip(1).step_by(2);
     match nearest(field, known) {
         Some(known) => {

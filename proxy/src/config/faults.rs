@@ -1,7 +1,7 @@
-//! All faults of a configuration file, for `tooldock check`.
+//! Collects all faults of a configuration file, for `tooldock check`.
 //!
-//! Loading ends with the first fault. So the faulty key is left out of the file, in memory, and the rest is loaded again, until
-//! nothing is wrong or the fault is in no key of the file.
+//! Loading ends with the first fault. So the faulty key is removed from the file, in memory, and the remainder is loaded again,
+//! until there is no fault or the fault is in no key of the file.
 
 use super::{ConfigError, LoadOptions};
 
@@ -18,12 +18,12 @@ impl LeftOut {
         self.0.is_empty()
     }
 
-    /// Returns true if the key with this path is passed over.
+    /// Returns true if the key with this path is ignored.
     pub(super) fn has(&self, path: &str) -> bool {
         self.0.iter().any(|it| it == path)
     }
 
-    /// Returns true if something within the key with this path is passed over, or the key itself.
+    /// Returns true if the key with this path is ignored, or a key below it.
     fn touches(&self, path: &str) -> bool {
         let within = |it: &String| {
             it.strip_prefix(path)
@@ -32,7 +32,7 @@ impl LeftOut {
         self.0.iter().any(within)
     }
 
-    /// The index that an entry of the list `list` has in the file. `left` is its index among the entries that were not left out.
+    /// The index of an entry of the list `list` in the file. `left` is its index among the entries that were not removed.
     fn counted(&self, list: &str, left: usize) -> usize {
         let index = |path: &String| {
             let inside = path.strip_prefix(list)?.strip_prefix('[')?;
@@ -50,8 +50,8 @@ impl LeftOut {
         passed_over.into_iter().fold(left, past)
     }
 
-    /// The path that a key has in the file. `path` is its path in the loaded configuration, where entries that were left out of a
-    /// list are not counted.
+    /// The path of a key in the file. `path` is its path in the loaded configuration, in which removed entries of a list are
+    /// not counted.
     fn in_file(&self, path: &str) -> String {
         let mut original = String::with_capacity(path.len());
         let mut rest = path;
@@ -74,12 +74,12 @@ impl LeftOut {
     }
 }
 
-/// Loads a configuration, or finds all that is wrong with it. `load` loads it without the keys that are left out.
+/// Loads a configuration, or finds all its faults. `load` loads it without the removed keys.
 ///
 /// # Errors
 ///
-/// The faults, in the order in which they were found: first keys that do not exist and values of the wrong form, then values that
-/// do not fit each other.
+/// The faults, in the order in which they were found: first unknown keys and values of the wrong form, then values that
+/// contradict each other.
 pub(crate) fn all<T>(
     options: &LoadOptions,
     load: impl Fn(&LoadOptions) -> Result<T, ConfigError>,
@@ -93,13 +93,13 @@ pub(crate) fn all<T>(
             Err(error) => error,
         };
         let Some(key) = error.path().map(|path| options.left_out.in_file(path)) else {
-            // Faults without a key may be due to the keys that were left out, but faults of variables are not.
+            // Faults without a key may be caused by the removed keys, but faults of variables are not.
             if faults.is_empty() || matches!(error, ConfigError::Variable { .. }) {
                 faults.push(error);
             }
             return Err(faults);
         };
-        // The fault may be that a key which was left out is missing now.
+        // The fault may be that a removed key is missing now.
         if !options.left_out.touches(&key) {
             faults.push(error.at(&key).located(&options));
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct KeysConfig {
-    /// The file's path. `$DATA` stands for the data directory.
+    /// The file's path. `$DATA` is replaced by the data directory.
     pub(crate) file: String,
 }
 

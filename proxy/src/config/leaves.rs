@@ -2,8 +2,8 @@
 
 use tooldock_base::yaml::Value;
 
-/// The values of a tree that have no keys below them, with their keys, in the order of the tree. Lists of plain values are one
-/// value. A tree without keys has none.
+/// The leaf values of a tree with their keys, in the order of the tree. Lists of plain values are one value. A tree without
+/// keys has none.
 pub(crate) fn leaves(tree: &Value) -> Vec<(String, &Value)> {
     let mut all = Vec::new();
     if matches!(tree, Value::Mapping(_)) {
@@ -37,7 +37,7 @@ fn has_keys(value: &Value) -> bool {
     matches!(value, Value::Mapping(_) | Value::Sequence(_))
 }
 
-/// Returns true if a key is another one, or stands below it.
+/// Returns true if a key equals another one, or is below it.
 pub(super) fn is_within(key: &str, other: &str) -> bool {
     let rest = key.strip_prefix(other);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))

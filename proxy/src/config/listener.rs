@@ -99,7 +99,7 @@ impl ListenerConfig {
         }
     }
 
-    /// The rules for answers of this listener: those of its profile, changed by its own keys.
+    /// The rules for responses of this listener: those of its profile, changed by its own keys.
     pub(crate) fn answers(&self, spec: &ProfileSpec) -> Profile {
         let mut rules = (spec.answers)();
         rules.modern = self.modern;
@@ -114,7 +114,8 @@ impl ListenerConfig {
         rules.rest_shape = self.rest_shape.unwrap_or(rules.rest_shape);
         if let Some(versions) = &self.versions {
             rules.versions = versions.clone();
-            // The version offered to a client that asks for an unknown one comes first; 2025-11-25 stays it where it is served.
+            // The version offered to a client that requests an unknown one comes first; if 2025-11-25 is served, it remains
+            // first.
             rules
                 .versions
                 .sort_by_key(|version| *version != ProtocolVersion::V2025_11_25);
@@ -147,7 +148,7 @@ impl ListenerConfig {
             .is_some_and(|schemes| schemes.contains(&AuthScheme::None))
     }
 
-    /// Returns true if only this machine can connect. A load balancer beside the gateway passes on clients of other machines.
+    /// Returns true if only this machine can connect. A load balancer on the machine may forward clients of other machines.
     pub(crate) fn is_for_this_machine(&self) -> bool {
         self.address.is_local() && !self.proxy_protocol
     }
@@ -230,9 +231,9 @@ pub(crate) enum NamespaceRule {
     Header,
     /// The path.
     Path,
-    /// All namespaces at once.
+    /// The listener is for all namespaces.
     Global,
-    /// Always this one.
+    /// The listener is for this namespace only.
     Fixed(NamespaceName),
 }
 

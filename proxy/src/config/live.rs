@@ -1,6 +1,6 @@
-//! Keys that a running process cannot change: a reload names them and keeps the values they have.
+//! Keys that cannot change in a running process: a reload names them and keeps their values.
 //!
-//! Keeping matters: rules written for a new address must not apply to the socket that is still open on the old one.
+//! Keeping them is necessary: rules for a new address must not apply to the socket that is still open on the old one.
 
 use super::{Config, ListenerConfig};
 
@@ -70,7 +70,7 @@ fn diff_unreloadable(old: &Config, new: &Config) -> Vec<&'static str> {
     changed.map(|(key, ..)| *key).collect()
 }
 
-/// Gives the keys that differ their old value, and names them.
+/// Resets changed keys to their old value, and names them.
 pub(super) fn keep_unreloadable(old: &Config, new: &mut Config) -> Vec<&'static str> {
     let changed = diff_unreloadable(old, new);
     for (key, _, keep) in FIXED {
@@ -81,7 +81,7 @@ pub(super) fn keep_unreloadable(old: &Config, new: &mut Config) -> Vec<&'static 
     changed
 }
 
-/// Returns true if both configurations open the same sockets, with TLS on the same ones. A listener's switches and its
+/// Returns true if both configurations open the same sockets, with TLS on the same ones. A listener's other keys and its
 /// certificates may differ.
 fn same_sockets(old: &Config, new: &Config) -> bool {
     let same = |old: &ListenerConfig, new: &ListenerConfig| {

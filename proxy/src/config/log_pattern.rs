@@ -1,8 +1,9 @@
 //! `observability.access_log.format` as a pattern: text with fields, written `{status}`, or `$status` as in formats of nginx.
-//! Where there is a dollar sign, fields are written that way, the names of nginx are known, too, and braces are text.
+//! If the pattern contains a dollar sign, fields are written with it, the names of nginx are supported, too, and braces are
+//! text.
 //!
-//! A value that a client chose must not pass for another field or another line. Control characters, quotes, backslashes
-//! and whatever is not ASCII are written as `\xHH`, and so are spaces outside quotes.
+//! A client's value must not be mistaken for another field or another line. Control characters, quotes, backslashes and
+//! non-ASCII characters are written as `\xHH`, and so are spaces outside quotes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -217,7 +218,7 @@ fn known_of_nginx() -> String {
     names.join(", ")
 }
 
-/// Reads the field at the beginning of `rest`, if there is one; returns it and the text behind it.
+/// Reads the field at the beginning of `rest`, if there is one; returns it and the remaining text.
 fn field_at(rest: &str, dollars: bool) -> Result<Option<(LogField, &str)>, InvalidPattern> {
     if !dollars {
         let Some(after) = rest.strip_prefix('{') else {
@@ -247,7 +248,7 @@ fn field_at(rest: &str, dollars: bool) -> Result<Option<(LogField, &str)>, Inval
     )))
 }
 
-/// Reads a doubled special character at the beginning of `rest`; returns the character and the text behind it.
+/// Reads a doubled special character at the beginning of `rest`; returns the character and the remaining text.
 fn doubled(rest: &str, dollars: bool) -> Option<(char, &str)> {
     let characters: &[char] = if dollars { &['$'] } else { &['{', '}'] };
     characters.iter().find_map(|&c| {

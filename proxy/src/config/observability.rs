@@ -17,7 +17,7 @@ pub(crate) struct ObservabilityConfig {
     pub(crate) log: LogConfig,
     /// The audit log of calls.
     pub(crate) audit: AuditConfig,
-    /// Labels of call metrics beside the namespace.
+    /// Labels of call metrics in addition to the namespace.
     pub(crate) metrics: BreakdownConfig,
     /// The OTLP receiver of traces, metrics and logs.
     pub(crate) otlp: OtlpConfig,
@@ -39,7 +39,7 @@ pub(crate) struct LogConfig {
 pub(crate) enum LogLevel {
     /// Events that require action.
     Error,
-    /// Also events that may come to require action.
+    /// Also events that may require action later.
     Warn,
     /// Also events that operators follow.
     #[default]

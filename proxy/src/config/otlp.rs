@@ -286,7 +286,7 @@ fn endpoint(text: &str, protocol: OtlpProtocol) -> Result<bool, &'static str> {
     if authority.host().is_empty() {
         return Err(FORM);
     }
-    // The endpoint is shown in logs. The text itself is not repeated here.
+    // The endpoint is shown in logs. The error does not repeat the text.
     if authority.as_str().contains('@') {
         return Err("has a login in it: write it as a header, such as authorization: ${NAME}");
     }

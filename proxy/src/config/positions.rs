@@ -1,4 +1,4 @@
-//! Lines and columns of the keys of a YAML file, for errors: the YAML reader knows them for some errors alone.
+//! Lines and columns of the keys of a YAML file, for errors, since the YAML parser knows them only for some errors.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -72,7 +72,7 @@ impl Positions {
         }
     }
 
-    /// The keys that a mapping has twice, in words; `None` if there are none.
+    /// The repeated keys of mappings, as text; `None` if there are none.
     pub(super) fn duplicates(&self) -> Option<String> {
         let each = self.duplicates.iter().map(|(path, first, second)| {
             format!("duplicate key {path} at {second}: it stands at {first} already")

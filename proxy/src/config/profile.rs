@@ -11,7 +11,7 @@ use super::listener::{AuthScheme, ProfileName};
 pub(crate) struct ProfileSpec {
     /// The routes that the profile serves.
     pub(crate) routes: RouteGroups,
-    /// True when a request that names no namespace is for all namespaces at once.
+    /// True when a request that names no namespace is for all namespaces.
     pub(crate) global: bool,
     /// The kinds of credentials that are accepted.
     pub(crate) auth: &'static [AuthScheme],

@@ -27,7 +27,7 @@ impl ReferenceKey<'_> {
         self.default.is_empty() && !self.path.contains('.')
     }
 
-    /// The variable at the beginning of the comment, if any, and the text behind the variable.
+    /// The variable at the beginning of the comment, if any, and the following text.
     fn variable_and_meaning(&self) -> (Option<&str>, &str) {
         match self.comment.split_once(": ") {
             Some((name, meaning)) if is_variable(name) => (Some(name), meaning),
@@ -97,7 +97,7 @@ fn is_shown_as_it_is(part: &str) -> bool {
     lines.any(|line| line.starts_with("- ") || line.starts_with("#   "))
 }
 
-/// The meaning of a key, with a mark if a reload leaves the key alone.
+/// The meaning of a key, with a mark if a reload does not change the key.
 fn marked(meaning: &str, key: &str) -> String {
     if waits_for_start(key) {
         format!("{} (*start only*)", cell(meaning))

@@ -1,4 +1,4 @@
-//! The key `relay:` — tools for containers, behind a Unix socket, and the scopes of credentials.
+//! The key `relay:` — tools for containers, through a Unix socket, and the scopes of credentials.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::off::OFF;
 /// a container may see the socket.
 const PATH_MAX: usize = 100;
 
-/// The tools behind the relay's socket, and the tools of each scope.
+/// The tools on the relay's socket, and the tools of each scope.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RelayConfig {
@@ -25,7 +25,7 @@ pub(crate) struct RelayConfig {
     pub(crate) namespace: NamespaceName,
     /// The permissions of the socket, which decide which users may connect.
     pub(crate) mode: SocketMode,
-    /// Scopes beside `admin`: names with the patterns of the tools that they open.
+    /// Scopes in addition to `admin`: names with the patterns of the tools that they open.
     pub(crate) scopes: BTreeMap<String, Vec<String>>,
 }
 

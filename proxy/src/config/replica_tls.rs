@@ -16,7 +16,7 @@ pub(crate) struct ReplicaTls {
     /// Certificate authority that has signed the certificates of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ca: Option<PathBuf>,
-    /// The certificate chain of this replica, shown to replicas that connect and to those it connects to.
+    /// The certificate chain of this replica, for connections from and to other replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cert: Option<PathBuf>,
     /// The private key of `cert`.

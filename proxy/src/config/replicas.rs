@@ -17,7 +17,7 @@ const AUTO: &str = "auto";
 /// Maximum of [`ReplicasConfig::grace`]: a stop that waits for days is a mistake, and no service manager waits that long.
 pub(crate) const GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Prefix of a DNS name that is looked up.
+/// Prefix of a DNS name that is resolved.
 const DNS: &str = "dns:";
 
 /// `replicas:` — this gateway as a replica among others that share the sessions of one Redis, or of one data directory.
@@ -59,7 +59,7 @@ impl Peers {
         }
     }
 
-    /// DNS name and port that are looked up; `None` if nothing is looked up.
+    /// DNS name and port to resolve; `None` if no name is configured.
     pub(crate) fn name(&self) -> Option<(&str, u16)> {
         let Self::Word(word) = self else {
             return None;
@@ -134,7 +134,7 @@ impl ReplicasConfig {
         (self.id != AUTO).then_some(&*self.id)
     }
 
-    /// The address that the other replicas are told, and the address to listen at: the same for an IP address, and all IPv4
+    /// The address that is announced to the other replicas, and the address to listen at: equal for an IP address, and all IPv4
     /// addresses for a host name.
     pub(crate) fn address(&self) -> Option<(&str, SocketAddr)> {
         let bound = self.bound().ok()??;

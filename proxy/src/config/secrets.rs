@@ -18,7 +18,7 @@ pub(crate) struct SecretsSettings {
     pub(crate) key: Option<Secret>,
     /// The key for `tooldock secrets rekey`.
     pub(crate) new_key: Option<Secret>,
-    /// True when values may be stored unencrypted where there is no key.
+    /// True when values may be stored unencrypted if there is no key.
     pub(crate) allow_insecure: bool,
     /// The container in which operators set values, if it has another name than usual.
     pub(crate) container: Option<String>,
@@ -30,11 +30,11 @@ impl SecretsSettings {
         Protection::new(self.key.as_ref(), self.allow_insecure)
     }
 
-    /// Uses the key that a run of `--dev` has kept in the data directory, if no variable says anything about a key.
+    /// Uses the key that a run of `--dev` has stored in the data directory, if no variable configures a key.
     ///
     /// # Errors
     ///
-    /// When the kept key cannot be used.
+    /// When the stored key cannot be used.
     pub(crate) fn find_dev_key(&mut self, data_dir: &Path) -> Result<(), ConfigError> {
         if self.key.is_none() && !self.allow_insecure {
             let found = dev_tokens::found_secrets_key(data_dir);
@@ -43,11 +43,11 @@ impl SecretsSettings {
         Ok(())
     }
 
-    /// Makes a key for `--dev`, unless there is one or the store holds values already.
+    /// Generates a key for `--dev`, unless there is one or the store contains values already.
     ///
     /// # Errors
     ///
-    /// When the file of the key cannot be made.
+    /// When the file of the key cannot be created.
     pub(crate) fn make_dev_key(&mut self, data_dir: &Path) -> anyhow::Result<()> {
         let holds_values = || SecretStore::new(data_dir, Protection::Unset).has_values();
         if self.key.is_none() && !self.allow_insecure && !holds_values() {
@@ -56,8 +56,8 @@ impl SecretsSettings {
         Ok(())
     }
 
-    /// Refuses to serve without a key where one is needed: where there are secrets, and where core and manager run in
-    /// processes of their own, as in production. A single process for a trial has no secrets and needs no key.
+    /// Refuses to serve without a key if one is needed: if there are secrets, or if core and manager run in separate processes,
+    /// as in production. A single process for a trial has no secrets and needs no key.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! The key `listeners[].tls:` — the certificates of a listener, and the client certificates that it accepts.
 //!
-//! Spelling only: the files are read and checked where they are used.
+//! This module only parses: the files are read and checked where they are used.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ impl TlsConfig {
             .expect("reading the configuration refuses an empty list")
     }
 
-    /// Checks that the keys about client certificates fit each other.
+    /// Checks that the keys about client certificates are consistent.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ pub(crate) struct KeyPairFiles {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ClientAuth {
-    /// Client certificates are not asked for.
+    /// Client certificates are not requested.
     #[default]
     None,
     /// Client certificates are checked if shown.
@@ -90,7 +90,7 @@ pub(crate) enum TlsVersion {
 
 impl<'de> Deserialize<'de> for TlsVersion {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // By hand, because `1.2` without quotes is a number.
+        // Parsed by hand, because `1.2` without quotes is a number.
         struct Version;
         impl Visitor<'_> for Version {
             type Value = TlsVersion;

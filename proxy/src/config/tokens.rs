@@ -1,8 +1,8 @@
 //! The two tokens of a process: the bearer token for tools, and the manager token for reloads.
 //!
-//! Tokens come from the environment only, or from files that it names; never from the configuration. A missing token is
-//! an error for `serve` and a warning for `check`. It is generated where DESIGN says so: the manager token of a single
-//! process, and both tokens with `--dev`.
+//! Tokens come from the environment only, or from files that it names; never from the configuration. A missing token is an
+//! error for `serve` and a warning for `check`. It is generated in the cases of DESIGN: the manager token of a single process,
+//! and both tokens with `--dev`.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ use super::{ConfigError, LoadOptions, Purpose, Role, Settings};
 const BEARER: &str = "BEARER_TOKEN";
 const MANAGER: &str = "MANAGER_INTERNAL_TOKEN";
 
-/// Tokens for processes without configured ones: 32 random bytes each, made once per process. `--dev` replaces the
-/// bearer token by the one it keeps.
+/// Tokens for processes without configured ones: 32 random bytes each, generated once per process. `--dev` replaces the bearer
+/// token by its stored one.
 #[derive(Debug, Clone)]
 pub(crate) struct GeneratedTokens {
     pub(super) bearer: Secret,
@@ -29,7 +29,7 @@ impl GeneratedTokens {
     ///
     /// # Errors
     ///
-    /// When the operating system gives no randomness.
+    /// When the operating system provides no randomness.
     pub(crate) fn new() -> Result<Self, ConfigError> {
         let one = || Self::one().map_err(|error| ConfigError::Randomness(error.to_string()));
         Ok(Self {
@@ -42,7 +42,7 @@ impl GeneratedTokens {
     ///
     /// # Errors
     ///
-    /// When the operating system gives no randomness.
+    /// When the operating system provides no randomness.
     pub(crate) fn one() -> Result<Secret, getrandom::Error> {
         let mut bytes = [0; Self::LENGTH / 2];
         getrandom::fill(&mut bytes)?;
@@ -50,7 +50,7 @@ impl GeneratedTokens {
     }
 }
 
-/// Flags for the tokens that this process made, so that `--dev` knows which to print.
+/// Flags for the tokens that this process generated, so that `--dev` prints them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct GeneratedMarks {
     /// The bearer token.
@@ -66,7 +66,7 @@ pub(super) struct EffectiveTokens {
     pub(super) generated: GeneratedMarks,
 }
 
-/// Decides both tokens and warns of placeholders.
+/// Determines both tokens and warns of placeholders.
 pub(super) fn settle(
     settings: &Settings,
     options: &LoadOptions,

@@ -1,6 +1,6 @@
-//! The keys of features that are not built yet: accepted at their default only.
+//! The keys of features that are not implemented yet: accepted at their default only.
 //!
-//! A change that builds a feature removes its line here.
+//! A change that implements a feature removes its line here.
 
 use super::listener::{AuthScheme, ListenerConfig, ProfileName};
 use super::{Config, ConfigError};

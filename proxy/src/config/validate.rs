@@ -1,6 +1,6 @@
-//! Checks that values fit each other, and warnings about values that do.
+//! Checks that values are consistent with each other, and warns about unusual combinations.
 //!
-//! Bounds of single values stand in `bounds.rs`; the admission keys check themselves in `filters`.
+//! Bounds of single values are in `bounds.rs`; the admission keys are checked in `filters`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -240,8 +240,7 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
         if listener.versions.as_ref().is_some_and(Vec::is_empty) {
             return wrong("versions", "is empty");
         }
-        // The transport of this version has a switch of its own, and the version cannot be negotiated on other
-        // transports.
+        // The transport of this version has a separate switch, and the version cannot be negotiated on other transports.
         if listener
             .versions
             .iter()
@@ -364,7 +363,7 @@ fn certificates(config: &Config) -> Result<(), ConfigError> {
 /// Maximum length of a path prefix, in bytes; the prefix is repeated in every stream's first event.
 const PATH_PREFIX_MAX: usize = 256;
 
-/// Returns true if a text can stand before a path as it is: nothing to encode, nothing to resolve.
+/// Returns true if a text can precede a path unchanged, without encoding or resolving.
 fn is_path_prefix(text: &str) -> bool {
     let segment = |segment: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
@@ -414,9 +413,8 @@ fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// Returns true if the two addresses cannot be bound at once. Each socket with port 0 gets a port of its own; but a
-/// connection is assigned to its listener by the configured address, so each address may have only one listener with
-/// port 0.
+/// Returns true if the two addresses cannot be bound together. Each socket with port 0 gets its own port; but a connection is
+/// assigned to its listener by the configured address, so each address may have only one listener with port 0.
 fn overlap(one: &ListenAddress, other: &ListenAddress) -> bool {
     let (ListenAddress::Tcp(one), ListenAddress::Tcp(other)) = (one, other) else {
         return one == other;

@@ -24,9 +24,9 @@ pub(crate) struct VaultConfig {
     pub(crate) tools_dir: PathBuf,
     /// The directory of the single-page app of `/ui/`, or `off`.
     pub(crate) ui_dir: PathBuf,
-    /// True when `/tools/list` and `/tools/call` are served beside `/mcp`.
+    /// True when `/tools/list` and `/tools/call` are served in addition to `/mcp`.
     pub(crate) rest: bool,
-    /// True when a function's value is the whole result of `tools/call`.
+    /// True when a function's value is the complete result of `tools/call`.
     pub(crate) raw_result: bool,
 }
 
@@ -63,7 +63,7 @@ impl VaultConfig {
         })
     }
 
-    /// The directory of the app, if there is one.
+    /// The directory of the app, if configured.
     pub(crate) fn ui(&self) -> Option<&Path> {
         (self.ui_dir != Path::new(OFF)).then_some(&self.ui_dir)
     }

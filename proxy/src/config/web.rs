@@ -23,8 +23,8 @@ impl Default for WebSettings {
     }
 }
 
-/// The listener of the web UI that `serve --dev` has beside the default listeners. Its port is a
-/// free one if another program uses the usual port; a reload keeps the port of the running process.
+/// The listener of the web UI that `serve --dev` adds to the default listeners. Its port is a free one if another program uses
+/// the usual port; a reload keeps the port of the running process.
 pub(super) fn trial_listener(before: Option<&Effective>) -> ListenerConfig {
     let profile = ProfileName::V1Web;
     let is_web = |it: &&ListenerConfig| it.profile == profile;

@@ -1,7 +1,7 @@
-//! The framing of a chunked body, followed beside Pingora's reader, which takes a bare line feed in chunk extensions.
+//! Checks the framing of a chunked body in addition to Pingora's reader, which accepts a bare line feed in chunk extensions.
 //!
-//! A proxy in front of this gateway may see the end of a line where Pingora sees none, and with it another request (RFC
-//! 9112 §2.2). So every line of the framing ends in CR LF or the body cannot be read.
+//! A proxy in front of this gateway may see the end of a line where Pingora sees none, and with it another request (RFC 9112
+//! §2.2). So a body is only readable if every line of the framing ends in CR LF.
 
 use std::io;
 
@@ -18,13 +18,13 @@ pub(crate) struct Chunks {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkState {
-    /// In the line before a chunk.
+    /// Inside the size line before a chunk.
     Size { bytes: u64, digits: u8, ended: bool },
-    /// In a chunk, with the number of bytes before its end.
+    /// Inside a chunk, with the number of bytes before its end.
     Data(u64),
-    /// In the line's end after a chunk.
+    /// Inside the line's end after a chunk.
     AfterData,
-    /// In the fields after the last chunk.
+    /// Inside the fields after the last chunk.
     Trailer { empty: bool },
     /// The body has ended.
     Over,
@@ -41,11 +41,11 @@ impl Default for ChunkState {
 }
 
 impl Chunks {
-    /// Parses the next bytes of the connection. Bytes behind the body are ignored.
+    /// Parses the next bytes of the connection. Bytes after the body are ignored.
     ///
     /// # Errors
     ///
-    /// `InvalidData` where the framing is not that of RFC 9112 §7.1.
+    /// `InvalidData` if the framing violates RFC 9112 §7.1.
     pub(crate) fn follow(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while let Some((&byte, rest)) = bytes.split_first() {
             match self.place {

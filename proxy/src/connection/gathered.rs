@@ -1,5 +1,5 @@
-//! Writes that are gathered until a flush or until they exceed one segment: a head leaves together with its body, in
-//! one call of the kernel, however long the body is.
+//! Buffers writes until a flush or until they exceed one segment: a head is sent together with its body, in one system call,
+//! for bodies of any length.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,19 +8,19 @@ use std::task::{Context, Poll, ready};
 use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Maximum number of slices of one vectored write that are passed on together with the held bytes. Pingora writes a
-/// chunk in three slices.
+/// Maximum number of slices of one vectored write that are written together with the buffered bytes. Pingora writes a chunk in
+/// three slices.
 const PARTS: usize = 4;
 
 /// A stream whose writes are gathered. Reads go straight to the inner stream.
 #[derive(Debug)]
 pub(super) struct GatheringStream<C> {
     inner: C,
-    /// Bytes that are held for the next write; the first `gone` of them are written.
+    /// Bytes buffered for the next write; the first `gone` of them are written.
     held: Vec<u8>,
-    /// The number of held bytes that were written.
+    /// The number of buffered bytes that were written.
     gone: usize,
-    /// Maximum number of held bytes.
+    /// Maximum number of buffered bytes.
     limit: usize,
 }
 
@@ -38,13 +38,13 @@ impl<C> GatheringStream<C> {
         &self.inner
     }
 
-    /// Returns the inner stream. Held bytes are lost.
+    /// Returns the inner stream. Buffered bytes are lost.
     pub(super) fn into_inner(self) -> C {
         self.inner
     }
 
     fn hold(&mut self, parts: &[IoSlice<'_>]) {
-        // Reserves the whole limit at once, so that nothing is reserved before the first write.
+        // Reserves the complete limit in one allocation, and none before the first write.
         self.held.reserve_exact(self.limit - self.held.len());
         for part in parts {
             self.held.extend_from_slice(part);
@@ -55,7 +55,7 @@ impl<C> GatheringStream<C> {
         &self.held[self.gone..]
     }
 
-    /// Removes written bytes from the held ones.
+    /// Removes written bytes from the buffer.
     fn wrote(&mut self, bytes: usize) {
         self.gone += bytes;
         if self.gone == self.held.len() {
@@ -75,7 +75,7 @@ impl<C: AsyncWrite + Unpin> GatheringStream<C> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes the held bytes, followed by `parts`.
+    /// Writes the buffered bytes, followed by `parts`.
     fn poll_parts(
         &mut self,
         context: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl<C: AsyncWrite + Unpin> GatheringStream<C> {
         }
         if !self.inner.is_write_vectored() {
             if let [_, _, ..] = parts {
-                // The parts are written one by one, so that short ones are held.
+                // The parts are written one by one, so that short ones are buffered.
                 let part = parts.iter().find(|part| !part.is_empty());
                 let part = part.map_or(&[][..], |part| &**part);
                 return self.poll_parts(context, &[IoSlice::new(part)]);

@@ -69,7 +69,7 @@ impl Socket {
         }
     }
 
-    /// Waits for the first byte of a TCP connection and leaves it unread. Returns true if a request of HTTP/1 may begin with
+    /// Waits for the first byte of a TCP connection without consuming it. Returns true if a request of HTTP/1 may begin with
     /// it: a letter, with which TLS never begins.
     pub(crate) async fn begins_as_text(&self) -> bool {
         let Self::Tcp(socket) = self else {

@@ -1,14 +1,14 @@
-//! The open connections: their number, those that wait for a request, and the choice of the connection to close when
-//! the cap is reached.
+//! The open connections: counts them, tracks those that wait for a request, and chooses the connection to close when the cap is
+//! reached.
 //!
-//! A connection counts from the moment it is accepted, TLS handshake included, until its socket is closed. A connection
-//! that waits for a request costs its client nothing, so a client that only opens connections must not keep out clients
-//! with requests: where the cap is reached, a connection without a request is closed for the new one, and the new one
-//! is refused only where none is found.
+//! A connection counts from the moment it is accepted, including the TLS handshake, until its socket is closed. A connection
+//! that waits for a request costs its client nothing, so a client that only opens connections must not keep out clients with
+//! requests: at the cap, a connection without a request is closed for the new one, and the new one is refused only if there is
+//! none.
 //!
-//! A connection is closed before others if its last request was not admitted, or it has sent none; among these, those
-//! of the address with the most such connections are closed first, and of that address one whose request was refused
-//! before one that has sent none.
+//! A connection is closed before others if its last request was not admitted, or it has sent none; among these, those of the
+//! address with the most such connections are closed first, and of that address one whose request was refused before one that
+//! has sent none.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -151,8 +151,8 @@ impl Connections {
         self.table().make_room()
     }
 
-    /// Closes all connections that wait for a request, except those of HTTP/2 that have had requests: Pingora closes
-    /// these in an orderly way.
+    /// Closes all connections that wait for a request, except those of HTTP/2 that have had requests, which Pingora closes in
+    /// an orderly way.
     pub(crate) fn dismiss_waiting(&self) {
         for (_, connection) in &self.table().open {
             if !connection.multiplexed.load(Ordering::Relaxed) {
@@ -167,8 +167,8 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    /// Closes a waiting connection out of the next [`LOOKS`] table entries: preferably one without an admitted request,
-    /// of the address with the most such connections, and whose request was refused.
+    /// Closes a waiting connection among the next [`LOOKS`] table entries: preferably one without an admitted request, of the
+    /// address with the most such connections, and whose request was refused.
     fn make_room(&mut self) -> bool {
         let places = self.open.capacity();
         let mut found: Option<(_, usize)> = None;
@@ -321,7 +321,7 @@ impl ClientWait {
         }
     }
 
-    /// Sets the deadline for the next head: short for the first head, idle time for later ones.
+    /// Sets the deadline for the next head: a short one for the first head, the idle time for later ones.
     pub(crate) fn awaited(&self, limits: &ConnectionLimits, now: Instant) {
         self.idle.store(true, Ordering::Relaxed);
         self.until(if self.is_first() {
@@ -331,8 +331,8 @@ impl ClientWait {
         });
     }
 
-    /// Notes that the first bytes of a head have arrived. The head has a time limit of its own; for the first head it
-    /// runs already.
+    /// Records that the first bytes of a head have arrived. The head has its own time limit, which for the first head runs
+    /// already.
     pub(crate) fn begun(&self, limits: &ConnectionLimits, now: Instant) {
         self.idle.store(false, Ordering::Relaxed);
         if !self.is_first() {
@@ -379,7 +379,7 @@ impl ClientWait {
         self.due().is_some() && !self.dismissed.load(Ordering::Acquire)
     }
 
-    /// Asks the connection to end, if it waits for a request. Returns true if this call asked it.
+    /// Requests the connection to end, if it waits for a request. Returns true if this call requested it.
     fn dismiss(&self) -> bool {
         let asked = self.can_be_dismissed() && !self.dismissed.swap(true, Ordering::AcqRel);
         if asked {
@@ -388,7 +388,7 @@ impl ClientWait {
         asked
     }
 
-    /// Resolves when the connection has been asked to end and waits for a request.
+    /// Resolves when the end of the connection was requested and it waits for a request.
     pub(crate) async fn dismissal(&self) {
         poll_fn(|context| {
             self.task.register(context.waker());

@@ -3,8 +3,8 @@
 //! - **Every write has a time limit**, whatever writes: an answer, `100 Continue`, a refusal of Pingora's own, a frame of
 //!   HTTP/2, the closing messages of TLS. A client that reads nothing for that time counts as gone.
 //!
-//! Written bytes are gathered until they are flushed, so that head and body leave together. Reads have no buffer here: all
-//! layers above read into a larger one.
+//! Written bytes are buffered until they are flushed, so that head and body are sent together. Reads have no buffer here, since
+//! all layers above read into a larger one.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -30,7 +30,7 @@ use super::chunks::Chunks;
 use super::gathered::GatheringStream;
 use super::socket::Socket;
 
-/// The size of the write buffer, in bytes: one segment. A longer write is not copied: it leaves at once, behind the
+/// The size of the write buffer, in bytes: one segment. A longer write is not copied: it is sent immediately, after the
 /// buffered bytes.
 const WRITE_BUFFER: usize = 1460;
 

@@ -20,7 +20,7 @@ use crate::serve::CoreTrust;
 const CHECK: &str = "clock";
 /// Difference from which tokens are refused: the leeway of issuers is a minute.
 const DIFFERENCE_MAX: i64 = 60;
-/// Maximum number of servers that are asked.
+/// Maximum number of servers whose clocks are compared.
 const SERVERS_MAX: usize = 8;
 /// Time limit for a server's answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
@@ -46,7 +46,7 @@ pub(super) async fn check(
         server.backends.iter().filter(may_ask)
     });
     urls.extend(backends.filter_map(url_of));
-    // Nothing secret is sent, and the answer decides nothing: servers with certificates of their own are asked, too.
+    // No secret is sent, and the response decides nothing: servers with self-signed certificates are included.
     let client = CoreTrust::Any.client().ok().and_then(|tls| {
         let builder = reqwest::Client::builder()
             .no_proxy()

@@ -1,5 +1,5 @@
 //! Limit on open files, of the running gateway or of a gateway that is started from this shell, and the number of connections
-//! that it leaves room for.
+//! that it allows.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ pub(super) fn check(effective: &Effective) -> Vec<Finding> {
     vec![said(&connections, configured)]
 }
 
-/// The limit on open files of a running process; `None` where it cannot be read, or there is none.
+/// The limit on open files of a running process; `None` if it cannot be read, or there is none.
 fn limit_of(pid: i32) -> Option<u64> {
     open_files(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
 }
@@ -35,7 +35,7 @@ fn open_files(limits: &str) -> Option<u64> {
 
 fn said(connections: &Connections, configured: usize) -> Finding {
     let limit = connections.limit();
-    // A limit below this leaves the configured connections no room: a 32nd of it is kept in reserve, and workers need files, too.
+    // Below this limit, the configured connections do not fit: a 32nd of it is reserved, and workers need files, too.
     let needed = (configured + configured / 16 + 1024).next_multiple_of(1024);
     let remedy = format!(
         "LimitNOFILE={needed}   # in a unit: sudo systemctl edit tooldock; in a shell: ulimit -n {needed}"

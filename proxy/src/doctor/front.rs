@@ -1,8 +1,8 @@
-//! Servers in front of the gateway, probed through its public URL: a reverse proxy, a load balancer, a tunnel.
+//! Probes servers in front of the gateway through its public URL: a reverse proxy, a load balancer, a tunnel.
 //!
-//! Each probe is a request with a nonce of the gateway. The gateway answers with names of the headers that arrived and with the
-//! addresses that it sees, so that the difference is the work of the front. Credentials are not sent: `Authorization` carries a
-//! word that is none.
+//! Each probe is a request with a nonce of the gateway. The gateway answers with the names of the headers that arrived and with
+//! the addresses that it sees; differences were made by the servers in front. Credentials are not sent: `Authorization` has a
+//! value that is no credential.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -36,9 +36,10 @@ const PROBE_LIMIT: Duration = Duration::from_secs(5);
 const ANSWER_MAX: usize = 64 * 1024;
 /// Size of the body that has to pass, in bytes, unless the gateway takes less: more than the default of nginx.
 const BODY: usize = 1_500_000;
-/// Number of requests that tell which gateways stand behind the front.
+/// Number of requests that determine which gateways are behind the front server.
 const SPREAD: usize = 8;
-/// Number of streams that have to arrive at once before the front is said to buffer. A busy machine delays one.
+/// Number of streams whose events must arrive together before the front server counts as buffering. A busy machine delays a
+/// single one.
 const STREAMS: usize = 3;
 /// An address that no client has (RFC 5737).
 const NO_CLIENT: &str = "192.0.2.77";
@@ -153,7 +154,7 @@ struct Facts {
     /// The address that this command was connected to.
     #[serde(skip)]
     connected: Option<SocketAddr>,
-    /// True if the answer's header with the session came back.
+    /// True if the response's header with the session arrived.
     #[serde(skip)]
     names_session: bool,
 }
@@ -166,7 +167,7 @@ impl Facts {
     }
 }
 
-/// Reason why a probe brought no facts.
+/// Reason why a probe returned no facts.
 enum Failure {
     /// An answer of another server, or of the gateway's edge.
     Answered {
@@ -176,7 +177,7 @@ enum Failure {
         message: String,
         location: Option<String>,
     },
-    /// No answer, in words.
+    /// There was no response, for this reason.
     Silent(String),
 }
 
@@ -459,7 +460,7 @@ struct Probes<'a> {
 }
 
 impl Probes<'_> {
-    /// A request with a nonce; `None` once all are used.
+    /// A request with a nonce; `None` once all nonces are used.
     fn request(&self, method: Method, query: &str) -> Option<RequestBuilder> {
         let nonce = self.front.nonce()?;
         let url = format!("{}/mcp/_probe/{nonce}{query}", self.front.public);
@@ -480,7 +481,7 @@ impl Probes<'_> {
         answered.unwrap_or_else(|_| Err(Failure::Silent("no answer in time".to_owned())))
     }
 
-    /// The probe that tells if the gateway is reached, with the headers of clients.
+    /// The probe that checks if the gateway is reached, with the headers of clients.
     async fn first(&self) -> Result<Facts, Failure> {
         let request = self.request(Method::GET, "").map(|mut request| {
             for (name, value, ..) in HEADERS {
@@ -546,7 +547,7 @@ impl Probes<'_> {
         vec![Finding::ok("front", said)]
     }
 
-    /// Streams whose events arrive all at once.
+    /// Finds streams whose events arrive all together.
     async fn streams(&self) -> Vec<Finding> {
         for _ in 0..STREAMS {
             let times = match self.events("", PROBE_LIMIT).await {
@@ -680,7 +681,7 @@ impl Probes<'_> {
         let request = self.request(Method::GET, "");
         let request = request.map(|request| request.header(ORIGIN, origin));
         match self.facts(request).await {
-            // Without it a page of any origin counts as no page.
+            // Without the header, a page of any origin counts as no page.
             Ok(facts) if !facts.headers.contains("origin") => vec![Finding::problem(
                 "front",
                 "the front removes the header origin, by which the gateway refuses pages of others",
@@ -690,7 +691,7 @@ impl Probes<'_> {
         }
     }
 
-    /// The gateways behind the front: requests of one session, each on a connection of its own.
+    /// The gateways behind the front server: requests of one session, each on a separate connection.
     async fn spread(&self) -> Vec<Finding> {
         let asked = (0..SPREAD).map(|_| {
             let request = self.request(Method::GET, "");

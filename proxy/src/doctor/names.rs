@@ -27,7 +27,7 @@ struct NamedHost {
     allow_private: bool,
 }
 
-/// Looks up the hosts of a configuration, and connects to each.
+/// Resolves the hosts of a configuration, and connects to each.
 pub(super) async fn check(effective: &Effective, servers: &[CheckedServer]) -> Vec<Finding> {
     let of_servers = servers.iter().flat_map(|server| {
         server.backends.iter().map(|backend| NamedHost {

@@ -1,4 +1,4 @@
-//! Addresses of listeners: free, held by the running gateway, or held by another program.
+//! Addresses of listeners: free, in use by the running gateway, or in use by another program.
 
 use tooldock_base::listening;
 

@@ -15,7 +15,7 @@ use crate::config::Effective;
 const CHECK: &str = "toolchain";
 /// The oldest Python of workers.
 const PYTHON_MIN: (u32, u32) = (3, 11);
-/// Time limit for a program that tells its version.
+/// Time limit for a program that prints its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(4);
 /// Longest version that is shown, in characters.
 const VERSION_MAX: usize = 40;
@@ -144,7 +144,7 @@ fn needs_python(effective: &Effective) -> bool {
     folders.any(|folder| entries(folder).iter().any(|file| is_python(file)))
 }
 
-/// The version that a program tells, in its own words.
+/// The version that a program prints.
 async fn version(program: Option<&Path>) -> Option<String> {
     let told = output(program?, &["--version"]).await.ok()?;
     let line = told.lines().next()?.trim();
@@ -153,9 +153,9 @@ async fn version(program: Option<&Path>) -> Option<String> {
 
 /// Reason why a program printed nothing.
 enum Silence {
-    /// It could not be run, or failed.
+    /// The program could not be run, or failed.
     Failed,
-    /// It took longer than [`VERSION_LIMIT`].
+    /// The program took longer than [`VERSION_LIMIT`].
     Slow,
 }
 

@@ -1,8 +1,8 @@
-//! Gathers the head of a request of HTTP/1 before Pingora sees any of it.
+//! Buffers the head of a request of HTTP/1 before Pingora reads any of it.
 //!
-//! Pingora bounds a head by a megabyte, reads it from its start again with every segment, and takes a bare line feed for the
-//! end of a line. Here a head is scanned once as it arrives: it never grows beyond the limit, and a line that does not end
-//! in CR LF is refused. Pingora is given a complete head with the bytes behind it, as if all had arrived at once.
+//! Pingora bounds a head by a megabyte, reads it from its start again with every segment, and accepts a bare line feed as the
+//! end of a line. Here a head is scanned once as it arrives: it never exceeds the limit, and a line that does not end in CR LF
+//! is refused. Pingora gets a complete head with the bytes after it, as if all had arrived together.
 
 use bytes::BytesMut;
 use http::request::Parts;
@@ -18,11 +18,11 @@ const TRANSFER_ENCODING: &[u8] = b"transfer-encoding:";
 /// A head that is complete.
 #[derive(Debug)]
 pub(crate) struct Head {
-    /// The head, and the bytes behind it in its last segment.
+    /// The head, and the bytes after it in its last segment.
     pub(crate) bytes: BytesMut,
     /// The end of the head in `bytes`.
     pub(crate) end: usize,
-    /// True when there is a Transfer-Encoding.
+    /// True when the head has a Transfer-Encoding.
     pub(crate) coded: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Head {
 pub(crate) enum HeadOutcome {
     /// The head is complete.
     Whole(Head),
-    /// The client has left, or its connection broke.
+    /// The client has disconnected, or its connection broke.
     Closed,
     /// The head cannot be served.
     Refused(HeadRefusal),
@@ -54,7 +54,7 @@ enum Fault {
     LineFeed,
     /// The head does not begin as a request of HTTP/1 does.
     NotHttp,
-    /// The body behind the head is not framed as its Transfer-Encoding says.
+    /// The framing of the body after the head contradicts its Transfer-Encoding.
     Chunks,
     /// The head is not encrypted, at an address that speaks TLS.
     Plain,
@@ -131,7 +131,7 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
     limit: usize,
     begun: impl FnOnce(),
 ) -> HeadOutcome {
-    // Without allocation until bytes arrive.
+    // Allocates nothing until bytes arrive.
     let mut bytes = BytesMut::new();
     let mut scan = Scan::default();
     let mut begun = Some(begun);
@@ -193,7 +193,7 @@ impl Scan {
             };
             self.line = feed + 1;
             if line.is_empty() {
-                // Empty lines before a request are passed over (RFC 9112 §2.2).
+                // Empty lines before a request are skipped (RFC 9112 §2.2).
                 if self.begun {
                     return Ok(Some(feed + 1));
                 }
@@ -218,7 +218,7 @@ fn may_begin(byte: u8) -> bool {
         || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Returns true if a request line ends in ` HTTP/1.1` or the like.
+/// Returns true if a request line ends in ` HTTP/1.1` or a similar version.
 fn names_a_version(line: &[u8]) -> bool {
     line.len() > 9 && line[line.len() - 9..].starts_with(b" HTTP/")
 }

@@ -1,7 +1,7 @@
 //! The header of the PROXY protocol, versions 1 and 2: a load balancer names the client of a connection.
 //!
 //! The caller decides which peers may send a header, and how long it may take. Exactly the header is read, so that the
-//! protocol behind it, TLS for example, finds the connection at its first byte.
+//! following protocol, TLS for example, begins at its first byte.
 
 use std::net::SocketAddr;
 
@@ -38,12 +38,12 @@ pub(super) enum NoHeader {
     Malformed(String),
 }
 
-/// Reads a header. Returns the client's address, or `None` where the client has none that counts here: the proxy has
-/// opened the connection itself, does not know the client, or has it from a Unix socket of its own.
+/// Reads a header. Returns the client's address, or `None` if the header contains no usable one: the proxy has opened the
+/// connection itself, does not know the client, or has it from its own Unix socket.
 ///
 /// # Errors
 ///
-/// [`NoHeader`]; the connection can only be closed then.
+/// [`NoHeader`]; the connection must then be closed.
 pub(super) async fn read<C: AsyncRead + Unpin>(
     connection: &mut C,
 ) -> Result<Option<SocketAddr>, NoHeader> {
@@ -94,7 +94,7 @@ async fn text<C: AsyncRead + Unpin>(
     header: &mut Vec<u8>,
 ) -> Result<Option<SocketAddr>, NoHeader> {
     while !header.ends_with(b"\r\n") {
-        // Reads no more than the line must still have, so that nothing behind the line is read.
+        // Reads no more than the minimum remaining length of the line, so that nothing after the line is read.
         let left = if header.ends_with(b"\r") { 1 } else { 2 };
         if header.len() + left > V1_MAX {
             return Err(malformed(format!("longer than {V1_MAX} bytes")));

@@ -1,7 +1,7 @@
-//! The Pingora service that runs the listeners: it accepts on its sockets until it is told to stop.
+//! The Pingora service that runs the listeners: accepts on its sockets until it is stopped.
 //!
-//! Pingora's own accept loop is not used: it counts nothing before a TLS handshake is done, gives a handshake 60 s,
-//! does not reveal its runtimes, and logs every broken handshake as an error of the gateway.
+//! Pingora's own accept loop is not used: it counts nothing before a TLS handshake is done, allows a handshake 60 s, does not
+//! reveal its runtimes, and logs every broken handshake as an error of the gateway.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use crate::connection::ListeningSocket;
 use crate::sockets::BoundSocket;
 use crate::tls::TlsListener;
 
-/// Pause before the next attempt to accept where the process has no descriptor left.
+/// Pause before the next attempt to accept if the process has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Minimum time between two log entries about connections that cannot be accepted.
@@ -46,9 +46,9 @@ pub(crate) struct EdgeService {
     threads: usize,
     /// The list that the service adds its runtime to.
     runtimes: Option<Arc<RuntimeCollector>>,
-    /// The stop signal used in place of Pingora's shutdown watch, so that `/ready` can be asked during the drain.
+    /// The stop signal used in place of Pingora's shutdown watch, so that `/ready` is answered during the drain.
     lifetime: Option<ShutdownWatch>,
-    /// True once connections may be accepted: a successor waits until its predecessor accepts no more.
+    /// True once connections may be accepted: a successor waits until its predecessor no longer accepts.
     gate: watch::Receiver<bool>,
 }
 
@@ -72,7 +72,7 @@ impl EdgeService {
         }
     }
 
-    /// Adds the service's runtime to `runtimes`, those that carry message I/O.
+    /// Adds the service's runtime to `runtimes`, which run message I/O.
     pub(crate) fn announced_to(mut self, runtimes: Arc<RuntimeCollector>) -> Self {
         self.runtimes = Some(runtimes);
         self
@@ -168,7 +168,7 @@ impl AcceptLoop {
                     };
                     Arc::clone(&self.listening).take(accepted, tls, shutdown);
                     if self.listening.is_full() {
-                        // Connections that were asked to end close before the next one is accepted.
+                        // Connections whose end was requested close before the next one is accepted.
                         tokio::task::yield_now().await;
                         self.listening.way_out().await;
                     }
@@ -189,7 +189,7 @@ impl AcceptLoop {
     }
 }
 
-/// Resolves when the service is to stop, or when the sender of that signal is gone.
+/// Resolves when the service must stop, or when the sender of that signal was dropped.
 async fn stop(shutdown: &mut ShutdownWatch) {
     let _ = shutdown.wait_for(|stopped| *stopped).await;
 }
@@ -204,7 +204,7 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
-/// The runtimes of the services that carry traffic, one each. They are provided when the last service has started.
+/// The runtimes of the services that serve clients, one each. They are published when the last service has started.
 pub(crate) struct RuntimeCollector {
     expected: usize,
     known: Mutex<Vec<Handle>>,

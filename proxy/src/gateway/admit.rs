@@ -1,4 +1,4 @@
-//! Asks the filters about a request head, with the rules of its listener and the live state.
+//! Runs the filters on a request head, with the rules of its listener and the live state.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::replicas::Arrival;
 use crate::rules::{GatewayListener, Rules, listener_at};
 use crate::tls::{ShownCertificate, TlsConnection};
 
-/// The kind of server behind the granted namespace, as far as it counts here.
+/// The kind of the granted namespace's server, as far as relevant at the edge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum LeadsTo {
     /// Processes of this gateway.
@@ -29,7 +29,7 @@ pub(super) enum LeadsTo {
     Processes,
     /// A remote server, which may be sent headers of the client.
     RemoteServer,
-    /// All namespaces at once, or an aggregate: other namespaces, each of which checks the client and may be a remote server.
+    /// All namespaces, or an aggregate: other namespaces, each of which checks the client and may be a remote server.
     OtherNamespaces,
 }
 
@@ -43,10 +43,10 @@ impl LeadsTo {
     }
 }
 
-/// The live state behind the edge, in the form in which the filters ask for it.
+/// The live state of the service, in the form that the filters require.
 struct Live<'a> {
     gateway: &'a Gateway,
-    /// The kind of server behind the granted namespace.
+    /// The kind of the granted namespace's server.
     leads_to: Cell<LeadsTo>,
 }
 
@@ -105,7 +105,7 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// When the request came in at a listener that this configuration does not have, and whose rules are unknown.
+    /// When the request arrived at a listener that this configuration does not have, and whose rules are unknown.
     pub(super) fn admit(
         &self,
         session: &Session,
@@ -195,8 +195,8 @@ impl Gateway {
         self.admit_anew(session, passage).map(|_| ())
     }
 
-    /// Judges a request whose namespace is starting, once the namespace is served or has taken too long, by the rules
-    /// and namespaces of that moment.
+    /// Judges a request whose namespace is starting, once the namespace is served or has taken too long, by the rules and
+    /// namespaces of that moment.
     ///
     /// # Errors
     ///
@@ -242,7 +242,7 @@ impl Gateway {
         }
     }
 
-    /// Counts a refusal and logs the cause that the client is not told.
+    /// Counts a refusal and logs the cause that is not sent to the client.
     pub(super) fn refused(&self, rejection: &Rejection, passage: &mut Passage) {
         self.metrics.refused(rejection.code());
         if let Some(failure) = &rejection.failure {
@@ -295,18 +295,18 @@ pub(super) fn tls_of(session: &Session) -> Option<&TlsConnection> {
 }
 
 impl Passage {
-    /// The listener that the client used: here, or at the replica that forwarded its request.
+    /// The listener that the client used: of this process, or of the replica that forwarded the request.
     pub(super) fn listener(&self, session: &Session) -> Result<&GatewayListener> {
         asked_listener(&self.rules, self.arrival.as_deref(), session)
     }
 
-    /// The peer that connected: here, or at the replica that forwarded its request.
+    /// The peer that connected: to this process, or to the replica that forwarded the request.
     pub(super) fn peer(&self, session: &Session) -> Peer {
         let arrival = self.arrival.as_ref();
         arrival.map_or_else(|| peer_of(session), |arrival| arrival.peer)
     }
 
-    /// The client certificate of the connection: here, or at the replica that forwarded the request.
+    /// The client certificate of the connection: to this process, or to the replica that forwarded the request.
     fn certificate<'a>(&'a self, session: &'a Session) -> PeerCertificate<'a> {
         match &self.arrival {
             Some(arrival) => {
@@ -352,7 +352,7 @@ fn asked_listener<'a>(
     })
 }
 
-/// The listener of a request. With a single listener there is nothing to look up.
+/// The listener of a request. A single listener needs no look-up.
 fn listener_of<'a>(
     listeners: &'a [GatewayListener],
     session: &Session,

@@ -1,4 +1,4 @@
-//! From an admitted request to its answer: reads the body, makes the caller, calls the service, writes its reply.
+//! From an admitted request to its response: reads the body, builds the caller, calls the service, writes its reply.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -68,8 +68,8 @@ impl Gateway {
         })
     }
 
-    /// Reads the body where the route takes one, calls the service and returns its reply, or nothing for a client that left; an
-    /// `Err` is a refusal.
+    /// Reads the body if the route has one, calls the service and returns its reply, or `None` for a client that disconnected;
+    /// an `Err` is a refusal.
     pub(super) async fn hand_over(
         &self,
         session: &mut Session,
@@ -207,7 +207,7 @@ impl Gateway {
         if let (Some(code), Some(logged)) = (reply.head().refused, &mut passage.logged) {
             logged.entry.because(code);
         }
-        // An answered request is no longer running: a client that sends its next request at once finds the permit free.
+        // An answered request is no longer running: a client that sends its next request immediately finds the permit free.
         if matches!(reply, Reply::Full { .. } | Reply::Opening { .. }) {
             passage.permit = None;
         }
@@ -225,7 +225,7 @@ impl Gateway {
                 opened.delivered();
             }
             Reply::Body { head, body } => {
-                // A stream of another replica's session does not count among the requests that run at once.
+                // A stream of another replica's session does not count among the concurrent requests.
                 if session.req_header().method == Method::GET {
                     passage.permit = None;
                 }
@@ -271,11 +271,11 @@ impl Gateway {
                     .min(),
                 };
                 let logged = &mut passage.logged;
-                // Boxed, so that the future of usual answers stays small.
+                // The future is boxed, so that the future of usual responses stays small.
                 Box::pin(stream.start(session, envelope, &request_id, logged, &self.metrics))
                     .await?;
                 passage.left_with = Some(status);
-                // From here on the request is a stream, and streams have a limit of their own.
+                // From here on the request is a stream, and streams have a separate limit.
                 passage.permit = None;
                 return Ok(HandOverOutcome::Left);
             }
@@ -383,15 +383,15 @@ fn waits_for_an_answer(body: &[u8]) -> bool {
 pub(super) enum HandOverOutcome {
     /// The answer is written.
     Whole,
-    /// The head is written; the rest leaves as a long stream.
+    /// The head is written; the remainder is sent as a long stream.
     Left,
 }
 
-/// Runs a call and drops it when its client leaves first, which is `None`. The engine decides what happens to a dropped call: a
-/// call in a legacy session goes on, any other is cancelled (DESIGN §3, *Disconnect*).
+/// Runs a call and drops it, returning `None`, when its client disconnects first. The engine decides the fate of a dropped
+/// call: a call in a legacy session continues, any other is cancelled (DESIGN §3, *Disconnect*).
 ///
-/// The two arms: the call answers; the client closes its connection or stream. Bytes that a client sends ahead of its
-/// answer do not mean that it left: they end the watch, and the connection is closed after this answer.
+/// The two arms: the call answers; the client closes its connection or stream. Bytes that a client sends before its response
+/// arrives do not mean that it disconnected: they end the watch, and the connection is closed after this response.
 async fn while_client_stays(
     session: &mut Session,
     mut call: impl Future<Output = Reply> + Unpin,

@@ -1,6 +1,6 @@
-//! The time for which the credential of a request admits a long stream: until the credential's own end, until it is
-//! revoked, or until the key that verified it is no longer valid. The streams of an API key end alone; those of JWTs end
-//! together when an issuer drops a key, and clients whose tokens still count open them again.
+//! The time for which the credential of a request admits a long stream: until the credential's own end, until it is revoked, or
+//! until the key that verified it is no longer valid. The streams of an API key end separately; those of JWTs end together when
+//! an issuer removes a key, and clients whose tokens are still valid open them again.
 //!
 //! | credential | ends by itself | taken back |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | opaque token | at its `exp` | its issuer says so: it is asked again; an issuer without an answer takes nothing back |
 //! | token of the configuration | never | by a reload, which admits all streams again |
 //!
-//! A login at the web UI bounds its streams as well, beside the credential that it stands for (`web_session`).
+//! A login at the web UI bounds its streams as well, in addition to the credential that it represents (`web_session`).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -41,8 +41,7 @@ impl Lasting {
         })
     }
 
-    /// Returns true if the credential counts as it did when it admitted the request. An opaque token is not asked about
-    /// again.
+    /// Returns true if the credential is as valid as when it admitted the request. An opaque token is not asked about again.
     pub(super) fn counts(&self, gateway: &Gateway) -> bool {
         if self.ends.is_some_and(|end| end <= SystemTime::now()) {
             return false;
@@ -98,7 +97,7 @@ async fn outlive_key(keys: &KeyStore, grant: &Arc<Grant>) {
     }
 }
 
-/// Returns true if the key with that grant is unchanged: a key that is still the same is compiled once.
+/// Returns true if the key with that grant is unchanged, since an unchanged key is compiled once.
 fn is_in_force(keys: &KeyStore, grant: &Arc<Grant>) -> bool {
     let id = grant.key_id().and_then(|id| id.parse().ok());
     let tables = keys.tables();

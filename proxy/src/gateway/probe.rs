@@ -20,7 +20,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
 impl Gateway {
-    /// Answers a probe whose nonce counts. Every other request learns that nothing is there, before its body is read.
+    /// Answers a probe with a valid nonce. Every other request gets the response for an unknown path, before its body is read.
     pub(super) async fn probed(
         &self,
         session: &mut Session,
@@ -88,7 +88,7 @@ impl Gateway {
             "body_max": rules.bodies.bytes,
         });
         Reply::Full {
-            // The probe looks if the name of a session comes back to the client.
+            // The probe checks whether the name of a session reaches the client.
             head: Head::json(StatusCode::OK).with(SESSION, HeaderValue::from_static("probe")),
             body: Bytes::from(facts.to_string()),
         }

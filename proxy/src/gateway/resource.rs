@@ -31,8 +31,8 @@ pub(super) fn metadata(
     })
 }
 
-/// Completes the challenge of a reply that refuses a call for want of a scope: the service behind does not know the
-/// address that clients use.
+/// Completes the challenge of a reply that refuses a call because of a missing scope: the service does not know the address
+/// that clients use.
 pub(super) fn with_metadata_url(session: &Session, passage: &Passage, mut reply: Reply) -> Reply {
     let Reply::Full { head, .. } = &mut reply else {
         return reply;

@@ -12,7 +12,7 @@ pub(crate) struct HeadersConfig {
     /// Changes to requests, before admission.
     #[serde(skip_serializing_if = "HeaderEditsConfig::is_empty")]
     pub(crate) request: HeaderEditsConfig,
-    /// Changes to answers.
+    /// Changes of responses.
     #[serde(skip_serializing_if = "HeaderEditsConfig::is_empty")]
     pub(crate) response: HeaderEditsConfig,
 }

@@ -1,5 +1,5 @@
-//! Texts of several lines in the log: the output of an installer, or a traceback. Each further line is indented, so
-//! that none looks like a line of the gateway's own.
+//! Texts of several lines in the log: the output of an installer, or a traceback. Each further line is indented, so that none
+//! looks like a line of the gateway itself.
 
 use std::io::{self, Write};
 
@@ -38,7 +38,7 @@ impl<W: Write> Write for IndentingWriter<W> {
             indented.push_str(line);
             indented.push('\n');
         }
-        // Written at once, so that no line of another thread comes in between.
+        // Written in one call, so that no line of another thread comes in between.
         self.0.write_all(indented.as_bytes())
     }
 

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use tooldock_process::child::output::{RecentLines, Stream, printable_text};
 
-/// Maximum size of a kept line, in bytes. The log itself has the whole line.
+/// Maximum size of a stored line, in bytes. The log itself has the complete line.
 const LINE_MAX: usize = 8 * 1024;
 
-/// A writer that keeps each event as one line. Each write must be a whole event.
+/// A writer that stores each event as one line. Each write must be a complete event.
 pub(super) struct RecentWriter<'a>(pub(super) &'a RecentLines);
 
 impl Write for RecentWriter<'_> {

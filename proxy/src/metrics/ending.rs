@@ -5,11 +5,11 @@
 pub(crate) enum Ending {
     /// There are no more events, and the client has received a regular end.
     Complete,
-    /// The client closed its writing half, or sent bytes where none may come.
+    /// The client closed its writing half, or sent unexpected bytes.
     ClientLeft,
     /// The client read nothing for the time limit of a write.
     SlowReader,
-    /// The server behind the stream broke it off, and the gateway did so, too.
+    /// The server aborted the stream, and the gateway did so, too.
     ServerLeft,
 }
 

@@ -1,6 +1,6 @@
 //! The process metrics of Prometheus, under their usual names. Their values are read at each scrape.
 //!
-//! The `prometheus` crate has such a collector, too: it counts CPU time in whole seconds and needs two crates more.
+//! The `prometheus` crate has such a collector, too, which counts CPU time in whole seconds and needs two more crates.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -32,7 +32,7 @@ pub(super) async fn run(arguments: CallArgs) -> Outcome {
     mcp::known("namespace", &arguments.namespace, names, "tooldock tools")?;
     let session = mcp::open(&client, &arguments.namespace, Conversation::new()).await?;
     let outcome = called(&session, &arguments, given).await;
-    // The outcome is there: a session that cannot be ended ends by itself.
+    // The outcome is known: a session that cannot be ended expires.
     let _ = session.cancel().await;
     let result = outcome?;
     let is_error = result["isError"] == true;
@@ -73,7 +73,7 @@ async fn called(
     let logs = session.peer_info();
     if logs.is_some_and(|info| info.capabilities.logging.is_some()) {
         let level = serde_json::from_value(json!({ "level": LOG_LEVEL }));
-        // Without it the tool's messages come as its server likes.
+        // Without it, the server decides which messages it sends.
         let _ = session.set_level(level.expect("a level")).await;
     }
     let params: CallToolRequestParams =
@@ -105,7 +105,7 @@ async fn called(
     }
 }
 
-/// The result as text: its blocks, and the structured content where there is none.
+/// The result as text: its blocks, and the structured content if there are none.
 fn text_of(result: &Value) -> String {
     let blocks: Vec<_> = list(&result["content"]).iter().map(block).collect();
     if blocks.is_empty() {

@@ -1,5 +1,5 @@
 //! Client of the running gateway: one HTTP client for all requests of a command, with the token, over TCP, TLS or a Unix
-//! socket. Proxies of the environment and redirects are not followed: the token goes to the gateway alone.
+//! socket. Proxies of the environment and redirects are not followed: the token is sent to the gateway only.
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -72,7 +72,7 @@ impl GatewayClient {
                 _ => (at.url.to_string(), *tls),
             },
         };
-        // Without TLS no certificate is looked at, and none has to be there.
+        // Without TLS no certificate is read, and none has to exist.
         let trust = if tls { &at.trust } else { &CoreTrust::Any };
         let http = builder
             .tls_backend_preconfigured(trust.client().map_err(unusable)?)
@@ -212,7 +212,7 @@ impl GatewayClient {
         self.gone(&why)
     }
 
-    /// The failure of a command whose gateway cannot be reached, or has gone away.
+    /// The failure of a command whose gateway cannot be reached, or no longer responds.
     pub(super) fn gone(&self, why: &str) -> CommandFailure {
         let gateway = &self.gateway;
         let remedy = if why.contains("not valid for name") {
@@ -304,7 +304,7 @@ fn address(host: &str, port: u16) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| format!("{host} has no address"))
 }
 
-/// The innermost cause of an error: the outer errors repeat it in more general words.
+/// The innermost cause of an error: the outer errors repeat it in more general terms.
 pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

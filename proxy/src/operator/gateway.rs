@@ -23,13 +23,13 @@ const TOKEN_VARIABLE: &str = "TOOLDOCK_TOKEN";
 #[derive(Debug, Clone)]
 pub(crate) struct RunningGateway {
     pub(crate) address: CoreAddress,
-    /// The source of the address, in words.
+    /// The source of the address, as text.
     pub(crate) found: String,
     /// The token, if there is one.
     pub(crate) token: Option<FoundToken>,
 }
 
-/// A token, and its source in words.
+/// A token, and its source as text.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundToken {
     pub(crate) secret: Secret,
@@ -54,7 +54,7 @@ impl RunningGateway {
 
     fn found(arguments: &GatewayArgs) -> Result<Self, String> {
         let given = given_token(arguments.token_file.as_deref())?;
-        // With both of them the configuration of another machine's gateway is not needed here.
+        // With both, the configuration of another machine's gateway is not needed.
         if let (Some(url), Some(token)) = (&arguments.url, &given) {
             let url: CoreUrl = url.parse().map_err(|error| format!("--url: {error}"))?;
             let address = trusted(url.into(), &arguments.trust)?;
@@ -131,12 +131,12 @@ fn own_token(effective: &Effective) -> Result<Option<FoundToken>, String> {
     }))
 }
 
-/// The address of the core, by an option (its name and value) or by the configuration, with the trust that options choose;
-/// and the source of the address in words.
+/// The address of the core, by an option (its name and value) or by the configuration, with the trust that options choose; and
+/// the source of the address as text.
 ///
 /// # Errors
 ///
-/// A line that names the option, or the reason why no listener can be asked.
+/// A line that names the option, or the reason why no listener can be queried.
 pub(crate) fn core_at(
     effective: &Effective,
     option: Option<(&str, &str)>,

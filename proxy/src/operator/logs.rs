@@ -13,7 +13,7 @@ use super::output;
 use super::status::{list, word};
 use crate::cli::LogsArgs;
 
-/// Code of the gateway's refusal for a namespace whose processes, if there are any, print elsewhere.
+/// Code of the gateway's refusal for a namespace without processes whose output it records.
 const NO_OUTPUT: &str = "no_output";
 
 pub(super) async fn run(arguments: LogsArgs) -> Outcome {
@@ -92,14 +92,14 @@ pub(super) async fn run(arguments: LogsArgs) -> Outcome {
 struct Followed<'a> {
     client: &'a GatewayClient,
     lines: Option<EventSource<'a>>,
-    /// Ids of records that were shown before the stream began to tell.
+    /// Ids of records that were shown before the stream began.
     seen: BTreeSet<String>,
     namespace: &'a str,
     as_json: bool,
 }
 
 impl Followed<'_> {
-    /// Shows what comes, until the reader of standard output is gone or the gateway ends the streams.
+    /// Shows records as they arrive, until the reader of standard output has closed it or the gateway ends the streams.
     async fn show(mut self, records: &mut EventSource<'_>) -> Outcome {
         loop {
             let of_lines = async {

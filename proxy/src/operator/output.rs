@@ -13,13 +13,13 @@ pub(crate) enum Colour {
     /// The terminal's own.
     #[default]
     Plain,
-    /// Works.
+    /// A working state.
     Green,
     /// Works partly, or not yet.
     Yellow,
-    /// Does not work.
+    /// A failed state.
     Red,
-    /// Less important.
+    /// Less important text.
     Dim,
 }
 

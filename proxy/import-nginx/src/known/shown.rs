@@ -1,5 +1,5 @@
-//! The name of a directive as a report may show it. If a line is broken or a quote is missing, a secret may be read as
-//! a name, and a part of a secret may look like one.
+//! The name of a directive in the form for a report. If a line is broken or a quote is missing, a secret may be read as a name,
+//! and a part of a secret may look like one.
 
 use std::collections::HashSet;
 

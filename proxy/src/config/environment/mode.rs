@@ -1,7 +1,7 @@
-//! `SERVER_MODE`: the listeners of a process, in the words of ToolDock v1 (K-27).
+//! `SERVER_MODE`: the listeners of a process, by the names of ToolDock v1 (K-27).
 //!
-//! A listener that the configuration file has for the profile is used unchanged. A missing listener is made
-//! at the address of the core's listener, with the profile's own port.
+//! A listener that the configuration file has for the profile is used unchanged. A missing listener is created at the address
+//! of the core's listener, with the profile's own port.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -35,7 +35,7 @@ pub(super) fn session_key(text: &str) -> Result<Secret, String> {
     }
 }
 
-/// A user name as `Authorization: Basic` carries one: it ends at the first colon.
+/// A user name as in `Authorization: Basic`: it ends at the first colon.
 pub(super) fn user(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_graphic() && c != ':';
     match text.chars().all(plain) && text.len() <= 64 {
@@ -132,7 +132,7 @@ pub(super) fn container(text: &str) -> Result<String, String> {
     }
 }
 
-/// A word out of a list, in upper or lower case.
+/// One of the given words, in upper or lower case.
 pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let mut all = words.iter();
     let chosen = all.find(|(word, _)| word.eq_ignore_ascii_case(text));

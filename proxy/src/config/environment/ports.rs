@@ -1,5 +1,5 @@
-//! `TOOLDOCK_<NAME>_PORT`: the port of the listener of that name. As the most specific variable it wins over `PORT` and
-//! the other variables that mean the first listener of a profile.
+//! `TOOLDOCK_<NAME>_PORT`: the port of the listener of that name. As the most specific variable it takes precedence over `PORT`
+//! and the other variables for the first listener of a profile.
 
 use super::parse::port;
 use super::{ConfigError, Environment, Settings};

@@ -30,10 +30,10 @@ pub(super) fn is_variable(name: &str) -> bool {
     SECRETS.iter().any(|(_, file)| *file == name)
 }
 
-/// The secret in a file, without the newline that an editor leaves at its end. The message never shows the content.
+/// Reads the secret in a file, without the newline that an editor adds at its end. The message never contains the content.
 pub(super) fn read(file: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
-    // Reading a pipe would hold the start up until a writer comes, and a reload would find it empty.
+    // Reading a pipe would block the start until there is a writer, and a reload would find it empty.
     regular_file::open_following(file)
         .and_then(|open| open.take(BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(|error| error.to_string())?;

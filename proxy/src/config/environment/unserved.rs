@@ -10,10 +10,10 @@ const LATER: &[&str] = &["OUBLIETTE_API_KEY", "OUBLIETTE_CALLER_WAIT_MS"];
 
 const PREFIX: &str = "TOOLDOCK_";
 
-/// Variables that commands beside a gateway read. A shell may have them where it starts one.
+/// Variables of commands that run next to a gateway. They may be set in the shell that starts a gateway.
 const OF_COMMANDS: &[&str] = &["TOOLDOCK_TOKEN"];
 
-/// Endings of variables that Kubernetes and Docker set for a service called `tooldock`; no operator chose those.
+/// Suffixes of variables that Kubernetes and Docker set for a service called `tooldock`; they are not set by an operator.
 const OF_SERVICE_DISCOVERY: [&str; 4] = ["_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP"];
 
 /// Returns true if a variable belongs to this program, judged by its name.

@@ -1,5 +1,5 @@
 //! Arguments of a call from words of the command line: `key=value`, `key=@file`, `key=-`, or one JSON object. The tool's input
-//! schema says which JSON type a word becomes.
+//! schema determines the JSON type of a word.
 
 use std::fs;
 use std::io::Read as _;
@@ -11,13 +11,13 @@ use crate::nearest::proposal;
 /// Maximum number of schemas that are read for one value: they may refer to each other without end.
 const SCHEMAS_MAX: usize = 256;
 
-/// Arguments as they were given.
+/// Arguments as they were passed.
 #[derive(Debug, Default)]
 pub(super) struct GivenArguments {
     /// Values whose type is not known yet.
     words: Vec<(String, String)>,
     object: Map<String, Value>,
-    /// True if `--json` came without an object: the result is printed as JSON.
+    /// True if `--json` was passed without an object: the result is printed as JSON.
     pub(super) json_is_wanted: bool,
 }
 
@@ -65,11 +65,11 @@ impl GivenArguments {
         Ok(given)
     }
 
-    /// The arguments in the types that the input schema of the tool has.
+    /// The arguments converted to the types of the tool's input schema.
     ///
     /// # Errors
     ///
-    /// A sentence that names the argument, the type that it takes and the value.
+    /// A sentence that names the argument, its type and the value.
     pub(super) fn typed(self, schema: &Value) -> Result<Map<String, Value>, String> {
         let mut arguments = self.object;
         for (key, text) in self.words {
@@ -136,7 +136,7 @@ pub(super) fn typed(text: &str, property: &Value, root: &Value) -> Result<Value,
     ))
 }
 
-/// Returns true if a value is of one of the types. Texts are no JSON here: `"a"` stays a text with quotes.
+/// Returns true if a value is of one of the types. Texts are not parsed as JSON: `"a"` is a text with quotes.
 fn is_of(value: &Value, types: &[&str]) -> bool {
     let takes = |name: &str| types.contains(&name);
     match value {

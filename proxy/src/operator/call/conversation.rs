@@ -1,5 +1,5 @@
-//! The side of a call that is not its result: progress and log messages go to standard error, and questions are asked at the
-//! terminal. Without a terminal they are declined.
+//! The messages of a call before its result: progress and log messages are printed to standard error, and questions are asked
+//! at the terminal. Without a terminal they are declined.
 
 #![allow(
     deprecated,
