@@ -1,5 +1,5 @@
-//! Charts of a scenario, drawn as SVG by `plotters`: no fonts or system libraries are needed, and the same numbers give
-//! the same bytes. The background is white, so that charts can be read on a dark page, too.
+//! Charts of a scenario, drawn as SVG by `plotters`: no fonts or system libraries are needed, and equal numbers give equal
+//! bytes. The background is white, so that charts can be read on a dark page, too.
 
 mod axis;
 
@@ -109,7 +109,7 @@ impl Chart {
         self.with(Across::Groups { names, log: false }, bars)
     }
 
-    /// Adds the data. Points that are not finite are left out: SVG and JSON cannot contain them.
+    /// Adds the data. Points that are not finite are omitted: SVG and JSON cannot represent them.
     fn with(self, across: Across, lines: impl IntoIterator<Item = (String, Points)>) -> Self {
         let mut series: Vec<_> = lines.into_iter().collect();
         for (_, points) in &mut series {
@@ -274,7 +274,7 @@ fn shortened(label: &str) -> String {
     label.chars().take(LABEL_MAX - 1).chain(['…']).collect()
 }
 
-/// Places the names of the legend, as many on a line as fit; returns each with its position.
+/// Places the names of the legend, as many as fit on a line; returns each with its position.
 fn legend(series: &[(String, Points)]) -> Vec<(String, (i32, i32))> {
     let (mut x, mut y) = (MARGIN, 2 * LINE);
     let names = series.iter().map(|(name, _)| {

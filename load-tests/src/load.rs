@@ -47,7 +47,7 @@ pub(crate) struct Window {
     pub(crate) measured: Duration,
     /// The processes under test; the first one must run to the end.
     pub(crate) front: Vec<u32>,
-    /// The processes behind them: the Python worker, or the stdio servers.
+    /// The processes behind the program under test: the Python worker, or the stdio servers.
     pub(crate) workers: Vec<u32>,
 }
 
@@ -77,8 +77,7 @@ pub(crate) struct Sample {
     pub(crate) worker_cpu_us: Option<f64>,
     /// CPU time of this program per request, in microseconds: it competes for the cores.
     pub(crate) client_cpu_us: f64,
-    /// Cores kept busy by other work: not by the processes under test, their workers or this program. Much of it spoils
-    /// a sample.
+    /// Cores used by other work: not by the processes under test, their workers or this program. Much of it spoils a sample.
     pub(crate) other_cores: f64,
     /// Connections that the server closed after an answer. It is no fault, but each costs a new connection.
     pub(crate) closed: u64,
@@ -100,14 +99,14 @@ impl Sample {
 ///
 /// # Errors
 ///
-/// When any answer was wrong or missing, warm-up included.
+/// When any response was wrong or missing, including those of the warm-up.
 pub(crate) async fn measure(load: Load) -> anyhow::Result<Sample> {
     let (sample, faults) = tolerant(load).await?;
     faults.none()?;
     sample
 }
 
-/// Runs the load like [`measure`], but counts wrong answers separately instead of failing.
+/// Runs the load like [`measure`], but counts wrong responses separately instead of failing.
 ///
 /// # Errors
 ///
@@ -130,8 +129,8 @@ pub(crate) async fn tolerant(load: Load) -> anyhow::Result<(anyhow::Result<Sampl
     observe(&shared, connections, &load.window).await
 }
 
-/// Sends each request once, `at_a_time` of them concurrently, and waits for all answers. The durations of the window
-/// are ignored. Wrong answers are counted separately.
+/// Sends each request once, `at_a_time` of them concurrently, and waits for all responses. The durations of the window are
+/// ignored. Wrong responses are counted separately.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
 //! `tooldock-load`: measures the cost and the behaviour of the gateway, next to nginx and other programs with the same
 //! purpose, in one run.
 //!
-//! It starts everything it measures on free loopback ports, runs the scenarios of [`scenario`], and writes tables,
-//! charts and every sample. `load-tests/README.md` describes the questions and how to read the answers. It does not
-//! build the gateway, and it never sends to a program it did not start.
+//! The program starts everything that it measures on free loopback ports, runs the scenarios of [`scenario`], and writes
+//! tables, charts and every sample. `load-tests/README.md` describes the questions and how to read the results. The program
+//! does not build the gateway, and never sends requests to a program that it did not start.
 
 mod chart;
 mod load;

@@ -162,7 +162,7 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// A call as one line of the worker's own protocol.
+/// A call as one line of the worker's protocol.
 pub(crate) fn worker_call(tool: &str) -> Request {
     let arguments = json!({"text": TEXT});
     Request::new(format!(

@@ -90,8 +90,8 @@ fn busy_ticks(stat: &str) -> Option<u64> {
     fields.iter().take(8).sum::<u64>().checked_sub(idle)
 }
 
-/// Clock ticks that some processes spent in user and kernel mode, ended threads included. Coarse: only good for a ratio
-/// over a whole measurement.
+/// Clock ticks that some processes spent in user and kernel mode, including ended threads. Coarse: only usable for a ratio over
+/// a complete measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Ticks {
     user: u64,
@@ -189,8 +189,7 @@ impl Memory {
     }
 }
 
-/// Memory of several processes in KiB, where each shared page counts once in all (`Pss`). Ended processes count as
-/// zero.
+/// Memory of several processes in KiB, where each shared page counts once (`Pss`). Ended processes count as zero.
 ///
 /// Only root can read the gateway's `Pss`; for other users its resident memory counts, which is more.
 pub(crate) fn proportional_kib(processes: &[u32]) -> u64 {

@@ -8,9 +8,8 @@ use crate::processes::machine_busy;
 
 /// Cores busy with other work above which a sample is considered disturbed.
 pub(crate) const NOISY: f64 = 0.25;
-/// Maximum CPU time of a request to nginx on a quiet machine, in microseconds; usually it is 7 to 10. If it is more,
-/// other work takes caches, clock speed or whole cores, and not from all processes alike: ratios are not conclusive
-/// then.
+/// Maximum CPU time of a request to nginx on a quiet machine, in microseconds; usually it is 7 to 10. If it is more, other work
+/// takes caches, clock speed or whole cores, and not equally from all processes: ratios are then not conclusive.
 pub(crate) const QUIET_N_US: f64 = 11.0;
 /// Number of consecutive quiet checks after which the machine counts as quiet.
 const LOOKS: usize = 3;

@@ -36,7 +36,7 @@ pub(crate) struct Report {
     pub(crate) command: String,
     /// The gateway's name and version.
     pub(crate) gateway: String,
-    /// The day, and the commit in which this program was built, if git knows it.
+    /// The day, and the commit from which this program was built, if git is available.
     #[serde(default)]
     pub(crate) when: String,
     pub(crate) machine: Machine,

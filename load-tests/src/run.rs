@@ -1,4 +1,4 @@
-//! The run: executes the scenarios one after another, each with a time limit of its own.
+//! The run: executes the scenarios one after another, each with a separate time limit.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const OVERHEAD: Duration = Duration::from_secs(60);
 /// Time to make the base environment of the Python workers, if it is missing.
 const FIRST_TIME: Duration = Duration::from_secs(600);
 
-/// Time limit of the whole run.
+/// Time limit of the complete run.
 pub(crate) fn deadline(options: &Options) -> Duration {
     let scenarios: Duration = scenario::wanted(options)
         .map(|scenario| limit(scenario, options))
@@ -35,8 +35,8 @@ fn limit(scenario: &Scenario, options: &Options) -> Duration {
     scenario.limit(options) + first_time
 }
 
-/// Runs all scenarios that the options select, and adds their sections to the report. The failure of a scenario is
-/// noted in the report, and the run goes on.
+/// Runs all scenarios that the options select, and adds their sections to the report. The failure of a scenario is recorded in
+/// the report, and the run continues.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! The scenarios: each asks one question and answers it with tables, charts and verdicts.
 //!
-//! A scenario is a file in this folder, with a subfolder if it needs more files. It defines a `SCENARIO` for the table
-//! below. It starts the servers it needs, measures through [`load`](crate::load), and returns a [`Section`]; no other
-//! module knows it.
+//! A scenario is a file in this folder, with a subfolder if it needs more files. It defines a `SCENARIO` for the table below.
+//! It starts the servers that it needs, measures through [`load`](crate::load), and returns a [`Section`]; no other module
+//! refers to it.
 
 pub(crate) mod run;
 
@@ -34,11 +34,11 @@ pub(crate) struct Scenario {
     pub(crate) question: &'static str,
     /// True if the scenario runs when no scenario is named.
     pub(crate) default: bool,
-    /// Expected duration with these options on a machine without other work. The scenario is aborted after a multiple
-    /// of it, see [`Scenario::limit`].
+    /// Expected duration with these options on a machine without other work. The scenario is aborted after a multiple of it,
+    /// see [`Scenario::limit`].
     pub(crate) takes: fn(&Options) -> Duration,
-    /// The function: `run: |run| Box::pin(measure(run))`. It returns an error for faults that make the rest pointless,
-    /// such as a gateway that does not start; wrong answers and missing measurements are noted in the section.
+    /// The function: `run: |run| Box::pin(measure(run))`. It returns an error for faults that make the rest pointless, such as
+    /// a gateway that does not start; wrong responses and missing measurements are recorded in the section.
     pub(crate) run: for<'r> fn(&'r mut Run<'_>) -> Answering<'r>,
 }
 

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"tooldock-load","version":"1"}}}"#;
 pub(crate) const READY: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// Opens a session on a connection of its own; returns the session's id.
+/// Opens a session on a separate connection; returns the session's id.
 pub(crate) async fn open(envelope: Envelope<'_>) -> anyhow::Result<String> {
     offered(envelope).await?.context(NONE)
 }

@@ -1,8 +1,8 @@
 //! Thousands of event streams: clients that hold them, a publisher, and a check that each client received every event
 //! once.
 //!
-//! Streams live on a thread of their own ([`aside`]), so that reading them does not delay the clients that are timed. A
-//! process may have 20,000 descriptors here, so 19,000 streams are the maximum.
+//! Streams run on a separate thread ([`aside`]), so that reading them does not delay the timed clients. A process may have
+//! 20,000 descriptors, so 19,000 streams are the maximum.
 
 mod aside;
 mod calls;

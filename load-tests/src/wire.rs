@@ -25,7 +25,7 @@ pub(crate) enum Target {
     Lines(PathBuf),
 }
 
-/// One complete answer.
+/// One complete response.
 #[derive(Debug)]
 pub(crate) struct Answer<'a> {
     /// The HTTP status; 200 for a line, which has none.
@@ -131,7 +131,7 @@ impl Connection {
     }
 }
 
-/// Sends one request on a connection of its own, with a time limit. Returns the answer's status, head and body.
+/// Sends one request on a separate connection, with a time limit. Returns the response's status, head and body.
 pub(crate) async fn exchange(
     address: SocketAddr,
     request: &[u8],
@@ -149,7 +149,7 @@ pub(crate) async fn exchange(
         .with_context(|| format!("no answer within {limit:?}"))?
 }
 
-/// Sends `GET path` on a connection of its own.
+/// Sends `GET path` on a separate connection.
 pub(crate) async fn get(
     address: SocketAddr,
     path: &str,

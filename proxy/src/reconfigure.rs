@@ -1,12 +1,12 @@
 //! Reload of the configuration on SIGHUP: reads the configuration again and puts into force the keys that can change
 //! while the gateway runs. Namespaces are reloaded separately.
 //!
-//! A configuration that does not pass its checks changes nothing. Changed keys that cannot change live (addresses, threads,
-//! the data directory, …) are named in the log and wait for a restart. New HTTP/2 connections keep the head limit and idle
-//! time of the start: Pingora takes them once.
+//! A configuration that does not pass its checks changes nothing. Changed keys that cannot change in a running process
+//! (addresses, threads, the data directory, …) are named in the log and take effect after a restart. New HTTP/2 connections
+//! keep the head limit and idle time of the start, since Pingora reads them once.
 //!
-//! Long streams outlive the rules that admitted them. When the rules change, all streams end so that their clients are
-//! admitted again; the service handles changes of the namespaces' own lists of principals.
+//! Long streams outlive the rules that admitted them. When the rules change, all streams end so that their clients are admitted
+//! again; the service handles changes of the namespaces' own lists of principals.
 
 use std::sync::Arc;
 
@@ -41,14 +41,14 @@ const REFUSED: &str = "the configuration on disk is invalid, and the one before 
 
 /// The objects that a reload of the configuration may change.
 pub(crate) struct Reconfigure {
-    /// The configuration in force. It knows its sources, from which the next one is loaded.
+    /// The configuration in force, with the sources from which the next one is loaded.
     pub(crate) current: Effective,
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) connection_limits: Arc<ArcSwap<ConnectionLimits>>,
     pub(crate) certificates: Vec<Arc<TlsListener>>,
     /// The certificate shown at `replicas.address`; `None` without TLS.
     pub(crate) replica_certificate: Option<Arc<TlsListener>>,
-    /// The connections to other replicas, on which this replica shows the same certificate.
+    /// The connections to other replicas, for which this replica uses the same certificate.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     pub(crate) reloader: Arc<Reloader>,
     /// The facts for sandboxes of processes that are started from now on.
@@ -77,7 +77,7 @@ impl Reconfigure {
             Ok((next, _)) => self.read_certificates(next),
             Err(_) => self.read_certificates(&self.current),
         };
-        // No entry of the configuration is applied to certificates of authorities for which it was not written.
+        // Entries of the configuration must not be applied to certificates of authorities for which they were not written.
         if let Ok((configured, _)) = &next
             && let Some(error) = self.needs_its_authorities(configured, &certificates.unusable)
         {
@@ -87,8 +87,8 @@ impl Reconfigure {
         if next.is_err() {
             certificates.keep_authorities();
         }
-        // In this order no client is judged by new entries and old authorities, nor the other way round: in between,
-        // certificates of old authorities do not count at all.
+        // In this order no client is judged by new entries and old authorities, or vice versa: in between, certificates of old
+        // authorities are not accepted at all.
         let retired = certificates
             .usable
             .iter()

@@ -1,12 +1,12 @@
-//! The relay's socket: binds the socket, accepts connections, and hands each to the service with the kernel's
-//! credentials of the peer process.
+//! The relay's socket: binds the socket, accepts connections, and passes each to the service with the kernel's credentials of
+//! the peer process.
 //!
 //! ```text
 //!   accept (control runtime) ──▶ room for one more? ──▶ a runtime of the message path ──▶ Service::serve_relay
 //! ```
 //!
-//! This module uses neither Pingora nor HTTP: the service knows the protocol of a connection. The socket's file stays
-//! when the gateway ends, as those of listeners do; the next start replaces the file if no process listens there.
+//! This module uses neither Pingora nor HTTP: the service implements the protocol of a connection. The socket's file remains
+//! when the gateway ends, like those of listeners; the next start replaces the file if no process listens there.
 
 use std::io;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const GONE_CHECK: Duration = Duration::from_millis(100);
 /// Time limit for a refused client to read the reason.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
-/// The answer to a client that is refused because there are too many connections.
+/// The response to a client that is refused because there are too many connections.
 const FULL: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32000,\"message\":\"too many connections: try again later\"}}\n";
 
 /// The relay's socket, bound early in the start.
@@ -142,7 +142,7 @@ impl RelayServer {
         };
         // Ends when the sender of `stop` is dropped, which this value owns.
         tokio::spawn(async move {
-            // An error means that the sender of the gate is gone, so there is nothing to wait for.
+            // An error means that the sender of the gate was dropped, so there is nothing to wait for.
             let _ = gate.wait_for(|open| *open).await;
             accepting.run(listener).await;
         });
@@ -294,7 +294,7 @@ async fn gone(stream: &UnixStream) {
     }
 }
 
-/// A connection that is read, written, and checked for its client's departure at the same time.
+/// A connection that is read, written, and checked for its client's disconnection at the same time.
 struct SharedStream(Arc<UnixStream>);
 
 impl AsyncRead for SharedStream {

@@ -1,5 +1,4 @@
-//! The HTTP client of remote servers: implements the trait of `tooldock_upstream::http_client` on Pingora's
-//! connections.
+//! The HTTP client of remote servers: implements the trait of `tooldock_upstream::http_client` on Pingora's connections.
 //!
 //! ```text
 //! RemoteClient ─▶ Pool (one per server) ─▶ Member (one per backend) ─▶ exchange: connection, request, response
@@ -7,13 +6,13 @@
 //!                  └ upkeep: checks, names    └ Core: health, idle connections, counts
 //! ```
 //!
-//! A connection belongs to the runtime that opened it and is used again on that runtime alone, so that a call is written
-//! and answered on the thread that serves its client. HTTP/1.1 is spoken: a stream of its own connection cannot hold up
+//! A connection belongs to the runtime that opened it and is reused on that runtime only, so that a call is written and
+//! answered on the thread that serves its client. The protocol is HTTP/1.1, so that a stream on its own connection cannot delay
 //! another one.
 //!
-//! Left out on purpose: redirects that change more than a slash ([`redirect`]), repeated requests except with a new
-//! token after the server refused the old one, and all of MCP. If a connection turns out to be closed before anything
-//! was written to it, no request was sent: then another connection is opened.
+//! Deliberately not supported: redirects that change more than a slash ([`redirect`]), repeated requests except with a new
+//! token after the server refused the old one, and all of MCP. If a connection turns out to be closed before anything was
+//! written to it, no request was sent: then another connection is opened.
 
 mod balance;
 mod client;
@@ -47,7 +46,7 @@ pub(crate) use names::SystemNames;
 pub(crate) use oauth::authorize;
 pub(crate) use tls::Material;
 
-/// Locks plain data, which stays usable after a thread panicked.
+/// Locks a mutex even if it is poisoned, since a panic cannot leave its data inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

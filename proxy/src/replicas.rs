@@ -1,4 +1,4 @@
-//! Forwarding of requests whose session lives in another replica, at the sending and at the receiving side.
+//! Forwarding of requests whose session is live in another replica, at the sending and at the receiving side.
 //!
 //! ```text
 //!   client ─▶ replica A: admitted ─▶ service: Elsewhere(B) ─▶ Forwarder ──┐ the request as it came, and a passport
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! B judges the request by the same rules as A, as a request at A's listener: it checks the client's credential again. Limits
-//! on requests count at A, limits on tool calls at B. The passport names the listener and the client, with the certificate
-//! that the client has shown at A. It is sealed by the session key, so that only a replica can have written it.
+//! on requests count at A, limits on tool calls at B. The passport names the listener and the client, with the certificate that
+//! the client used at A. It is sealed by the session key, so that only a replica can have created it.
 
 mod forward;
 mod passport;
@@ -44,7 +44,8 @@ use crate::logging::LogLimit;
 use crate::rules::GatewayListener;
 use crate::tls::ShownCertificate;
 
-/// Link of this gateway to the other replicas: forwards requests to them, and checks the requests that they forward here.
+/// Link of this gateway to the other replicas: forwards requests to them, and checks the requests that they forward to this
+/// one.
 pub(crate) struct ReplicaLink {
     replicas: Arc<Replicas>,
     key: SessionKey,
@@ -86,7 +87,7 @@ impl ReplicaLink {
         }
     }
 
-    /// Ends the long streams that are forwarded, so that their clients come back elsewhere.
+    /// Ends the forwarded long streams, so that their clients reconnect to another replica.
     pub(crate) fn end_streams(&self) {
         self.ended.send_replace(true);
     }
@@ -101,11 +102,11 @@ impl ReplicaLink {
         local.is_some() && local == self.address.as_ref()
     }
 
-    /// Opens the passport of a request that came in at the address for replicas.
+    /// Opens the passport of a request that arrived at the address for replicas.
     ///
     /// # Errors
     ///
-    /// When the request has no passport that is valid here.
+    /// When the request has no valid passport for this replica.
     pub(crate) fn arrival(
         &self,
         header: &RequestHeader,
@@ -161,7 +162,7 @@ impl ReplicaLink {
         }
     }
 
-    /// Answers a request, here or in the replica that has its session.
+    /// Answers a request, in this replica or in the one that has its session.
     pub(crate) async fn answer(
         &self,
         service: &Service,

@@ -1,9 +1,9 @@
-//! Writes answers: the service's replies and the edge's refusals. Decides whether the connection is kept afterwards.
+//! Writes responses: the service's replies and the edge's refusals. Decides whether the connection is kept afterwards.
 //!
 //! A reply of known length is sent in one write: Pingora keeps the head in its buffer until the last body byte. So is a
-//! streamed body that is short and complete before its head is written. Any other body is sent piece by piece, each
-//! flushed, with a time limit per step, while the client is watched for leaving. Long streams get their head here and
-//! are written elsewhere (see `stream`).
+//! streamed body that is short and complete before its head is written. Any other body is sent chunk by chunk, each flushed,
+//! with a time limit per step, while the connection is watched for the client's disconnection. Long streams get their head here
+//! and are written elsewhere (see `stream`).
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -34,14 +34,14 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// Maximum size of an unread request body that is read past to keep the connection, in bytes.
 const DRAIN_BYTES: usize = 64 * 1024;
 
-/// Limits, in bytes and time, for the unread rest of an HTTP/2 request's body that is thrown away after the answer.
+/// Limits, in bytes and time, for the unread rest of an HTTP/2 request's body that is discarded after the response.
 const STREAM_BYTES: usize = 1024 * 1024;
 const STREAM_TIME: Duration = Duration::from_secs(2);
 
 /// Maximum size of a piece of an answer or event that is written under one time limit, in bytes.
 pub(crate) const WRITE_STEP: usize = 128 * 1024;
 
-/// Size, in bytes, up to which pieces that are available at once are sent in one write.
+/// Total size up to which available chunks are sent in one write, in bytes.
 const TOGETHER: usize = 16 * 1024;
 
 /// Number of headers that are added to an answer: request id, length or coding of the body, remaining limits, and
@@ -50,7 +50,7 @@ const OWN_HEADERS: usize = 6;
 /// Number of headers that are added to an answer to a web page of an allowed origin.
 const CORS_HEADERS: usize = 3;
 
-/// The error for a client that has left. Nothing is written to it any more, and nothing is reported.
+/// The error for a client that has disconnected. Nothing more is written to it, and nothing is reported.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientGone;
 
@@ -81,11 +81,11 @@ pub(crate) struct Envelope<'a> {
 }
 
 impl Envelope<'_> {
-    /// Counts a large answer, from here on until its client has taken it.
+    /// Counts a large response until its client has received it.
     ///
     /// # Errors
     ///
-    /// The refusal that replaces an answer for which there is no memory left.
+    /// The refusal that replaces a response for which there is no memory left.
     pub(crate) fn counted(&mut self, mut reply: Reply) -> Result<Reply, Rejection> {
         let (Reply::Full { body, .. } | Reply::Opening { body, .. }) = &mut reply else {
             return Ok(reply);
@@ -106,7 +106,7 @@ impl Envelope<'_> {
     /// Makes the head for Pingora. `framing` is the length or coding of the body, if it has one.
     fn head(&self, head: Head, framing: Option<(HeaderName, HeaderValue)>) -> ResponseHeader {
         let cors = self.cors.map_or(0, |_| CORS_HEADERS);
-        // Put into a map here, because Pingora parses the name of each header that is added to its own map.
+        // Inserted into a map first, because Pingora parses the name of each header that is added to its own map.
         let mut headers = HeaderMap::with_capacity(head.headers.len() + cors + OWN_HEADERS);
         for (name, value) in head.headers {
             headers.append(name, value);
@@ -133,11 +133,11 @@ impl Envelope<'_> {
     }
 }
 
-/// Writes an answer whose body is complete.
+/// Writes a response whose body is complete.
 ///
 /// # Errors
 ///
-/// [`ClientGone`] when the client left or does not read; the connection is not used again.
+/// [`ClientGone`] when the client disconnected or does not read; the connection is not used again.
 pub(crate) async fn full(
     session: &mut Session,
     head: Head,
@@ -157,7 +157,7 @@ async fn write_full(
     body: Bytes,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
-    // The answer to HEAD may only name the length of the answer to GET, which is not known here, or none.
+    // The response to HEAD may only contain the length of the response to GET, which is not known here, or none.
     let bodiless =
         session.req_header().method == Method::HEAD || head.status == StatusCode::NO_CONTENT;
     let body = match envelope.newline && !body.is_empty() && is_json(&head) {
@@ -173,7 +173,7 @@ async fn write_full(
     }
     let size = body.len();
     if size <= WRITE_STEP * 2 {
-        // Pinned here, as otherwise the future would be moved into the time limit.
+        // Pinned here, since otherwise the future would be moved into the time limit.
         let written = pin!(async {
             session.write_response_header(header, false).await?;
             session.write_response_body(Some(body), true).await
@@ -198,7 +198,7 @@ fn with_newline(body: Bytes) -> Bytes {
     joined(body, b"\n")
 }
 
-/// Writes a piece of a body in steps, so that the time limit hits clients that stop reading, and not those that read
+/// Writes a chunk of a body in steps, so that the time limit applies to clients that stop reading, and not to those that read
 /// slowly.
 async fn write_steps(
     session: &mut Session,
@@ -215,9 +215,8 @@ async fn write_steps(
     Ok(())
 }
 
-/// Runs a write under the time limit. Pingora's own limit covers bodies only: a head, and the flush of an answer that
-/// fits its buffer, would wait forever for a client that does not read. `size` is the size of the answer in memory, in
-/// bytes.
+/// Runs a write under the time limit. Pingora's own limit covers bodies only: a head, and the flush of a response that fits its
+/// buffer, would wait for ever for a client that does not read. `size` is the size of the response in memory, in bytes.
 async fn within<F>(
     envelope: &Envelope<'_>,
     size: usize,
@@ -239,11 +238,11 @@ where
     }
 }
 
-/// Writes and flushes the head of an answer whose length is not known.
+/// Writes and flushes the head of a response of unknown length.
 ///
 /// # Errors
 ///
-/// [`ClientGone`] when the client left or does not read.
+/// [`ClientGone`] when the client disconnected or does not read.
 pub(crate) async fn stream_head(
     session: &mut Session,
     head: Head,
@@ -263,14 +262,14 @@ pub(crate) async fn stream_head(
     within(envelope, 0, pin!(head)).await
 }
 
-/// Writes an answer piece by piece, each as soon as it is available.
+/// Writes a response chunk by chunk, each as soon as it is available.
 ///
-/// Two events end it: the last piece was written; or the client has left, which is noticed at once because its
+/// Two events end it: the last chunk was written; or the client has disconnected, which is detected immediately because its
 /// connection is read meanwhile, and drops the body.
 ///
 /// # Errors
 ///
-/// [`ClientGone`] when the client left or does not read; the connection is not used again.
+/// [`ClientGone`] when the client disconnected or does not read; the connection is not used again.
 pub(crate) async fn body(
     session: &mut Session,
     head: Head,
@@ -292,7 +291,7 @@ async fn write_body(
 ) -> Result<(), ClientGone> {
     let mut ready = Ready::of(&mut body);
     if ready.is_all() {
-        // The whole body is available, so it is sent in one write, like any answer of known length.
+        // The complete body is available, so it is sent in one write, like any response of known length.
         return write_full(session, head, ready.bytes, envelope).await;
     }
     stream_head(session, head, envelope).await?;
@@ -327,10 +326,10 @@ async fn write_body(
     within(envelope, 0, pin!(session.write_response_body(None, true))).await
 }
 
-/// Pieces of a body that are available at once, joined so that they are sent in one write.
+/// Available chunks of a body, joined so that they are sent in one write.
 struct Ready {
     bytes: Bytes,
-    /// The piece behind these bytes, which does not fit in the same write: `Some(None)` is the end of the body.
+    /// The chunk after these bytes, which does not fit in the same write: `Some(None)` is the end of the body.
     behind: Option<Option<Result<Bytes, BodyError>>>,
 }
 
@@ -339,7 +338,7 @@ impl Ready {
         Self::from(Bytes::new(), body)
     }
 
-    /// Joins a piece with the available pieces behind it.
+    /// Joins a chunk with the available chunks after it.
     fn from(piece: Bytes, body: &mut BodyStream) -> Self {
         let mut bytes = piece;
         while bytes.len() < TOGETHER {
@@ -374,8 +373,8 @@ fn joined(bytes: Bytes, more: &[u8]) -> Bytes {
     joined.freeze()
 }
 
-/// Returns true if the check of an idle connection found bytes of a next request. The check consumes one byte of it, so
-/// the connection must not carry a next request; the client has not left.
+/// Returns true if the check of an idle connection found bytes of a next request. The check consumes one byte of it, so the
+/// connection cannot be used for a next request; the client has not disconnected.
 pub(crate) fn sent_ahead(error: &pingora_core::Error) -> bool {
     *error.etype() == ErrorType::ConnectError
 }
@@ -430,7 +429,7 @@ pub(crate) async fn without_a_request(
     let envelope = Envelope {
         request_id,
         cors: None,
-        // Not needed: Pingora writes this answer, and the connection (`connection/wire.rs`) limits each of its writes.
+        // Not needed: Pingora writes this response, and the connection (`connection/wire.rs`) limits each of its writes.
         write_timeout: Duration::MAX,
         // The client's Accept was not read.
         newline: false,
@@ -482,7 +481,7 @@ pub(crate) async fn internal_error(
 /// The unread rest of a request body, and how it is discarded after the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyRest {
-    /// Nothing is discarded here: there is no rest, or Pingora reads past it before the connection's next request.
+    /// Nothing is discarded: the body was read completely, or Pingora reads the remainder before the connection's next request.
     LeftAlone,
     /// The rest of an HTTP/2 request. A stream that ends before its request is complete is reset, and clients take the
     /// reset for a broken answer, even with `NO_ERROR`.
@@ -533,8 +532,8 @@ pub(crate) fn leave_body(session: &mut Session) -> BodyRest {
     BodyRest::OfConnection
 }
 
-/// Reads past the body of a request that is answered with a long stream, as the stream's connection must carry no other
-/// bytes. Returns false if the body is too large or does not arrive; the connection then ends.
+/// Reads and discards the body of a request that is answered with a long stream, since the stream's connection must transport
+/// no other bytes. Returns false if the body is too large or does not arrive; the connection then ends.
 pub(crate) async fn read_past(session: &mut Session) -> bool {
     let past = body::read_past(&mut session.downstream_session, DRAIN_BYTES, DRAIN).await;
     if !past {

@@ -64,8 +64,8 @@ pub(crate) fn listener_at<'a>(
     listeners.iter().find(|it| is_bound_to(&it.address, local))
 }
 
-/// Returns true if a connection that was accepted at `local` belongs to the listener at `address`. Connections carry
-/// the address of their listener, see `edge`.
+/// Returns true if a connection that was accepted at `local` belongs to the listener at `address`. Connections contain the
+/// address of their listener, see `edge`.
 fn is_bound_to(address: &ListenAddress, local: &SocketAddr) -> bool {
     match (address, local) {
         (ListenAddress::Tcp(address), SocketAddr::Inet(local)) => address == local,
@@ -105,7 +105,7 @@ pub(crate) fn admission(effective: &Effective, keys: KeyTables) -> Result<Admiss
 pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
     let admission_config = &effective.config.admission;
     let listeners = listeners(effective);
-    // Pingora counts whole seconds. Rounding down would turn half a second into none.
+    // Pingora counts whole seconds. Rounding down would turn half a second into zero.
     let keepalive = admission_config
         .timeouts
         .keepalive

@@ -1,11 +1,11 @@
-//! Reads from streams by way of a buffer that each thread has once.
+//! Reads from streams through a buffer that each thread has once.
 //!
-//! A reader that waits for an unknown number of bytes would hold a buffer for as long as the wait takes: too much
-//! memory for the many connections that are idle, and too small for a message of some KiB, which then needs a second
-//! read and a copy. Here a read has a large buffer, and the bytes are kept in a buffer of their own size.
+//! A reader that waits for an unknown number of bytes would hold a buffer during the wait: too much memory for many idle
+//! connections, and too small for a message of some KiB, which then needs a second read and a copy. With this module a read has
+//! a large buffer, and the bytes are stored in a buffer of their own size.
 //!
-//! Copying costs little for short messages. Long messages seldom come alone: after one of them, the thread reads into a
-//! buffer that is kept as it is, if the bytes fill half of it.
+//! Copying is cheap for short messages. Long messages seldom come alone: after a long message, the thread reads into a buffer
+//! that is kept without a copy, if the bytes fill half of it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -24,7 +24,7 @@ const KEPT: usize = 32 * 1024;
 pub(crate) const MUCH: usize = KEPT;
 
 thread_local! {
-    /// Bytes of the last read stay here until the next read overwrites them. A reader sees only the bytes of its own read.
+    /// Bytes of the last read remain until the next read overwrites them. A reader sees only the bytes of its own read.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; ROOM].into());
     /// True when the last read filled half of a buffer that is kept.
     static LONG: Cell<bool> = const { Cell::new(false) };
@@ -64,8 +64,8 @@ fn poll_scratch<S: AsyncRead>(
     })
 }
 
-/// As [`poll_scratch`], for empty `bytes`, into a buffer that takes their place. Each attempt makes a buffer of its own,
-/// so that no memory is held during the wait.
+/// As [`poll_scratch`], for empty `bytes`, into a buffer that replaces them. Each attempt allocates a buffer, so that no memory
+/// is held during the wait.
 fn poll_kept<S: AsyncRead + Unpin>(
     stream: &mut S,
     context: &mut Context<'_>,

@@ -1,8 +1,7 @@
-//! `tooldock secrets`: the command by which operators put values into the secrets store; there is no other way to do
-//! so.
+//! `tooldock secrets`: the only command by which operators write values to the secrets store.
 //!
-//! A value comes from a prompt without echo, or from standard input where that is no terminal: never from an argument,
-//! which every user of the machine could read. No value is printed, except into the editor of `edit`.
+//! A value comes from a prompt without echo, or from standard input if that is no terminal: never from an argument, which every
+//! user of the machine could read. No value is printed, except into the editor of `edit`.
 
 mod authorize;
 mod edit;

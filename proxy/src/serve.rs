@@ -1,7 +1,7 @@
 //! Startup: builds the objects of the gateway from the configuration, starts Pingora, waits for the drain.
 //!
-//! Everything that can fail for an ordinary reason (a taken address, a bad certificate, a data directory in use) is tried
-//! here, before a thread is started, and ends the start with one line.
+//! Everything that can fail for an ordinary reason (an address in use, an invalid certificate, a data directory in use) is
+//! tried here, before a thread is started, and ends the start with one line.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -98,13 +98,13 @@ use shared_limits::ExchangeMetrics;
 /// Number of threads of the control runtime: one for the loop, and one so that a blocking step does not stop the loop.
 const CONTROL_THREADS: usize = 2;
 
-/// Time beyond the drain's own deadline after which Pingora ends the process, in case the control loop has failed.
+/// Time after the drain's own deadline at which Pingora ends the process, in case the control loop has failed.
 const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
 /// Name of the services at `replicas.address`.
 const REPLICAS: &str = "replicas";
 
-/// Runs the gateway until it is told to stop. With `upgrade` it takes over from the gateway that runs on the data directory.
-/// `logs`: log events for the export.
+/// Runs the gateway until it is stopped. With `upgrade` it replaces the gateway that runs on the data directory. `logs`: log
+/// events for the export.
 ///
 /// # Errors
 ///
@@ -196,7 +196,7 @@ pub(crate) fn run(
     let relay_traces = traces.clone();
     let limits = rules::connection_limits(&effective);
     let connection_limits = Arc::new(ArcSwap::from_pointee(limits));
-    // A successor accepts connections once its predecessor has stopped accepting.
+    // A successor accepts connections after its predecessor has stopped accepting.
     let (gate, opened) = watch::channel(predecessor.is_none());
     let server = Assembly {
         effective: &effective,
@@ -217,7 +217,7 @@ pub(crate) fn run(
     let mut offered = sockets.handles()?;
     offered.extend(relay_socket.as_ref().map(RelaySocket::handle).transpose()?);
     let (offer, successors) = Offer::new(&effective, parts.service.replicas().name(), offered);
-    // The services have handles of their own. No other handle may keep a socket open when they stop accepting.
+    // The services have their own handles. No other handle may keep a socket open when they stop accepting.
     drop(sockets);
 
     let relay = relay_socket
@@ -267,8 +267,7 @@ pub(crate) fn run(
             shown,
         },
     };
-    // Pingora sleeps through its whole grace period even if nothing is left to do, so the control loop ends the
-    // process.
+    // Pingora sleeps through its complete grace period even if nothing is left to do, so the control loop ends the process.
     let hub = control.spawn(hub.run());
     thread::Builder::new()
         .name("drained".into())
@@ -560,8 +559,8 @@ impl Parts {
         let name = name.map(|(name, port)| (name.to_owned(), port));
         control.spawn(async move {
             if let Some((name, port)) = name.filter(|_| replicas.are_many()) {
-                // Before heartbeats of other replicas are read: otherwise a replica whose address is not
-                // looked up yet would be logged as an error.
+                // Before heartbeats of other replicas are read: otherwise a replica whose address is not resolved yet would be
+                // logged as an error.
                 peers::look_up(&name, port, &replicas).await;
                 tokio::spawn(peers::follow(name, port, replicas));
             }
@@ -655,8 +654,7 @@ impl Assembly<'_> {
         let mut server = Server::new_with_opt_and_conf(
             None,
             ServerConf {
-                // Each service has its own number of threads. Pingora would divide shared threads by the
-                // number of services.
+                // Each service has its own number of threads. Pingora would divide shared threads by the number of services.
                 threads,
                 work_stealing: config.work_stealing,
                 listener_tasks_per_fd: layout.threads,
@@ -685,7 +683,7 @@ impl Assembly<'_> {
             let service = service.announced_to(Arc::clone(&announced));
             server.add_service(service.until(lifetime.clone()));
         }
-        // A cap of its own, so that clients, however many, do not keep monitoring out.
+        // A separate cap, so that no number of clients can exclude monitoring.
         let cap = self.connections.management;
         let one = Layout::ONE;
         let metrics = self.endpoints(one, |profile| profile == ProfileName::Metrics)?;
@@ -811,7 +809,7 @@ impl Assembly<'_> {
     }
 }
 
-/// Ends processes that a killed gateway left behind. In a thread, since the guards of a gateway that has just died get
+/// Ends the remaining processes of a killed gateway. Runs in a thread, since the guards of a gateway that has just died get
 /// time to end its children themselves.
 fn end_what_was_left_behind(data: &DataDir) {
     let Some(before) = data.predecessor() else {

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Time that the manager waits for more at least, while a start or a reload goes on: packages may be installed for minutes.
+/// Time extension requested from the manager during a start or a reload, since packages may be installed for minutes.
 const EXTENSION: Duration = Duration::from_secs(30);
 
-/// Longest wait of a stop until the manager has been told of it: the process may end at once afterwards.
+/// Maximum wait of a stop until the message to the manager is sent, since the process may end immediately afterwards.
 const DELIVERY: Duration = Duration::from_secs(1);
 
 /// Capacity of the queue of messages that are not repeated: a start, and two for each reload.
@@ -23,7 +23,7 @@ const QUEUE: usize = 64;
 /// The service manager. Clones send to the same manager.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceManager {
-    /// Time after which the manager ends a process that gives no sign of life.
+    /// Time after which the manager ends a process without watchdog messages.
     watchdog: Option<Duration>,
     /// Starts and reloads that are under way.
     unfinished: Arc<AtomicUsize>,
@@ -42,7 +42,8 @@ pub(crate) struct Unfinished {
 struct Sender {
     /// `None` without a manager.
     queue: Option<mpsc::SyncSender<ManagerMessage>>,
-    /// A repeated message is in the queue. The next one is left out, so that a manager that does not read costs no memory.
+    /// True while a repeated message is in the queue. The next one is skipped, so that a manager that does not read costs no
+    /// memory.
     repeated_waits: Arc<AtomicBool>,
 }
 
@@ -71,17 +72,17 @@ impl ServiceManager {
         self.watchdog.map(|it| (it / 2).max(LEAST))
     }
 
-    /// Gives a sign of life.
+    /// Sends a watchdog message.
     pub(crate) fn alive(&self) {
         self.sender.repeat(NotifyState::Watchdog);
     }
 
-    /// The start of this process, which goes on until the returned value is dropped.
+    /// Begins the start of this process, which lasts until the returned value is dropped.
     pub(crate) fn starting(&self) -> Unfinished {
         Unfinished::of(self)
     }
 
-    /// Tells the manager that a reload begins. It goes on until the returned value is dropped.
+    /// Reports the begin of a reload, which lasts until the returned value is dropped.
     pub(crate) fn reloading(&self) -> Unfinished {
         let unfinished = Unfinished::of(self);
         match NotifyState::monotonic_usec_now() {
@@ -91,14 +92,14 @@ impl ServiceManager {
         unfinished
     }
 
-    /// Asks the manager for patience while a start or a reload goes on. Called every second.
+    /// Requests more time from the manager during a start or a reload. Called every second.
     pub(crate) fn extend(&self) {
         if self.unfinished.load(Ordering::Acquire) > 0 {
             self.sender.repeat(extension(EXTENSION));
         }
     }
 
-    /// Tells the manager that the gateway stops, within `grace`. Waits until the message is sent, at most for a second.
+    /// Reports that the gateway stops within `grace`. Waits until the message is sent, at most for a second.
     pub(crate) fn stopping(&self, grace: Duration) {
         self.sender.deliver(vec![
             NotifyState::Stopping,
@@ -119,7 +120,7 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // A manager that was told of two reloads waits for the end of both.
+        // Of two concurrent reloads, the manager waits for the end of both.
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.sender.send(vec![NotifyState::Ready]);
         }

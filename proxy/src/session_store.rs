@@ -80,8 +80,8 @@ pub(crate) fn missing_key(effective: &Effective) -> Option<String> {
     })
 }
 
-/// The names of the sessions file, and of the folder of the replicas that share it. A manager beside a core has its
-/// own, so that neither loads the sessions of the other.
+/// The names of the sessions file, and of the folder of the replicas that share it. A manager in a process separate from the
+/// core has its own, so that neither loads the sessions of the other.
 fn names_on_disk(role: Role) -> (&'static str, &'static str) {
     match role {
         Role::All | Role::Core => ("sessions.db", "replicas"),
@@ -136,14 +136,14 @@ fn on_disk(
     })
 }
 
-/// Returns true if other replicas of this machine reach this one by a Unix socket.
+/// Returns true if other replicas of this machine connect to this one through a Unix socket.
 fn wants_socket(effective: &Effective) -> bool {
     let serves = effective.role != Role::Manager;
     serves && may_forward(effective) && effective.replica_address().is_none()
 }
 
 /// Returns true if replicas of this machine may forward requests to each other: the operator has named them, or set
-/// `SESSION_KEY`. Tools run as this user can read a key that is kept in the data directory, and could pose as a replica
+/// `SESSION_KEY`. Tools of the same user can read a key that is stored in the data directory, and could impersonate a replica
 /// to get the credentials of clients; a gateway without other replicas takes no such risk.
 fn may_forward(effective: &Effective) -> bool {
     effective.session_key.is_some() || effective.config.replicas.name().is_some()
@@ -188,7 +188,7 @@ fn in_redis(
         Peers::List(addresses) => {
             replicas.forward_only_to(addresses.iter().cloned().collect());
         }
-        // No address is allowed until the names are looked up.
+        // No address is allowed until the names are resolved.
         peers @ Peers::Word(_) if peers.name().is_some() => {
             replicas.forward_only_to(BTreeSet::new());
         }
@@ -229,8 +229,8 @@ fn announcement(
     })
 }
 
-/// The name of a replica that succeeds `succeeded`: both run for a while, and each needs a name of its own. The next
-/// successor has the plain name again.
+/// The name of a replica that succeeds `succeeded`: both run for a while, and need different names. The next successor has the
+/// plain name again.
 pub(crate) fn beside(name: &str, succeeded: Option<&str>) -> String {
     match succeeded == Some(name) {
         true => format!("{name}{SUCCESSOR}"),
@@ -238,7 +238,7 @@ pub(crate) fn beside(name: &str, succeeded: Option<&str>) -> String {
     }
 }
 
-/// The name of this replica: configured or generated, and changed if its predecessor has the same.
+/// The name of this replica: configured or generated, and changed if its predecessor has the same name.
 fn name(effective: &Effective, succeeded: Option<&str>) -> anyhow::Result<String> {
     let name = match effective.config.replicas.name() {
         Some(name) => name.to_owned(),
@@ -247,7 +247,7 @@ fn name(effective: &Effective, succeeded: Option<&str>) -> anyhow::Result<String
     Ok(beside(&name, succeeded))
 }
 
-/// The name kept in the data directory, so that a restarted replica takes up its sessions at once.
+/// The name stored in the data directory, so that a restarted replica continues its sessions immediately.
 fn kept_name(data_dir: &Path) -> anyhow::Result<String> {
     let bytes = kept_file::read_or_make(&data_dir.join(NAME_FILE), NAME_BYTES, || {
         let mut name = vec![0; NAME_BYTES];

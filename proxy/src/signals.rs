@@ -1,13 +1,13 @@
-//! Signals of the operator to a running gateway: SIGTERM and SIGINT drain it, a second one ends it at once, SIGHUP reloads,
-//! SIGUSR1 opens log files anew (DESIGN §3, *Signals*), SIGQUIT logs how an upgrade is made. Every other signal that would end
-//! the process without a fault of its own is ignored, with a line in the log.
+//! Signals of the operator to a running gateway: SIGTERM and SIGINT drain it, a second one ends it immediately, SIGHUP reloads,
+//! SIGUSR1 reopens log files (DESIGN §3, *Signals*), SIGQUIT logs the instructions for an upgrade. Every other signal that
+//! would end the process without a fault of its own is ignored, with a line in the log.
 //!
-//! Signals are handled, not blocked or set to be ignored: children would inherit that. Their guards ignore by themselves the
+//! Signals are handled, not blocked or set to be ignored, since children would inherit that. Their guards themselves ignore the
 //! signals that must not end them.
 //!
-//! Pingora's own signal watcher is not used: its SIGINT drops every task at once, and while it shuts down it ignores
-//! all further signals. This one runs in a thread of its own, started before any slow work, so that a SIGHUP or SIGTERM
-//! that arrives while the first environment is being built is not lost and does not kill the process.
+//! Pingora's own signal watcher is not used: its SIGINT drops every task immediately, and while it shuts down it ignores all
+//! further signals. This watcher runs in a separate thread, started before any slow work, so that a SIGHUP or SIGTERM that
+//! arrives while the first environment is being built is not lost and does not kill the process.
 
 use std::borrow::Cow;
 use std::io;
@@ -22,10 +22,10 @@ use signal_hook::consts::{
 };
 use tokio::sync::watch;
 
-/// Exit status of a gateway that was told twice to stop.
+/// Exit status of a gateway that received two stop signals.
 const STATUS_TOLD_TWICE: i32 = 1;
 
-/// Signals without effect. SIGQUIT starts an upgrade in other programs built with Pingora; here the successor does.
+/// Signals without effect. SIGQUIT starts an upgrade in other programs built with Pingora; here the successor starts it.
 const MEANINGLESS: [i32; 7] = [
     SIGUSR2, SIGQUIT, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU,
 ];
@@ -34,7 +34,7 @@ const MEANINGLESS_ON_LINUX: [i32; 2] = [16, 30];
 /// The realtime signals. The C library reserves the first ones and refuses a handler.
 const REALTIME: std::ops::RangeInclusive<i32> = 34..=64;
 
-/// The requests made by signals so far. Clones see the same requests.
+/// The requests made by signals so far. Clones share the requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Signals {
     stop: watch::Receiver<bool>,
@@ -138,7 +138,7 @@ fn name(signal: i32) -> Cow<'static, str> {
 impl ShutdownSignalWatch for Signals {
     async fn recv(&self) -> ShutdownSignal {
         let mut stop = self.stop.clone();
-        // The sender lives on a thread that never ends, so an error cannot come; it would be read as a stop, to be safe.
+        // The sender is on a thread that never ends, so an error cannot occur; to be safe, it would be read as a stop.
         let _ = stop.wait_for(|stop| *stop).await;
         ShutdownSignal::GracefulTerminate
     }

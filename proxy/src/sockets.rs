@@ -1,14 +1,14 @@
-//! The listening sockets. Each address is bound once, early in the start, and the socket stays open: an address that is
-//! taken ends the start with a line that names it.
+//! The listening sockets. Each address is bound once, early in the start, and the socket stays open: an address in use ends the
+//! start with a line that names it.
 //!
-//! Sockets that exist already are taken over: from a service manager, or from the gateway that this process succeeds.
+//! Existing sockets are adopted: from a service manager, or from the gateway that this process succeeds.
 //!
 //! The services that accept on an address share its socket. One socket per service, by `SO_REUSEPORT`, would let any
 //! other process of the same user listen there as well, a tool among them, and receive some of the clients and their
 //! tokens.
 //!
-//! The file of a Unix socket stays when the gateway ends, as after a crash: removing it could remove the file of a gateway
-//! that was started meanwhile. The next start replaces the file if no process listens there any more.
+//! The file of a Unix socket remains when the gateway ends, as after a crash: removing it could remove the file of a gateway
+//! that was started meanwhile. The next start replaces the file if no process listens there.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -51,7 +51,7 @@ impl Sockets {
     ///
     /// # Errors
     ///
-    /// The first address that cannot be bound, with its listener's name and the setting that moves it.
+    /// The first address that cannot be bound, with its listener's name and the setting that changes it.
     pub(crate) fn bind(effective: &Effective, passed: &mut PassedSockets) -> anyhow::Result<Self> {
         let listeners = effective.served_listeners();
         let bound = listeners.map(|(index, listener)| {
@@ -198,7 +198,7 @@ fn bind_tcp(address: std::net::SocketAddr) -> io::Result<BoundSocket> {
 ///
 /// # Errors
 ///
-/// When another process listens there, or a file is there that is no socket; errors of the operating system.
+/// When another process listens there, or the file is no socket; errors of the operating system.
 pub(crate) fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
     remove_stale(path)?;
     // No other user may connect before the mode is set.
@@ -211,7 +211,7 @@ pub(crate) fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<UnixListene
     Ok(socket)
 }
 
-/// Removes the socket of an ended gateway. Any other file stays, and causes an error.
+/// Removes the socket of an ended gateway. Any other file is kept, and causes an error.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,7 +1,7 @@
-//! Long streams: GET on `/mcp`, `/sse`, `subscriptions/listen`. They stay open for hours and mostly carry nothing.
+//! Long streams: GET on `/mcp`, `/sse`, `subscriptions/listen`. They are open for hours and mostly idle.
 //!
-//! A request inside Pingora keeps its buffers and the states of every kind of proxying for as long as it lasts, some 30
-//! KiB. So a stream's head is written like any other, and then the stream leaves Pingora:
+//! A request inside Pingora keeps its buffers and the states of every kind of proxying for as long as it lasts, some 30 KiB. So
+//! a stream's head is written like any other, and then the stream is moved out of Pingora:
 //!
 //! ```text
 //! HTTP/1, plain ── the socket ────────────── a task of its own   (about 1 KiB)
@@ -9,9 +9,9 @@
 //! HTTP/2 ───────── Pingora's session ─────── the request's task, after Pingora is done with it (see `connection::afterwards`)
 //! ```
 //!
-//! The counts and guards of a stream are kept until it ends: those of the service, the connection under the cap, the
-//! gauge that the drain waits for. The request counts as answered once its head is written; the access log gets its
-//! line at the stream's end.
+//! The counts and guards of a stream are kept until it ends: those of the service, the connection under the cap, the gauge for
+//! which the drain waits. The request counts as answered once its head is written; the access log gets its line at the stream's
+//! end.
 
 mod detach;
 mod session;
@@ -53,10 +53,10 @@ fn earlier(lasts: Option<Duration>, revoked: Option<End>) -> Option<End> {
     sooner(expired, revoked)
 }
 
-/// Resolves when the first of two ends comes; `None` without both.
+/// Resolves when the first of two ends resolves; `None` without both.
 pub(crate) fn sooner(one: Option<End>, other: Option<End>) -> Option<End> {
     match (one, other) {
-        // The two arms: either end has come.
+        // The two arms: either end has resolved.
         (Some(one), Some(other)) => Some(Box::pin(async move {
             tokio::select! {
                 () = one => {}
@@ -73,7 +73,7 @@ impl LongStream {
     ///
     /// # Errors
     ///
-    /// [`ClientGone`] when the client left, or has sent more than its request.
+    /// [`ClientGone`] when the client disconnected, or has sent more than its request.
     pub(crate) async fn start(
         self,
         session: &mut Session,

@@ -1,4 +1,4 @@
-//! A time limit that costs nothing for futures that are ready at once.
+//! A time limit that costs nothing for futures that are ready immediately.
 
 use std::future::{Pending, pending};
 use std::pin::Pin;
@@ -23,8 +23,8 @@ pin_project! {
     }
 }
 
-/// Runs a future under a time limit, by Pingora's timers. The future is polled first: most bodies, calls and writes
-/// complete at once.
+/// Runs a future under a time limit, by Pingora's timers. The future is polled first: most bodies, calls and writes complete
+/// immediately.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
 //! The TLS of listeners: certificates are read and checked before anything starts, and swapped while running.
 //!
-//! A reload reads the files again and puts the new certificates, versions and authorities in force in one step:
-//! handshakes that begin afterwards use them. Unusable files are reported, and the previous ones stay in force. So does
-//! the previous certificate, if it is good, where clients would refuse the new one because of its dates or its names. A
-//! start uses such a certificate and reports it: other listeners, and clients that do not check, are served meanwhile.
+//! A reload reads the files again and puts the new certificates, versions and authorities in force in one step: handshakes that
+//! begin afterwards use them. Unusable files are reported, and the previous ones remain in force. So does the previous valid
+//! certificate if clients would refuse the new one because of its dates or its names. A start uses such a certificate and
+//! reports it, so that other listeners, and clients that do not check, are served meanwhile.
 
 mod by_name;
 mod client;
@@ -59,8 +59,8 @@ struct ListenerTls {
     trust: Arc<Trust>,
 }
 
-/// The authorities by which an acceptor verifies client certificates. Connections keep the authorities of their
-/// handshake, and see here whether a reload has replaced them.
+/// The authorities by which an acceptor verifies client certificates. Connections keep the authorities of their handshake, and
+/// can check whether a reload has replaced them.
 struct Trust {
     authorities: Option<Authorities>,
     replaced: AtomicBool,
@@ -80,8 +80,7 @@ struct KeyPair {
 }
 
 impl TlsListener {
-    /// Reads the files of a listener. A certificate that clients would refuse is used all the same, and reported in the
-    /// log.
+    /// Reads the files of a listener. A certificate that clients would refuse is used nevertheless, and reported in the log.
     ///
     /// # Errors
     ///
@@ -185,7 +184,7 @@ pub(crate) struct PreparedTls {
     listener: Arc<TlsListener>,
     made: ListenerTls,
     before: Arc<Trust>,
-    /// The reasons why clients will refuse certificates that are put into force all the same.
+    /// The reasons why clients will refuse certificates that are put into force nevertheless.
     problems: Vec<String>,
 }
 
@@ -248,7 +247,7 @@ pub(crate) fn check_usable(config: &TlsConfig, _: ExpectedNames<'_>) -> Result<(
 pub(crate) struct CertificateEnd {
     /// Seconds since 1970.
     pub(crate) seconds: i64,
-    /// The time in words, with its zone.
+    /// The time as text, with its zone.
     pub(crate) shown: String,
 }
 
@@ -366,7 +365,7 @@ fn handshakes(
     let mut config = builder.with_cert_resolver(Arc::clone(&resolver) as _);
     config.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).into();
     if asks {
-        // A resumed session would carry its client certificate without asking the verifier again.
+        // A resumed session would reuse its client certificate without verifying it again.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }

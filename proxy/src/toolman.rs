@@ -1,8 +1,8 @@
 //! `tooldock toolman`: serves an aggregate on standard input and output, from the `tools.toml` of a project.
 //!
-//! This command listens on no address and does not start Pingora: a client starts this program for each conversation,
-//! and waits for it. There is no data directory, and no configuration but `tools.toml`. Standard output carries the
-//! protocol alone; the log goes to standard error.
+//! This command listens on no address and does not start Pingora: a client starts this program for each conversation, and waits
+//! for it. There is no data directory, and `tools.toml` is the only configuration. Standard output is used for the protocol
+//! only; the log is written to standard error.
 
 mod refusal;
 
@@ -60,7 +60,7 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Maximum number of streams of the client: the session's, and those it listens on.
 const CLIENT_STREAMS: usize = 1024;
 
-/// Serves one client until it leaves.
+/// Serves one client until it disconnects.
 pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
     let level = match std::env::var("LOG_LEVEL").as_deref() {
         Ok("") | Err(_) => LogLevel::default(),

@@ -1,7 +1,7 @@
-//! Writes that wait because their client does not read. Their bytes count with those of all answers, and a write ends
-//! if other answers need the memory.
+//! Writes that wait because their client does not read. Their bytes count with those of all responses, and a write ends if
+//! other responses need the memory.
 //!
-//! A write that completes at once, as nearly every write does, costs nothing here.
+//! A write that completes immediately, the usual case, costs nothing here.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -41,13 +41,13 @@ impl WriteLimits {
     }
 }
 
-/// Runs a write under a time limit. While it waits, `size` bytes of its answer are counted in `answers`, unless `claim`
-/// counts them already. The write is polled once before the wait is set up, so that the future of a stream holds no
-/// more than a pointer for the wait.
+/// Runs a write under a time limit. While it waits, `size` bytes of its response are counted in `answers`, unless `claim`
+/// counts them already. The write is polled once before the wait is set up, so that the future of a stream contains only a
+/// pointer for the wait.
 ///
 /// # Errors
 ///
-/// [`NotTaken`]; the connection must not be written to any more.
+/// [`NotTaken`]; nothing more may be written to the connection.
 pub(crate) fn write<F: Future>(
     answers: Option<&AnswerAccount>,
     claim: Option<&AnswerClaim>,

@@ -1,4 +1,4 @@
-//! Upgrade without a lost request: a running gateway hands its listening sockets to its successor, which was started with
+//! Upgrade without a lost request: a running gateway passes its listening sockets to its successor, which was started with
 //! `serve --upgrade` on the same data directory (REP-04).
 //!
 //! ```text
@@ -55,7 +55,7 @@ const NAME: &str = "replica ";
 /// log nor takes a core.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Longest wait for `go`: the predecessor needs a fraction of it to tell its replicas that it leaves.
+/// Maximum wait for `go`: the predecessor needs a fraction of it to announce its shutdown to the replicas.
 const GO_TIME: Duration = Duration::from_secs(10);
 
 /// Longest wait of a plain start for the gateway that runs on the data directory to react to a signal that it was sent.
@@ -225,8 +225,8 @@ impl Predecessor {
     }
 }
 
-/// Pairs a socket with its address. Addresses of a kind that only another version knows, and sockets that are bound
-/// elsewhere, are left out with a warning: a process that only poses as the gateway has no socket at the gateway's address.
+/// Pairs a socket with its address. Addresses of a kind that only another version supports, and sockets that are bound
+/// elsewhere, are skipped with a warning: a process that impersonates the gateway has no socket at the gateway's address.
 fn named(address: &[u8], socket: OwnedFd) -> Option<Handed> {
     let text = String::from_utf8_lossy(address);
     let parsed = text.parse::<ListenAddress>();
@@ -262,7 +262,7 @@ struct OfferState {
 pub(crate) struct Successor(Channel);
 
 impl Successor {
-    /// Tells the successor that this gateway accepts no more connections.
+    /// Reports to the successor that this gateway no longer accepts connections.
     pub(crate) fn go(self) {
         if let Err(error) = self.0.send(GO, None) {
             tracing::warn!(%error, "upgrade: the successor could not be told to accept connections");
@@ -277,7 +277,7 @@ impl Offer {
         replica: &str,
         sockets: Vec<Handed>,
     ) -> (Self, mpsc::Receiver<Successor>) {
-        // A second successor has to wait until the first one was told to accept connections.
+        // A second successor must wait until the first one may accept connections.
         let (ready, successors) = mpsc::channel(1);
         let monitored = effective
             .served_listeners()
@@ -297,7 +297,7 @@ impl Offer {
         (Self(Arc::new(offered)), successors)
     }
 
-    /// Listens for successors on separate threads. A gateway that cannot listen serves all the same.
+    /// Listens for successors on separate threads. A gateway that cannot listen for them still serves clients.
     pub(crate) fn start(&self) {
         let offered = Arc::clone(&self.0);
         let bound = ChannelListener::bind(&self.0.path).and_then(|listener| {
@@ -310,7 +310,7 @@ impl Offer {
         }
     }
 
-    /// Closes the sockets that are held for a successor.
+    /// Closes the sockets that are kept for a successor.
     pub(crate) fn close(&self) {
         self.0.sockets().clear();
     }
@@ -383,7 +383,8 @@ impl OfferState {
         if channel.receive()?.0 != READY {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // If the queue is full or closed, the gateway stops already. The channel is closed then, and the successor goes on.
+        // If the queue is full or closed, the gateway is stopping already. The channel is then closed, and the successor
+        // continues.
         let _ = self.ready.try_send(Successor(channel));
         Ok(())
     }

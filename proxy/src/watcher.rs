@@ -1,7 +1,7 @@
-//! Automatic reloads: changes in the data directory are in force soon after.
+//! Automatic reloads: changes in the data directory are put into force soon afterwards.
 //!
-//! A change causes the same reload as `POST /reload`, in this process or in the core's. The watcher runs in the process
-//! that serves the management tools: a core in a process of its own only reloads on request.
+//! A change causes the same reload as `POST /reload`, in this process or in the core's. The watcher runs in the process that
+//! serves the management tools: a core in a separate process only reloads on request.
 
 use std::path::PathBuf;
 use std::sync::Arc;

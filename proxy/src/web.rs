@@ -1,7 +1,7 @@
 //! The page of the web UI and its files. They are built from `proxy/web/` and compiled in: nothing is read at run time.
 //!
-//! All code and content of the page comes from this binary. Its content security policy allows no inline script, no
-//! other server and no frame, so that a tool's text that got into the page could neither run nor send data away.
+//! All code and content of the page comes from this binary. Its content security policy allows no inline script, no other
+//! server and no frame, so that a tool's text in the page could neither run nor send data to others.
 
 use std::io::Write as _;
 use std::sync::LazyLock;
@@ -20,7 +20,7 @@ use tooldock_upstream::reply::{Head, Reply};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     font-src 'self'; connect-src 'self'; manifest-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// The headers of every answer, beside its content type.
+/// The headers of every response, in addition to its content type.
 const SAFETY: [(HeaderName, HeaderValue); 6] = [
     (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),

@@ -45,7 +45,7 @@ impl Axis {
         Self::new(10f64.powf(first)..10f64.powf(last), f64::log10, marks)
     }
 
-    /// An axis up to the percentile `last`. Each further nine takes the same width, since rare answers matter most.
+    /// An axis up to the percentile `last`. Each further nine has the same width, since rare responses matter most.
     pub(super) fn percentiles(last: f64) -> Self {
         let nines = |percentile: f64| -(1.0 - percentile.clamp(0.0, 99.999) / 100.0).log10();
         let end = last.clamp(90.0, 99.999);

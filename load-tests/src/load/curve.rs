@@ -7,8 +7,7 @@ const PERCENTILES: [f64; 14] = [
     1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.8, 99.9, 99.95, 99.99,
 ];
 
-/// Latency in microseconds by percentile, from a histogram in nanoseconds. Percentiles that no sample exceeds are left
-/// out.
+/// Latency in microseconds by percentile, from a histogram in nanoseconds. Percentiles that no sample exceeds are omitted.
 pub(super) fn curve(latencies: &Histogram<u64>) -> Vec<(f64, f64)> {
     // Rounded, since a tenth of a percent has no exact floating-point value.
     let above = |percentile: &f64| (latencies.len() as f64 * (100.0 - percentile) / 100.0).round();

@@ -1,8 +1,8 @@
-//! Calls one after another, on one connection after another: the latency of a call when no call waits for another.
+//! Sequential calls, on one connection after another: the latency of a call when no call waits for another.
 //!
-//! There are many connections, because a server with several threads assigns a connection to one of them, and it is
-//! chance whether that is the thread to which answers come back. The result is the mean of the medians of each
-//! connection; the 99th percentile is that of all calls, as otherwise a single pause of the machine would decide it.
+//! There are many connections, because a server with several threads assigns a connection to one of them, and by chance that is
+//! the thread to which responses are delivered. The result is the mean of the medians of each connection; the 99th percentile
+//! is that of all calls, since otherwise a single pause of the machine would decide it.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ pub(crate) struct Plan {
     pub(crate) connections: u32,
     /// Maximum number of counted calls on each connection.
     pub(crate) calls: u64,
-    /// Time limit of each connection, and half of it for its warm-up: slow servers get fewer calls.
+    /// Time limit of each connection, half of it for its warm-up: slow servers get fewer calls.
     pub(crate) limit: Duration,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Latencies {
     pub(crate) curve: Vec<(f64, f64)>,
 }
 
-/// Makes the calls and checks every answer. `open` opens a connection, and returns an object that must live as long.
+/// Makes the calls and checks every response. `open` opens a connection, and returns an object that is dropped with it.
 ///
 /// # Errors
 ///

@@ -1,13 +1,13 @@
-//! An open loop: requests are sent on a fixed schedule, whether or not earlier ones are answered.
+//! An open loop: requests are sent on a fixed schedule, even if earlier ones are not answered.
 //!
-//! It measures how long a client waits that sends at any time. Latency counts from the time at which a request was due,
-//! so a pause of the server of one second is seen by all requests due in that second, not by one per connection.
+//! The open loop measures how long a client waits that sends at any time. Latency counts from the time at which a request was
+//! due, so a pause of the server of one second affects all requests due in that second, not one per connection.
 //!
 //! ```text
 //! ticks ── due requests ── queue ── connections, one request in flight on each
 //! ```
 //!
-//! Everything runs on one thread, as in the closed loop.
+//! All of it runs on one thread, as in the closed loop.
 
 mod client;
 mod tally;
@@ -164,8 +164,7 @@ impl Open {
     }
 }
 
-/// Reads CPU times on another thread: reading those of hundreds of processes takes a while, and the schedule must not
-/// wait.
+/// Reads CPU times on another thread: reading those of hundreds of processes takes a while, and the schedule must not wait.
 async fn spent(window: &Arc<Window>) -> anyhow::Result<Spent> {
     let window = Arc::clone(window);
     tokio::task::spawn_blocking(move || Spent::now(&window))

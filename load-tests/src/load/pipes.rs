@@ -1,7 +1,7 @@
-//! A closed loop over the pipes of a stdio server, with several requests in flight that are answered in their order.
+//! A closed loop over the pipes of a stdio server, with several requests in flight that are answered in order.
 //!
-//! It measures the server's capacity without a program in front of it. All requests that come with one read are
-//! answered with one write, as any front with that many clients could do at best.
+//! This loop measures the server's capacity without a program in front of it. All requests of one read are answered with one
+//! write, as any front with that many clients could do at best.
 
 use std::collections::VecDeque;
 use std::io;

@@ -12,9 +12,9 @@ use super::{Sample, Window};
 use crate::message::FIRST_ID;
 use crate::processes::{CpuTimes, Ticks, machine_busy, time_of_ended_children};
 
-/// Maximum number of wrong answers before a connection gives up: the first one tells the reason, the others only count.
+/// Maximum number of wrong responses before a connection is abandoned: the first one gives the reason, the others only count.
 const FAULTS_MAX: u64 = 100;
-/// Maximum number of requests in one measurement. No server here comes near.
+/// Maximum number of requests in one measurement, far above that of any server.
 const REQUESTS_MAX: u64 = 50_000_000;
 /// Largest latency that is recorded; up to here, latencies have three significant digits.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
@@ -68,7 +68,7 @@ impl Shared {
 
     /// Counts a right answer.
     pub(super) fn answered(&self, took: Duration) {
-        // Requests begun just before the window make up for those that its end cuts off.
+        // Requests begun just before the window compensate for those that its end cuts off.
         if self.is(Phase::Measured) {
             let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
             self.latencies

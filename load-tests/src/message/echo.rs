@@ -75,7 +75,7 @@ impl Envelope<'_> {
         Request::new(format!("{}{body}", self.head_with(&mirrored, body.len())))
     }
 
-    /// `server/discover` of 2026-07-28, which has no `ping`: the gateway answers it without the server behind it.
+    /// `server/discover` of 2026-07-28, which has no `ping`: the gateway answers it without its server.
     pub(crate) fn discover(&self) -> Request {
         let body = json!({
             "jsonrpc": "2.0", "id": FIRST_ID, "method": "server/discover", "params": {"_meta": meta()},

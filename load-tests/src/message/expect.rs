@@ -15,8 +15,8 @@ pub(crate) struct Expect {
     /// True if the answer's id must be that of the request.
     pub(crate) id: bool,
     pub(crate) contains: &'static str,
-    /// True if the request's id must follow `contains` in the answer, so that the answer to another call is noticed
-    /// whatever its id says.
+    /// True if the request's id must follow `contains` in the response, so that the response to another call is detected
+    /// regardless of its JSON-RPC id.
     pub(crate) numbered: bool,
 }
 
@@ -75,7 +75,7 @@ impl Expect {
         Some(format!("{fault}: {shown}"))
     }
 
-    /// Sends the request once, on a connection of its own, and checks the answer.
+    /// Sends the request once, on a separate connection, and checks the response.
     ///
     /// # Errors
     ///

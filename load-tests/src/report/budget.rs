@@ -1,4 +1,4 @@
-//! The budgets: maximum costs of the gateway, and verdicts on whether they were kept. One table here contains all
+//! The budgets: maximum costs of the gateway, and verdicts on whether they were kept. The table in this file contains all
 //! budgets; a scenario reports its measurements for some of them, and `load-tests/README.md` shows the same table.
 
 use serde::{Deserialize, Serialize};

@@ -8,7 +8,7 @@ use super::{Answered, Report, Table, median, minutes, spread};
 use crate::machine::Machine;
 use crate::quiet::{NOISY, QUIET_N_US};
 
-/// The whole report. `charts` is true if it refers to the chart files beside it.
+/// The complete report. `charts` is true if it refers to the chart files in the same folder.
 pub(super) fn whole(report: &Report, charts: bool) -> String {
     let mut text = String::from("# Load tests\n\n");
     // Writing to a string cannot fail, here and below.
@@ -34,7 +34,7 @@ pub(super) fn whole(report: &Report, charts: bool) -> String {
         .sections
         .iter()
         .flat_map(|answered| &answered.section.verdicts);
-    // Budgets that a run of some scenarios did not measure are left out.
+    // Budgets that a run of some scenarios did not measure are omitted.
     let all = budget::all(found).into_iter();
     let told = all.filter(|verdict| report.ran_all() || verdict.outcome != Outcome::NotMeasured);
     let told: Vec<_> = told.collect();

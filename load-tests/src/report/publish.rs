@@ -1,8 +1,7 @@
-//! Puts the last results into the README, so that no number is copied by hand.
+//! Writes the last results into the README, so that no number is copied by hand.
 //!
-//! A result is between `<!-- result: SCENARIO -->` and `<!-- end -->`. Only results of scenarios that ran are replaced,
-//! so a run of one scenario leaves the others as they are. The table of budgets is between `<!-- budgets -->` and `<!--
-//! end -->`.
+//! A result is between `<!-- result: SCENARIO -->` and `<!-- end -->`. Only results of scenarios that ran are replaced, so a
+//! run of one scenario does not change the others. The table of budgets is between `<!-- budgets -->` and `<!-- end -->`.
 
 use std::fs;
 use std::ops::Range;
@@ -18,7 +17,7 @@ const CHARTS: &str = "charts";
 const BUDGETS: &str = "<!-- budgets -->";
 const END: &str = "<!-- end -->";
 
-/// Puts the report of the last run into the README of a folder, with its charts.
+/// Writes the report of the last run into the README of a folder, with its charts.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! All measurements of a scenario: rows, each with numbers by name, measured once or in several repetitions.
+//! All measurements of a scenario: rows with named numbers, measured once or in several repetitions.
 //!
 //! A scenario adds each measurement to a row as soon as it is taken. Only this module computes medians, ratios and
 //! curves.
@@ -28,8 +28,8 @@ pub(crate) struct Row {
 /// One measurement. The name of a number ends in its unit, if it has one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Numbers {
-    /// Number of the repetition. Ratios of two rows are taken within a repetition, so that both were measured on the
-    /// machine in the same state.
+    /// Number of the repetition. Ratios of two rows are computed within a repetition, so that both were measured on the machine
+    /// in the same state.
     repetition: usize,
     numbers: BTreeMap<String, f64>,
     curves: BTreeMap<String, Points>,
@@ -145,7 +145,7 @@ impl Numbers {
         Self::default().with(name, value)
     }
 
-    /// Adds a number; `None` and values that are not finite are left out.
+    /// Adds a number; `None` and values that are not finite are ignored.
     pub(crate) fn with(mut self, name: &str, value: impl Into<Option<f64>>) -> Self {
         if let Some(value) = value.into().filter(|value| value.is_finite()) {
             self.numbers.insert(name.to_owned(), value);

@@ -6,7 +6,7 @@
 //!   … the same with more … ── closed ── memory ── calls ── the same streams through nginx ── memory ── five events
 //! ```
 //!
-//! Calls are measured without streams before and after, so that it is noticed if the machine became slower meanwhile.
+//! Calls are measured without streams before and after, to detect if the machine became slower meanwhile.
 
 mod found;
 
@@ -139,7 +139,7 @@ async fn behind_nginx(
     let name = found::behind_nginx();
     section.add(STREAMS, [&*name], Numbers::one("nginx_kib", each));
     events(gateway, publisher, crowd, &name, section).await?;
-    // The clients' connections are closed first, so that nginx ends at once.
+    // The clients' connections are closed first, so that nginx ends immediately.
     crowd.leave().await;
     Ok(())
 }

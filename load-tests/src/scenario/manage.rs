@@ -1,4 +1,4 @@
-//! Work of the management tools beside calls. It should not slow the calls, as child processes of lower priority do it.
+//! Work of the management tools during calls. It should not slow the calls, since child processes of lower priority do it.
 //!
 //! ```text
 //! calls on a fixed schedule ─┬─ a window in which nothing else happens
@@ -44,7 +44,7 @@ const START: Duration = Duration::from_secs(30);
 /// Time for the work that is still running at the end of a window.
 const LAST_WORK: Duration = Duration::from_secs(5);
 
-/// Series of calls with and without work beside them.
+/// Series of calls with and without concurrent work.
 const CALLS: &str = "calls";
 const WITHOUT: &str = "nothing";
 const WITH: &str = "clone, analysis, build";
@@ -105,7 +105,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// Ratio of the p99 of calls beside work to that without work.
+/// Ratio of the p99 of calls during work to that without work.
 fn slower(calls: &Series, row: &Row) -> Option<f64> {
     let without = calls.median(&[WITHOUT], "p99_us")?;
     (row.name() == WITH).then_some(row.median("p99_us")? / without)

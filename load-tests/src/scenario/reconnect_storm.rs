@@ -1,4 +1,4 @@
-//! All streams are lost at once: all clients return with `Last-Event-ID` while events are being published.
+//! All streams are lost at the same time: all clients reconnect with `Last-Event-ID` while events are being published.
 //!
 //! ```text
 //! everybody has a stream ── calls ──┬─ sockets closed, or left open ── everybody back ──┬── everybody has everything?

@@ -5,8 +5,8 @@
 //!                  good calls: alone ── beside the same load on nginx ── beside an attack of each of two kinds
 //! ```
 //!
-//! Client, gateway and attacker share the machine, so good calls suffer from an attack on any server. The gateway's
-//! part is seen in comparison with the same load on nginx, which does not serve the good calls.
+//! Client, gateway and attacker share the machine, so good calls are slower during an attack on any server. The gateway's part
+//! is the difference to the same load on nginx, which does not serve the good calls.
 
 mod attack;
 mod found;
@@ -165,11 +165,11 @@ async fn refused_barely(options: &Options, bare: &BareFilter) -> anyhow::Result<
     load::measure(load).await
 }
 
-/// The load that runs beside good calls.
+/// The load that runs during good calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
-    /// The same load on nginx: the machine is as busy, but the gateway is not attacked.
+    /// The load runs against nginx: the machine is as busy, but the gateway is not attacked.
     Nginx,
     Refused(Kind),
 }
@@ -191,8 +191,8 @@ impl Beside {
     }
 }
 
-/// One window of good calls, the load beside them, and the milliseconds per second for which the gateway's threads
-/// waited for a core.
+/// One window of good calls, the concurrent load, and the milliseconds per second for which the gateway's threads waited for a
+/// core.
 type Watched = (OpenSample, Option<Sample>, f64);
 
 /// Good calls that run continuously.
@@ -218,7 +218,7 @@ impl<'a> Good<'a> {
         })
     }
 
-    /// Measures one window, and the load beside it.
+    /// Measures one window, and the concurrent load.
     async fn watch(
         &self,
         options: &Options,

@@ -39,7 +39,7 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |run| Box::pin(measure(run)),
 };
 
-/// Number of reloads without calls beside them, of either kind.
+/// Number of reloads of each kind without concurrent calls.
 const QUIET_RELOADS: usize = 3;
 /// Rates of calls per second to namespaces that do not change, and to the one that does.
 const CALLS: [(&str, f64); 2] = [("others", 600.0), ("the one that changes", 100.0)];
@@ -98,7 +98,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// Measures reloads without calls beside them.
+/// Measures reloads without concurrent calls.
 async fn quiet(run: &mut Run<'_>, fleet: &mut Fleet, section: &mut Section) -> anyhow::Result<()> {
     let reloads = if run.options.quick { 1 } else { QUIET_RELOADS };
     for _ in 0..reloads {

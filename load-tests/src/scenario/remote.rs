@@ -1,5 +1,5 @@
-//! The cost of a front before an MCP server that speaks HTTP: nginx `proxy_pass` with the same checks, and the gateway,
-//! which passes messages on or is itself a client of the server.
+//! The cost of a front for an MCP server over HTTP: nginx `proxy_pass` with the same checks, and the gateway, in pass-through
+//! mode or as a client of the server.
 //!
 //! ```text
 //! the server ── per repetition:  nginx return 200 ── nginx up ── its cases ── down
@@ -308,7 +308,7 @@ async fn idle_streams(
         let numbers = Numbers::one("session_kib", each(with_sessions - empty))
             .with("stream_kib", each(with_streams - with_sessions));
         section.add(STREAMS, [front.name()], numbers);
-        // The clients' connections are closed first, so that the front ends at once.
+        // The clients' connections are closed first, so that the front ends immediately.
         crowd.leave().await;
     }
     Ok(())

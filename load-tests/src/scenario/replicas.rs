@@ -1,4 +1,4 @@
-//! Two replicas: calls of sessions that live on the other one, and sessions whose replica is killed.
+//! Two replicas: calls of sessions that are live in the other one, and sessions whose replica is killed.
 //!
 //! ```text
 //! two replicas of a Redis · two processes over one data directory
@@ -41,8 +41,8 @@ const DIRECT: &str = "direct";
 const FORWARDED: &str = "by way of the other";
 const CALLS: &str = "calls";
 const ADOPTED: &str = "adopted";
-/// Number of sessions that lose their replica: half of them call at once, each on a connection of its own; the other
-/// half call after the replica counts as gone, [`AT_A_TIME`] at a time.
+/// Number of sessions that lose their replica: half of them call immediately, each on a separate connection; the other half
+/// call after the replica counts as gone, [`AT_A_TIME`] at a time.
 const ORPHANS: usize = 400;
 const AT_A_TIME: usize = 4;
 /// Time from the kill until the replica counts as gone, which is 2 s after its last heartbeat in Redis.

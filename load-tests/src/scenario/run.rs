@@ -15,7 +15,7 @@ use crate::wire::Target;
 /// Maximum number of attempts for one sample that other work disturbs.
 const ATTEMPTS: u32 = 4;
 
-/// A run, with the servers that live as long.
+/// A run, with the servers that it starts.
 pub(crate) struct Run<'a> {
     pub(crate) options: &'a Options,
     /// nginx with `return 200`, idle unless measured; `None` if nginx is not installed, so that there are no ratios.
@@ -83,7 +83,7 @@ impl<'a> Run<'a> {
         Ok(Some(sample))
     }
 
-    /// Takes a sample, and repeats it while other work disturbs it and patience is left.
+    /// Takes a sample, and repeats it while other work disturbs it and time remains.
     ///
     /// # Errors
     ///

@@ -54,7 +54,7 @@ const HELD_STDIO: usize = 20_000;
 const HELD_STDIO_QUICK: usize = 2_000;
 const STDIO_NAMESPACE: &str = "echo";
 const PINGS_PER_SECOND: f64 = 2000.0;
-/// Number of sessions that get pings, each on a connection of its own.
+/// Number of sessions that get pings, each on a separate connection.
 const PINGED: usize = 256;
 /// Number of connections on which sessions are opened.
 const OPENERS: usize = 32;
@@ -69,7 +69,7 @@ const MEASUREMENTS: u32 = 5;
 /// Minimum rate of opening sessions on a machine without other work, per second.
 const OPENED_PER_SECOND: u32 = 10_000;
 
-/// Results of opening and closing sessions at once.
+/// Results of opening sessions and closing them immediately.
 #[derive(Debug, Serialize)]
 struct Churn {
     per_second: f64,
@@ -188,7 +188,7 @@ async fn used(
     Ok((churn, pings))
 }
 
-/// Opens sessions and closes them at once, on all connections.
+/// Opens sessions and closes them immediately, on all connections.
 async fn churn(
     options: &Options,
     gateway: &Gateway,
@@ -287,7 +287,7 @@ fn mib(memory: Memory) -> f64 {
     memory.anonymous_kib as f64 / 1024.0
 }
 
-/// Opens `count` sessions on a few connections, and calls `look` now and then with their number.
+/// Opens `count` sessions on a few connections, and calls `look` from time to time with their number.
 async fn opened(
     envelope: Envelope<'_>,
     count: usize,

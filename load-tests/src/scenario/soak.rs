@@ -1,4 +1,4 @@
-//! Mixed traffic with faults for a long time: checks that every answer is right and that no resource grows.
+//! Mixed traffic with faults for a long time: checks that every response is correct and that no resource grows.
 //!
 //! ```text
 //! gateway: load, slow, news, changing (Python) · echo (stdio, legacy) · dual (stdio, both eras)
@@ -48,7 +48,7 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |run| Box::pin(measure(run)),
 };
 
-/// Sessions and events expire within the run, so that leaked ones can be told from those that are still to expire.
+/// Sessions and events expire within the run, so that leaked ones can be distinguished from those that will still expire.
 const CONFIG: &str = "sessions: { ttl: 30s, event_log: { age: 30s } }";
 /// Time limit for the gateway to return to its initial state: abandoned sessions have to expire.
 const REST: Duration = Duration::from_secs(60);
@@ -92,7 +92,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             faults::kill(&gateway, &scene, &echo, run.options.soak()),
         );
     }
-    // Each client ends its own connections when it sees that the run is over.
+    // Each client ends its own connections when it detects the end of the run.
     let ended = tokio::time::timeout(REST, clients.join_all()).await;
     if ended.is_err() {
         scene

@@ -43,7 +43,7 @@ pub(crate) const SCENARIO: Scenario = Scenario {
 pub(super) const ECHO: &str = "echo";
 /// Number of notifications in the answer to a call that is answered by a stream.
 const NOTIFICATIONS: usize = 20;
-/// Events of such an answer: its notifications and its result.
+/// Events of a streamed response: its notifications and its result.
 const EVENTS_OF_CALL: f64 = (NOTIFICATIONS + 1) as f64;
 /// Name of the tool that sends these notifications before its result.
 const TALKATIVE: &str = "tell";
@@ -147,7 +147,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// A call for each client, in a session of its own.
+/// A call for each client, each in a separate session.
 pub(super) async fn in_sessions(
     envelope: Envelope<'static>,
     clients: usize,
@@ -199,7 +199,7 @@ async fn calls(
     Ok(())
 }
 
-/// Opens many sessions and leaves them; those on disk are used again after a restart.
+/// Opens many sessions and does not close them; those on disk are used again after a restart.
 async fn held(
     run: &mut Run<'_>,
     stage: &Stage<'_>,

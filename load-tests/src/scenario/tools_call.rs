@@ -9,8 +9,8 @@
 //!                  each peer likewise
 //! ```
 //!
-//! The order of the fronts changes with each repetition. Errors of the gateway are failures of the run; errors of a
-//! peer are results.
+//! The order of the fronts changes with each repetition. Errors of the gateway are failures of the run; errors of a peer are
+//! results.
 
 mod alone;
 mod case;
@@ -136,7 +136,7 @@ impl Measuring<'_, '_> {
             .await?;
         let case = Case::new(Server::Stdio(Era::Legacy), Client::Pipes);
         let sample = self.shown(NOTHING, case, sample);
-        // All CPU time is the server's, as there is no front.
+        // All CPU time is the server's, since there is no front.
         let numbers = Numbers::of(&sample)
             .without("cpu_us")
             .with("worker_cpu_us", sample.cpu_us);

@@ -46,8 +46,8 @@ impl BareFilter {
     }
 }
 
-/// Path of the bare filter beside this program, if it was built; `None` in a debug build, as the comparison with an
-/// unoptimised filter would flatter the gateway.
+/// Path of the bare filter in the folder of this program, if it was built; `None` in a debug build, since the comparison with
+/// an unoptimised filter would favour the gateway.
 pub(crate) fn program() -> Option<PathBuf> {
     if cfg!(debug_assertions) {
         return None;

@@ -41,7 +41,7 @@ impl Era {
 pub(crate) struct EchoProgram(PathBuf);
 
 impl EchoProgram {
-    /// Finds the program beside this one.
+    /// Finds the program in the folder of this one.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("finding this program's own file")?;
         // Resolved as in `/proc`, so that its processes are recognized.

@@ -31,7 +31,7 @@ const MANAGER_TOKEN: &str = "load-manager-token-not-a-secret";
 
 /// The namespace under load.
 pub(crate) const NAMESPACE: &str = "load";
-/// A folder without tools, so that there is a namespace but no worker.
+/// A folder without tools, for a namespace without a worker.
 pub(crate) const EMPTY_NAMESPACE: &str = "empty";
 
 /// Tools that return their text.
@@ -56,7 +56,7 @@ pub(crate) struct Gateway {
     launch: Launch,
 }
 
-/// The command that starts a gateway, also again over the same data directory.
+/// The command that starts a gateway, including restarts over the same data directory.
 struct Launch {
     program: PathBuf,
     config: PathBuf,
@@ -131,7 +131,7 @@ impl Gateway {
         let config = folder.path().join(format!("gateway-{}.yaml", core.port()));
         let text = setup.configuration(core, metrics, &base.to_string_lossy())?;
         fs::write(&config, text).context("the gateway's configuration")?;
-        // Otherwise the gateway would put its first example into the empty data directory.
+        // Otherwise the gateway would create its first example in the empty data directory.
         for (namespace, code) in &setup.folders {
             write_code(folder.path(), namespace, code)?;
         }
@@ -209,7 +209,7 @@ impl Gateway {
     /// Checks that a namespace has a worker. A gateway is also ready if workers have failed, and reports why.
     pub(crate) async fn has_worker(&self, namespace: &str) -> anyhow::Result<()> {
         if let Err(error) = self.worker(namespace) {
-            // The core listener tells unauthenticated clients only its status.
+            // The core listener shows unauthenticated clients only its status.
             let (_, report) = get(self.metrics, "/ready", ANSWER_LIMIT).await?;
             return Err(error.context(report));
         }
@@ -224,8 +224,8 @@ impl Gateway {
         Memory::of(self.id())
     }
 
-    /// The Python process of a namespace, and its socket. Its guard, between it and the gateway, has the worker's
-    /// arguments among its own.
+    /// The Python process of a namespace, and its socket. Its guard, between it and the gateway, has the worker's arguments
+    /// among its own.
     pub(crate) fn worker(&self, namespace: &str) -> anyhow::Result<(u32, PathBuf)> {
         let found = processes::descendants(self.id())
             .into_iter()

@@ -1,4 +1,4 @@
-//! nginx, with which the gateway is compared: answering every request with the same 200, and in front of a server.
+//! nginx, to which the gateway is compared: answering every request with the same 200, and in front of a server.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -32,8 +32,8 @@ struct Size {
 }
 
 impl Size {
-    /// Number of connections of each worker, since one of them may get all clients. Each client has a connection to the
-    /// server behind nginx, and may have another that nginx keeps or has not closed yet.
+    /// Number of connections of each worker, since one of them may get all clients. Each client has a connection to the server
+    /// behind nginx, and may have another that nginx keeps or has not closed yet.
     fn connections(self) -> usize {
         3 * self.clients + OWN_CONNECTIONS
     }

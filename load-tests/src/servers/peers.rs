@@ -1,7 +1,7 @@
 //! Peers: programs that serve streamable HTTP for a stdio server, as the gateway does. Finds and starts them.
 //!
-//! `make load-peers` installs the peers known here; a missing one is reported. Each logs as little as possible, and is
-//! otherwise started as its documentation says. Other peers are given on the command line.
+//! `make load-peers` installs the known peers; a missing one is reported. Each logs as little as possible, and is otherwise
+//! started as its documentation describes. Other peers are named on the command line.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const FASTMCP_CONFIG: &str = "mcp.json";
 /// Name of the configuration file of mcp-proxy from crates.io.
 const MCP_PROXY_CONFIG: &str = "proxy.toml";
 
-/// A peer whose usage is known here.
+/// A peer whose command line is defined here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Supergateway,
@@ -268,7 +268,7 @@ impl Drop for Running {
     }
 }
 
-/// The version of a Node package, and the command that runs it: with the Node installed beside it, or the one on the
+/// The version of a Node package, and the command that runs it: with the Node installed in the same folder, or the one on the
 /// search path.
 fn node_package(target: &Path, name: &str, script: &str) -> Option<(String, Vec<PathBuf>)> {
     let modules = target.join("node-peers/node_modules");

@@ -1,7 +1,7 @@
-//! A thread of its own for clients that are not timed.
+//! A separate thread for clients that are not timed.
 //!
-//! Thousands of readers that wake up at once would delay the clients whose answers are timed, if both were on one
-//! thread, and that delay would look like the server's.
+//! Thousands of readers that wake up together would delay the timed clients, if both were on one thread, and that delay would
+//! be attributed to the server.
 
 use std::thread::JoinHandle;
 

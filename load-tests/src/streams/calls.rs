@@ -1,4 +1,4 @@
-//! Calls on separate connections beside thousands of streams.
+//! Calls on separate connections during thousands of streams.
 
 use crate::load::open::{Open, OpenLoad};
 use crate::message::Expect;

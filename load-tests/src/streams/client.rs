@@ -35,7 +35,7 @@ struct Record {
 
 pub(crate) struct Client {
     session: String,
-    /// The generation of the stream that counts; events of earlier ones are ignored.
+    /// The generation of the current stream; events of earlier ones are ignored.
     generation: AtomicU32,
     record: Mutex<Record>,
 }
@@ -76,7 +76,7 @@ impl Had {
         }
         let sequence = event.id.as_deref().and_then(sequence);
         Some(Self {
-            // An event without an id is not among those published, and so counts as wrong.
+            // An event without an id is not among the published ones, and so counts as wrong.
             sequence: sequence.unwrap_or(0),
             kind: Kind::of(&event.data),
         })

@@ -1,4 +1,4 @@
-//! Thousands of clients, each with a session and one stream, on a thread of their own.
+//! Thousands of clients, each with a session and one stream, on a separate thread.
 //!
 //! ```text
 //! sign_up ── open_up_to ──┬── all_have(events) … ── leave ── return_at_once ──┐
@@ -143,8 +143,8 @@ impl Crowd {
         self.tally = Arc::default();
     }
 
-    /// Reconnects all clients at once, each with the id of the last event it received. Open sockets stay open, but
-    /// events on them no longer count.
+    /// Reconnects all clients concurrently, each with the id of the last event it received. Open sockets stay open, but events
+    /// on them no longer count.
     pub(crate) fn return_at_once(&mut self) {
         self.next_generation();
         let readers = std::mem::take(&mut self.readers);
@@ -162,8 +162,8 @@ impl Crowd {
         }
     }
 
-    /// From now on, a client whose stream ends opens it again with the id of the last event it received, after the time
-    /// that the server has stated.
+    /// Makes a client whose stream ends open it again with the id of the last event it received, after the time that the server
+    /// has stated.
     pub(crate) fn resume_what_ends(&self) {
         self.tally.resume_what_ends();
     }

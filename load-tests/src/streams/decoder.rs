@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 
-/// Maximum length of a line in bytes; no event of a scenario comes near.
+/// Maximum length of a line in bytes, far above that of any event of a scenario.
 const LINE_MAX: usize = 1024 * 1024;
 /// Maximum number of hexadecimal digits of a chunk size.
 const DIGITS_MAX: u32 = 8;
@@ -34,11 +34,11 @@ pub(crate) struct Decoder {
 /// Position in the chunked body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// In a chunk size: its value so far, and the number of its digits.
+    /// Inside a chunk size: its value so far, and the number of its digits.
     Size(usize, u32),
-    /// In the data of a chunk: the number of bytes left.
+    /// Inside the data of a chunk: the number of bytes left.
     Data(usize),
-    /// In the line end after the data.
+    /// Inside the line end after the data.
     AfterData,
     /// After the last chunk.
     End,

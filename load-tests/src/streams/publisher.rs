@@ -1,5 +1,4 @@
-//! Publishes events, and has a stream of its own that is never dropped: the events received on it are the published
-//! ones.
+//! Publishes events, and has a separate stream that is never dropped: the events received on it are the published ones.
 //!
 //! A gateway may merge the notifications of two changes if the second comes before it has sent the first. So the next
 //! event is published after the previous one has arrived on the publisher's own stream: then its position among all

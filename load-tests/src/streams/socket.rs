@@ -12,9 +12,8 @@ use crate::message::Envelope;
 const HEAD_MAX: usize = 16 * 1024;
 const READ: usize = 4 * 1024;
 
-/// Number of local addresses from which streams are opened in turn. For a single one the kernel has some 28,000 ports,
-/// takes ever longer to find a free one, and blocks closed ones for a minute: that would be measured instead of the
-/// gateway.
+/// Number of local addresses from which streams are opened in turn. For a single one the kernel has some 28,000 ports, takes
+/// ever longer to find a free one, and blocks closed ones for a minute: that would be measured instead of the gateway.
 const SOURCES: u8 = 16;
 
 /// The result of an attempt to open a stream.
@@ -33,7 +32,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Opens a stream, or resumes it behind the event `last_event_id`. Without a time limit of its own.
+    /// Opens a stream, or resumes it after the event `last_event_id`. Without a separate time limit.
     ///
     /// # Errors
     ///
@@ -76,7 +75,7 @@ impl Socket {
         }))
     }
 
-    /// Reads once, and calls `take` with each event that is complete. Returns true if more may come. Cancel safe.
+    /// Reads once, and calls `take` with each complete event. Returns true if more may come. Cancel safe.
     ///
     /// # Errors
     ///

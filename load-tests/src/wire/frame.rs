@@ -18,7 +18,7 @@ pub(super) struct Frame {
     pub(super) chunked: bool,
 }
 
-/// Finds the answer at the start of a buffer, once it is complete.
+/// Finds the response at the start of a buffer, once it is complete.
 pub(super) type FindFrame = fn(&[u8]) -> anyhow::Result<Option<Frame>>;
 
 pub(super) fn http_frame(bytes: &[u8]) -> anyhow::Result<Option<Frame>> {

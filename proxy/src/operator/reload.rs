@@ -1,4 +1,4 @@
-//! `tooldock reload`: reads the namespaces again, here and on all replicas, and tells the outcome of each.
+//! `tooldock reload`: reads the namespaces again, in this gateway and on all replicas, and prints the outcome of each.
 
 use http::Method;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! `tooldock sessions`: the sessions of the gateway that is asked, and the end of one.
+//! `tooldock sessions`: lists the sessions of the queried gateway, or ends one of them.
 
 use http::Method;
 use serde_json::{Value, json};

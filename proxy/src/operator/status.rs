@@ -1,4 +1,4 @@
-//! `tooldock status`: the state of the whole gateway, once or again and again.
+//! `tooldock status`: the state of the whole gateway, printed once or repeatedly.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(super) async fn run(arguments: StatusArgs) -> Outcome {
         let text = match asked(&client).await {
             Ok(status) if arguments.json => output::json_line(&status),
             Ok(status) => shown(&status, &client) + if clear.is_empty() { "\n" } else { "" },
-            // The gateway may come back.
+            // The gateway may be restarted.
             Err(CommandFailure::Unreachable(reason)) => {
                 eprint!("{clear}");
                 CommandFailure::Unreachable(reason).exit();
@@ -55,7 +55,7 @@ async fn asked(client: &GatewayClient) -> Outcome<Value> {
     client.json(Method::GET, &["operator", "status"], &[]).await
 }
 
-/// The problem of the gateway as a whole, as a configuration that was refused.
+/// The problem of the gateway as a whole, such as a refused configuration.
 pub(super) async fn problem(client: &GatewayClient) -> Outcome<Option<String>> {
     let status = asked(client).await?;
     let message = &status["gateway"]["problem"]["message"];
@@ -145,7 +145,7 @@ fn namespaces(status: &Value, text: &mut TerminalText) {
                 word(&member["reason"]).into(),
             ]);
         }
-        // A member that is down has a row of its own.
+        // A member that is down has a separate row.
         let issues = list(&namespace["issues"]).iter();
         for issue in issues.filter(|issue| issue["code"] != "member_down") {
             rows.push([

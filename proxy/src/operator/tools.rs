@@ -42,7 +42,7 @@ pub(super) async fn run(arguments: ToolsArgs) -> Outcome {
             Ok(tools) => listed.extend(tools.into_iter().map(|tool| (namespace.clone(), tool))),
             Err(failure @ CommandFailure::Refused(_)) if arguments.namespace.is_none() => {
                 failures += 1;
-                // The tools of the other namespaces are shown all the same.
+                // The tools of the other namespaces are shown nevertheless.
                 failure.exit();
             }
             Err(failure) => return Err(failure),
@@ -61,7 +61,7 @@ pub(super) async fn run(arguments: ToolsArgs) -> Outcome {
 async fn tools_of(client: &GatewayClient, namespace: &str) -> Outcome<Vec<rmcp::model::Tool>> {
     let session = mcp::open(client, namespace, Lister).await?;
     let tools = mcp::list(&session).await;
-    // The answer is there: a session that cannot be ended ends by itself.
+    // The response has arrived: a session that cannot be ended expires.
     let _ = session.cancel().await;
     tools
 }

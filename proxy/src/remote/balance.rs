@@ -1,8 +1,7 @@
-//! The choice of a usable backend for the next session or request.
+//! Chooses a usable backend for the next session or request.
 //!
-//! Round robin, random choice and hashing are Pingora's, over the backends that can be used now; when those change, the
-//! choice is built anew, so that the remaining backends get requests by their weights. The least busy backend is found
-//! by counting.
+//! Round robin, random choice and hashing are Pingora's, over the usable backends; when those change, the structures are
+//! rebuilt, so that the remaining backends get requests by their weights. The least busy backend is found by counting.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -70,7 +69,7 @@ impl Choice {
         match &self.by {
             By::Turns(turns) => self.first(turns.iter(&key), avoid, Some(facts)),
             By::Chance(chance) => self.first(chance.iter(&key), avoid, Some(facts)),
-            // Equal hashes lead to the same backend, even if it was down until now.
+            // Equal hashes select the same backend, even if it was down until now.
             By::Hash(ring) => self.first(ring.iter(&key), avoid, None),
             By::LeastBusy(turn) => self.least_busy(turn, avoid, facts),
         }
@@ -101,7 +100,7 @@ impl Choice {
         !avoid.is_empty() && candidate.is_none_or(|it| avoid.contains(&it.id))
     }
 
-    /// The candidate with the fewest requests in relation to its weight; equal ones are chosen in turn.
+    /// The candidate with the fewest requests in relation to its weight; equally busy ones are chosen in turn.
     fn least_busy(
         &self,
         turn: &AtomicUsize,
@@ -122,8 +121,8 @@ impl Choice {
     }
 }
 
-/// A candidate in Pingora's type. The address only encodes the id: it is never connected to, and as it depends on
-/// nothing but the id, hashing leads to the same backend in each replica and after each reload.
+/// A candidate in Pingora's type. The address only encodes the id and is never connected to. Since it depends only on the id,
+/// hashing selects the same backend in each replica and after each reload.
 fn backend(candidate: &Candidate) -> Backend {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();

@@ -1,8 +1,7 @@
-//! The pools of all remote servers: made when a server is added, replaced when it changes, and dropped after its
-//! removal.
+//! The pools of all remote servers: created when a server is added, replaced when it changes, and dropped after its removal.
 //!
-//! Only the pool of the served version has an upkeep task. A request from before a reload, or one that arrives before
-//! this module has seen the reload, has a pool of its own version for as long as it lasts.
+//! Only the pool of the served version has an upkeep task. A request from before a reload, or one that arrives before this
+//! module has processed the reload, uses a pool of its own version until its end.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -28,8 +27,7 @@ use super::pool::{Core, Pool, PoolMember};
 use super::tls::Material;
 use super::upkeep;
 
-/// Maximum number of versions of one server in use at once; older ones are kept for requests that began before a
-/// reload.
+/// Maximum number of versions of one server in use; older ones are kept for requests that began before a reload.
 const VERSIONS_MAX: usize = 16;
 
 /// Client of all remote servers.
@@ -176,7 +174,7 @@ impl RemoteClient {
         Pool::new(Arc::clone(server), members.collect())
     }
 
-    /// The certificates of a server. If they cannot be used, those of `before` stay in use, so that connections go on.
+    /// The certificates of a server. If they cannot be used, those of `before` remain in use, so that connections continue.
     fn material(&self, server: &RemoteServer, before: Option<&Pool>) -> Material {
         match Material::new(&server.spec.tls) {
             Ok(material) => material,
@@ -293,7 +291,7 @@ impl HttpClient for RemoteClient {
 
 #[cfg(test)]
 impl RemoteClient {
-    /// Acts as if a reload had brought the version `server`.
+    /// Behaves as if a reload had published the version `server`.
     pub(super) fn serve(&self, server: &Arc<RemoteServer>) -> Arc<Pool> {
         self.serve_by(&mut lock(&self.servers), server)
     }

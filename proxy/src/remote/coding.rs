@@ -1,9 +1,9 @@
 //! Decodes compressed bodies by their `Content-Encoding`.
 //!
-//! Requests of the gateway name no coding that they accept, and then any is acceptable (RFC 9110 §12.5.3): some servers
-//! and front ends always compress. The output comes in pieces of bounded size, each made on demand, so that the bounds
-//! of a reader hold for the decoded body: a short body that would decode to an endless one costs no memory. The memory
-//! of a decoder, its window, is bounded, too: [`WINDOW_MAX`] for one body.
+//! Requests of the gateway name no accepted coding, and then any is acceptable (RFC 9110 §12.5.3): some servers and front ends
+//! always compress. The output is produced on demand in chunks of bounded size, so that the bounds of a reader apply to the
+//! decoded body: a short body that would decode to an endless one costs no memory. The memory of a decoder, its window, is
+//! bounded, too: [`WINDOW_MAX`] for one body.
 
 use std::fmt;
 use std::io;
@@ -21,12 +21,12 @@ use zstd::stream::raw::{DParameter, Decoder as ZstdDecoder, InBuffer, Operation 
 /// Bounds for the length of a piece of output, in bytes.
 const PIECE_MAX: usize = 64 * 1024;
 const PIECE_MIN: usize = 1024;
-/// Maximum number of codings of one body, for gzip and deflate, whose windows are small. Other codings stand alone.
+/// Maximum number of codings of one body, for gzip and deflate, whose windows are small. Other codings may not be combined.
 const STAGES_MAX: usize = 2;
 /// Maximum size of a window in bytes, and its binary logarithm: 8 MiB, as RFC 9659 bounds the window of zstd.
 const WINDOW_MAX: usize = 1 << WINDOW_LOG_MAX;
 const WINDOW_LOG_MAX: u32 = 23;
-/// Maximum size of one allocation of brotli: the window, and a little behind it for writes that overlap its end.
+/// Maximum size of one allocation of brotli: the window, and a small reserve for writes that overlap its end.
 const BROTLI_ALLOCATION_MAX: usize = WINDOW_MAX + 1024;
 /// Binary logarithm of the largest window of gzip.
 const GZIP_WINDOW_BITS: u8 = 15;
@@ -215,15 +215,15 @@ impl BodyDecoder {
         self.stages.iter().all(DecodingStage::is_complete)
     }
 
-    /// The body as received, with the name of its coding, if it was short, ended with the coded data, and the client
-    /// accepts the coding. Clients treat bytes behind the first member or frame in different ways.
+    /// The body as received, with the name of its coding, if it was short, ended with the coded data, and the client accepts
+    /// the coding. Clients treat bytes after the first member or frame in different ways.
     pub(super) fn take_received(&mut self) -> Option<(HeaderValue, Bytes)> {
         let has_more = self.stages.iter().any(|it| it.has_more);
         let (coding, received) = self.received.take().filter(|_| !has_more)?;
         Some((coding, received.freeze()))
     }
 
-    /// Drops the undecoded body, so that it is not passed on.
+    /// Drops the undecoded body, so that it is not forwarded.
     pub(super) fn forget_received(&mut self) {
         self.received = None;
     }
@@ -438,7 +438,7 @@ impl CodecState {
                             *member = Decompress::new_gzip(GZIP_WINDOW_BITS);
                             *between = false;
                         }
-                        // Padding behind the last gzip member.
+                        // Padding after the last gzip member.
                         Some(_) => {
                             return Some(DecodeStep {
                                 ended: true,

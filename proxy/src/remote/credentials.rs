@@ -17,7 +17,7 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Returns true if another token may be accepted where this one is refused.
+    /// Returns true if another token may be accepted after this one was refused.
     pub(super) fn may_be_renewed(&self) -> bool {
         self.token.is_some()
     }
@@ -61,7 +61,7 @@ async fn with_token(
         let tokens = &member.core.tokens;
         let principal = request.on_behalf_of.as_deref();
         let token = tokens.authorization(&member.server, &member.spec.id, principal, refused);
-        // Boxed, so that the future of a request without a token stays small.
+        // The future is boxed, so that that of a request without a token stays small.
         own.token = Box::pin(token).await?;
         let token = own.token.clone();
         own.headers

@@ -28,14 +28,14 @@ use crate::timeout::fast_timeout;
 /// Maximum time for the response of a backend that closed its connection while the body was being written.
 const EARLY_ANSWER: Duration = Duration::from_millis(200);
 
-/// Minimum time for which a standing stream may say nothing, whatever `timeouts.idle` is: servers without keep-alive send
-/// something only when their tools change.
+/// Minimum time for which a standing stream may be silent, regardless of `timeouts.idle`: servers without keep-alive send data
+/// only when their tools change.
 const STANDING_SILENCE: Duration = Duration::from_secs(60 * 60);
 
-/// Maximum size of a body that is copied behind its head, in bytes, so that both are one TLS record.
+/// Maximum size of a body that is copied after its head, in bytes, so that both are one TLS record.
 const ONE_RECORD: usize = 16 * 1024;
-/// As `ONE_RECORD`, for plain connections. Head and body leave in one system call however long the body is, and
-/// passing the body as a slice of its own costs about as much as copying this number of bytes.
+/// As `ONE_RECORD`, for plain connections. Head and body are sent in one system call for any length of the body, and passing
+/// the body as a separate slice costs about as much as copying this number of bytes.
 const COPIED: usize = 2 * 1024;
 
 /// The outcome of a request, for health and metrics. Reported once.
@@ -53,8 +53,7 @@ pub(super) enum Outcome {
 struct BackendConnection {
     response: Response,
     address: Option<SocketAddr>,
-    /// True if the whole request was written. Otherwise the backend would read the next request as the rest of this
-    /// one.
+    /// True if the complete request was written. Otherwise the backend would read the next request as the rest of this one.
     whole: bool,
 }
 
@@ -79,15 +78,14 @@ pub(super) async fn send(
             return Err(failed(id, SendErrorKind::GivenUp, true, what));
         }
         let reused = open.reused;
-        // Nearly every write completes at once, and needs no timer.
+        // Nearly every write completes immediately, and needs no timer.
         let written = {
             let written = pin!(write(&mut open.stream, &head, behind));
             fast_timeout(timeouts.head, written).await
         };
         match written {
             Ok(Ok(())) => break (BackendConnection::of(open), None),
-            // The backend has closed a connection that was kept idle. It cannot have read a whole request, so
-            // another connection is used.
+            // The backend has closed an idle connection. It cannot have read a complete request, so another connection is used.
             Ok(Err(_)) if reused && short => {}
             Ok(Err(Unwritten::Head)) if reused => {}
             Ok(Err(Unwritten::Head)) => {
@@ -95,7 +93,7 @@ pub(super) async fn send(
                 return Err(failed(id, SendErrorKind::Closed, true, what));
             }
             Ok(Err(Unwritten::Body)) => {
-                // The backend may have answered without reading the whole body.
+                // The backend may have answered without reading the complete body.
                 let mut connection = BackendConnection::of(open);
                 let early = timeout(EARLY_ANSWER, connection.response.read_head()).await;
                 if let Ok(Ok(head)) = early {
@@ -161,7 +159,7 @@ pub(super) fn is_event_stream(headers: &http::HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("text/event-stream")
 }
 
-/// Path and query of a request: those of the request itself, or else those of the configuration.
+/// Path and query of a request: its own, or else those of the configuration.
 pub(super) fn target<'a>(member: &'a PoolMember, request: &'a BackendRequest) -> &'a str {
     let target = request.target.as_ref();
     target.unwrap_or(&member.spec.backend.target)
@@ -186,7 +184,7 @@ fn head(
     head.put_u8(b' ');
     head.put_slice(target.as_bytes());
     head.put_slice(b" HTTP/1.1\r\n");
-    // No name and no value can contain a line end.
+    // Names and values cannot contain a line end.
     let line = |name: &HeaderName, value: &[u8]| {
         head.put_slice(name.as_str().as_bytes());
         head.put_slice(b": ");
@@ -244,7 +242,7 @@ async fn connection(member: &PoolMember) -> Result<OpenedConnection, SendError> 
 }
 
 impl BackendConnection {
-    /// A connection to which the whole request has been written.
+    /// A connection to which the complete request has been written.
     fn of(open: OpenedConnection) -> Self {
         Self {
             response: Response::new(open.stream),
@@ -256,14 +254,14 @@ impl BackendConnection {
 
 /// How much of a failed request may have been sent.
 enum Unwritten {
-    /// Nothing: the kernel took no bytes, so the backend cannot have read a request.
+    /// Nothing was written: the kernel accepted no bytes, so the backend cannot have read a request.
     Head,
-    /// A part without the end, perhaps: the connection cannot carry another request.
+    /// Possibly a part without the end was written: the connection cannot be used for another request.
     Body,
 }
 
-/// Writes a request, head and body at once. Pingora's own client would send the head separately, which costs another
-/// system call at both ends.
+/// Writes a request, head and body in one call. Pingora's own client would send the head separately, which costs another system
+/// call at both ends.
 async fn write(stream: &mut Stream, head: &[u8], body: &[u8]) -> Result<(), Unwritten> {
     let parts = [IoSlice::new(head), IoSlice::new(body)];
     let taken = stream.write_vectored(&parts).await;
@@ -306,14 +304,14 @@ struct Body {
     connection: Option<BackendConnection>,
     member: Arc<PoolMember>,
     status: StatusCode,
-    /// True when the response's framing tells where its body ends.
+    /// True when the response's framing defines the end of its body.
     is_framed: bool,
     decoding: Decoding,
     /// The first bytes of the body, until it is known whether they are a byte order mark.
     beginning: Option<Bytes>,
-    /// Deadline of the whole body; `None` for a stream.
+    /// Deadline of the complete body; `None` for a stream.
     deadline: Option<Instant>,
-    /// As [`BackendRequest::standing`].
+    /// See [`BackendRequest::standing`].
     standing: bool,
     /// `None` after the outcome was reported.
     in_flight: Option<BackendInFlight>,
@@ -441,7 +439,7 @@ impl Body {
         }
     }
 
-    /// Gives the connection back for other requests, if the body is complete.
+    /// Returns the connection for other requests, if the body is complete.
     fn release_if_done(&mut self) {
         let Some(connection) = self.connection.take_if(|it| it.response.is_done()) else {
             return;

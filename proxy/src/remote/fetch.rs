@@ -1,8 +1,8 @@
 //! Requests of the gateway itself, to a URL that the operator has configured, or that a configured server has named.
 //! Connection, request and response have limits of time and size.
 //!
-//! Redirects are not followed: only the requested URL may answer. Names lead to public addresses only, unless
-//! the operator says otherwise, by the rules of remote servers ([`super::names`]).
+//! Redirects are not followed: only the requested URL may answer. Names may resolve only to public addresses, unless the
+//! operator allows others, by the rules of remote servers ([`super::names`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) struct Fetch<'a> {
     pub(crate) authorization: Option<&'a str>,
     /// Maximum size of the response's body, in bytes.
     pub(crate) bytes_max: usize,
-    /// Time limit for the whole exchange.
+    /// Time limit for the complete exchange.
     pub(crate) deadline: Duration,
 }
 
@@ -127,7 +127,7 @@ impl Fetcher {
     }
 }
 
-/// The whole request as text. URLs and credentials were checked to contain no character that would end a line.
+/// The complete request as text. URLs and credentials were checked to contain no character that would end a line.
 fn head(fetch: &Fetch<'_>) -> String {
     let method = if fetch.form.is_some() { "POST" } else { "GET" };
     let mut head = format!(

@@ -28,8 +28,7 @@ pub(crate) struct Headers {
     pass: Vec<HeaderName>,
     /// True when the gateway's id of the request is sent to the backend.
     forward_id: bool,
-    /// Names of headers whose values come with each request, such as personal credentials. A client's own value is
-    /// never sent.
+    /// Names of headers whose values differ by request, such as personal credentials. A client's own value is never sent.
     of_request: Vec<HeaderName>,
 }
 
@@ -37,8 +36,8 @@ pub(crate) struct Headers {
 pub(crate) type Own = [(HeaderName, HeaderValue)];
 
 impl Headers {
-    /// Prepares the rules of a checked configuration; entries that are still no valid headers are left out. The values
-    /// of `of_request` come with each request.
+    /// Prepares the rules of a checked configuration; entries that are no valid headers nevertheless are omitted. The values of
+    /// `of_request` are passed with each request.
     pub(crate) fn new(
         rules: &HeaderRules,
         credentials: Option<&Secret>,
@@ -68,7 +67,7 @@ impl Headers {
         }
     }
 
-    /// The `Host` that the configuration sets in place of the backend's own.
+    /// The `Host` that the configuration sets instead of the backend's own.
     pub(crate) fn host(&self) -> Option<&str> {
         let mut set = self.set.iter();
         let (_, host) = set.find(|(name, _)| *name == header::HOST)?;

@@ -100,7 +100,7 @@ pub(super) const OUTCOMES: [&str; 15] = [
 ];
 
 impl Series {
-    /// Shows if the backend is healthy; with `None` there is no such series.
+    /// Sets the series for the backend's health; `None` removes the series.
     pub(super) fn show_up(&self, healthy: Option<bool>) {
         let Some(metrics) = self.metrics.upgrade() else {
             return;

@@ -22,7 +22,7 @@ pub(crate) const REFRESH: Duration = Duration::from_secs(15);
 /// Maximum number of addresses of one name that are tried; further addresses are ignored.
 const ADDRESSES_MAX: usize = 16;
 
-/// A look-up of a name, in progress.
+/// Resolution of a name, in progress.
 pub(crate) type Lookup<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
 
 /// Resolves host names.
@@ -46,7 +46,7 @@ impl Names for SystemNames {
 /// The reason why a backend has no address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoAddress {
-    /// The name does not exist, or no name server could be asked.
+    /// The name does not exist, or no name server responded.
     NotFound(String),
     /// The name resolves to an address that is not public.
     NotPublic(String, SocketAddr),
@@ -59,9 +59,9 @@ pub(crate) struct Addresses {
     host: Host,
     allow_private: bool,
     names: Arc<dyn Names>,
-    /// Plain data.
+    /// The resolved addresses.
     known: Mutex<ResolvedAddresses>,
-    /// Semaphore with one permit, held during a look-up, so that only one request resolves the name.
+    /// Semaphore with one permit, held during a resolution, so that only one request resolves the name.
     looking: Semaphore,
     turn: AtomicUsize,
 }
@@ -91,8 +91,8 @@ impl Addresses {
         }
     }
 
-    /// The addresses to try, in the order to try them. Each is checked here, immediately before its use: nothing looks
-    /// the name up again in between.
+    /// The addresses to try, in this order. Each is checked here, immediately before its use, and the name is not resolved
+    /// again in between.
     pub(crate) async fn to_try(&self, limit: Duration) -> Result<Vec<SocketAddr>, NoAddress> {
         if let Host::Name(name, port) = &self.host
             && self.age().is_none()
@@ -136,8 +136,7 @@ impl Addresses {
         if let Host::Name(name, port) = &self.host
             && self.age().is_some_and(|age| age >= REFRESH)
         {
-            // A failure leaves the known addresses in use; the next request without a connection resolves the
-            // name again.
+            // After a failure the known addresses remain in use; the next request without a connection resolves the name again.
             let _ = tokio::time::timeout(limit, self.look_up(name, *port, true)).await;
         }
     }

@@ -1,5 +1,4 @@
-//! Access tokens for remote servers: fetched when one is needed, renewed before they expire, each by one task at a
-//! time.
+//! Access tokens for remote servers: fetched when needed, renewed before they expire, each by one task at a time.
 //!
 //! ```text
 //! request ─▶ RemoteTokens::authorization ─▶ TokenEntry: of a server ─┬─ fresh ───────────▶ used
@@ -7,13 +6,13 @@
 //!                                                                    └─ none, expired ────▶ one fetches, the others wait
 //! ```
 //!
-//! A token is old after four fifths of its lifetime. A token that the server refuses is fetched anew once. A failed fetch is
-//! an error for all callers that wait, and is not tried again within [`PAUSE`]. Tokens that the gateway gets in its own name
-//! ([`fetch`]) are in memory alone: they are fetched again after a start. Tokens that a person authorized ([`kept`]) belong
-//! to one server, or to one principal at one server.
+//! A token is old after four fifths of its lifetime. A token that the server refuses is fetched again once. A failed fetch is
+//! an error for all waiting callers, and is not retried within [`PAUSE`]. Tokens that the gateway gets in its own name
+//! ([`fetch`]) are in memory only, and are fetched again after a start. Tokens that a person authorized ([`kept`]) belong to
+//! one server, or to one principal at one server.
 //!
-//! A token goes only to the backends that it was fetched for, and its refresh token to the authorization server that it came
-//! from ([`binding`]): a configuration with another backend, issuer, client or scope starts anew.
+//! A token is sent only to the backends for which it was fetched, and its refresh token only to the authorization server that
+//! issued it ([`binding`]): a configuration with another backend, issuer, client or scope requires new ones.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -47,7 +46,7 @@ mod renewal;
 mod token_endpoint;
 mod words;
 
-/// Pause after a failed fetch, in which the authorization server is not asked again.
+/// Pause after a failed fetch, in which the authorization server gets no request.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Lifetime of a token whose endpoint states none.
 const UNSAID: Duration = Duration::from_secs(300);
@@ -60,18 +59,17 @@ const UNSENDABLE: &str = "the token has a character that no header can hold";
 /// The access tokens of all remote servers.
 pub(super) struct RemoteTokens {
     client: Weak<RemoteClient>,
-    /// The runtime of fetches, which go on after their callers have left.
+    /// The runtime of fetches, which continue after their callers were dropped.
     control: Handle,
     /// The store of the authorizations that persons gave; `None` if this process has none.
     authorizations: Option<Arc<AuthorizationStore>>,
     metrics: Arc<RemoteMetrics>,
     pub(super) client_auths: ClientAuths,
-    /// Plain data.
+    /// Token entries by server and principal.
     entries: Mutex<HashMap<TokenKey, Arc<TokenEntry>>>,
 }
 
-/// For each client of a server, the form in which it must send its secret, after an endpoint has refused the other
-/// form.
+/// For each client of a server, the form in which it must send its secret, after an endpoint has refused the other form.
 #[derive(Default)]
 pub(super) struct ClientAuths(Mutex<HashMap<(NamespaceName, String), ClientAuth>>);
 
@@ -104,13 +102,13 @@ struct TokenEntry {
     given: Option<AuthorizationId>,
     /// The hosts that the token may be sent to, each with true if it is encrypted.
     hosts: Vec<(Host, bool)>,
-    /// Plain data.
+    /// State of the token.
     state: Mutex<TokenState>,
     /// Semaphore with one permit, held during a fetch.
     flight: Semaphore,
 }
 
-/// The authorization that an access token comes from. Each new authorization has another value.
+/// The authorization from which an access token was derived. Each new authorization has another value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AuthorizationId {
     authorizer: Authorizer,
@@ -122,7 +120,7 @@ struct TokenState {
     token: Option<Token>,
     /// The token that the server refused.
     refused: Option<HeaderValue>,
-    /// The moment of the last failed attempt, and its reason in words for clients.
+    /// The moment of the last failed attempt, and its reason as text for clients.
     failed: Option<(Instant, String)>,
     /// The end of the authorization that was logged and counted last.
     ended: Option<End>,
@@ -184,7 +182,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// A bearer token that is valid for `lifetime` from now on; `None` if no header can hold it.
+    /// A bearer token that is valid for `lifetime` from now on; `None` if it cannot be the value of a header.
     fn new(bearer: &str, lifetime: Option<Duration>) -> Option<Self> {
         Self::aged(bearer, lifetime.unwrap_or(UNSAID), Duration::ZERO)
     }
@@ -195,7 +193,7 @@ impl Token {
         authorization.set_sensitive(true);
         let lifetime = lifetime.min(LIFETIME_MAX);
         let now = Instant::now();
-        // If the clock cannot count so far, the token is fetched anew.
+        // If the clock cannot represent the time, the token is fetched again.
         let after = |age_then: Duration| now.checked_add(age_then.saturating_sub(age));
         Some(Self {
             authorization,
@@ -271,7 +269,7 @@ impl RemoteTokens {
         token.map(Some).map_err(refuse)
     }
 
-    /// The authorization that the tokens for a server come from, if a person has to authorize the gateway.
+    /// The authorization from which the tokens for a server are derived, if a person must authorize the gateway.
     fn given(
         &self,
         server: &RemoteServer,
@@ -331,7 +329,7 @@ impl RemoteTokens {
             if renews && entry.flight.available_permits() > 0 {
                 let (tokens, entry, server) =
                     (Arc::clone(self), Arc::clone(entry), Arc::clone(server));
-                // At most one task per server, which lasts as long as a fetch may.
+                // At most one task per server, bounded by the time limit of a fetch.
                 self.control.spawn(async move {
                     let Ok(_flight) = entry.flight.try_acquire() else {
                         return;
@@ -453,7 +451,7 @@ impl TokenEntry {
         })
     }
 
-    /// The tokens that the entry holds or held: the current one, and the one that the server refused.
+    /// The current token of the entry, and the one that the server refused.
     fn tokens(&self) -> Vec<Secret> {
         let state = lock(&self.state);
         let current = state.token.as_ref().map(|it| &it.authorization);
@@ -481,7 +479,7 @@ impl TokenEntry {
         (*at >= began || began.saturating_duration_since(*at) < PAUSE).then(|| reason.clone())
     }
 
-    /// Drops the token that the server refused. A token that was fetched since then stays.
+    /// Drops the token that the server refused, but not a token that was fetched since then.
     fn forget(&self, refused: &HeaderValue) {
         let mut state = lock(&self.state);
         if state

@@ -29,7 +29,7 @@ use super::tls::Material;
 
 /// The state of a backend that survives changes of its server's configuration.
 pub(super) struct Core {
-    /// Plain data.
+    /// Health of the backend.
     pub(super) health: Mutex<Health>,
     pub(super) idle: Idle,
     pub(super) addresses: Addresses,
@@ -52,10 +52,9 @@ pub(super) struct PoolMember {
     pub(super) core: Arc<Core>,
     /// True when a reload took the backend out of the configuration.
     pub(super) removed: bool,
-    /// Path and query of a redirect that was followed, used in place of the configured ones; `None` without such a
-    /// redirect.
+    /// Path and query of a redirect that was followed, used instead of the configured ones; `None` without such a redirect.
     pub(super) moved: ArcSwapOption<String>,
-    /// True once the log has named the target of a redirect that was not followed.
+    /// True once the target of a redirect that was not followed was logged.
     pub(super) told_redirect: AtomicBool,
 }
 
@@ -146,9 +145,9 @@ impl Pool {
         })
     }
 
-    /// A backend to try while none is healthy; each one is tried once a second. So a server that has recovered is found
-    /// by the next request, and a server that is down delays few requests. The only backend is tried by each request
-    /// while its checks get no answer in time: a tool may keep it busy.
+    /// A backend to try while none is healthy; each one is tried once a second. So a server that has recovered is detected by
+    /// the next request, and a server that is down delays few requests. The only backend is tried by each request while its
+    /// checks time out, since a tool may keep it busy.
     fn trial(&self, avoid: &[BackendId], now: Instant) -> Option<&Arc<PoolMember>> {
         let mut left = self.ailing(avoid, now);
         left.find(|member| {
@@ -171,8 +170,7 @@ impl Backends for Pool {
             members: &self.members,
             now,
         };
-        // Backups are also used once all primaries have been tried for this request, even if these still count as
-        // healthy.
+        // Backups are also used once all primaries have been tried for this request, even if these still count as healthy.
         let backup = if self.is_left(false, avoid, now) {
             false
         } else if self.is_left(true, avoid, now) {
@@ -244,7 +242,7 @@ impl PoolMember {
         lock(&self.core.health).is_healthy(now)
     }
 
-    /// Shows in the metrics if the backend is healthy. A backend that takes nothing new is not shown: that it is down troubles no
+    /// Sets the metric for the backend's health. A backend that gets no new requests is not shown: its failure affects no
     /// client, and an alert would never end.
     pub(super) fn show_health(&self, now: Instant) {
         let is_shown = !self.removed && self.spec.weight > 0;
@@ -376,7 +374,7 @@ impl Backend for MemberBackend {
         // A token may have been revoked before its expiry: then the request is sent once more with another token.
         let refused = matches!(&sent, Ok(it) if it.status == StatusCode::UNAUTHORIZED);
         if refused && own.may_be_renewed() {
-            // Boxed, so that the future of usual requests stays small.
+            // The future is boxed, so that that of usual requests stays small.
             let again = Box::pin(send_again(member, &request, own)).await?;
             sent = again.unwrap_or(sent);
         }
@@ -394,8 +392,8 @@ impl Backend for MemberBackend {
     }
 }
 
-/// Sends a request with another token than the refused one; `None` if there is no other. The inner result is that of
-/// the second request.
+/// Sends a request with another token than the refused one; `None` if there is no other. The inner result is that of the second
+/// request.
 async fn send_again(
     member: &Arc<PoolMember>,
     request: &BackendRequest,
@@ -411,7 +409,7 @@ async fn send_again(
     Ok(Some(sent))
 }
 
-/// A request that counts as running at a backend, until its outcome is known or its caller has left.
+/// A request that counts as running at a backend, until its outcome is known or its caller has dropped it.
 pub(super) struct BackendInFlight(Option<Arc<PoolMember>>);
 
 impl BackendInFlight {

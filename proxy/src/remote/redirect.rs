@@ -16,8 +16,8 @@ use super::pool::{BackendInFlight, PoolMember};
 /// Maximum number of characters of a redirect's target in errors and the log.
 const TOLD_MAX: usize = 200;
 
-/// Sends a request, and once more if the backend answers with a redirect that is followed. If the target of an earlier
-/// redirect no longer exists, it is forgotten, and the configured path is requested. `in_flight` counts each request.
+/// Sends a request, and once more if the backend answers with a redirect that is followed. If the target of an earlier redirect
+/// no longer exists, it is dropped, and the configured path is requested. `in_flight` counts each request.
 pub(super) async fn send(
     member: &Arc<PoolMember>,
     request: &BackendRequest,
@@ -36,7 +36,7 @@ pub(super) async fn send(
     let is_gone = |status| moved.is_some() && status == StatusCode::NOT_FOUND;
     match sent {
         Ok(response) if response.status.is_redirection() || is_gone(response.status) => {
-            // Boxed, so that the future of usual requests stays small.
+            // The future is boxed, so that that of usual requests stays small.
             Box::pin(redirected(member, request, own, in_flight, moved, response)).await
         }
         sent => sent,
@@ -56,7 +56,7 @@ async fn redirected(
         let target = followed(member, remembered, &response);
         let leads_back = target.as_deref() == Some(configured);
         if leads_back || response.status == StatusCode::NOT_FOUND {
-            // A target that another request has found meanwhile stays.
+            // A target that another request has found meanwhile is kept.
             member.moved.compare_and_swap(&moved, None);
             drop(response);
             response = exchange::send(member, request, configured, own, in_flight()).await?;
@@ -103,7 +103,7 @@ fn location(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::LOCATION)?.to_str().ok()
 }
 
-/// Returns true if two targets have the same query, and their paths differ only in a slash at the end.
+/// Returns true if two targets have the same query, and their paths differ only in a trailing slash.
 fn differs_by_a_slash(one: &str, other: &str) -> bool {
     let parts = |target: &str| {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));

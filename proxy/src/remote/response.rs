@@ -1,13 +1,13 @@
-//! Reads a response of HTTP/1.1: its head, and its body piece by piece.
+//! Reads a response of HTTP/1.1: its head, and its body chunk by chunk.
 //!
 //! ```text
 //!   read_head ──▶ status, headers, Framing ──▶ next ──▶ piece, piece, … None ──▶ into_idle: the connection again
 //! ```
 //!
-//! Pingora's own reader sets 64 KiB aside for each body, and builds each head twice. This reader has a buffer of a few
-//! KiB, which grows while a body is long, and hands out slices of the buffer (RFC 9112 §4, §6, §7).
+//! Pingora's own reader allocates 64 KiB for each body, and builds each head twice. This reader has a buffer of a few KiB,
+//! which grows for long bodies, and returns slices of the buffer (RFC 9112 §4, §6, §7).
 //!
-//! Every future here may be dropped while it waits and created again: no bytes that were read are lost.
+//! Every future here may be dropped while it waits and created again without losing bytes that were read.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -58,7 +58,7 @@ enum Framing {
     Chunks(Chunk),
     /// The body ends with the connection.
     Close,
-    /// The body has been read to its end, or there is none.
+    /// The body has been read completely, or there is none.
     Done,
 }
 
@@ -69,9 +69,9 @@ enum Chunk {
     Size,
     /// The bytes of the chunk that are still to be read.
     Data(u64),
-    /// The line end behind the chunk.
+    /// The line end after the chunk.
     End,
-    /// A line behind the last chunk, with the number of bytes of such lines so far.
+    /// A line after the last chunk, with the number of bytes of such lines so far.
     Trailer(usize),
 }
 
@@ -151,14 +151,14 @@ impl Response {
 
     /// Returns the connection, if another request can be written to it, and the time for which the backend keeps it.
     pub(crate) fn into_idle(self) -> Option<(Stream, Option<Duration>)> {
-        // Bytes behind the end of the body belong to no request.
+        // Bytes after the end of the body belong to no request.
         let again = self.persistent && self.is_done() && self.buffer.is_empty();
         again.then_some((self.stream, self.patience))
     }
 
     async fn read(&mut self) -> Result<usize, ReadError> {
         if self.buffer.is_empty() && !self.much {
-            // Most responses arrive as a whole, and some only after a long time.
+            // Most responses arrive in one read, and some only after a long time.
             let read = scratch::read(&mut self.stream, &mut self.buffer).await;
             let read = read.map_err(|_| ReadError::Closed)?;
             self.much = read >= scratch::MUCH;

@@ -69,7 +69,7 @@ fn own(cert: &[u8], key: &[u8]) -> Result<Arc<CertKey>, Wrong> {
     Ok(Arc::new(CertKey::new(chain, private.secret_der().to_vec())))
 }
 
-/// The certificates of a PEM file. Checked to be readable here, since Pingora does not check that.
+/// The certificates of a PEM file. Their readability is checked here, since Pingora does not check it.
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| format!("is not PEM: {error}"))?;

@@ -15,7 +15,7 @@ use super::health::HealthEvent;
 use super::lock;
 use super::pool::{Pool, PoolMember};
 
-/// Interval at which due work is looked for.
+/// Interval at which due work is checked.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Maximum number of concurrent checks of one pool.

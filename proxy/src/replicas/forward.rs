@@ -49,7 +49,7 @@ pub(super) enum Failure {
     /// No part of the request can have reached the replica.
     #[error("{0}")]
     Unsent(String),
-    /// The replica had closed a reused connection: it cannot have read a whole request.
+    /// The replica had closed a reused connection: it cannot have read a complete request.
     #[error("the replica has closed the connection")]
     Stale,
     /// The request may have been carried out.
@@ -81,7 +81,7 @@ struct PeerAddress {
     backend: Backend,
     addresses: Addresses,
     idle: Idle,
-    /// Time at which the last response head came from this address.
+    /// Time at which the last response head arrived from this address.
     answered: Mutex<Option<Instant>>,
 }
 
@@ -91,7 +91,7 @@ impl PeerAddress {
         *answered = Some(Instant::now());
     }
 
-    /// Returns true if an answer came within the interval of health requests.
+    /// Returns true if a response arrived within the interval of health requests.
     fn has_just_answered(&self) -> bool {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.is_some_and(|answered| answered.elapsed() < silence::EVERY)
@@ -115,7 +115,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends a request, and waits for the head of its response while the replica is up and answers. During a call, `question`
+    /// Sends a request, and waits for the head of its response while the replica is up and responds. During a call, `question`
     /// creates the health requests that check this.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ impl Forwarder {
         let head = head(&question().map_err(Failure::Unsent)?, 0);
         let mut stream = self.open(peer, other).await?;
         let answer = async {
-            // The read after a failed write reports the failure, and first returns an answer if there is one.
+            // The read after a failed write reports the failure, and first returns a response if there is one.
             let _ = stream.write_all(&head).await;
             let _ = stream.flush().await;
             let mut response = Response::new(stream);
@@ -394,8 +394,8 @@ fn backend(address: &str, encrypts: bool) -> Result<Backend, String> {
     }
 }
 
-/// Builds the request head from the client's, without the headers of its connection. `Origin` is left out: this replica has
-/// checked it, and adds the response headers for it where the response leaves for the client.
+/// Builds the request head from the client's, without the headers of its connection. `Origin` is omitted: this replica has
+/// checked it, and adds the response headers for it when it sends the response to the client.
 fn head(forwarded: &Forwarded, length: usize) -> Bytes {
     let mut head = BytesMut::with_capacity(2048);
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| head.put_slice(part));
@@ -420,7 +420,7 @@ fn goes_on(name: &HeaderName) -> bool {
     !is_hop_by_hop(name.as_str()) && !stays.contains(name)
 }
 
-/// The events that end a response while it is passed on: the other replica is gone, or this replica drains.
+/// The events that end a response while it is forwarded: the other replica is gone, or this replica drains.
 struct Watch {
     replica: ReplicaId,
     replicas: Arc<Replicas>,
@@ -459,8 +459,8 @@ fn is_stream(headers: &HeaderMap) -> bool {
     value.is_some_and(|value| value.starts_with(b"text/event-stream"))
 }
 
-/// Passes the body on piece by piece. A long stream ends when this replica drains; any body breaks off when the other
-/// replica is gone.
+/// Forwards the body chunk by chunk. A long stream ends when this replica drains; any body is aborted when the other replica is
+/// gone.
 fn pieces(response: Response, peer: Arc<PeerAddress>, watch: Watch, streams: bool) -> BodyStream {
     let begin = Some((response, peer, watch));
     Box::pin(stream::unfold(begin, move |state| async move {

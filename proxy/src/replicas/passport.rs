@@ -1,4 +1,4 @@
-//! Passport of a forwarded request: states the client and the listener that it asked, sealed by the session key.
+//! Passport of a forwarded request: states the client and the listener that received the request, sealed by the session key.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use tooldock_upstream::seal::SessionKey;
 use super::Met;
 use crate::tls::ShownCertificate;
 
-/// Header that carries the passport.
+/// Header that contains the passport.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("tooldock-passport");
 
 /// Maximum number of times that a request is forwarded: to a replica that no longer has its session, and to the one that has.
@@ -38,7 +38,7 @@ pub(crate) struct Passport {
     nonce: u64,
     method: String,
     target: String,
-    /// Name of the listener that the client asked.
+    /// Name of the listener that received the client's request.
     pub(super) listener: Box<str>,
     peer: IpAddr,
     names_no_client: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Passport {
 
 /// A request that another replica has forwarded.
 pub(crate) struct Arrival {
-    /// Name of the listener that the client asked.
+    /// Name of the listener that received the client's request.
     pub(crate) listener: Box<str>,
     /// Peer of the connection at that listener.
     pub(crate) peer: Peer,
@@ -81,8 +81,8 @@ impl Passport {
         }
     }
 
-    /// Creates the passport of a health request. It names a listener and a peer for replicas of earlier versions, which
-    /// admit a health request like a client's.
+    /// Creates the passport of a health request. It names a listener and a peer for replicas of earlier versions, which admit a
+    /// health request like a client's.
     pub(super) fn of_health(replicas: &Replicas) -> Self {
         let listener = replicas.listeners().first();
         Self {
@@ -188,7 +188,7 @@ impl From<Passport> for Arrival {
     }
 }
 
-/// Numbers of used passports, so that each is valid once. Only sealed passports are noted, so the other replicas bound their
+/// Numbers of used passports, so that each is valid once. Only sealed passports are recorded, so the other replicas bound their
 /// number.
 #[derive(Default)]
 pub(super) struct UsedPassports(Mutex<Generations>);

@@ -11,7 +11,7 @@ const EVERY: Duration = Duration::from_secs(10);
 /// Time limit of a lookup.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// Looks the name up once.
+/// Resolves the name once.
 pub(crate) async fn look_up(name: &str, port: u16, replicas: &Replicas) {
     let found = timeout(LOOK_UP, tokio::net::lookup_host((name, port))).await;
     let failure = match found {
@@ -34,7 +34,7 @@ pub(crate) async fn look_up(name: &str, port: u16, replicas: &Replicas) {
     );
 }
 
-/// Looks the name up at regular intervals.
+/// Resolves the name at regular intervals.
 pub(crate) async fn follow(name: String, port: u16, replicas: Arc<Replicas>) {
     loop {
         tokio::time::sleep(EVERY).await;

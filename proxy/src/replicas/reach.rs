@@ -1,9 +1,9 @@
-//! Regular checks that the other replicas answer at their `replicas.address`.
+//! Regular checks that the other replicas respond at their `replicas.address`.
 //!
-//! Heartbeats go through the store, so they do not show that a network, a firewall or a certificate keeps two replicas
-//! apart. A replica that leaves two checks in a row unanswered is noted in
+//! Heartbeats are sent through the store, so they do not show that a network, a firewall or a certificate separates two
+//! replicas. A replica that does not respond to two consecutive checks is recorded in
 //! [`Replicas`](tooldock_upstream::replicas::Replicas). A replica whose heartbeats have stopped is checked, too: while it
-//! answers, it is cut off from the store and has not ended.
+//! responds, it is disconnected from the store and has not ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;

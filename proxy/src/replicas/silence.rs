@@ -1,6 +1,6 @@
-//! Detection of a replica that is silent while it has a request: health requests are sent to it while the answer is
-//! awaited. Heartbeats alone prove little: they come from the control runtime, and the threads that answer requests may
-//! hang all the same. A call has no time limit of its own here, since its tool may take any time.
+//! Detection of a replica that is silent while it has a request: health requests are sent to it until the response arrives.
+//! Heartbeats alone prove little: they come from the control runtime, and the threads that answer requests may hang
+//! nevertheless. A call has no separate time limit here, since its tool may take any time.
 
 use std::time::Duration;
 

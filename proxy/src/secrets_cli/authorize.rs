@@ -1,7 +1,7 @@
-//! `tooldock secrets authorize`: a person lets the gateway use a remote server in their name, in a browser.
+//! `tooldock secrets authorize`: a person authorizes the gateway, in a browser, to use a remote server in their name.
 //!
-//! The browser is redirected to a port of this machine, or the person pastes the last URL here. The authorization is
-//! kept in the store of authorizations, where a running gateway finds it within a second. No token is printed.
+//! The browser is redirected to a port of this machine, or the person pastes the last URL. The authorization is stored in the
+//! store of authorizations, where a running gateway finds it within a second. No token is printed.
 
 mod visitors;
 
@@ -180,8 +180,8 @@ async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, C
     }
 }
 
-/// Waits for the redirect: by a browser that connects to this machine, or by a pasted URL. Other connections, even slow
-/// or silent ones, delay neither.
+/// Waits for the redirect: by a browser that connects to this machine, or by a pasted URL. Other connections, including slow or
+/// silent ones, delay neither.
 async fn answer(
     asking: &Asking,
     listener: &TcpListener,

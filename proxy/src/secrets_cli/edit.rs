@@ -1,8 +1,7 @@
 //! `tooldock secrets edit`: shows all values in an editor, and stores the values that are saved there.
 //!
-//! The store is locked meanwhile: other writers are told that an edit is under way. The text is written to a file that
-//! only this user can read, and the file is wiped when the editor ends, when a signal ends this process, and on every
-//! error.
+//! The store is locked meanwhile: other writers get an error that an edit is in progress. The text is written to a file that
+//! only this user can read, and the file is wiped when the editor ends, when a signal ends this process, and on every error.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -112,7 +111,7 @@ impl Signals {
             .filter(|it| !it.trim().is_empty());
         let editor = editor.as_deref().unwrap_or(EDITOR);
         let mut command = Command::new("/bin/sh");
-        // By the shell, since EDITOR may be a command with options, like `code --wait`.
+        // Run by the shell, since EDITOR may be a command with options, like `code --wait`.
         command
             .args(["-c", &format!("exec {editor} \"$1\""), "editor"])
             .arg(file);
@@ -139,7 +138,7 @@ impl Signals {
     }
 }
 
-/// Ends the editor, which would otherwise go on with a file that was removed.
+/// Ends the editor, which would otherwise continue with a removed file.
 fn end(child: &mut Child) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid {

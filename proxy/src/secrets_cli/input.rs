@@ -23,8 +23,7 @@ pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
     let unreadable =
         |error: io::Error| CommandFailure::Other(format!("the value cannot be read: {error}"));
     if is_terminal() {
-        // Echo is turned off before the prompt appears: the first characters of a fast typist would be visible
-        // otherwise.
+        // Echo is turned off before the prompt appears, since the first characters of a fast typist would otherwise be visible.
         let quiet = Quiet::new().map_err(unreadable)?;
         let typed = rpassword::prompt_password(prompt);
         drop(quiet);
@@ -58,7 +57,7 @@ struct Quiet {
 
 impl Quiet {
     fn new() -> io::Result<Self> {
-        // With a handler, Ctrl-C ends the prompt with an error, and not the process with the echo still off.
+        // With a handler, Ctrl-C ends the prompt with an error, and not the process while the echo is off.
         signal_hook::flag::register(SIGINT, Arc::default())?;
         let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
         let before = tcgetattr(&terminal)?;

@@ -1,8 +1,7 @@
-//! Client of a core in another process, for a manager in a process of its own and for commands: one connection and one
-//! request at a time, with the bearer token and the manager's token. Over TCP, with or without TLS, or over a Unix
-//! socket.
+//! Client of a core in another process, for a manager in a separate process and for commands: one connection and one request at
+//! a time, with the bearer token and the manager's token. Over TCP, with or without TLS, or over a Unix socket.
 //!
-//! A request is never sent twice. The management tools read the answer.
+//! A request is never sent twice. The management tools parse the response.
 
 use std::io;
 use std::sync::Arc;
@@ -52,7 +51,7 @@ impl From<CoreUrl> for CoreAddress {
 /// Client of the core.
 pub(crate) struct CoreOverHttp {
     at: CoreAddress,
-    /// The source of the address, in words for errors.
+    /// The source of the address, as text for errors.
     named: &'static str,
     bearer: Option<Secret>,
     manager: Secret,
@@ -130,8 +129,7 @@ impl CoreOverHttp {
         stream.flush().await?;
         let mut answer = Vec::new();
         match stream.take(ANSWER_MAX).read_to_end(&mut answer).await {
-            // A TLS connection that ended without `close_notify`. The length in the answer tells whether it
-            // is complete.
+            // A TLS connection that ended without `close_notify`. The length in the response shows whether it is complete.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             read => drop(read?),
         }
@@ -176,7 +174,7 @@ impl CoreLink for CoreOverHttp {
             | CoreRequest::Output { .. } => timeout(QUICK, exchange)
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
-            // The tool that sends this request has a time limit of its own.
+            // The tool that sends this request has its own time limit.
             CoreRequest::Reload | CoreRequest::Call { .. } => exchange.await,
         };
         let answer = answer.map_err(|error| unreachable(error.to_string()))?;

@@ -86,9 +86,8 @@ fn store(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Stri
     Ok(roots)
 }
 
-/// Accepts certificates that the file's certificates have signed, and the file's certificates themselves. An ordinary
-/// self-signed certificate declares itself an authority's, and rules for web certificates refuse such a certificate
-/// from a server.
+/// Accepts certificates that the file's certificates have signed, and the file's certificates themselves. A usual self-signed
+/// certificate declares itself an authority's, and the rules for web certificates refuse such a certificate from a server.
 #[derive(Debug)]
 struct NamedCertificates {
     rules: Arc<WebPkiServerVerifier>,
@@ -154,8 +153,7 @@ impl ServerCertVerifier for NamedCertificates {
     }
 }
 
-/// Returns true if a server's certificate was refused because it is that of an authority. The error's own type is not
-/// exported.
+/// Returns true if a server's certificate was refused because it is that of an authority. The error's own type is not exported.
 fn is_of_an_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(refused)) = error else {
         return false;

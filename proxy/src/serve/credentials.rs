@@ -12,7 +12,7 @@ use tooldock_workers::explain::{Credential, KnownPrincipal, Principals};
 
 use crate::rules::Rules;
 
-/// The rules and keys in which credentials are looked up.
+/// The rules and keys for looking up credentials.
 pub(super) struct CredentialLookup {
     pub(super) rules: Arc<ArcSwap<Rules>>,
     pub(super) keys: KeyTables,
@@ -20,7 +20,7 @@ pub(super) struct CredentialLookup {
 
 impl Credentials for CredentialLookup {
     fn find(&self, who: &str) -> Result<Credential, String> {
-        // A key is a secret: the error repeats no part of a key that was given in place of its id.
+        // A key is a secret: the error repeats no part of a key that was passed in place of its id.
         if keys::looks_like_key(who.as_bytes()) {
             return Err(
                 "That is an API key. Name it by its id, the 12 letters and digits after its prefix."

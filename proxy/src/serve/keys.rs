@@ -32,7 +32,7 @@ pub(super) fn change_socket(file: &Path) -> Option<ChangeSocket> {
     ChangeSocket::bind(file).map_err(told).ok()
 }
 
-/// Warns once of each list of scopes that opens no tool to its keys, if all tools are known.
+/// Warns once about each list of scopes that opens no tool to its keys, if all tools are known.
 async fn warn_of_idle_scopes(keys: Arc<KeyStore>, mut published: watch::Receiver<Arc<Snapshot>>) {
     let mut changes = keys.changes();
     let mut told = BTreeSet::new();
@@ -61,8 +61,8 @@ async fn warn_of_idle_scopes(keys: Arc<KeyStore>, mut published: watch::Receiver
     }
 }
 
-/// The scopes of active keys to which no tool is open, each with one of the keys. Empty if external servers might offer the
-/// tools: their tools are not known here.
+/// The scopes of active keys that open no tool, each with one of the keys. Empty if external servers might offer matching
+/// tools, which are not known here.
 fn idle_scopes(table: &KeyTable, snapshot: &Snapshot) -> Vec<(String, String)> {
     let is_known = |kind: &UpstreamKind| {
         matches!(

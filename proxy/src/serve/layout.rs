@@ -14,9 +14,9 @@ impl Layout {
         threads: 1,
     };
 
-    /// Without work stealing, Pingora runs a service per thread, each of which accepts connections and keeps them. A
-    /// single service would have Pingora accept a connection in one runtime and serve it in another, chosen at random;
-    /// later bytes of the client then arrive in the first, which has to wake the second with a write.
+    /// Without work stealing, Pingora runs a service per thread, each of which accepts connections and serves them. With a
+    /// single service Pingora would accept a connection in one runtime and serve it in another, chosen at random; later bytes
+    /// of the client then arrive in the first, which has to wake the second with a write.
     pub(super) fn new(threads: usize, work_stealing: bool) -> Self {
         if work_stealing {
             Self {

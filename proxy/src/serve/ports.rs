@@ -28,7 +28,7 @@ pub(super) struct Reload {
 impl ReloadControl for Reload {
     async fn reload(&self) -> Result<Arc<ReloadReport>, String> {
         if let Some(pages) = self.pages.clone() {
-            // The reload goes on in any case; an unreadable directory is reported in the log.
+            // The reload continues in any case; an unreadable directory is reported in the log.
             let _ = tokio::task::spawn_blocking(move || pages.refresh()).await;
         }
         let reloaded = self.reloader.reload().await;
@@ -39,8 +39,8 @@ impl ReloadControl for Reload {
     }
 }
 
-/// Sends the heartbeats of this replica, reloads when another replica has been reloaded, and passes announcements of
-/// functions at other replicas on to the clients here. Runs until its future is dropped.
+/// Sends the heartbeats of this replica, reloads when another replica has been reloaded, and forwards announcements of
+/// functions at other replicas to the local clients. Runs until its future is dropped.
 pub(super) async fn follow_replicas(
     replicas: Arc<Replicas>,
     reloader: Arc<Reloader>,

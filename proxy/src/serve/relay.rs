@@ -31,8 +31,8 @@ pub(super) fn bind(
     }
 }
 
-/// Serves the relay to holders of API keys, once the gate is open. A frame may be as large as the body of a request,
-/// and all frames together may hold as much memory as all bodies do, in addition to those.
+/// Serves the relay to holders of API keys, once the gate is open. A frame may be as large as the body of a request, and all
+/// frames together may use as much memory as all bodies do, in addition to those.
 ///
 /// # Errors
 ///

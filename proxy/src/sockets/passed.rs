@@ -1,7 +1,7 @@
 //! Sockets that were bound before this process started: by a service manager (`LISTEN_FDS`, as systemd's socket activation does),
 //! or by the gateway that this one succeeds (`serve --upgrade`).
 //!
-//! The process that bound the sockets keeps them open meanwhile: clients that connect wait, and none is refused.
+//! The process that bound the sockets keeps them open meanwhile: connecting clients wait, and none is refused.
 
 use std::time::{Duration, Instant};
 use std::{io, thread};

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::connection::{Socket, Wire};
 use crate::respond::ClientGone;
 
-/// A connection taken out of Pingora, or an HTTP/2 stream of one, which carries a long stream.
+/// A connection taken out of Pingora, or an HTTP/2 stream of one, for a long stream.
 pub(super) enum DetachedConnection {
     /// HTTP/1 without TLS: the bare socket.
     Socket(Socket),
@@ -32,7 +32,7 @@ pub(super) enum DetachedConnection {
 ///
 /// # Errors
 ///
-/// When the client has left, or has sent more than its request: no bytes may follow it on this connection.
+/// When the client has disconnected, or has sent more than its request: no bytes may follow it on this connection.
 pub(super) async fn detach(
     slot: &mut Box<ServerSession>,
 ) -> Result<DetachedConnection, ClientGone> {
@@ -55,7 +55,7 @@ fn nothing() -> Box<ServerSession> {
     Box::new(ServerSession::new_http1(Box::new(Cursor::new(Vec::new()))))
 }
 
-/// The connection of a session whose request has been read to its end, if no bytes came after it.
+/// The connection of a session whose request has been read completely, if no bytes came after it.
 async fn idle(mut session: HttpSession) -> Result<Stream, ClientGone> {
     // Bytes that arrived together with the request are in the session, which hands them out only for a connection that
     // is kept.

@@ -1,4 +1,4 @@
-//! Writes a long stream to a session of Pingora's: HTTP/2, whose connection carries other streams, too.
+//! Writes a long stream to a session of Pingora: HTTP/2, whose connection transports other streams, too.
 
 use std::pin::pin;
 

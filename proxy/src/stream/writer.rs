@@ -1,7 +1,7 @@
 //! Writes a long stream to a connection of its own: HTTP/1, with or without TLS.
 //!
-//! Tens of thousands of streams idle at once, so the memory of each is counted in bytes: no buffer, no timer while nothing is
-//! written, one vectored write per event. Events come framed as SSE; only HTTP's own framing is added here.
+//! Tens of thousands of streams may be idle, so the memory of each is counted in bytes: no buffer, no timer while nothing is
+//! written, one vectored write per event. Events are already framed as SSE; only HTTP's own framing is added here.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice, Write};
@@ -37,7 +37,7 @@ pub(super) enum Framing {
 }
 
 impl From<io::Error> for Ending {
-    /// Every error of a write means that the client is gone.
+    /// Every error of a write means that the client has disconnected.
     fn from(_: io::Error) -> Self {
         Self::ClientLeft
     }
@@ -45,7 +45,7 @@ impl From<io::Error> for Ending {
 
 /// Writes events until the service or the client ends the stream.
 ///
-/// Two events wake it: an event, or the end of events; and incoming bytes, which mean that the client is done.
+/// Two events wake it: an event, or the end of events; and incoming bytes, which mean that the client has ended the stream.
 pub(super) async fn run<C, E>(
     connection: &mut C,
     events: &mut E,

@@ -65,8 +65,8 @@ pub(super) fn verifier(
     Ok((roots, verifier))
 }
 
-/// The names in a certificate that the handshake has verified, and its expiry in seconds since 1970. Unreadable names
-/// are left out; the expiry of an unreadable certificate is 0.
+/// The names in a certificate that the handshake has verified, and its expiry in seconds since 1970. Unreadable names are
+/// omitted; the expiry of an unreadable certificate is 0.
 pub(super) fn certificate(der: &[u8]) -> (ClientCertificate, i64) {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else {
         return (ClientCertificate::default(), 0);

@@ -140,7 +140,7 @@ impl CertificateFacts {
 
 fn name(name: &GeneralName<'_>) -> Option<Name> {
     match name {
-        // Names come from outside and may appear in a log line.
+        // Names are external input and may appear in a log line.
         GeneralName::DNSName(name) if !name.contains(char::is_control) => {
             Some(Name::Dns(name.to_ascii_lowercase()))
         }

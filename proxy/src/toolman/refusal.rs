@@ -1,5 +1,5 @@
-//! Reports an unusable configuration to the client in its own protocol: its first request is answered with the reason.
-//! A client that only saw the process end could not tell its user why.
+//! Reports an unusable configuration to the client in its own protocol: its first request is answered with the reason. A client
+//! that only saw the process end could not show its user the reason.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read as _, Write};
 use std::sync::mpsc;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum size of the request that is read, in bytes.
 const REQUEST_MAX: u64 = 1024 * 1024;
-/// The code of JSON-RPC for a server's own fault.
+/// The JSON-RPC code for an internal error of a server.
 const INTERNAL_ERROR: i32 = -32603;
 
 /// Answers the first request on standard input with an error that contains `reason`. Does nothing on a terminal.
@@ -45,7 +45,7 @@ fn request_id(line: &str) -> Option<Value> {
     message.get("method").map(|_| id.clone())
 }
 
-/// The error answer, with the data that all of the aggregate's own errors have.
+/// The error response, with the data that all of the aggregate's own errors have.
 fn answer(id: &Value, reason: &str) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": {
         "code": INTERNAL_ERROR,

@@ -33,7 +33,7 @@ const BACKLOG: i32 = 4;
 pub(super) struct ChannelListener(OwnedFd);
 
 impl ChannelListener {
-    /// Binds a socket that only this user can connect to. A left-over file of an earlier gateway is replaced: the lock of the
+    /// Binds a socket to which only this user can connect. A left-over file of an earlier gateway is replaced: the lock of the
     /// data directory ensures that only one gateway binds it.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Errors of the operating system: there is no file, or no process listens there.
+    /// Errors of the operating system: the file does not exist, or no process listens there.
     pub(super) fn connect(path: &Path) -> io::Result<Self> {
         let (_folder, address) = addressed(path)?;
         let socket = new_socket()?;
@@ -104,7 +104,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Errors of the operating system; the other end is closed.
+    /// Errors of the operating system; the other end was closed.
     pub(super) fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -121,11 +121,11 @@ impl Channel {
         Ok(())
     }
 
-    /// Waits for a packet, and takes the descriptor that came with it.
+    /// Waits for a packet, and returns the descriptor that came with it.
     ///
     /// # Errors
     ///
-    /// Errors of the operating system; the other end is closed.
+    /// Errors of the operating system; the other end was closed.
     pub(super) fn receive(&self) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
         let mut bytes = vec![0; PACKET_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -153,7 +153,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// As for [`Channel::receive`]; no packet came in time.
+    /// As for [`Channel::receive`]; no packet arrived in time.
     pub(super) fn receive_within(&self, limit: Duration) -> io::Result<Vec<u8>> {
         set_socket_timeout(&self.0, Timeout::Recv, Some(limit))?;
         Ok(self.receive()?.0)

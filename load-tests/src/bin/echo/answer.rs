@@ -1,5 +1,4 @@
-//! The answer to one message. Only the members that the answer needs are looked up; the rest of the message is not
-//! checked.
+//! The response to one message. Only the members that the response needs are looked up; the rest of the message is not checked.
 
 use crate::json::{Members, member};
 

@@ -1,4 +1,4 @@
-//! The echo server over HTTP/1.1: a small application as it stands behind a reverse proxy.
+//! The echo server over HTTP/1.1: a small application like those behind a reverse proxy.
 //!
 //! `POST` needs a `Content-Length`; its path is ignored; connections are kept. One thread serves all connections, and
 //! an answer is sent in one write. `initialize` gets a session id that no request needs. A call of `echo_stream` is
@@ -65,7 +65,7 @@ async fn converse(era: Era, mut connection: impl AsyncRead + AsyncWrite + Unpin)
         if request.stream {
             let begun = format!("{EVENTS}8\r\n: open\n\n\r\n");
             connection.write_all(begun.as_bytes()).await?;
-            // The stream ends when the client leaves; bytes that it sends are ignored.
+            // The stream ends when the client disconnects; bytes that it sends are ignored.
             while connection.read(&mut [0; 64]).await? > 0 {}
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Finds members of a JSON object without decoding it: values stay as they are spelled, and the rest is not checked.
+//! Finds members of a JSON object without decoding it: values keep their spelling, and the rest is not checked.
 
 /// The value of a member, as it is spelled.
 pub(crate) fn member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
@@ -68,8 +68,8 @@ fn value_length(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The length of a string with both quotes. Most of a long message is one string, so it is searched for its end instead
-/// of read byte by byte.
+/// The length of a string with both quotes. A long message consists mostly of one string, so its end is searched instead of
+/// reading byte by byte.
 fn string_length(bytes: &[u8]) -> Option<usize> {
     let mut at = 1;
     loop {

@@ -8,7 +8,7 @@ use crate::answer::{Era, answer};
 /// Buffer size of a read, in bytes: the usual capacity of a pipe.
 const READ: usize = 64 * 1024;
 
-/// Answers messages until the input ends, with one write for all messages that came with one read.
+/// Answers messages until the input ends, with one write for all messages of one read.
 pub(crate) fn serve(era: Era, input: impl Read, mut output: impl Write) -> io::Result<()> {
     let mut input = BufReader::with_capacity(READ, input);
     let mut line = Vec::new();

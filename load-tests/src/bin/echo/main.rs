@@ -1,4 +1,4 @@
-//! `tooldock-load-echo`: an MCP server that costs next to nothing, so that the programs in front of it can be measured.
+//! `tooldock-load-echo`: an MCP server with minimal cost, so that the programs in front of it can be measured.
 //!
 //! Its only tool, `echo`, returns its text. It supports the protocol versions that begin with `initialize`, and with
 //! `--era dual` 2026-07-28 as well: over standard input and output, one message per line, or with `--http ADDRESS` over

@@ -12,7 +12,7 @@ pub(super) const AFTER: &str = "none, after";
 
 /// Series with a row for each number of streams.
 pub(super) const STREAMS: &str = "streams";
-/// Series of calls beside the streams.
+/// Series of calls during the streams.
 pub(super) const CALLS: &str = "calls";
 
 pub(super) fn behind_nginx() -> String {
@@ -51,7 +51,7 @@ pub(super) fn tell(section: &mut Section, most: usize) {
     }
 }
 
-/// Ratio of the p99 of calls beside streams to that without streams.
+/// Ratio of the p99 of calls during streams to that without streams.
 fn slower(calls: &Series, beside: &Row) -> Option<f64> {
     let without = [BEFORE, AFTER]
         .into_iter()

@@ -134,8 +134,8 @@ impl Work {
 }
 
 impl Working {
-    /// Repeats the work for the time `lasts`, and until the current piece is done, on a thread of its own: the thread
-    /// that sends the calls must neither write code of hundreds of functions nor parse the analysis of a repository.
+    /// Repeats the work for the time `lasts`, and until the current piece is done, on a separate thread: the thread that sends
+    /// the calls must neither write code of hundreds of functions nor parse the analysis of a repository.
     ///
     /// # Errors
     ///
@@ -143,8 +143,7 @@ impl Working {
     pub(super) async fn keep_on(mut self, lasts: Duration) -> anyhow::Result<(Self, Vec<Piece>)> {
         let (tell, done) = oneshot::channel();
         let work = move || {
-            // Programs that manage a gateway usually run on other machines, and take no core away from its
-            // calls.
+            // Programs that manage a gateway usually run on other machines, and take no core away from its calls.
             let _ = nice(LOWEST);
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let pieces = runtime.block_on(async {

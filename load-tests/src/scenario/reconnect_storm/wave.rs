@@ -1,5 +1,5 @@
-//! One wave: the streams are lost, all clients return, and the events that each has received are compared with the
-//! published ones.
+//! One wave: the streams are lost, all clients reconnect, and the events that each has received are compared with the published
+//! ones.
 
 use std::time::{Duration, Instant};
 

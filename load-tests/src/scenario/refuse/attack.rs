@@ -1,6 +1,6 @@
-//! A load at full speed beside another load, on a thread of its own.
+//! A load at full speed, concurrent to another load, on a separate thread.
 //!
-//! On the thread of the good calls, answers to the attack would delay theirs, and the client would measure itself.
+//! On the thread of the good calls, responses to the attack would delay theirs, and the client would measure itself.
 
 use std::net::SocketAddr;
 

@@ -10,7 +10,7 @@ use crate::report::{Row, Section, Series, Table};
 
 /// Series of refusals at full speed, with a row for each kind.
 pub(super) const REFUSALS: &str = "refusals";
-/// Series of good calls, with a row for each load beside them.
+/// Series of good calls, with a row for each concurrent load.
 pub(super) const GOOD: &str = "good calls";
 
 pub(super) fn tell(section: &mut Section) {

@@ -51,14 +51,14 @@ pub(super) const RATE_LIMITED: Kind = kind(
     r#""code":"rate_limited""#,
     Fault::Limit,
 );
-/// The gateway's 401 from the bare filter: the HTTP library with a filter that only gives this answer.
+/// The gateway's 401 from the bare filter: the HTTP library with a filter that only gives this response.
 pub(super) const BARE_FILTER: Kind = Kind {
     what: "of a bare filter",
     ..UNAUTHORIZED
 };
 
-/// In the order in which the gateway checks them, which is that of the table. They are measured in this order and in
-/// reverse by turns, the bare filter and the gateway's 401 always next to each other.
+/// In the order in which the gateway checks them, which is that of the table. They are measured in this order and in reverse by
+/// turns, the bare filter and the gateway's 401 always next to each other.
 #[rustfmt::skip]
 pub(super) const KINDS: [Kind; 6] = [
     kind(403, "wrong host", r#""code":"host_not_allowed""#, Fault::Host),
@@ -119,7 +119,7 @@ impl Kind {
                 faults.count
             );
         }
-        // The first request at once; the saved-up ones; and those of the seconds that began at either end.
+        // The first request, the burst, and the requests of the seconds that began at either end.
         let admitted = (lasted.as_secs() + 3) * LIMITED_PER_SECOND;
         ensure!(
             first.starts_with("status 200") && faults.count <= admitted,

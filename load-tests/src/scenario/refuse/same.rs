@@ -40,7 +40,7 @@ async fn refusal(to: SocketAddr) -> anyhow::Result<String> {
     timeout(LIMIT, asked).await.context("no answer in time")?
 }
 
-/// The lines of an answer, without the values of the [`OWN`] headers.
+/// The lines of a response, without the values of the [`OWN`] headers.
 fn lines(answer: &str) -> Vec<&str> {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
     let own = |name: &str| OWN.iter().any(|own| name.eq_ignore_ascii_case(own));

@@ -125,7 +125,7 @@ impl Fleet {
         Ok(self.load(requests, per_second))
     }
 
-    /// A load on the namespace that changes. Answers of both versions of its code are right.
+    /// A load on the namespace that changes. Responses of both versions of its code are correct.
     pub(super) fn load_on_changing(&self, per_second: f64) -> OpenLoad {
         let requests = vec![python_call(&self.gateway, CHANGING); CONNECTIONS];
         self.load(requests, per_second)
@@ -165,7 +165,7 @@ impl Fleet {
         Ok(ms)
     }
 
-    /// Checks that every process outside the namespace that changes is still the same.
+    /// Checks that every process outside the changed namespace still runs.
     ///
     /// # Errors
     ///
@@ -268,7 +268,7 @@ async fn call_all(envelope: Envelope<'static>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends one call on a connection of its own; an error is fatal.
+/// Sends one call on a separate connection; an error is fatal.
 async fn answer(to: std::net::SocketAddr, mut request: Request) -> anyhow::Result<String> {
     let asked = async {
         let mut connection = Connection::open(&Target::Http(to)).await?;

@@ -59,7 +59,7 @@ async fn started(gateway: &Gateway) -> anyhow::Result<(f64, f64)> {
     Ok((value(STARTS_SUM).await?, value(STARTS_COUNT).await?))
 }
 
-/// Makes the first call. The reload has answered, so the tool must be available at once.
+/// Makes the first call. The reload has answered, so the tool must be available immediately.
 async fn first_call(gateway: &Gateway, namespace: &str) -> anyhow::Result<()> {
     let request = gateway.envelope().of(namespace).call(ASYNC_TOOL);
     let target = Target::Http(gateway.address);

@@ -12,7 +12,7 @@ use crate::message::{Envelope, Expect};
 use crate::session::{HELLO, READY};
 use crate::wire::{Answer, Connection, Target};
 
-/// Texts that the answer to `initialize` must contain, beside the header.
+/// Texts that the response to `initialize` must contain, in addition to the header.
 const HELLO_ANSWER: [&str; 2] = [r#""id":1"#, r#""protocolVersion":"2025-11-25""#];
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
@@ -25,7 +25,7 @@ pub(super) struct Clients {
 /// The results of the clients.
 #[derive(Default)]
 pub(super) struct Done {
-    /// The sessions that were left open.
+    /// The sessions that were not closed.
     pub(super) sessions: Vec<String>,
     /// Latency of `initialize` in microseconds, for sessions that were closed again.
     pub(super) latencies_us: Vec<f64>,
@@ -207,7 +207,7 @@ fn expect(answer: &Answer<'_>, status: u16, to: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends one ping in a session, on a connection of its own.
+/// Sends one ping in a session, on a separate connection.
 pub(super) async fn ping(envelope: Envelope<'_>, session: &str) -> anyhow::Result<()> {
     let ping = envelope.in_session(Some(session)).ping();
     Expect::PONG

@@ -5,7 +5,7 @@ use crate::chart::Chart;
 use crate::report::table::{figure, middle, sum};
 use crate::report::{Row, Section, Series, Table};
 
-/// Series of sessions that are opened and left open, with a row for each namespace.
+/// Series of sessions that are opened and not closed, with a row for each namespace.
 pub(super) const HELD: &str = "held sessions";
 /// Series of readings while sessions are opened.
 pub(super) const OPENING: &str = "while they are opened";

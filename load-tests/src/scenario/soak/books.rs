@@ -1,9 +1,8 @@
-//! Counts of right, excused and wrong answers.
+//! Counts of correct, excused and wrong responses.
 //!
-//! A right answer has the status, the id and the text that belong to its request. While a worker or server is down
-//! because it was killed, an error with the stable code `worker_unavailable` and the request's own id is excused, since
-//! it tells the client the state. Any other error at that time, the same error at any other time, and no answer at all
-//! are wrong.
+//! A correct response has the status, the id and the text that belong to its request. While a worker or server is down because
+//! it was killed, an error with the stable code `worker_unavailable` and the request's own id is excused, since it reports the
+//! state to the client. Any other error at that time, the same error at any other time, and a missing response are wrong.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +23,7 @@ pub(super) struct Count {
     pub(super) right: u64,
     pub(super) excused: u64,
     pub(super) wrong: u64,
-    /// Requests whose client left, so that there is no answer.
+    /// Requests whose client disconnected, so that there is no response.
     pub(super) left: u64,
 }
 
@@ -140,8 +139,8 @@ impl Pages {
     }
 }
 
-/// Returns true if the answer says, to this request, that its worker is unavailable. Protocol versions without
-/// structured content have the code at the beginning of the text.
+/// Returns true if the response reports, for this request, that its worker is unavailable. Protocol versions without structured
+/// content have the code at the beginning of the text.
 fn is_unavailable(body: &[u8], id: u64) -> bool {
     let Ok(answer) = serde_json::from_slice::<Value>(body) else {
         return false;

@@ -1,4 +1,4 @@
-//! Calls of every kind, each on a connection of its own, and calls whose client leaves.
+//! Calls of every kind, each on a separate connection, and calls whose client disconnects.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::wire::{Connection, Target};
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time limit of an answer, including a restart of its worker.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// Times after which a client leaves, used in turn. The slow tool takes 300 ms.
+/// Times after which a client disconnects, used in turn. The slow tool takes 300 ms.
 const STAYS: [Duration; 4] = [
     Duration::ZERO,
     Duration::from_millis(5),
@@ -187,7 +187,7 @@ impl Client {
     }
 }
 
-/// Makes calls, and leaves before the answer or in the middle of it.
+/// Makes calls, and disconnects before the response or in the middle of it.
 async fn leave(scene: Arc<Scene>, namespace: &'static str) {
     let (name, tool, length) = match namespace {
         SLOW => ("slow, client leaves", "wait", 0),

@@ -9,8 +9,8 @@ use crate::processes;
 use crate::servers::echo::{EchoProgram, Era};
 use crate::servers::gateway::{Gateway, NAMESPACE};
 
-/// Time between two kills. Each of the three processes is killed every ninety seconds: a worker that does not run for a
-/// minute would be restarted later each time, and that is not measured here.
+/// Time between two kills. Each of the three processes is killed every ninety seconds: a worker that does not run for a minute
+/// would be restarted later each time, and that is not measured here.
 const EVERY: Duration = Duration::from_secs(30);
 /// Time before the end in which no process is killed.
 const LAST: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ pub(super) async fn kill(gateway: &Gateway, scene: &Scene, echo: &EchoProgram, l
             ECHO => server(gateway, echo, Era::Legacy),
             _ => server(gateway, echo, Era::Dual),
         };
-        // Noted before the kill, so that calls that fail because of it are excused.
+        // Recorded before the kill, so that calls that fail because of it are excused.
         scene.books().killed(namespace);
         if process.is_none_or(|process| !killed(process)) {
             scene

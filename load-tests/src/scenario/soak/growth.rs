@@ -1,6 +1,6 @@
 //! Decides from a series of samples whether memory grows permanently.
 //!
-//! A process that has just started allocates what it needs, so the first quarter is ignored. For the rest:
+//! A process that has just started allocates what it needs, so the first quarter is ignored. For the remainder:
 //!
 //! - the *slope* is that of the least-squares line, in KiB per minute. It is also stated per day, which means little after
 //!   a few minutes: a step of an allocator looks like a slope.

@@ -58,7 +58,7 @@ impl Scene {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Waits for `pause`; returns true if the run goes on.
+    /// Waits for `pause`; returns true if the run continues.
     pub(super) async fn goes_on_after(&self, pause: Duration) -> bool {
         sleep(pause).await;
         !self.is_over()

@@ -9,7 +9,7 @@ use anyhow::ensure;
 use super::scene::{NEWS, Scene};
 use crate::streams::{Crowd, Deliveries, Publisher};
 
-/// Number of concurrent streams. Each round opens new sessions; the old ones are abandoned and have to expire.
+/// Number of concurrent streams. Each round opens new sessions; the old ones are abandoned and must expire.
 const STREAMS: usize = 30;
 const PAUSE: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(20);

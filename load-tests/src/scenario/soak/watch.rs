@@ -20,7 +20,7 @@ const EACH: Duration = Duration::from_secs(1);
 const SAY: usize = 30;
 /// Resources that the kernel counts of the process; after the run they must not exceed their number before it.
 const OF_PROCESS: [(&str, &str); 2] = [("descriptors", "fd"), ("threads", "task")];
-/// The same for resources in the gateway's own metrics.
+/// Names and limits for resources in the gateway's own metrics.
 const OF_GATEWAY: [(&str, &str); 4] = [
     ("connections", "tooldock_connections"),
     ("requests in flight", "tooldock_requests_in_flight"),
@@ -42,7 +42,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) async fn start(gateway: &Gateway) -> anyhow::Result<Self> {
-        // Connections and sessions of earlier calls are gone by then.
+        // Connections and sessions of earlier calls have ended by then.
         sleep(EACH).await;
         let before = held(gateway).await?;
         Ok(Self {
@@ -67,7 +67,7 @@ impl Watch {
         let mut said = 0;
         while !scene.is_over() {
             each.tick().await;
-            // Printed at once: it may be the only output of a long run that is aborted.
+            // Printed immediately: it may be the only output of a long run that is aborted.
             for wrong in scene.books().first_wrong().iter().skip(said) {
                 say(wrong);
                 said += 1;
@@ -125,7 +125,7 @@ impl Watch {
         }
     }
 
-    /// Resources of which there are more than before, and processes if their number differs.
+    /// Resources whose number is higher than before, and processes if their number differs.
     pub(super) fn left(&self) -> Vec<String> {
         beyond(&self.after, &self.before)
     }

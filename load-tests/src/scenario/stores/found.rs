@@ -9,7 +9,7 @@ use crate::report::{Row, Section, Series, Table};
 pub(super) const LIVE: &str = "calls of live sessions";
 /// Calls that are answered by streams of events, by store.
 pub(super) const EVENTS: &str = "calls answered by events";
-/// Sessions that are opened and left, by store.
+/// Sessions that are opened and not closed, by store.
 pub(super) const HELD: &str = "sessions";
 /// Calls after a restart.
 pub(super) const AFTER_START: &str = "calls after a restart";

@@ -76,7 +76,7 @@ async fn direct(
     case: Case,
 ) -> anyhow::Result<Latencies> {
     match case.server {
-        // Each connection is a server process of its own, which has a single pair of pipes.
+        // Each connection is a separate server process, which has a single pair of pipes.
         Server::Stdio(_) => {
             let open = async || {
                 let (server, pipes) = Echo::start(echo).await?;

@@ -24,7 +24,7 @@ pub(super) const DUAL: &str = "dual";
 /// The server that executes the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Server {
-    /// No server: a `ping`, or `server/discover` where there is no ping, or nginx's fixed answer.
+    /// No server: a `ping`, `server/discover` in revisions without ping, or nginx's fixed response.
     None,
     /// The Python worker, with an `async def`, or with a `def` on a thread.
     Async,
@@ -122,8 +122,8 @@ impl Case {
         }
     }
 
-    /// A request for each client, in a session of its own where the case has sessions and the server offers them.
-    /// `echo_tool` is the name of the echo server's tool.
+    /// A request for each client, in a separate session if the case has sessions and the server offers them. `echo_tool` is the
+    /// name of the echo server's tool.
     pub(super) async fn requests(
         self,
         envelope: Envelope<'_>,

@@ -11,7 +11,7 @@ use crate::servers::echo::Era;
 
 /// Name of the front of a server without one.
 pub(super) const NOTHING: &str = "nothing";
-/// Name that `--peer` must give to agentgateway, by which its row is found. No package index offers agentgateway.
+/// Name for agentgateway in `--peer`, by which its row is found. No package index offers agentgateway.
 const AGENTGATEWAY: &str = "agentgateway";
 
 const STDIO: Case = Case::new(Server::Stdio(Era::Legacy), Client::Session);
@@ -58,7 +58,7 @@ pub(super) fn idle(section: &mut Section, memory: Memory) {
 
 pub(super) fn tell(section: &mut Section) {
     let (loads, alone) = (section.of(LOADS), section.of(ALONE));
-    // Connections that were closed after an answer are reported, since they cost new ones.
+    // Connections that were closed after a response are reported, since each costs a new one.
     let closed = loads.rows.iter().filter(|row| row.sum("closed") > 0.0);
     let closed = closed.map(|row| {
         let (row, closed) = (row.labels.join(", "), row.sum("closed"));

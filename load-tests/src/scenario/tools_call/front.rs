@@ -92,7 +92,7 @@ impl Front {
         }
     }
 
-    /// The front's version and settings, if the name does not tell.
+    /// The front's version and settings, if the name does not show them.
     pub(super) fn description(&self) -> Option<String> {
         match self {
             Self::Gateway(Layout::Separate) => Some(format!(
@@ -136,7 +136,7 @@ impl Front {
         }
     }
 
-    /// A request of a modern client that is tried once, where it is unknown whether the front supports such clients.
+    /// A request of a modern client that is tried once, if it is unknown whether the front supports such clients.
     pub(super) fn case_to_try(&self) -> Option<Case> {
         let modern = Case::new(Server::None, Client::Modern);
         matches!(self, Self::Peer(_)).then_some(modern)
@@ -229,8 +229,7 @@ impl Running {
         };
         Ok(match self {
             Self::Gateway(gateway) => {
-                // The other processes that it started are idle: a worker has a guard, and so has a stdio
-                // server.
+                // The other processes that it started are idle: a worker has a guard, and so has a stdio server.
                 let servers = match case.server {
                     Server::None | Server::App => Vec::new(),
                     Server::Async | Server::Sync => vec![gateway.worker(NAMESPACE)?.0],

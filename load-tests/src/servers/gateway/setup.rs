@@ -75,7 +75,7 @@ impl Setup {
         self
     }
 
-    /// Serves the management tools on a listener of their own.
+    /// Serves the management tools on a separate listener.
     pub(crate) fn manager(mut self, address: SocketAddr) -> Self {
         self.manager = Some(address);
         self

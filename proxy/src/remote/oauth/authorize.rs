@@ -167,8 +167,8 @@ impl Asking {
         }
     }
 
-    /// The reason why a redirect does not come from the authorization server that was asked (RFC 9207); `None` if
-    /// nothing contradicts it.
+    /// The reason why a redirect does not come from the expected authorization server (RFC 9207); `None` if nothing contradicts
+    /// it.
     fn mixed_up(&self, url: &Url) -> Option<String> {
         let mut issuers = url.query_pairs().filter(|(name, _)| name == "iss");
         let (_, named) = issuers.next()?;

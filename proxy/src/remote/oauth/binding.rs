@@ -1,5 +1,5 @@
-//! The authorization server, client and resource that an authorization was given for. Its tokens and its client's
-//! secret are sent there and nowhere else, whatever the remote server or a changed configuration names later.
+//! The authorization server, client and resource for which an authorization was given. Its tokens and its client's secret are
+//! sent only there, regardless of what the remote server or a changed configuration names later.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(super) struct Binding {
     pub(super) token_endpoint: String,
     pub(super) registration: Registration,
     pub(super) client_auth: ClientAuth,
-    /// The resource that the authorization server was told (RFC 8707).
+    /// The resource in the request to the authorization server (RFC 8707).
     pub(super) resource: String,
     /// The configured resource, in whose place the server may have named a wider one.
     asked_for: String,
@@ -60,10 +60,10 @@ impl Binding {
         }
     }
 
-    /// The reason why the authorization does not count for a server as it is configured now, in words that follow "it
-    /// was given for"; `None` if it counts.
+    /// The reason why the authorization is not valid for a server as it is configured now, worded to follow "it was given for";
+    /// `None` if it is valid.
     ///
-    /// Removed backends make no difference: none of the remaining ones is new to the tokens.
+    /// Removed backends are ignored: all remaining ones are covered by the tokens.
     pub(super) fn differs(
         &self,
         server: &RemoteServer,

@@ -18,12 +18,12 @@ pub(super) struct Endpoints {
     pub(super) metadata: AuthorizationMetadata,
 }
 
-/// Makes the client of a server's authorization server. The metadata are fetched from addresses of the issuer, even if
-/// the remote server named the issuer: that server does not decide where the issuer takes codes, secrets and tokens.
+/// Builds the client of a server's authorization server. The metadata are fetched from addresses of the issuer, even if the
+/// remote server named the issuer: that server must not decide where codes, secrets and tokens of the issuer are sent.
 ///
 /// # Errors
 ///
-/// The reason why the authorization server cannot be asked, in its words where it gave some.
+/// The reason why the authorization server cannot be used, in its own words if it gave any.
 pub(super) async fn manager(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,

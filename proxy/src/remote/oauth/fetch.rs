@@ -16,7 +16,7 @@ use crate::remote::RemoteClient;
 ///
 /// # Errors
 ///
-/// The reason why there is no token, in the authorization server's words where it gave some.
+/// The reason why there is no token, in the authorization server's words if it gave any.
 pub(super) async fn token(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,

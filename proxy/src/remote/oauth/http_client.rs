@@ -1,5 +1,5 @@
-//! The HTTP client for an authorization server. It uses the settings of the remote server whose token is wanted, so
-//! that the same rules hold.
+//! The HTTP client for an authorization server. It uses the settings of the remote server for which a token is needed, so that
+//! the same rules apply.
 //!
 //! Most addresses are discovered: the remote server, or metadata, have named them. A discovered address must be public
 //! and encrypted, unless the operator has written the same host or allows private addresses.
@@ -37,7 +37,7 @@ const UNSHOWABLE: &str = "the client's secret cannot be shown in a header";
 pub(super) struct Http {
     client: Weak<RemoteClient>,
     server: Arc<RemoteServer>,
-    /// Values that no text may contain, beside the secrets of the server.
+    /// Values that no text may contain, in addition to the secrets of the server.
     hidden: Mutex<Vec<Secret>>,
     /// The cause of the last failure, kept here because the libraries above do not pass it on.
     failed: Mutex<Option<NoAnswer>>,
@@ -94,7 +94,7 @@ impl Http {
         http
     }
 
-    /// Hides values in all texts from now on, also as they are encoded in forms.
+    /// Hides values in all later texts, also in their form-encoded spelling.
     pub(super) fn hide(&self, values: impl IntoIterator<Item = Secret>) {
         let mut hidden = lock(&self.hidden);
         for value in values {
@@ -106,7 +106,7 @@ impl Http {
         }
     }
 
-    /// Hides the secret of a client in all texts from now on, in both forms of sending it.
+    /// Hides the secret of a client in all later texts, in both forms of sending it.
     pub(super) fn hide_client(&self, id: &str, secret: &str) {
         let basic = token_endpoint::basic(id, secret);
         self.hide([Secret::new(secret), Secret::new(basic)]);
@@ -246,12 +246,12 @@ impl Http {
         }
     }
 
-    /// Sends a request, and remembers the cause of a failure. The address of a redirect is removed from the answer, so
-    /// that it cannot be followed.
+    /// Sends a request, and stores the cause of a failure. The address of a redirect is removed from the response, so that it
+    /// cannot be followed.
     ///
     /// # Errors
     ///
-    /// When the address may not be asked, or gave no answer of bounded length.
+    /// When the address is not allowed, or returned no response of bounded length.
     pub(super) async fn send(
         &self,
         request: Request<Vec<u8>>,

@@ -53,7 +53,8 @@ pub(super) async fn metadata(http: &Http, issuer: &str) -> Result<AuthorizationM
     )))
 }
 
-/// Returns true if two texts name the same issuer: they are equal, or differ in the slash of a URL without a path.
+/// Returns true if two texts name the same issuer: they are equal, or differ only in the trailing slash of a URL without a
+/// path.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     fn without_root(issuer: &str) -> &str {
         let bare = issuer.strip_suffix('/').unwrap_or(issuer);

@@ -1,9 +1,9 @@
-//! Tokens of the grant `authorization_code`: authorized by a person in a browser ([`super::authorize`]), kept in the store
-//! of authorizations, and renewed there.
+//! Tokens of the grant `authorization_code`: authorized by a person in a browser ([`super::authorize`]), stored in the store of
+//! authorizations, and renewed there.
 //!
-//! A renewed token is stored before it is used: many authorization servers accept a refresh token once. If the
-//! authorization server refuses to renew, or the remote server names another one, the authorization is removed, and the
-//! gateway has to be authorized again. If the configuration has changed, the authorization is kept for the previous
+//! A renewed token is stored before it is used, since many authorization servers accept a refresh token once. If the
+//! authorization server refuses to renew, or the remote server names another one, the authorization is removed, and a person
+//! must authorize the gateway again. If the configuration has changed, the authorization is kept for the previous
 //! configuration, and its tokens are not used ([`Binding`]).
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl AuthorizationRecord {
         values.into_iter().flatten().map(Secret::new).collect()
     }
 
-    /// The access token, with its remaining lifetime; `None` if there is none, or no header can hold it.
+    /// The access token, with its remaining lifetime; `None` if there is none, or it cannot be the value of a header.
     fn token(&self) -> Option<Token> {
         let response = self.credentials.token_response.as_ref()?;
         let received = self.credentials.token_received_at.unwrap_or_default();
@@ -156,9 +156,9 @@ pub(super) async fn token(
         .ok_or_else(|| NoToken::Now(super::UNSENDABLE.into()))
 }
 
-/// Binds an authorization from a version that did not bind them, if the configuration names the authorization server.
-/// Such a record does not name the server that it was given for, and is therefore not renewed at addresses that the
-/// remote server names.
+/// Binds an authorization from a version that did not bind them, if the configuration names the authorization server. Such a
+/// record does not name the server for which it was given, and is therefore not renewed at addresses that the remote server
+/// names.
 ///
 /// The inner error is the reason why the authorization is no longer valid.
 async fn adopt(
@@ -203,7 +203,7 @@ async fn elsewhere(
         return None;
     }
     let timeouts = server.spec.timeouts;
-    // Half of the whole time limit, since the renewal comes after this.
+    // Half of the time limit, since the renewal comes after this.
     let limit = (timeouts.connect + timeouts.head) / 2;
     let named = timeout(limit, issuers_of(client, server, spec)).await;
     let named = match named {

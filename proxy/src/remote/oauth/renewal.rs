@@ -33,7 +33,7 @@ type Client = oauth2::Client<
 pub(super) enum RenewalError {
     /// A later attempt may succeed.
     Now(Reason),
-    /// No later attempt can succeed.
+    /// Permanent failure: later attempts cannot succeed.
     Over(Reason),
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn renew(
     let before = kept.credentials.token_response.as_ref();
     let refresh = before.and_then(|it| it.refresh_token());
     let refresh = refresh.ok_or_else(|| RenewalError::Over("it has no refresh token".into()))?;
-    // The operator's client has the secret of the present configuration; a registered client has its own.
+    // The operator's client has the secret of the current configuration; a registered client has its own.
     let secret = match bound.registration {
         Registration::Configured => spec.client_secret.as_ref().map(|it| it.expose().to_owned()),
         Registration::Dynamic => kept.client_secret.clone(),
@@ -98,7 +98,7 @@ fn failed(error: &RequestTokenError<io::Error, BasicErrorResponse>, http: &Http)
     }
 }
 
-/// The renewed tokens, with the previous refresh token and scopes if the answer has none.
+/// The renewed tokens, with the previous refresh token and scopes if the response has none.
 fn credentials(
     kept: &AuthorizationRecord,
     refresh: &RefreshToken,

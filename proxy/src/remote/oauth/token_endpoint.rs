@@ -1,9 +1,9 @@
-//! Adapts token requests and their answers to endpoints that deviate from RFC 6749.
+//! Adapts token requests and their responses to endpoints that deviate from RFC 6749.
 //!
-//! A client sends its secret in the header `Authorization` or in the body. An endpoint that accepts only one form may
-//! not say which: if it refuses the client, the other form is tried once and remembered. Answers are read leniently and
-//! rewritten in the form of RFC 6749, for the library that reads them: lifetimes as texts or fractions, scopes as
-//! lists, no `token_type`, forms in place of JSON, errors with status 200.
+//! A client sends its secret in the header `Authorization` or in the body. An endpoint that accepts only one form may not
+//! declare which: if it refuses the client, the other form is tried once and remembered. Responses are read leniently and
+//! rewritten in the form of RFC 6749, for the library that parses them: lifetimes as texts or fractions, scopes as lists, a
+//! missing `token_type`, forms in place of JSON, errors with status 200.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -164,8 +164,8 @@ fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
         .then_some(members)
 }
 
-/// Function that makes a text of a token endpoint fit for logs and errors: removes secrets, also the given ones of the
-/// answer itself, and cuts the text.
+/// Function that prepares a text of a token endpoint for logs and errors: removes secrets, including the given ones of the
+/// response itself, and cuts the text.
 pub(super) type Words<'a> = dyn Fn(&str, &[Secret]) -> String + Sync + 'a;
 
 /// The members of a JSON object. Members that cannot be read, such as a number out of range, are omitted.
@@ -275,8 +275,8 @@ fn seconds(value: &Value) -> Option<u64> {
     Some(seconds.as_secs())
 }
 
-/// The remaining lifetime of a JWT in seconds; `None` if it is over. The signature is not checked, since the token
-/// comes from its issuer.
+/// The remaining lifetime of a JWT in seconds; `None` if it has expired. The signature is not checked, since the token comes
+/// from its issuer.
 fn until_expiry(bearer: &str) -> Option<u64> {
     let claims = bearer.split('.').nth(1)?.trim_end_matches('=');
     let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;

@@ -38,7 +38,7 @@ pub(super) struct Reason {
 }
 
 impl Reason {
-    /// Appends words to both texts, which clients may read as they are.
+    /// Appends text to both messages, which clients may read unchanged.
     pub(super) fn followed_by(self, more: &str) -> Self {
         Self {
             logged: format!("{}{more}", self.logged),
@@ -121,8 +121,8 @@ fn is_private_literal(text: &str) -> bool {
     !is_public(address) && text.contains(|it: char| it.is_ascii_hexdigit())
 }
 
-/// Returns true for a host, perhaps with its port, that is a name inside a private network. In a URL, names without a
-/// dot are such names.
+/// Returns true for a host, with or without a port, that is a name inside a private network. In a URL, names without a dot are
+/// such names.
 fn is_private_name(host: &str, is_url: bool) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,

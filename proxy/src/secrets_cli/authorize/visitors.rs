@@ -1,6 +1,5 @@
-//! Connections to the port to which a browser is redirected. Any process of this machine can open connections and be
-//! silent, so all are read at once, and beyond [`READ_MAX`] the oldest is closed: a browser sends its request as soon
-//! as it connects.
+//! Connections to the port to which a browser is redirected. Any process of this machine can open connections and be silent, so
+//! all are read concurrently, and beyond [`READ_MAX`] the oldest is closed: a browser sends its request as soon as it connects.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use tokio::time::timeout;
 use super::CALLBACK;
 use crate::remote::authorize::RedirectOutcome;
 
-/// Maximum number of connections that are read at once, and of refusals that are written at once.
+/// Maximum number of connections that are read concurrently, and of refusals that are written concurrently.
 const READ_MAX: usize = 64;
 /// Time limit for a browser to send its request, and to read the response.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -53,8 +52,8 @@ impl Visitors {
         }
     }
 
-    /// Tells a browser that its request does not belong to this authorization. Closes the connection unanswered if too
-    /// many are being told.
+    /// Sends a browser the response that its request does not belong to this authorization. Closes the connection without a
+    /// response if too many are being written.
     pub(super) fn turn_away(&mut self, browser: TcpStream) {
         while self.turned_away.try_join_next().is_some() {}
         if self.turned_away.len() < READ_MAX {
@@ -64,7 +63,7 @@ impl Visitors {
     }
 }
 
-/// Tells a browser the outcome of its request.
+/// Sends a browser the outcome of its request.
 pub(super) async fn tell(browser: TcpStream, answered: &RedirectOutcome) {
     let (status, text) = match answered {
         RedirectOutcome::Given(_) => (
@@ -118,6 +117,6 @@ async fn respond(mut connection: TcpStream, status: &str, text: &str) {
         connection.write_all(response.as_bytes()).await?;
         connection.shutdown().await
     };
-    // A failure means that the browser is gone.
+    // A failure means that the browser has disconnected.
     let _ = timeout(REQUEST, write).await;
 }
