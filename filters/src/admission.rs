@@ -99,7 +99,7 @@ pub struct AdmittedHead {
     pub permit: Option<Arc<Permit>>,
     /// The remaining budget of the tightest rate limit that has counted the request.
     pub budget: Option<Budget>,
-    /// The wrong credential in the request, where it is no reason to refuse.
+    /// The wrong credential of a request that is admitted nevertheless.
     pub failure: Option<CredentialFailure>,
     /// True for a health check that is answered with the status alone, also on listeners that show the details to clients
     /// without credentials.
@@ -315,8 +315,8 @@ impl<C: Clock + Clone> Admission<C> {
         if !own_page {
             known.cors = origin::check(fields, &self.config.origins, listener.openness())?;
         }
-        // Preflights need no credential, and must not show which aliases exist: any path that could be an alias is answered
-        // as one.
+        // Preflights need no credential, and must not reveal which aliases exist: any path that could be an alias is answered
+        // like an alias.
         let may_be_alias = || listener.aliases.may_have(path, listener.routes);
         let endpoint = || {
             let endpoint = listener.routes.find_of_alias(path);

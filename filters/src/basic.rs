@@ -68,7 +68,7 @@ pub(crate) fn browser_navigates(request: &AdmissionRequest<'_>) -> bool {
     mode.is_some_and(|mode| mode == "navigate")
 }
 
-/// Turns a refusal for missing credentials into the challenge that makes a browser ask its user.
+/// Converts a refusal for missing credentials to the challenge that makes a browser prompt its user.
 pub(crate) fn ask(rejection: &mut Rejection) {
     if rejection.reason != Reason::Unauthorized {
         return;

@@ -63,7 +63,7 @@ impl<C: Clock> Failures<C> {
         }
     }
 
-    /// Counts a wrong credential of a request. `None` where nothing is counted.
+    /// Counts a wrong credential of a request. `None` if wrong credentials are not counted.
     pub(crate) fn note(
         &self,
         request: &AdmissionRequest<'_>,

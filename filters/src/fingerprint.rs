@@ -1,4 +1,4 @@
-//! A hasher for keys that are hashes already: hashing them again would only cost time.
+//! A hasher for keys that are hashes already and need no further hashing.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

@@ -71,7 +71,7 @@ pub(crate) fn check(
             .trim_ascii()
             .eq_ignore_ascii_case(b"chunked")
     }) {
-        // Read as if it were only chunked, a compressed body would be taken for something else (RFC 9112 §6.1).
+        // A compressed body that is read as only chunked would be misinterpreted (RFC 9112 §6.1).
         return Err(Rejection::new(
             Reason::BadRequest,
             "Unsupported Transfer-Encoding: send the body with Content-Length or as chunked alone.",

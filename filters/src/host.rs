@@ -212,8 +212,8 @@ impl<'a> Authority<'a> {
             }
         }
         let last_label = &bytes[last_label..];
-        // A last label of digits only is an address, or one in some other spelling (`127.1`, `0177.0.0.1`, `2130706433`),
-        // which browsers and resolvers read as one.
+        // A last label of digits only is an address, or an unusual spelling of one (`127.1`, `0177.0.0.1`, `2130706433`), which
+        // browsers and resolvers read as an address.
         let numeric = last_label.iter().all(u8::is_ascii_digit)
             || (last_label.get(..2)).is_some_and(|start| start.eq_ignore_ascii_case(b"0x"));
         if numeric {
@@ -279,7 +279,7 @@ pub(crate) fn check(
 ) -> Result<(), Rejection> {
     let any = (allowed.is_empty() && !loopback_listener) || allowed.iter().any(HostPattern::is_any);
     let Some(host) = host_of(parts, fields)? else {
-        // HTTP/1.0 may leave Host out; that is accepted only where any name would be.
+        // HTTP/1.0 may omit Host, which is accepted only if any name would be.
         return if any {
             Ok(())
         } else {

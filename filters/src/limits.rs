@@ -83,7 +83,7 @@ pub struct Subject<'a> {
 pub enum CountedBy {
     /// All limits count the call.
     All,
-    /// The limits of the namespace alone count the call: it is passed on to another namespace, where all other limits count it.
+    /// Only the limits of the namespace count the call: it is passed to another namespace, where all other limits count it.
     Namespace,
 }
 
@@ -227,7 +227,7 @@ impl<C: Clock + Clone> RateLimits<C> {
     }
 }
 
-/// Takes from the budgets of all rules, up to the first that is used up.
+/// Takes from the budgets of all rules, up to the first exhausted one.
 fn check<'r, C: Clock + 'r>(
     rules: impl Iterator<Item = &'r Arc<Rule<C>>>,
     subject: Subject<'_>,

@@ -13,7 +13,7 @@ use crate::config::{
     AdmissionConfig, CertificateConfig, OauthConfig, TokenConfig, TokenNamespaces,
 };
 
-/// Reason why a certificate that counts at some listeners only makes no API keys: keys count at all listeners.
+/// Reason why a certificate that is accepted only at some listeners creates no API keys: keys are accepted at all listeners.
 const SOME_LISTENERS: &str = "a certificate that counts at some listeners alone makes no API keys, since these would count at all of them; ask the operator";
 /// Reason why an access token without an end makes no API keys.
 const ENDLESS: &str = "an access token without an end makes no API keys, since these would outlast it; ask the operator";
@@ -43,7 +43,7 @@ pub(crate) fn of_certificate(certificate: &CertificateConfig) -> KeyMaker {
     )
 }
 
-/// The maker of API keys that are made with an access token. The keys end with the token.
+/// The maker of API keys that are created with an access token. The keys end with the token.
 pub(crate) fn of_access_token(
     issuer: &str,
     entry: EntryHash,

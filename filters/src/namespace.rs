@@ -234,7 +234,7 @@ fn named<'a>(
             }
         }
     }
-    // An empty header or parameter, left behind by an unset variable, names no namespace.
+    // An empty header or parameter, as from an unset variable, names no namespace.
     Ok(name.filter(|name| !name.is_empty()))
 }
 

@@ -76,8 +76,7 @@ pub(crate) fn client_address(peer: Peer, fields: &Fields<'_>, trusted_proxies: &
     client
 }
 
-/// The addresses that count as one client where limits count client addresses: an IPv4 address alone, an IPv6 address
-/// with its /64.
+/// The addresses that count as one client for limits per client address: a single IPv4 address, or the /64 of an IPv6 address.
 pub fn network_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => {

@@ -6,8 +6,8 @@
 //!            └──── no ─── each issuer with introspection: its stored answer about the token ──▶ principal
 //! ```
 //!
-//! Pure as the other filters: keys and answers of issuers are put into [`Issuer`] from outside. A missing key or answer
-//! makes the token [`TokenVerdict::Pending`]; the caller fetches the part that [`Pending`] names, and asks again.
+//! Pure like the other filters: the caller puts keys and answers of issuers into [`Issuer`]. A missing key or answer makes the
+//! token [`TokenVerdict::Pending`]; the caller fetches the part that [`Pending`] names, and asks again.
 
 mod claims;
 mod issuer;
@@ -124,7 +124,7 @@ impl Oauth {
         &self.issuers
     }
 
-    /// Takes over the keys that issuers had before the configuration was read again.
+    /// Adopts the keys of issuers from the previous configuration.
     pub(crate) fn go_on_from(&mut self, before: &Self) {
         for issuer in &mut self.issuers {
             let name = &issuer.config().issuer;

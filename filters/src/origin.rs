@@ -35,15 +35,15 @@ const ARGUMENT_HEADER_PREFIX: &str = "mcp-param-";
 /// The longest list of allowed headers in the answer to a preflight, in bytes.
 const ALLOWED_HEADERS_MAX: usize = 4096;
 
-/// Maximum number of header names that are read of a preflight. Pages ask for a few; a preflight needs no credential.
+/// Maximum number of header names that are read from a preflight. Pages request few; a preflight needs no credential.
 const ASKED_HEADERS_MAX: usize = 64;
 
 const EXPOSED_RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
     "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, RateLimit, RateLimit-Policy, X-Request-Id",
 );
 
-/// How long browsers keep the answer to a preflight: two hours, the most that all of them accept. A browser asks again for a
-/// header that the answer did not name.
+/// Time for which browsers cache the response to a preflight: two hours, the maximum that all of them accept. A browser makes
+/// another preflight for a header that the response did not name.
 const PREFLIGHT_MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("7200");
 
 /// An entry of `admission.origins`: `scheme://host[:port]`, or `*` for any.
@@ -351,7 +351,7 @@ fn allowed_request_headers(headers: &HeaderMap, directory: &dyn Directory) -> He
     }
     match allowed {
         Cow::Borrowed(known) => HeaderValue::from_static(known),
-        // Header names make a valid value; if they did not, the page would get the fixed list.
+        // Header names form a valid header value; otherwise the page would get the fixed list.
         Cow::Owned(all) => {
             HeaderValue::try_from(all).unwrap_or(HeaderValue::from_static(ALLOWED_REQUEST_HEADERS))
         }

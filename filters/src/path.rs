@@ -21,7 +21,7 @@ pub(crate) enum PathFault {
     NotUtf8,
     /// `%2F`, `%5C`, `%00` or another control character.
     HiddenByte,
-    /// `.` or `..`, spelled out or encoded.
+    /// `.` or `..`, plain or encoded.
     DotSegment,
 }
 
@@ -47,7 +47,7 @@ impl From<PathFault> for Rejection {
 /// Checks a complete path. In an accepted path [`decoded`] decodes every segment, and [`decoded_tool`] every tool name, without
 /// an error.
 pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
-    // Most paths have only bytes that need no further check of their segments.
+    // Most paths consist of bytes that need no further check of their segments.
     let mut plain = true;
     for byte in path.bytes() {
         if !byte.is_ascii_graphic() || byte == b'\\' {
@@ -67,7 +67,7 @@ pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
     Ok(())
 }
 
-/// Percent-decodes a segment. Borrows where nothing is encoded.
+/// Percent-decodes a segment. Borrows if nothing is encoded.
 pub(crate) fn decoded(segment: &str) -> Result<Cow<'_, str>, PathFault> {
     let text = percent_decoded(segment)?;
     if matches!(&*text, "." | "..") {

@@ -38,7 +38,7 @@ const SHARDS: usize = 64;
 /// Nanoseconds between two sweeps of a full table for keys whose budget is full again.
 const SWEEP_EVERY_NANOS: u64 = 1_000_000_000;
 
-/// The time until a refused key has budget again.
+/// The time until the limit admits a refused key again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RetryAfter(Duration);
 

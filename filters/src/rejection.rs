@@ -227,7 +227,7 @@ impl ErrorShape {
     }
 }
 
-// Structs rather than `json!`, so that the members keep the order the documentation shows.
+// Structs instead of `json!`, so that the members keep the order of the documentation.
 #[derive(serde::Serialize)]
 struct RestError<'a> {
     detail: &'a str,
@@ -290,7 +290,7 @@ pub struct Rejection {
     pub reason: Reason,
     /// The message for the client. Text from the request is bounded and escaped in it; never a credential.
     pub message: Cow<'static, str>,
-    /// The cause for the log alone, where the client must not learn it or the reason alone is not enough.
+    /// The cause for the log only, if the client must not learn it or the reason is not specific enough.
     pub cause: Option<&'static str>,
     /// The wrong credential that was the reason of the refusal.
     pub failure: Option<CredentialFailure>,
@@ -328,7 +328,7 @@ impl Rejection {
             .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
-    /// 503 while the access token cannot be judged. Without a challenge: the token may be right, and no other is needed.
+    /// 503 while the access token cannot be judged. Sent without a challenge: the token may be valid, and no other is needed.
     pub(crate) fn issuer_silent() -> Self {
         Self::new(
             Reason::IssuerUnavailable,

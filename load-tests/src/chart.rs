@@ -58,7 +58,7 @@ const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const GREY: RGBColor = RGBColor(0x66, 0x66, 0x66);
 const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 
-/// Colours that most people can tell apart on white.
+/// Colours that most people can distinguish on white.
 struct Colours;
 
 #[rustfmt::skip]

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the scenarios and writes the report. Returns true if everything was measured and all answers were right.
+/// Runs the scenarios and writes the report. Returns true if everything was measured and all responses were correct.
 ///
 /// # Errors
 ///

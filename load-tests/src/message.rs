@@ -1,7 +1,6 @@
 //! Requests as prebuilt bytes with room for the id, and checks of answers.
 //!
-//! Building a request per call would cost the client the very CPU the server needs, so only the ten digits of the id
-//! are written anew.
+//! Building a request per call would use CPU time that the server needs, so only the ten digits of the id are rewritten.
 
 mod echo;
 mod expect;

@@ -32,7 +32,7 @@ const MARKDOWN: &str = "report.md";
 /// All results of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// The command without paths, which only exist on one machine.
+    /// The command line without paths, which are specific to one machine.
     pub(crate) command: String,
     /// The gateway's name and version.
     pub(crate) gateway: String,
@@ -43,7 +43,7 @@ pub(crate) struct Report {
     pub(crate) seconds: f64,
     pub(crate) repetitions: usize,
     pub(crate) connections: usize,
-    /// True if the run only checked that everything works, and not what it costs.
+    /// True if the run only checked that everything works, without measuring costs.
     pub(crate) quick: bool,
     /// Programs that no scenario could compare with, and the reasons.
     pub(crate) missing: Vec<String>,

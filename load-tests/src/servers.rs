@@ -128,7 +128,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Blocking is acceptable: this also runs while a panic unwinds, where nothing can be awaited.
+        // Blocking is acceptable: this also runs while a panic unwinds, when awaiting is not possible.
         if self.has_ended() {
             return;
         }

@@ -27,7 +27,7 @@ use days::DailyFiles;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
-    /// Number of days for which a file is kept, today included; 0 keeps all files.
+    /// Retention of files in days, including today; 0 keeps all files.
     pub retention_days: u32,
     /// The form in which a call's arguments are written.
     pub arguments: AuditArguments,
@@ -133,8 +133,8 @@ pub type AuditGuard = LogGuard<AuditRecord>;
 pub struct Audit;
 
 impl Audit {
-    /// Starts the writer on a folder, which is made if it is missing, and deletes files past their retention. `dropped` counts
-    /// the lost records.
+    /// Starts the writer for a folder, which is created if missing, and deletes files older than the retention. `dropped`
+    /// counts the lost records.
     ///
     /// # Errors
     ///

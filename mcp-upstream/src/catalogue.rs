@@ -115,7 +115,7 @@ struct KnownTools {
     read: Instant,
 }
 
-/// A new version. Versions are never used twice, so that a server's version is not taken for its successor's.
+/// A new version. Versions are never reused, so that a server's version is not mistaken for its successor's.
 fn next_version() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
@@ -142,7 +142,7 @@ impl Catalogue {
         }
     }
 
-    /// The mended page of a list; `None` if the page needs no mending or is kept already.
+    /// The mended page of a list; `None` if the page needs no mending or is stored already.
     pub(crate) fn mended(
         &self,
         namespace: &NamespaceName,
@@ -168,8 +168,8 @@ impl Catalogue {
         self.lists.page(namespace, (kind, era), page, &mut taken)
     }
 
-    /// Returns true if a page is to be searched for faults: lists are mended, and the page differs from the kept page. Pages are
-    /// kept in the form in which clients get them.
+    /// Returns true if a page must be searched for faults: lists are mended, and the page differs from the stored page. Pages
+    /// are stored in the form for clients.
     pub(crate) fn is_to_be_mended(&self, key: Option<&PageKey>, page: &Bytes) -> bool {
         let is_known = |key| self.lock().pages.get(key) == Some(page);
         self.lists.is_on() && !key.is_some_and(is_known)
@@ -362,7 +362,7 @@ impl CatalogueState {
         (known.list.version() == self.version && known.read.elapsed() < fresh).then_some(known)
     }
 
-    /// Returns true if this page would change nothing: most clients request unchanged lists again.
+    /// Returns true if storing this page would change nothing: most clients request unchanged lists again.
     fn has(&self, key: &PageKey, result: &Bytes) -> bool {
         let to_be_read = self.stale && key.method == TOOLS_LIST;
         !to_be_read && self.pages.has(key, result)

@@ -30,7 +30,7 @@ pub(crate) fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// Worker port that answers at once, so that only the code of the service is counted.
+/// Worker port that responds immediately, so that only the code of the service is measured.
 struct Ready;
 
 impl WorkerPort for Ready {

@@ -61,7 +61,7 @@ const UNKNOWN_NAME_MAX: usize = 128;
 /// Outcome of a call: the upstream's reply, or the reason why there is none.
 pub(crate) type CallOutcome = Result<UpstreamReply, CallError>;
 
-/// The future of a started call, which owns everything that the call needs. It is the only box of a call.
+/// The future of a started call, which owns all data of the call. It is the only box of a call.
 pub(crate) type Work = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 /// A call that can run once. Its client's cancellation notice may have to be delivered first ([`CancelNotice`]).
@@ -118,7 +118,7 @@ pub(crate) trait UpstreamCall: CancelNotice {
         false
     }
 
-    /// The failure of this call as its caller may see it; details for the operator alone are logged.
+    /// The failure of this call in the form for its caller; details for the operator are only logged.
     fn shown(&self, _caller: &Caller, error: CallError) -> CallError {
         error
     }
@@ -378,7 +378,7 @@ impl Engine {
         Ok(reply)
     }
 
-    /// Checks that the call may be made. The policy, and limits that count calls, apply to tools alone.
+    /// Checks that the call is allowed. The policy, and limits that count calls, apply to tools only.
     fn admit(
         &self,
         caller: &Caller,
@@ -559,7 +559,7 @@ fn is_error(result: &[u8]) -> bool {
         && serde_json::from_slice::<ErrorFlag>(result).is_ok_and(|said| said.is_error)
 }
 
-/// The error for a tool that does not exist, or that callers of this namespace may not see.
+/// The error for a tool that does not exist, or that is hidden from callers of this namespace.
 pub(crate) fn unknown_tool(name: &str) -> CallError {
     let name = shortened(name);
     CallError::new(CallErrorCode::ToolNotFound, format!("Unknown tool: {name}"))

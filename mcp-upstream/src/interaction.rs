@@ -69,8 +69,8 @@ pub(crate) const OPEN_IN_CALL: usize = OPEN_QUESTIONS_MAX;
 pub(crate) const OPEN_IN_SESSION: usize = 1000;
 /// Maximum number of questions that a server may ask before the call for which the server was opened has begun.
 pub(crate) const EARLY_MAX: usize = 16;
-/// The most bytes of answers that are kept for a modern call while others of its questions are still open: 4 MiB, the default
-/// size limit of a message. Answers that leave no question open are not kept and may be larger.
+/// Maximum size of the answers that are stored for a modern call while others of its questions are open: 4 MiB, the default
+/// size limit of a message. Answers that leave no question open are not stored and may be larger.
 pub(crate) const KEPT_ANSWERS_MAX: usize = 4 * 1024 * 1024;
 
 /// Duration used in place of a configured limit that is too long to add to the clock.
@@ -94,7 +94,7 @@ pub(crate) trait QuestionOwner: Send + Sync {
     /// Sends the client the message that withdraws a question.
     fn take_back(&self, message: TakenBack);
 
-    /// Notes that a question has its answer, or needs none.
+    /// Called when a question has its answer, or needs none.
     fn settled(&self);
 }
 
@@ -194,7 +194,7 @@ impl Interaction {
         self.settle(Answer::Response(response), |_| None)
     }
 
-    /// Takes the client's result. Returns `false` as [`Self::respond`] does.
+    /// Accepts the client's result. Returns `false` as [`Self::respond`] does.
     pub(crate) fn fulfil(&self, result: Bytes) -> bool {
         self.settle(Answer::Result(result), |_| None)
     }

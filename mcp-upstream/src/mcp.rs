@@ -452,7 +452,7 @@ pub(crate) async fn find_session(
     if !theirs || session.state() == SessionState::Closed {
         return Err(RequestError::SessionNotFound);
     }
-    // Touched only after the checks: a stranger must not keep a session alive.
+    // Updated only after the checks: another client must not extend the life of a session.
     session.touch(now);
     Ok(session)
 }

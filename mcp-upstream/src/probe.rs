@@ -52,7 +52,7 @@ impl Probes {
         self.key.seal_probe(&nonce)
     }
 
-    /// Takes a nonce. Returns false for a text that is none, and for a nonce that was taken before or has ended.
+    /// Uses up a nonce. Returns false for an invalid, expired or already used nonce.
     pub fn take(&self, nonce: &str) -> bool {
         self.take_at(nonce, SystemTime::now())
     }

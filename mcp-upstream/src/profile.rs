@@ -136,7 +136,7 @@ impl Profile {
         }
     }
 
-    /// Rules of the REST port of ToolDock v1: all namespaces at once, or the namespace that a header names.
+    /// Rules of the REST port of ToolDock v1: all namespaces, or the namespace that a header names.
     pub fn v1_rest() -> Self {
         Self {
             name: "v1-rest",

@@ -135,7 +135,7 @@ pub trait ReplicaDirectory: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store does not answer.
+    /// [`StoreError`] when the store does not respond.
     async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError>;
 
     /// Sends news to the other replicas. The directory keeps them for a few beats.
@@ -428,7 +428,7 @@ impl Replicas {
         .await;
     }
 
-    /// Waits until a replica that could not be reached is no longer up, for 3 s at most.
+    /// Waits until an unreachable replica is no longer up, for 3 s at most.
     pub async fn departure(&self, id: ReplicaId) -> Standing {
         if self.is_local() {
             self.due.notify_one();
@@ -734,7 +734,7 @@ impl Replicas {
                 Some(why) => tracing::error!(replica = name, address, "replica {name}: {why}"),
             }
         }
-        // A directory that has lost its data lacks replicas that are up until they beat again.
+        // A directory that has lost its data lacks the replicas that are up until their next beats.
         for (id, other) in known.others.iter().filter(|_| heard.settled) {
             if heard.others.iter().any(|it| it.id == *id) {
                 continue;
@@ -850,7 +850,7 @@ impl Replicas {
 
     /// Number of replicas that are up and to which this replica cannot forward requests.
     pub fn unreachable(&self) -> usize {
-        // A gateway that is alone on its data directory forwards nothing to its predecessor or successor during an upgrade.
+        // The only gateway of a data directory forwards nothing to its predecessor or successor during an upgrade.
         if self.is_local() && self.own.address.is_none() {
             return 0;
         }

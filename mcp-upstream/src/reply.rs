@@ -90,7 +90,7 @@ pub enum Reply {
         /// The body of the reply, in chunks.
         body: BodyStream,
     },
-    /// A stream that stays open until one side ends it.
+    /// A stream that is open until one side ends it.
     Events {
         /// Status and headers of the reply.
         head: Head,

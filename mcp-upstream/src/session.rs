@@ -377,7 +377,7 @@ impl Session {
         &self.subscriptions
     }
 
-    /// Notes a question to the client, and returns the request that asks it. `None` if an answer is not wanted any more, or if
+    /// Registers a question to the client, and returns the request that asks it. `None` if an answer is no longer wanted, or if
     /// the question failed, because the session has ended or a thousand questions are open.
     pub(crate) fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
         self.questions.ask(question)

@@ -80,7 +80,7 @@ const PASSING: Bounds = Bounds {
     bytes: 16 * 1024 * 1024,
 };
 
-/// Memory that a passing stream may hold even when all passing streams together exceed their bound, in bytes: 64 KiB. So readers
+/// Memory that a passing stream may use even when all passing streams together exceed their bound, in bytes: 64 KiB. So readers
 /// that keep up continue while other streams use up the total.
 const PASSING_SPARED: usize = 64 * 1024;
 
@@ -179,7 +179,7 @@ impl Role {
         }
     }
 
-    /// Returns true for streams that stay open until the client or the gateway ends them.
+    /// Returns true for streams that are open until the client or the gateway ends them.
     const fn is_long(self) -> bool {
         matches!(self, Self::General | Self::Sse | Self::Listen)
     }

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 /// Pause before a loop that panicked is restarted, so that a loop that panics immediately does not fill the log.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs a loop until it ends by itself. A panic is logged, and the loop is started again.
+/// Runs a loop until it ends by itself. A panic is logged, and the loop is restarted.
 pub(crate) async fn supervise<F: Future<Output = ()>>(
     name: &'static str,
     mut begin: impl FnMut() -> F,

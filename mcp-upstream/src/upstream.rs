@@ -106,7 +106,7 @@ impl fmt::Debug for PreparedRequest {
 /// The granted filter of a client's `subscriptions/listen`. Dropping it ends the client's subscription.
 pub(crate) struct Listening {
     pub(crate) granted: Filter,
-    /// Keeps the subscription alive at the upstream.
+    /// Guard that keeps the subscription at the upstream.
     pub(crate) guard: Option<Box<dyn Any + Send>>,
 }
 
@@ -124,7 +124,7 @@ pub(crate) struct Behind {
     pub(crate) namespace: Arc<Namespace>,
     /// The tool's name in that namespace.
     pub(crate) tool: Box<str>,
-    /// True if clients can also reach that namespace directly, so that they need access to it.
+    /// True if clients can also call that namespace directly, so that they need access to it.
     pub(crate) is_served: bool,
 }
 
@@ -146,7 +146,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns true if a session's state at its upstream is lost, so that the session is over.
+    /// Returns true if a session's state at its upstream is lost, so that the session must end.
     fn has_lost(&self, _namespace: &Namespace, _session: &Session) -> bool {
         false
     }

@@ -149,8 +149,8 @@ async fn read_chunks(
             Some(buffer) => buffer.extend_from_slice(&chunk),
             None if first.is_empty() => first = chunk,
             None => {
-                // The announced length was checked against the limit, so a client cannot make this reserve more.
-                // Reserved memory costs nothing before it is written to.
+                // The announced length was checked against the limit, so a client cannot make this reserve more. Reserved
+                // memory costs nothing before it is written.
                 let expected = announced.map_or(before * 2, |length| length as usize);
                 let mut buffer =
                     BytesMut::with_capacity(expected.max(before + chunk.len()).min(limits.bytes));
@@ -177,7 +177,7 @@ fn without_mark(mut body: Bytes) -> Bytes {
     body
 }
 
-/// Reads past the rest of an unread body, for at most `deadline`. Returns true if the rest had at most `limit` bytes.
+/// Reads and discards the rest of an unread body, for at most `deadline`. Returns true if the rest had at most `limit` bytes.
 pub(crate) async fn read_past(
     session: &mut ServerSession,
     limit: usize,

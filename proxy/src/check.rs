@@ -174,7 +174,7 @@ pub(crate) fn log_unknown_namespaces(effective: &Effective) {
     }
 }
 
-/// Adds to `names` the namespace that a first start makes, if the configuration has it made.
+/// Adds to `names` the namespace that a first start creates, if the configuration enables it.
 fn known_namespaces(
     effective: &Effective,
     mut names: BTreeSet<NamespaceName>,

@@ -21,7 +21,7 @@ pub(crate) fn completions(arguments: &CompletionsArgs) -> ExitCode {
     print(&String::from_utf8_lossy(&script))
 }
 
-/// Writes a manual page for each command into a folder, which is made where it is not there.
+/// Writes a manual page for each command into a folder, which is created if missing.
 pub(crate) fn man(arguments: &ManArgs) -> ExitCode {
     let folder = &arguments.output;
     let written =

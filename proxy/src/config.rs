@@ -323,8 +323,8 @@ impl Effective {
         Ok(next)
     }
 
-    /// The configuration that a reload would put in force, and the configuration as its sources have it now: they differ in
-    /// the keys that a running process cannot change. Changes and logs nothing.
+    /// The configuration that a reload would put in force, and the current content of its sources: they differ in the keys that
+    /// cannot change in a running process. Changes and logs nothing.
     ///
     /// # Errors
     ///

@@ -167,7 +167,7 @@ fn page(effective: &Effective) -> String {
 /// A token as it is printed: itself if it was made for this run, else the name of its variable.
 fn shown(token: Option<&Secret>, generated: bool, variable: &str) -> String {
     match token {
-        // Made of hexadecimal digits: nothing in it needs quoting.
+        // The token consists of hexadecimal digits, which need no quoting.
         Some(token) if generated => token.expose().to_owned(),
         _ => format!("${{{variable}}}"),
     }

@@ -227,8 +227,8 @@ impl Listening {
         ServerApp::process_new(&self.edge, wire, shutdown).await;
     }
 
-    /// Takes the client's address from the header of the PROXY protocol that a connection begins with. Returns false where the
-    /// connection is to be closed: its peer is no trusted proxy, or has sent no header.
+    /// Reads the client's address from the header of the PROXY protocol at the beginning of a connection. Returns false if the
+    /// connection must be closed: its peer is no trusted proxy, or has sent no header.
     ///
     /// The header shares the time of the first head with the TLS handshake, see [`Listening::until_it_is_late`].
     async fn introduced(&self, accepted: &mut AcceptedConnection) -> bool {
@@ -345,9 +345,8 @@ impl Listening {
     /// Serves a connection until it ends, until its client misses a deadline, or until it is closed for another
     /// connection.
     ///
-    /// A single timer serves all requests. It never sleeps for longer than a head may take, so a wait that begins
-    /// meanwhile is not due before the timer fires again. A limit that a reload has shortened applies from the next
-    /// wait on.
+    /// A single timer serves all requests. It never sleeps for longer than a head may take, so a wait that begins meanwhile is
+    /// not due before the timer fires again. A limit that a reload has shortened applies from the next wait on.
     async fn until_it_is_late(&self, open: &OpenConnection, served: impl Future<Output = ()>) {
         let header = || self.edge.limits.load().header;
         let waiting = &open.waiting;

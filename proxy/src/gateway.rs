@@ -114,7 +114,7 @@ pub(crate) struct Passage {
     profile: Option<Arc<Profile>>,
     /// The listener's changes to headers.
     headers: Option<Arc<HeaderEdits>>,
-    /// Notes the remaining budgets of the limits that count the request; `None` where no limit counts it.
+    /// Stores the remaining budgets of the limits that count the request; `None` if no limit counts it.
     budget: Option<Arc<BudgetNote>>,
     /// Permit of the limit on concurrent requests.
     permit: Option<Arc<Permit>>,
@@ -241,8 +241,8 @@ fn arrive(
     Ok(())
 }
 
-/// Notes the remaining budgets of the limits that count a request, beginning with the budget found at the edge; `None`
-/// where no limit counts it.
+/// Storage for the remaining budgets of the limits that count a request, beginning with the budget found at the edge; `None` if
+/// no limit counts it.
 fn budget_note(admission: &Admission, admitted: &mut AdmittedHead) -> Option<Arc<BudgetNote>> {
     let found = admitted.budget.take();
     let principal = admitted.principal.as_ref();

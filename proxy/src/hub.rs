@@ -67,9 +67,9 @@ pub(crate) struct Hub {
     /// The other replicas, where there may be some.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     pub(crate) succession: Succession,
-    /// True when this process runs namespaces. A manager alone leaves them to the core.
+    /// True when this process runs namespaces. A separate manager leaves them to the core.
     pub(crate) serves_namespaces: bool,
-    /// Text to print after the first scan, when the commands in it work.
+    /// Text to print after the first scan, when the commands in the text work.
     pub(crate) announcement: Option<String>,
 }
 

@@ -56,7 +56,7 @@ fn read(file: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes the file, unless another process has made it meanwhile.
+/// Creates the file, unless another process has created it meanwhile.
 fn keep(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut staged = file.as_os_str().to_owned();
     staged.push(format!("{STAGED}{:016x}", fastrand::u64(..)));

@@ -44,7 +44,7 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
     store.set_makers(effective.config.admission.key_makers());
     match arguments.command {
         KeysCommand::Create(new) => {
-            // Read before the key is made, so that a wrong option makes none.
+            // Read before the key is created, so that no key is created if an option is wrong.
             let gateway = core_at(effective, None, &new.trust).map(|(at, _)| at);
             if let (true, Err(reason)) = (new.trust.is_given(), &gateway) {
                 return Err(KeysError::Invalid(reason.clone()));

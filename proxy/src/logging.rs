@@ -147,8 +147,7 @@ fn calm(target: &str) -> bool {
     if !target.starts_with("pingora") {
         return true;
     }
-    // Holds the second in the upper half, and the lines written in it in the lower half: one atomic number needs no
-    // lock.
+    // The second in the upper half, and the number of lines written in it in the lower half: one atomic number needs no lock.
     let second = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs() & u64::from(u32::MAX));

@@ -69,8 +69,8 @@ pub(crate) struct Reconfigure {
 }
 
 impl Reconfigure {
-    /// Reads the configuration and the certificates again, and returns the outcome. Certificates are read in any case: a
-    /// mistake in the configuration must not keep an expiring certificate in use.
+    /// Reads the configuration and the certificates again, and returns the outcome. Certificates are always read: a mistake in
+    /// the configuration must not keep an expiring certificate in use.
     pub(crate) fn apply(&mut self) -> ReloadOutcome {
         let mut next = self.next();
         let mut certificates = match &next {

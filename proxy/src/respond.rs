@@ -379,8 +379,8 @@ pub(crate) fn sent_ahead(error: &pingora_core::Error) -> bool {
     *error.etype() == ErrorType::ConnectError
 }
 
-/// Writes an answer to a request whose body is not read. The connection is kept if the rest of the request is small
-/// enough to be read past.
+/// Writes a response to a request whose body is not read. The connection is kept if the rest of the request is small enough to
+/// be discarded.
 pub(crate) async fn unread(
     session: &mut Session,
     head: Head,
@@ -483,11 +483,11 @@ pub(crate) async fn internal_error(
 pub(crate) enum BodyRest {
     /// Nothing is discarded: the body was read completely, or Pingora reads the remainder before the connection's next request.
     LeftAlone,
-    /// The rest of an HTTP/2 request. A stream that ends before its request is complete is reset, and clients take the
-    /// reset for a broken answer, even with `NO_ERROR`.
+    /// The rest of an HTTP/2 request. A stream that ends before its request is complete is reset, and clients take the reset
+    /// for a broken response, even with `NO_ERROR`.
     OfStream,
-    /// The rest of a request whose connection ends with the answer. Unread bytes must not reset the connection before
-    /// the client has the answer.
+    /// The rest of a request whose connection ends with the response. Unread bytes must not reset the connection before the
+    /// client has the response.
     OfConnection,
 }
 
@@ -513,9 +513,8 @@ impl BodyRest {
     }
 }
 
-/// Prepares an answer to a request with an unread body: the connection is kept if the rest of the request is small
-/// enough to be read past. Must be called before the answer's head is written; [`BodyRest::discard`] is called after
-/// the answer.
+/// Prepares a response to a request with an unread body: the connection is kept if the rest of the request is small enough to
+/// be discarded. Must be called before the response's head is written; [`BodyRest::discard`] is called after the response.
 pub(crate) fn leave_body(session: &mut Session) -> BodyRest {
     if session.is_http2() {
         return match session.is_body_done() {

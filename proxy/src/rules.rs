@@ -1,4 +1,4 @@
-//! Rules for requests, made from a configuration: at the start, and again on every SIGHUP.
+//! Rules for requests, built from a configuration: at the start, and again on every SIGHUP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) struct GatewayListener {
     pub(crate) name: Arc<str>,
     /// The configured address, by which a request finds its listener.
     pub(crate) address: ListenAddress,
-    /// True where connections begin with a header of the PROXY protocol.
+    /// True if connections begin with a header of the PROXY protocol.
     pub(crate) proxy_protocol: bool,
     /// The listener's changes to headers.
     pub(crate) headers: Option<Arc<HeaderEdits>>,

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 
 /// Size of the thread's buffer, in bytes.
 const ROOM: usize = 64 * 1024;
-/// Size of a buffer that is kept as it is, in bytes: the allocator keeps buffers of this size at hand for each thread.
+/// Size of a buffer that is kept without a copy, in bytes: the allocator caches buffers of this size for each thread.
 const KEPT: usize = 32 * 1024;
 /// After a read of at least this size, more bytes are usually available for the next read.
 pub(crate) const MUCH: usize = KEPT;

@@ -29,7 +29,7 @@ use crate::cli::{SecretsArgs, SecretsCommand};
 use crate::config::{self, Effective, SecretsSettings};
 use crate::{print, refuse};
 
-/// Note on when a change takes effect.
+/// Text about when a change takes effect.
 const TAKES_EFFECT: &str = "It takes effect at the next reload: `reload_core` of the management server, POST /reload, or SIGHUP.";
 
 /// The reason why a command failed.

@@ -290,8 +290,8 @@ pub(crate) fn run(
     Err(anyhow!("the drain did not end in time"))
 }
 
-/// Notes the bound addresses in the data directory, so that a check of the configuration does not report them as taken.
-/// A failure does not prevent the start.
+/// Writes the bound addresses to the data directory, so that a check of the configuration does not report them as in use. A
+/// failure does not prevent the start.
 fn note_addresses(effective: &Effective) {
     let bound = effective.config.bound_addresses(effective.role);
     let addresses: Vec<_> = bound.iter().map(|(_, it)| it.to_string()).collect();

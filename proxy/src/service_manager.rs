@@ -1,8 +1,8 @@
-//! Messages to the service manager that started the gateway (`NOTIFY_SOCKET`, as systemd's `Type=notify-reload`): the start is
-//! over, a reload begins and ends, the gateway stops, and a sign of life for the watchdog.
+//! Messages to the service manager that started the gateway (`NOTIFY_SOCKET`, as systemd's `Type=notify-reload`): the end of
+//! the start, the begin and end of a reload, the stop, and watchdog messages.
 //!
-//! Without `NOTIFY_SOCKET` nothing is sent. A message that cannot be sent is dropped: the gateway serves without a manager, too.
-//! A manager that does not read blocks the thread that sends (its socket holds ten messages on some kernels), and nothing else.
+//! Without `NOTIFY_SOCKET` nothing is sent. A message that cannot be sent is dropped: the gateway also serves without a
+//! manager. A manager that does not read blocks only the thread that sends (its socket holds ten messages on some kernels).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
-//! The key that seals session ids: `SESSION_KEY`, or 32 random bytes kept in `$DATA/session.key`.
+//! The key that seals session ids: `SESSION_KEY`, or 32 random bytes stored in `$DATA/session.key`.
 //!
-//! The key is never derived from a token: a token is handed to clients, and any holder of the key can make session ids.
+//! The key is never derived from a token: tokens are given to clients, and any holder of the key can create session ids.
 
 use std::path::Path;
 

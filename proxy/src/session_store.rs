@@ -21,7 +21,7 @@ use crate::{kept_file, session_key, sockets};
 /// The file that keeps the generated name of a replica without a configured name.
 const NAME_FILE: &str = "replica.id";
 
-/// Suffix of the name of every other successor, see [`beside`].
+/// Suffix of the name of every second successor, see [`beside`].
 const SUCCESSOR: &str = "~2";
 
 /// Number of random bytes of a generated name.
@@ -111,7 +111,7 @@ fn on_disk(
 ) -> anyhow::Result<OpenStore> {
     let (file, folder) = names_on_disk(effective.role);
     let name = name(effective, succeeded)?;
-    // Joined before the store is opened, so that a second process of this name changes nothing.
+    // Joined before the store is opened, so that a second process with this name changes nothing.
     let sealing = may_forward(effective).then(|| key.clone());
     let folder = ReplicaFolder::join(&data.root().join(folder), &name, sealing)?;
     let bounds = Bounds::of(&effective.config.sessions);

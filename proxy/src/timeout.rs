@@ -17,7 +17,7 @@ pin_project! {
         #[pin]
         future: F,
         limit: Duration,
-        // Made only when the future has to wait, since Pingora reads the clock for a timer.
+        // Created only when the future has to wait, since Pingora reads the clock for a timer.
         #[pin]
         timer: Option<Timeout<Pending<()>, FastOrTokioTimeout>>,
     }

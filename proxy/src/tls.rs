@@ -369,8 +369,7 @@ fn handshakes(
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    // Pingora's settings have no TLS versions. They only serve to set the callback; the rest of the acceptor is
-    // replaced.
+    // Pingora's settings have no TLS versions. They are only used to set the callback; the rest of the acceptor is replaced.
     let mut settings =
         TlsSettings::with_callbacks(Box::new(mark)).map_err(|error| error.to_string())?;
     settings.set_cert_resolver(resolver);

@@ -51,8 +51,8 @@ const BUSY: &[u8] = b"busy";
 /// Beginning of the first packet to a successor; the name of the gateway's replica follows.
 const NAME: &str = "replica ";
 
-/// Pause after a connection that failed or was refused, so that a process which connects again and again neither fills the
-/// log nor takes a core.
+/// Pause after a connection that failed or was refused, so that a process that connects repeatedly neither fills the log nor
+/// uses a core.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Maximum wait for `go`: the predecessor needs a fraction of it to announce its shutdown to the replicas.

@@ -45,7 +45,7 @@ pub use servers::{ManagedServer, ServerRefused, check_texts};
 pub use servers_file::LockedServers;
 pub use tool_file::{FileChange, TOOL_FILE_BYTES_MAX};
 
-/// Reason why a change was not made, in one line for the caller. Nothing was changed then.
+/// Reason why a change was not made, in one line for the caller. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotDone(String);

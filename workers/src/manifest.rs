@@ -272,7 +272,7 @@ fn is_variable_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Checks one key alone, so that the error can name it, and refuses a zero that would stop every call.
+/// Checks one key separately, so that the error can name it, and refuses a zero that would stop every call.
 fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
     let mut alone = Mapping::new();
     alone.insert(key.into(), value.clone());

@@ -36,7 +36,7 @@ use crate::servers::ServersConfig;
 
 pub use fit::{fit, selects_tools};
 
-/// Cuts a configuration that was merged over the operator's back to the operator's limits. Returns the refused changes: a
+/// Restricts a configuration that was merged over the operator's to the operator's limits. Returns the refused changes: a
 /// sentence each that begins with the key.
 pub fn narrow(
     namespaces: &mut NamespacesConfig,

@@ -85,7 +85,7 @@ pub struct Namespace {
     pub gate: Arc<Gate>,
     /// Limit on the calls that wait for their clients. Kept across reloads while `max_parked` is unchanged.
     pub parked: Arc<Parking>,
-    /// Hash over everything that makes up the namespace: a reload does nothing for a namespace with an equal hash.
+    /// Hash over everything that defines the namespace: a reload does not change a namespace with an equal hash.
     pub content_hash: [u8; 32],
     /// Value that a layer above keeps with the namespace.
     pub attached: Attachment,
@@ -246,7 +246,7 @@ impl Namespace {
         self.prompts.iter().find(|prompt| &*prompt.name == name)
     }
 
-    /// Returns true if a function of the namespace takes a context, and so may report, log and ask.
+    /// Returns true if a function of the namespace takes a context, and so may report progress, log and ask.
     pub fn has_context(&self) -> bool {
         self.tools.iter().any(|tool| tool.context)
             || self.resources.iter().any(|resource| resource.context)

@@ -158,7 +158,7 @@ pub enum ReloadError {
     /// The reloader has no runtime yet.
     #[error("the gateway is still starting")]
     NotStarted,
-    /// The gateway is shutting down, and reloads nothing any more.
+    /// The gateway is shutting down, and no longer reloads.
     #[error("the gateway is shutting down")]
     ShuttingDown,
     /// The tools directory cannot be read.
@@ -327,8 +327,8 @@ impl Reloader {
         *noted = outcome.max(*noted);
     }
 
-    /// Makes the served namespaces equal to the files on disk. May be called from any runtime; dropping the future does not
-    /// stop the reload.
+    /// Makes the served namespaces match the files on disk. May be called from any runtime; dropping the future does not stop
+    /// the reload.
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ pub enum FailuresConfig {
 pub struct FailureConfig {
     /// The number of wrong credentials of one address or user name that are not slowed.
     pub free: u32,
-    /// The time without a wrong credential after which the count begins anew.
+    /// The time without a wrong credential after which the count is reset.
     #[serde(with = "humantime_serde")]
     pub window: Duration,
     /// The longest delay after a wrong credential.
@@ -30,7 +30,7 @@ pub struct FailureConfig {
 }
 
 impl FailuresConfig {
-    /// The limits and delays; `None` where nothing is slowed.
+    /// The limits and delays; `None` if wrong credentials are not delayed.
     pub fn limits(&self) -> Option<FailureLimits> {
         match self {
             Self::Off => None,

@@ -174,7 +174,7 @@ impl ClientSecret {
         &self.0
     }
 
-    /// The variable that holds the client secret, where it is written as `${NAME}`.
+    /// The variable that contains the client secret, if the secret is written as `${NAME}`.
     pub fn variable(&self) -> Option<&str> {
         let inside = self.0.expose().strip_prefix("${")?.strip_suffix('}')?;
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';

@@ -87,7 +87,7 @@ pub(super) enum IssuerVerdict {
     Silence,
     /// The issuer has not made the token.
     Refused(RefusalReason),
-    /// The issuer has made the token, and the gateway does not accept it, or no longer.
+    /// The issuer issued the token, and the gateway does not accept it, or no longer.
     Over(RefusalReason),
 }
 
@@ -228,7 +228,7 @@ impl Issuer {
                     true => TokenRefusal::Over(why),
                     false => TokenRefusal::Unknown(why),
                 };
-                // Noted first, so that every request finds one of the two verdicts.
+                // Recorded first, so that every request finds one of the two verdicts.
                 self.refusals
                     .note(digest, refusal, 0, 0, now + REFUSAL_COUNTS);
                 self.principals.forget(&digest);

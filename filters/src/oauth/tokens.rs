@@ -163,7 +163,7 @@ impl<T: Clone> JudgedTokens<T> {
         }
     }
 
-    /// Remembers the tokens of other tables without their verdicts: each has to be judged again.
+    /// Adds the tokens of other tables without their verdicts: each must be judged again.
     pub(super) fn remember(&self, others: &Self) {
         let others = others.read();
         for table in [&others.old, &others.young] {

@@ -60,7 +60,7 @@ impl From<Pipes> for Connection {
 ///
 /// # Errors
 ///
-/// When any answer was wrong or missing, warm-up included.
+/// When any response was wrong or missing, including those of the warm-up.
 pub(crate) async fn measure(
     pipes: Pipes,
     request: Request,

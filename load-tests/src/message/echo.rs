@@ -65,7 +65,7 @@ impl Envelope<'_> {
         Request::new(format!("{}{body}", self.head(body.len())))
     }
 
-    /// A call in the form of 2026-07-28: body and headers contain everything that the server must know.
+    /// A call in the form of 2026-07-28: body and headers contain all information for the server.
     pub(crate) fn modern_echo(&self, call: EchoCall) -> Request {
         let body = call.modern();
         let mirrored = format!(

@@ -109,7 +109,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Notes the cores busy with other work during a sample that was not taken [`patiently`](Self::patiently).
+    /// Records the number of cores used by other work during a sample that was not taken [`patiently`](Self::patiently).
     pub(crate) fn disturbed_by(&mut self, other_cores: f64) {
         self.other_cores.push(other_cores);
     }

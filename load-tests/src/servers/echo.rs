@@ -1,4 +1,4 @@
-//! The echo server: over pipes, behind the gateway and its peers; over HTTP, behind nginx; and without a front.
+//! The echo server: over pipes, for the gateway and its peers; over HTTP, for nginx; and without a front.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

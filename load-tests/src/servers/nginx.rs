@@ -22,8 +22,8 @@ const USUAL_FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/ng
 /// Connections for listening sockets, and for the pipes between nginx's processes.
 const OWN_CONNECTIONS: usize = 64;
 
-/// The size of an nginx. It allocates memory for each connection it may have, and that memory is compared, so it gets
-/// only what the scenario needs.
+/// The size of an nginx. It allocates memory for each possible connection, and that memory is compared, so it gets only as many
+/// as the scenario needs.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     workers: usize,

@@ -1,4 +1,4 @@
-//! A `redis-server` for the sessions of gateways. It keeps nothing on disk.
+//! A `redis-server` for the sessions of gateways, without persistence.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::decoder::Event;
 
-/// The kind of list that an event reports as changed. Kinds are published in turn, so that a wrong order shows in the
+/// The kind of list that an event reports as changed. Kinds are published in turn, so that a wrong order is visible in the
 /// kinds as well as in the ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -104,7 +104,7 @@ impl Client {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Begins a new generation: events on the present streams no longer count.
+    /// Begins a new generation: events on the existing streams no longer count.
     pub(super) fn next_generation(&self) {
         // Under the record's lock, so that no event of the old generation is recorded afterwards.
         let _record = self.record();

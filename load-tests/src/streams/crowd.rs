@@ -133,7 +133,7 @@ impl Crowd {
         self.left_open = None;
     }
 
-    /// Forgets streams and their events, so that streams can be opened again without resuming.
+    /// Drops streams and their events, so that streams can be opened again without resuming.
     pub(crate) async fn start_over(&mut self) {
         self.leave().await;
         for client in &self.clients {

@@ -1,4 +1,4 @@
-//! The arguments of a call as the audit log holds them until its writer writes them: nothing, a digest, or a copy.
+//! The arguments of a call in the form in which the audit log stores them until they are written: nothing, a digest, or a copy.
 
 use bytes::Bytes;
 
@@ -41,7 +41,7 @@ impl KeptArguments {
         }
     }
 
-    /// Bytes that the record keeps in memory for the arguments until it is written.
+    /// Memory of the arguments in the record until it is written, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
             Self::None | Self::Digest { .. } => 0,

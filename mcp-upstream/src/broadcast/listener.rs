@@ -67,7 +67,7 @@ impl Filter {
 }
 
 impl StreamListener {
-    /// A listener for the changes that `filter` names. Updates beyond the bounds of [`Filter::check`] are left out.
+    /// A listener for the changes that `filter` names. Updates beyond the bounds of [`Filter::check`] are omitted.
     pub(super) fn new(filter: Filter, subscription_id: &str, stream: &Arc<Stream>) -> Self {
         stream.listen(farewell(subscription_id));
         let mut bytes = 0;

@@ -23,8 +23,8 @@ const ARGUMENTS_MAX: usize = 256 * 1024;
 /// The deepest nesting of arguments, and the longest chain of references and alternatives in a schema, that is
 /// followed.
 const DEPTH_MAX: usize = 16;
-/// The number of steps after which the arguments stay unchanged. Schemas that refer to each other can take any number of
-/// steps, and this runs on a thread that carries messages. The largest arguments take about half of it against a usual schema.
+/// Number of steps after which the arguments are not changed. Schemas that refer to each other can take any number of steps,
+/// and this runs on an I/O thread. The largest arguments take about half of it against a usual schema.
 const STEPS_MAX: usize = 200_000;
 /// Number of `enum` values that count as one step.
 const VALUES_PER_STEP: usize = 8;
@@ -93,7 +93,7 @@ pub(crate) fn coerced(schema: &RawValue, arguments: &[u8]) -> Option<Bytes> {
         return None;
     }
     let arguments = std::str::from_utf8(arguments).ok()?;
-    // Most arguments hold no string, object or list, so the schema need not be read.
+    // Most arguments contain no string, object or list, so the schema need not be read.
     let may_spell = spans::members(arguments)?
         .iter()
         .any(|(_, value)| value.starts_with(['"', '{', '[']));

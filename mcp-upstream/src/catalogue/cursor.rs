@@ -1,7 +1,7 @@
-//! Cursors of servers that are not strings, turned into strings for strict clients.
+//! Converts cursors of servers that are not strings to strings, for strict clients.
 //!
-//! A cursor is a string in every revision. A cursor that is a number or an object reaches clients as a string: a mark,
-//! then the cursor's JSON. When a client sends that string, the server gets the cursor in its original spelling.
+//! A cursor is a string in every revision. A cursor that is a number or an object is sent to clients as a string: a mark, then
+//! the cursor's JSON. When a client sends that string, the server gets the cursor in its original spelling.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Documents made of a list of tools, such as OpenAPI. A list never changes, so a document stays valid as long as its list
+//! Documents derived from a list of tools, such as OpenAPI. A list never changes, so a document is valid as long as its list
 //! exists.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::list::ToolList;
 use super::view::{Fingerprint, View};
 
-/// Maximum number of documents of one list that are kept; a new document takes the place of the oldest.
+/// Maximum number of stored documents of one list; a new document replaces the oldest.
 const DOCUMENTS_MAX: usize = 3;
 /// Maximum size of all documents that the process keeps, in bytes.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -29,7 +29,7 @@ struct Document {
     text: KeptText,
 }
 
-/// A text that counts towards the kept bytes until it is dropped.
+/// A text that counts towards the stored bytes until it is dropped.
 #[derive(Debug)]
 struct KeptText(Bytes);
 
@@ -59,7 +59,7 @@ impl ToolList {
             .map(|it| it.text.0.clone())
     }
 
-    /// Keeps a new document if there is room.
+    /// Stores a new document if there is room.
     pub(crate) fn keep_document(&self, form: [u8; 32], view: View<'_>, text: &Bytes) {
         let view = view.fingerprint();
         let mut documents = self.documents.lock();

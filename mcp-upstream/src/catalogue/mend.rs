@@ -290,7 +290,7 @@ fn objects(value: &str, name: &str, fields: &[Field]) -> MendVerdict {
     }
 }
 
-/// The arguments of a prompt as a list, out of an object of them or out of a schema. A text describes its argument.
+/// Converts the arguments of a prompt, an object of them or a schema, to a list. A text describes its argument.
 fn named_arguments(object: &str) -> Option<String> {
     let is_schema = spans::find(object, "type").is_some_and(|it| it == r#""object""#);
     let of_schema = is_schema.then(|| spans::find(object, "properties").unwrap_or("{}"));
@@ -514,7 +514,7 @@ pub(crate) fn page(
     (!changes.is_empty()).then(|| (spans::edit(page, &changes), mends.all))
 }
 
-/// The mends of one page. Only the first [`MENDS_MAX`] different ones are kept.
+/// The mends of one page. Only the first [`MENDS_MAX`] different ones are stored.
 #[derive(Default)]
 struct PageMends {
     all: Vec<Mend>,

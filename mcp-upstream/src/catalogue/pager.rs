@@ -126,7 +126,7 @@ pub(super) async fn read(
     Ok(read)
 }
 
-/// The tools as one connection lists them now. Nothing is kept.
+/// The tools as one connection lists them now, without caching.
 ///
 /// # Errors
 ///

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Answers wait until all open questions are answered: with a single answer the function could resume, and then its time limit
-//! and its permit would have to be suspended again while it still waits for the others. The answers are handed to the worker
-//! only when the call holds a permit again, so that resumed calls do not exceed the permitted number.
+//! and its permit would have to be suspended again while it still waits for the others. The answers are sent to the worker only
+//! when the call holds a permit again, so that resumed calls do not exceed the permitted number.
 //!
 //! The questions themselves are in [`CallInteractions`], where the upstream opens them and the client answers them. Time limit,
 //! permit and parking slot belong to the call's own future, so that dropping it releases them, ends the questions and cancels

@@ -37,7 +37,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the call may not be made; the refusal is recorded.
+    /// When the call is not allowed; the refusal is recorded.
     pub(crate) async fn pass(
         &self,
         caller: &Caller,

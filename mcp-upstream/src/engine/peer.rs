@@ -17,7 +17,7 @@ use crate::interaction::{Interaction, QuestionSet, cannot_be_asked};
 pub(crate) struct Peer {
     /// Channel for messages to the client; `None` if messages are dropped.
     heard: Option<PeerChannel>,
-    /// Inbox for questions; `None` if the call may not ask.
+    /// Inbox for questions; `None` if the call may not ask questions.
     inbox: Option<Arc<CallInbox>>,
     /// Account that counts the bytes of the reply; `None` for requests of the gateway itself.
     answers: Option<AnswerAccount>,
@@ -112,8 +112,8 @@ impl Peer {
         self.inbox.is_some() && self.heard.is_some()
     }
 
-    /// The sink for a worker's connection, which takes the events and questions of the function; `None` for a call that cannot
-    /// ask.
+    /// The sink for a worker's connection, which receives the events and questions of the function; `None` for a call that
+    /// cannot ask.
     pub(crate) fn into_sink(self) -> Option<Arc<dyn CallSink>> {
         self.inbox.map(|inbox| inbox as Arc<dyn CallSink>)
     }

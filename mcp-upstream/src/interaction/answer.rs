@@ -89,7 +89,7 @@ impl Answer {
         }
     }
 
-    /// The answer in the form for responders that take results only.
+    /// The answer in the form for responders that accept only results.
     fn outcome(self) -> Result<Bytes, CallError> {
         match self {
             Self::Response(response) => match response.outcome() {

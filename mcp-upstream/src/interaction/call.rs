@@ -123,7 +123,7 @@ impl CallInteractions {
             })?;
             book.place = Some(place);
         }
-        // Questions that are over make room: a server may ask and withdraw any number of times while it waits for another answer.
+        // Ended questions make room: a server may ask and withdraw any number of times while it waits for another answer.
         book.entries.retain(|it| !it.is_over());
         let open = book.entries.iter().filter(|it| it.is_open()).count();
         if open + more > OPEN_IN_CALL {

@@ -38,7 +38,7 @@ impl ConnectionInteractions {
         book.open.push((id, Arc::downgrade(entry)));
     }
 
-    /// Keeps a request of the server until the call begins. Returns the request if [`EARLY_MAX`] requests are kept already.
+    /// Stores a request of the server until the call begins. Returns the request if [`EARLY_MAX`] requests are stored already.
     pub(crate) fn keep_early(
         &self,
         method: AskMethod,
@@ -52,7 +52,7 @@ impl ConnectionInteractions {
         None
     }
 
-    /// Takes the requests that were kept until the call began.
+    /// Takes out the requests that were stored until the call began.
     pub(crate) fn take_early(&self) -> Vec<(AskMethod, ServerRequest)> {
         std::mem::take(&mut self.book().early)
     }

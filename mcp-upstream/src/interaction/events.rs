@@ -51,7 +51,7 @@ pub(crate) struct EventSender(Arc<EventQueue>);
 #[derive(Debug)]
 pub(crate) struct EventReceiver(Arc<EventQueue>);
 
-/// The queue of a call's events. Most calls that may talk send none: until a call does, nothing else is allocated.
+/// The queue of a call's events. Most calls that may send messages send none: memory is allocated only with the first one.
 #[derive(Debug, Default)]
 struct EventQueue(Mutex<QueuedEvents>);
 

@@ -7,7 +7,7 @@ use tooldock_process::worker::{LogLevel, Question};
 use super::PeerEvent;
 use crate::jsonrpc::splice;
 
-/// The message that takes a question back from a client, in two versions.
+/// The message that withdraws a question from a client, in two versions.
 pub(crate) struct TakenBack {
     /// The message of the server that asked, with the gateway's id. Its length is bounded only by that of any message.
     pub(crate) own: Option<Bytes>,
@@ -41,7 +41,7 @@ pub(super) fn taken_back(id: u64, message: &[u8]) -> TakenBack {
     }
 }
 
-/// Takes a question back by a message of the gateway.
+/// Builds the gateway's own message that withdraws a question.
 pub(super) fn cancelled(id: u64, reason: &str) -> TakenBack {
     let params = serde_json::json!({ "requestId": id, "reason": reason });
     let ours =

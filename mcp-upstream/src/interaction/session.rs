@@ -49,7 +49,7 @@ impl SessionInteractions {
         }
     }
 
-    /// Notes a question and returns the request that asks it. `None` if an answer is not wanted any more, or if the question
+    /// Registers a question and returns the request that asks it. `None` if an answer is no longer wanted, or if the question
     /// failed, because the session has ended or too many questions are open in it.
     pub(crate) fn ask(&self, entry: &Arc<Interaction>) -> Option<Vec<u8>> {
         let mut table = self.lock();

@@ -28,18 +28,18 @@ const ID_BYTES: usize = 16;
 /// Length of a state, in bytes: replica, number, expiry in milliseconds of Unix time, digest of the bound request.
 const STATE_BYTES: usize = 4 + ID_BYTES + 8 + 32;
 
-/// The longest arguments that are compared by value, in bytes: 64 KiB. Parsed values take up to forty times the memory.
+/// Maximum size of arguments that are compared by value, in bytes: 64 KiB. Parsed values use up to forty times the memory.
 const ARGUMENTS_READ_MAX: usize = 64 * 1024;
 
 type SuspensionId = [u8; ID_BYTES];
 
-/// The reason why a state takes no call out.
+/// The reason why no call can be taken out by a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ResumeRefusal {
-    /// The state was not made by this gateway, was changed on the way, or was made for another request or principal.
+    /// The state was not created by this gateway, was changed, or was created for another request or principal.
     #[error("requestState is not valid for this request")]
     Invalid,
-    /// The call was not taken out in time.
+    /// No retry took the call out in time.
     #[error("requestState has expired; send the request again without it")]
     Expired,
     /// Another retry took the call, or it ended with the process that ran it.
@@ -68,7 +68,7 @@ pub(crate) enum NoPlace {
 
 /// A call that can be suspended: it continues while it is suspended, until a retry takes it out.
 pub(crate) trait Suspendable: Send + Sized + 'static {
-    /// Lets the call go on until it has its answer. Must keep that answer and be cancel safe.
+    /// Continues the call until it has its response. Must store that response and be cancel safe.
     fn go_on(&mut self) -> impl Future<Output = ()> + Send;
 }
 
@@ -107,7 +107,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
     }
 
     /// Suspends a call until `expires` and returns the state that takes it out. At most `max` calls of the namespace are kept,
-    /// and for each principal only its share; a call that is over makes room for a call that is not.
+    /// and for each principal only its share; an ended call makes room for another one.
     pub(crate) fn suspend(
         &self,
         call: T,
@@ -147,7 +147,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
         Ok(state)
     }
 
-    /// Takes a call out by its state, if the state was made for this request.
+    /// Takes a call out by its state, if the state was created for this request.
     pub(crate) async fn take(
         &self,
         state: &str,
@@ -240,8 +240,8 @@ impl<T: Suspendable> SuspendedCalls<T> {
 /// Digest of the request to which a state is bound. A retry may spell equal arguments differently, if they are at most 64 KiB.
 fn digest_of(bound: &BoundRequest<'_>) -> [u8; 32] {
     let mut hash = bound.hash();
-    // Whitespace has no meaning, so arguments are compared by value. Numbers that no value can hold (1e400) are compared by
-    // spelling, and so are arguments whose value would take too much memory.
+    // Whitespace has no meaning, so arguments are compared by value. Numbers out of range (1e400) are compared by spelling, and
+    // so are arguments whose value would use too much memory.
     let short = bound.arguments.len() <= ARGUMENTS_READ_MAX;
     let value = short.then(|| serde_json::from_slice::<serde_json::Value>(bound.arguments));
     match value {
@@ -298,7 +298,7 @@ struct SuspensionGuard<T> {
 
 impl<T> Drop for SuspensionGuard<T> {
     fn drop(&mut self) {
-        // Dropped outside the lock. Usually the entry was taken out before.
+        // Dropped outside the lock. Usually the entry was removed before.
         let entry = self.table.remove(&self.namespace, self.id);
         drop(entry);
     }
@@ -326,7 +326,7 @@ impl<T: Suspendable> SuspensionGuard<T> {
                     }
                     return;
                 }
-                // The call was not taken out in time.
+                // No retry took the call in time.
                 () = tokio::time::sleep_until(expires) => return,
                 // The call has its answer, which waits to be fetched.
                 () = call.go_on(), if !over => {

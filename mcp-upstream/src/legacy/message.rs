@@ -69,8 +69,8 @@ pub(super) async fn take<'a>(
             };
             let mut exchange = Exchange::new(core, &cx);
             exchange.request(&cx, id, prepared);
-            // Answers that are ready are put on the stream before this POST is answered: a client that waits for one answer
-            // before its next request gets the answers in its order.
+            // Responses that are ready are sent on the stream before this POST is answered: a client that waits for one
+            // response before its next request gets the responses in that order.
             exchange.settle(session).await;
         }
         Body::One(Message::Notification { method, members }) => {

@@ -1,4 +1,5 @@
-//! JSON-RPC batches, which only 2025-03-26 has (K-11). The requests of a batch run concurrently; responses come in any order.
+//! JSON-RPC batches, which exist only in 2025-03-26 (K-11). The requests of a batch run concurrently; responses are in any
+//! order.
 
 use std::sync::Arc;
 

@@ -136,7 +136,7 @@ fn result_of(
     let mut answer = format::ResultWriter::begin(id, format, result.len());
     let mut skipped = 0;
     if *facts.method == *RESOURCES_READ {
-        // A resource is the current value of a function, perhaps for this caller alone: unless the function allows it, clients
+        // A resource is the current value of a function, possibly for this caller only: unless the function allows it, clients
         // must not cache it.
         let (ttl_ms, length) = own_ttl(result).unwrap_or((0, 0));
         skipped = length;

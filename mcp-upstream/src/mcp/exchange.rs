@@ -40,8 +40,8 @@ use running::RunningCalls;
 
 /// Longest wait of a call for its reader, each time: 5 s. A slower reader loses its stream, not its log.
 const PACE: Duration = Duration::from_secs(5);
-/// Longest wait of an exchange's calls for their readers in all: 60 s. Without this bound a reader that takes a little every
-/// few seconds would keep the calls for hours.
+/// Maximum total wait of an exchange's calls for their readers: 60 s. Without this bound a reader that reads a little every few
+/// seconds would keep the calls for hours.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The remaining time that an exchange may wait for its readers.
@@ -199,7 +199,7 @@ impl Exchange {
         }
     }
 
-    /// Turns the POST into a stream that begins with the ready messages.
+    /// Converts the POST to a stream that begins with the ready messages.
     async fn into_stream(self) -> Result<Reply, RequestError> {
         let Some(session) = self.session.clone() else {
             let stream = Stream::detached(&self.core.pulse);

@@ -281,7 +281,7 @@ async fn request(
 }
 
 /// Checks that a call may be sent under the name that its client wrote: if some tools are closed to the caller, only names that
-/// the server lists may be. A server could take another spelling for a closed tool.
+/// the server lists are allowed, since the server could accept another spelling for a closed tool.
 async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(), CallError> {
     if method != TOOLS_CALL || cx.view().allows_every_tool() {
         return Ok(());

@@ -57,7 +57,7 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     if !head.accept.sse_named {
         return Err(RequestError::NotAcceptable("text/event-stream"));
     }
-    // Taken before events are replayed: a client that may not hold another stream must not take one over either.
+    // Acquired before events are replayed: a client that may not have another stream must not take one over either.
     let place = stream_place(core, caller, 0)?;
     let events = match &head.last_event_id {
         Some(id) => {
@@ -247,8 +247,7 @@ impl EndSession for Core {
     }
 }
 
-/// Takes up one of the long streams that the caller's principal may hold. `bytes`: memory that the stream needs besides its
-/// events.
+/// Acquires the permit for one of the long streams of the caller's principal. `bytes`: memory of the stream without its events.
 pub(crate) fn stream_place(
     core: &Core,
     caller: &Caller,

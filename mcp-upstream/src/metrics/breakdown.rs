@@ -150,7 +150,7 @@ impl Breakdown {
         Ok(counts)
     }
 
-    /// Turns each of the counts on or off. A count that is turned off is deleted.
+    /// Enables or disables each of the counts. A disabled count is deleted.
     pub fn configure(&self, config: BreakdownConfig) {
         let per_principal = config.per_principal == PerPrincipal::Top50;
         self.per_tool.store(config.per_tool, Ordering::Relaxed);

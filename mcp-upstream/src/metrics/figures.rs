@@ -1,8 +1,8 @@
 //! Figures of the last minute's calls by namespace: their number, the share of failures, and the 95th percentile of their
 //! duration.
 //!
-//! The counters only ever rise. They are read every few seconds, and the figures of the last minute are the difference between
-//! a reading of a minute ago and now. A namespace that was never called costs nothing.
+//! The counters never decrease. They are read every few seconds, and the figures of the last minute are the difference between
+//! the reading of a minute ago and the current one. A namespace that was never called costs nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

@@ -16,7 +16,7 @@ metric_table! {
     }
 }
 
-/// Guard that counts a kept toolset in the gauge until it is dropped.
+/// Guard that counts a stored toolset in the gauge until it is dropped.
 #[derive(Debug)]
 pub(crate) struct KeptToolset(IntGauge);
 

@@ -17,8 +17,8 @@ const OTHERS_MAX: Duration = Duration::from_secs(5);
 pub struct AnnouncedReload {
     /// Number of reloads requested of all replicas, including this one.
     pub number: u64,
-    /// Number of namespaces after the reload, and number of those that could not be brought up to date; `None` if the reload
-    /// failed as a whole.
+    /// Number of namespaces after the reload, and number of those that could not be updated; `None` if the complete reload
+    /// failed.
     pub counts: Option<(usize, usize)>,
 }
 

@@ -29,7 +29,7 @@ pub trait RoutedRequest: Send {
 /// Failure of another replica to answer a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unanswered {
-    /// The request may be made again.
+    /// The request may be sent again.
     Repeatable,
     /// The request may have been carried out.
     Lost,

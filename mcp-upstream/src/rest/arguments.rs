@@ -30,7 +30,7 @@ pub(super) fn of(body: Bytes) -> Result<Bytes, EarlyReply> {
     }
 }
 
-/// Returns true if the body is not empty, but holds only white space.
+/// Returns true if the body consists of white space, and is not empty.
 pub(super) fn is_blank(body: &[u8]) -> bool {
     !body.is_empty() && body.trim_ascii().is_empty()
 }

@@ -1,8 +1,8 @@
 //! `/openapi.json` and `/namespaces/{namespace}/openapi.json`: the caller's namespace as an OpenAPI 3.1 document.
 //!
 //! Paths of a document are relative to its server: `/tools/add` is below `…/namespaces/calc` in the document of that path, and
-//! below the root, with `X-Namespace` as a parameter, in the other document. The tools alone (`?view=tools`) are for models,
-//! which have no use for the operators' paths; the document by path has only the tools unless `?view=all` is requested.
+//! below the root, with `X-Namespace` as a parameter, in the other document. The document with tools only (`?view=tools`) is
+//! for models, which do not need the operators' paths; the document by path has only the tools unless `?view=all` is requested.
 
 use std::collections::{BTreeSet, HashMap};
 

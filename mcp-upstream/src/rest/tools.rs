@@ -83,7 +83,7 @@ pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
 ///
 /// # Errors
 ///
-/// When there is no such tool, or the tools are not known.
+/// When the tool does not exist, or the tools are not known.
 async fn input_schema(
     upstream: &dyn Upstream,
     scope: &InNamespace,

@@ -58,7 +58,7 @@ pub enum StoreConfig {
     Redis(StoreUrl),
 }
 
-/// The URL of a store. It may hold a password: `Debug` shows the scheme alone, and a printed configuration hides the rest.
+/// The URL of a store. It may contain a password: `Debug` prints only the scheme, and a printed configuration hides the rest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(Zeroizing<String>);
 

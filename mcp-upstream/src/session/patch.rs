@@ -56,7 +56,7 @@ pub enum PatchRefused {
 }
 
 impl Session {
-    /// Keeps the client's description from `initialize`. Later descriptions change nothing.
+    /// Stores the client's description from `initialize`. Later descriptions have no effect.
     pub(super) fn set_client(&self, facts: ClientFacts) -> Result<(), client::TooMuch> {
         client::check(Some(&facts.capabilities), facts.info.as_deref())?;
         let _ = self.client.set(Box::new(facts));

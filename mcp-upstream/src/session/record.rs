@@ -47,13 +47,13 @@ pub struct SessionRecord {
     pub streams: StreamCounts,
 }
 
-/// The process that holds a session. A process that takes a session up increments the epoch, so that only one of two concurrent
-/// claims succeeds.
+/// The process in which a session is live. A process that adopts a session increments the epoch, so that only one of two
+/// concurrent claims succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Home {
     /// The replica that the process belongs to.
     pub replica: ReplicaId,
-    /// The number of times that the session was taken up since it was opened.
+    /// Number of adoptions of the session since it was opened.
     pub epoch: u32,
 }
 
@@ -82,7 +82,7 @@ impl SessionRecord {
 }
 
 impl Session {
-    /// The session of a record, in the process that takes it up: confirmed or not, as recorded, and used just now.
+    /// The session of a record, in the process that adopts it: confirmed or not, as recorded, and used just now.
     pub(super) fn adopted(record: SessionRecord, now: Instant) -> Self {
         let mut session = Self::new(record.id, record.binding, now);
         if record.confirmed {

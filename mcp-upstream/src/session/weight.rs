@@ -1,5 +1,5 @@
-//! The memory of a session, in bytes: the parts that a client can make grow, and the fixed cost. The events that streams keep for
-//! resumption are not counted, since the event log bounds them itself, nor are calls in flight, which are bounded with their
+//! The memory of a session, in bytes: the parts whose size depends on its client, and the fixed cost. Events that streams store
+//! for resumption are not counted, since the event log bounds them, nor are calls in flight, which are bounded with their
 //! namespace.
 
 use std::sync::atomic::Ordering;

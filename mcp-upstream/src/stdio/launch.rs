@@ -53,7 +53,7 @@ pub(crate) struct LaunchRequirements<'a> {
     pub(crate) avoid: &'a [BackendId],
     /// Hash of the client: equal for equal clients, where clients are distinguished.
     pub(crate) hash: u64,
-    /// Headers of the connection's only client, sent with everything but clients' requests.
+    /// Headers of the connection's only client, sent with all messages except clients' requests.
     pub(crate) headers: Option<&'a Arc<HeaderMap>>,
     /// The principal whose credentials are used, for a connection that belongs to one principal.
     pub(crate) principal: Option<&'a Arc<str>>,

@@ -101,7 +101,7 @@ impl MaxResult {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a result may have this size in bytes. Asks for the limit again before it returns false.
+    /// Returns true if a result may have this size in bytes. Reads the limit again before it returns false.
     fn allows(&self, size: u64) -> bool {
         if size <= self.known() {
             return true;
@@ -131,8 +131,8 @@ pub(crate) trait Inbound: Send + Sync {
     /// `requestId`).
     fn notification(&self, notification: Notification<'_>);
 
-    /// Takes a notification as [`Inbound::notification`] does, with the owners of the calls that the server has not
-    /// answered yet.
+    /// Handles a notification as [`Inbound::notification`] does, with the owners of the calls that the server has not answered
+    /// yet.
     fn notification_beside(
         &self,
         notification: Notification<'_>,
@@ -363,7 +363,7 @@ impl Link {
         }
     }
 
-    /// Takes no more calls, writes what waits, closes the server's input and reads on until the server ends: the first
+    /// Accepts no more calls, writes the queued lines, closes the server's input and reads until the server ends: the first
     /// step of ending it.
     pub(crate) fn finish(&self) {
         self.shared.finish();

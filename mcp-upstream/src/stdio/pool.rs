@@ -1,4 +1,4 @@
-//! Pools: the processes of a server, how they are leased, kept and ended.
+//! Pools: the processes of a server, and how they are leased, kept and ended.
 //!
 //! ```text
 //!   lease ──▶ PoolShared ── State::step ──▶ actions ──▶ driver ──▶ Keeper, one for each process
@@ -6,9 +6,9 @@
 //!               └──────────────── events ◀───────────────────────────┘
 //! ```
 //!
-//! The state machine in `state` decides; a lock holds it together with the handles of processes and waiters. Nearly every
-//! request finds its process under that lock without waiting. The driver, a task per pool in the control runtime, starts and
-//! ends processes and runs the timers. It owns the keepers: when the driver ends, all of them do.
+//! The state machine in `state` decides; one lock guards it together with the handles of processes and waiting requests. Nearly
+//! every request gets its process under that lock without waiting. The driver, a task per pool in the control runtime, starts
+//! and ends processes and runs the timers. It owns the keepers: when the driver ends, all of them end.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;

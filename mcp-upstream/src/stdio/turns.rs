@@ -47,7 +47,7 @@ pub(crate) struct StartTurn {
 pub(crate) struct StartTurns {
     /// Turns to start a process.
     pub(crate) starting: Arc<Turns>,
-    /// Turns to install a package. Separate, so that an installation of minutes delays only other installations.
+    /// Permits for installing a package. Separate, so that a long installation delays only other installations.
     pub(crate) installing: Arc<Turns>,
 }
 
@@ -111,7 +111,7 @@ impl Turns {
             let turn = StartTurn {
                 turns: Arc::clone(self),
             };
-            // A start that has just been dropped drops the turn, which passes it on again.
+            // A start that has just been dropped drops the permit, which is passed on to the next one.
             let _ = next.give.send(turn);
         }
     }

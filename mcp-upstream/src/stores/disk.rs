@@ -263,8 +263,8 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
-    // The housekeeper makes the checkpoints, which wait for the disk. Writes that outpace it make checkpoints themselves, so
-    // that the log has a bound.
+    // The housekeeper runs the checkpoints, which wait for the disk. If writes are faster than it, they run checkpoints
+    // themselves, so that the log is bounded.
     connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES_MAX)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)

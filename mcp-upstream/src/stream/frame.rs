@@ -37,7 +37,7 @@ impl EventId {
     }
 }
 
-/// Reads a number in its only valid spelling: no sign, no leading zero.
+/// Parses a number in its only valid spelling: no sign, no leading zero.
 fn number<N: std::str::FromStr>(text: &str) -> Option<N> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let canonical = text == "0" || !text.starts_with('0');

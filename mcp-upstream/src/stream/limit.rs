@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 
-/// Counts the open streams of every principal, with the memory that their clients make them hold. Has entries only for principals
+/// Counts the open streams of every principal, with the memory that depends on their clients. Has entries only for principals
 /// with open streams.
 #[derive(Debug, Clone)]
 pub struct StreamLimiter {

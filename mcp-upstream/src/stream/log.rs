@@ -34,7 +34,7 @@ pub enum StreamKind {
     General,
     /// The messages of one request, in the answer to its POST.
     Request,
-    /// The only stream of an HTTP+SSE session. Its events have no ids and are not kept: that transport cannot resume.
+    /// The only stream of an HTTP+SSE session. Its events have no ids and are not stored: that transport cannot resume.
     Sse,
 }
 
@@ -48,7 +48,7 @@ pub struct EventLog {
     ledger: Arc<Ledger>,
     /// Store that keeps events outside this process, if there is one.
     store: Option<Arc<dyn EventStore>>,
-    /// True after the store failed to keep an event, until it keeps the next one.
+    /// True after the store failed to store an event, until it stores the next one.
     fails: AtomicBool,
 }
 
@@ -92,8 +92,9 @@ impl EventLog {
             .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
     }
 
-    /// Adds a message to a stream of the session, and makes room for it. With a store it is stored, then shown; if the store
-    /// fails, the event is kept in this process alone, which is logged. On a stream that is over the message is dropped.
+    /// Adds a message to a stream of the session, and makes room for it. With a store the event is first stored, then shown; if
+    /// the store fails, the event is kept only in this process, which is logged. If the stream has ended, the message is
+    /// dropped.
     pub async fn append(&self, session: &dyn StreamOwner, stream: &Arc<Stream>, message: &[u8]) {
         if !stream.is_kept() {
             stream.push(frame::message(None, message));

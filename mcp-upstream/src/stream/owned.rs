@@ -52,7 +52,7 @@ pub trait StreamOwner: Send + Sync {
     /// The principal that the streams are accounted to.
     fn principal(&self) -> Option<&Arc<str>>;
 
-    /// The owner as the observer of its streams' readers. Weak: a stream must not keep its owner alive.
+    /// The owner as the observer of its streams' readers. A weak reference, so that a stream does not keep its owner in memory.
     fn readers(&self) -> Weak<dyn StreamReaders>;
 }
 
@@ -323,7 +323,7 @@ impl OwnedStreams {
         self.read.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Notes that a stream has lost its reader. Returns true if no stream has a reader any more.
+    /// Records that a stream has lost its reader. Returns true if no stream has a reader any more.
     pub(crate) fn reader_left(&self) -> bool {
         self.read.fetch_sub(1, Ordering::SeqCst) == 1
     }

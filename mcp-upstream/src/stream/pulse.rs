@@ -25,7 +25,7 @@ const SLOT_BITS: u32 = 7;
 /// Difference of the retry times of successive groups, so that the clients reconnect at different times after a shutdown.
 const RETRY_STEP: Duration = Duration::from_millis(30);
 
-/// Timer of the keep-alive comments of all streams, the switch that ends the streams, and the account of passing streams.
+/// Timer of the keep-alive comments of all streams, which can also end the streams and accounts the passing streams.
 pub struct Pulse {
     tick_every: Duration,
     tick: AtomicU32,

@@ -22,7 +22,7 @@ pub(super) struct RemainingEvents {
     /// Sequence and time of the oldest event, by which the share orders the stream; `None` without events: the stream is then
     /// not listed.
     pub(super) oldest: Option<(u64, Instant)>,
-    /// True when nothing can ever be read from the stream again.
+    /// True when nothing can be read from the stream any more.
     pub(super) useless: bool,
 }
 

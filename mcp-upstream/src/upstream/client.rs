@@ -90,7 +90,7 @@ pub(crate) struct ExternalServers {
 #[derive(Clone)]
 pub(crate) struct ClientUpstream(pub(crate) Arc<ExternalServers>);
 
-/// The right to use a connection, with the handler for its messages, for as long as a request needs them.
+/// The right to use a connection, with the handler for its messages, while a request needs them.
 pub(crate) struct ConnectionLease {
     pub(crate) process: Arc<dyn ServerConnection>,
     /// Handler for server messages; `None` for shared connections.
@@ -302,7 +302,7 @@ impl Upstream for ClientUpstream {
     }
 
     fn has_lost(&self, namespace: &Namespace, session: &Session) -> bool {
-        // The server's session ended with the process that the client's session was taken up from.
+        // The server's session ended with the process from which the client's session was adopted.
         let keeps_state =
             matches!(&namespace.upstream, UpstreamKind::Remote(server) if server.spec.stateful);
         keeps_state && session.is_taken_up() || self.0.processes.has_lost(namespace, session.tag())

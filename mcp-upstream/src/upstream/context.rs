@@ -1,4 +1,4 @@
-//! The context of a message: its caller, its namespace, and everything else that an upstream needs besides the message.
+//! The context of a message: its caller, its namespace, and the other data that an upstream needs.
 
 use std::sync::Arc;
 

@@ -274,7 +274,7 @@ impl<'a> Reader<'a> {
         name
     }
 
-    /// Forgets a variable that turned out to have a value.
+    /// Removes a variable that turned out to have a value.
     pub(crate) fn has_value(&mut self, name: &str) {
         self.wanted.retain(|it| it.name != name);
     }

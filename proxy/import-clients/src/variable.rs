@@ -268,7 +268,8 @@ impl Text {
     }
 }
 
-/// The name of a secret or variable made of any text: `github-token` becomes `GITHUB_TOKEN`. `VALUE` if no name can be made.
+/// The name of a secret or variable derived from any text: `github-token` becomes `GITHUB_TOKEN`. `VALUE` if no name can be
+/// derived.
 pub(crate) fn variable_name(text: &str) -> String {
     let mut name = String::new();
     for letter in text.chars() {

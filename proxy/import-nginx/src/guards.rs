@@ -287,8 +287,8 @@ const NAMED_MAX: usize = 1_000;
 /// Minimum number of a token's characters that must stay secret when a name occurs in it.
 const SECRET_MIN: usize = 6;
 
-/// Returns true if a name reveals nothing of `texts`, which are tokens in lower case, since keys of a `map` ignore
-/// case. Operators put a client's name into its token; then most of the token must lie outside the name.
+/// Returns true if a name reveals nothing of `texts`, which are tokens in lower case, since keys of a `map` ignore case.
+/// Operators put a client's name into its token; then most of the token must be outside the name.
 fn may_be_shown(name: &str, texts: &[String]) -> bool {
     let name = name.to_ascii_lowercase();
     let tells = |text: &String| {

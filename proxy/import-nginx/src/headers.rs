@@ -181,8 +181,8 @@ fn variables_in(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns true if a variable contains the name of a client that nginx has judged, or a value that a chain of maps makes of
-/// its name or credential.
+/// Returns true if a variable contains the name of a client that nginx has authenticated, or a value that a chain of maps
+/// derives from its name or credential.
 fn tells_name(name: &str, variables: &Variables<'_>) -> bool {
     let mut names = vec![name.to_ascii_lowercase()];
     for depth in 0..MAPS_MAX {

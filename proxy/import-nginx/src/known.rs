@@ -9,7 +9,7 @@ pub(crate) use shown::shown;
 /// How a directive is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Treatment {
-    /// The directive can be ignored: nothing is lost without it.
+    /// The directive can be ignored without an effect.
     Fine,
     /// Another file of this crate imports the directive and reports it.
     Mapped,

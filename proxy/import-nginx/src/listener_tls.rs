@@ -20,8 +20,8 @@ enum ClientAuth {
 /// Maximum number of certificates that the gateway allows between a client's certificate and one in `tls.client_ca`.
 const CHAIN_MAX: u64 = 6;
 
-/// Makes the key `tls` of the listener for these servers; returns the file of authorities, too, if the listener asks
-/// for certificates.
+/// Builds the key `tls` of the listener for these servers; returns the file of authorities, too, if the listener requests
+/// certificates.
 pub(crate) fn tls(
     view: &View<'_>,
     here: &[&Listen<'_>],

@@ -181,7 +181,7 @@ fn core_on(address: &str) -> Map {
     core
 }
 
-/// Makes the default listener, if it needs keys: a file without `listen` may still set headers.
+/// Creates the default listener, if it needs keys: a file without `listen` may still set headers.
 fn default_listener(
     view: &View<'_>,
     all: &BTreeSet<NamespaceName>,
@@ -203,7 +203,7 @@ fn default_listener(
     Some(Item::new("the default address", core))
 }
 
-/// The only namespace, if its clients use `/mcp` itself, so that they can go on using it.
+/// The only namespace, if its clients use `/mcp` itself, so that they can continue to use it.
 fn only_at_the_root(view: &View<'_>, all: &BTreeSet<NamespaceName>) -> Option<NamespaceName> {
     let [name] = &all.iter().collect::<Vec<_>>()[..] else {
         return None;
@@ -236,7 +236,7 @@ fn report_unnamed(view: &View<'_>, sites: &[usize], address: &ListenOn, report: 
     }
 }
 
-/// Makes a listener; returns the file of authorities, too, if the listener asks for certificates.
+/// Creates a listener; returns the file of authorities, too, if the listener requests certificates.
 fn listener(
     view: &View<'_>,
     name: &str,

@@ -1,7 +1,7 @@
 //! `admission.cidrs` and `admission.trusted_proxies`: the networks of clients, and the trusted proxies.
 //!
-//! In nginx the first rule that matches an address decides; in the gateway `deny` wins. Where the results differ, the
-//! stricter reading is taken and the rule is reported.
+//! In nginx the first rule that matches an address decides; in the gateway `deny` takes precedence. If the results differ, the
+//! stricter reading is used and the rule is reported.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -24,7 +24,7 @@ const STATELESS: &str = "a request after initialize that names no session gets 4
 const ACCEPT: &str = "a request whose Accept does not name application/json and text/event-stream gets 406, where nginx passes it on: for \
      such clients, write accept: lenient into the listener";
 
-/// Reports headers that nginx passes on and servers no longer get.
+/// Reports headers that nginx forwards and that servers no longer get.
 pub(crate) fn list(view: &View<'_>, report: &mut Report) {
     let mut told = BTreeSet::new();
     let mut host = None;

@@ -35,7 +35,7 @@ pub(crate) struct AccessLogSettings {
 }
 
 impl AccessLogSettings {
-    /// The target of the lines. Tool code can write in the data directory, so that only a regular file will do there.
+    /// The target of the lines. Tool code can write in the data directory, so that only a regular file is accepted there.
     pub(crate) fn target(&self, data_dir: &Path) -> LogTarget {
         if self.path.as_os_str() == STDOUT {
             return LogTarget::Stdout;

@@ -73,7 +73,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         workers.backoff.max in TIMES;
         workers.crash_loop.failures in 1..=1_000;
         workers.crash_loop.window in TIMES;
-        // Changes that keep coming put a reload off for at most ten times this time.
+        // Continuous changes postpone a reload for at most ten times this time.
         watcher.debounce in Duration::from_millis(10)..=Duration::from_secs(60);
         builder.timeout in TIMES;
         builder.max_size in ByteSize::mib(1)..=ByteSize::gib(16);

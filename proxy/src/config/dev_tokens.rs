@@ -1,4 +1,4 @@
-//! Tokens and the key that runs of `--dev` make, kept in the data directory for later runs.
+//! Tokens and the key that runs of `--dev` generate, stored in the data directory for later runs.
 
 use std::path::Path;
 

@@ -83,7 +83,7 @@ impl DataFileTree {
 /// Reads `$DATA/config.yaml`, if it exists.
 pub(super) fn read_data_file(data_dir: &Path) -> Result<Option<DataFileTree>, ConfigError> {
     let file = data_file(data_dir);
-    // A pipe made by a tool would stop the start for good, a link could lead anywhere.
+    // A pipe created by a tool would block the start for ever, and a link could lead anywhere.
     let open = match regular_file::open(&file) {
         Ok(open) => open,
         Err(error) if is_absence(&error) => return Ok(None),

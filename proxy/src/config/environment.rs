@@ -366,7 +366,7 @@ fn without_global_view(settings: &mut Settings) {
     }
 }
 
-/// Tool Vault's listeners ask for no credentials. Validation decides where that is allowed.
+/// Tool Vault's listeners require no credentials. Validation decides for which listeners that is allowed.
 fn open_vault(settings: &mut Settings) {
     let listeners = settings.config.listeners.iter_mut().enumerate();
     for (index, listener) in listeners.filter(|(_, it)| it.profile == ProfileName::Vault) {

@@ -150,7 +150,7 @@ impl ConfigError {
         }
     }
 
-    /// Turns the YAML reader's error about a file into one line that begins with the key.
+    /// Converts the YAML parser's error about a file to one line that begins with the key.
     pub(crate) fn in_file(file: &Path, error: serde_path_to_error::Error<yaml::Error>) -> Self {
         let key = error.path().to_string();
         let file = file.to_owned();
@@ -164,7 +164,7 @@ impl ConfigError {
 
 /// The YAML parser's message without its own copy of the path, in the terms of this configuration.
 fn plain_reason(key: &str, message: &str) -> String {
-    // The value may be a token, put where its digest or its entry belongs; the reader would quote it.
+    // The value may be a token in the place of its digest or its entry; the parser would quote it.
     if key.ends_with(".sha256") && message.contains("invalid ") {
         return "invalid value".to_owned();
     }

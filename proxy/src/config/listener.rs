@@ -1,6 +1,6 @@
-//! The key `listeners:` — the addresses of the gateway, and the switches of a profile that a listener changes.
+//! The key `listeners:` — the addresses of the gateway, and the settings of a profile that a listener changes.
 //!
-//! Spelling only: the effect of profiles and switches is decided where requests are handled.
+//! This module only parses: the effect of profiles and settings is decided where requests are handled.
 
 use std::fmt;
 use std::str::FromStr;

@@ -11,7 +11,7 @@ type Rule = (
     fn(&Config, &mut Config),
 );
 
-/// Makes the rule of a key from its path in the struct, which is also its spelling in the file.
+/// Builds the rule of a key from its path in the struct, which is also its spelling in the file.
 macro_rules! fixed {
     ($head:ident $(. $tail:ident)*) => {
         (

@@ -11,8 +11,8 @@ use super::ConfigError;
 use super::address::SocketMode;
 use super::off::OFF;
 
-/// The longest path of the relay's socket, in bytes. The kernel has room for 108; a few are kept for the folder below which
-/// a container may see the socket.
+/// Maximum length of the path of the relay's socket, in bytes. The kernel allows 108; a few are reserved for the folder below
+/// which a container may see the socket.
 const PATH_MAX: usize = 100;
 
 /// The tools on the relay's socket, and the tools of each scope.

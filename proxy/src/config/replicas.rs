@@ -24,7 +24,7 @@ const DNS: &str = "dns:";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReplicasConfig {
-    /// The name of this replica; `auto` makes a random name and keeps it in the data directory.
+    /// The name of this replica; `auto` generates a random name and stores it in the data directory.
     pub(crate) id: String,
     /// `host:port` at which the other replicas reach this one, or `off`.
     pub(crate) address: String,

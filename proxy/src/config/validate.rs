@@ -328,8 +328,8 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks the listeners of the entries of `admission.certificates`. A name in a certificate is only as trustworthy as
-/// the authority that signed it: an entry must not count at listeners with other authorities by accident.
+/// Checks the listeners of the entries of `admission.certificates`. A name in a certificate is only as trustworthy as the
+/// authority that signed it: an entry must not apply to listeners with other authorities by accident.
 fn certificates(config: &Config) -> Result<(), ConfigError> {
     let asking = config.listeners.iter();
     let asking: Vec<_> = asking.filter(|it| it.asks_for_certificates()).collect();

@@ -296,8 +296,8 @@ pub(crate) struct ClientWait {
     dismissed: AtomicBool,
     /// True once there were requests of HTTP/2.
     multiplexed: AtomicBool,
-    /// The number of HTTP/2 requests that are being answered. Locked while a request begins or ends, so that all tasks
-    /// agree on the deadline.
+    /// The number of HTTP/2 requests in progress. Locked while a request begins or ends, so that all tasks use the same
+    /// deadline.
     running: Mutex<usize>,
     task: AtomicWaker,
 }
@@ -340,7 +340,7 @@ impl ClientWait {
         }
     }
 
-    /// Notes that the head is complete, so that no deadline counts while the request is answered.
+    /// Records that the head is complete, so that no deadline applies while the request is answered.
     pub(crate) fn seen(&self) {
         self.due.store(Self::NOTHING, Ordering::Relaxed);
         self.first.store(false, Ordering::Relaxed);

@@ -125,7 +125,7 @@ impl HeadRefusal {
 }
 
 /// Reads until a head of at most `limit` bytes is complete. `begun` is called when a part of a head has arrived and the rest
-/// has to be waited for.
+/// must be awaited.
 pub(crate) async fn gather<C: AsyncRead + Unpin>(
     connection: &mut C,
     limit: usize,

@@ -169,8 +169,8 @@ impl Gateway {
         !same_rules || !lasting.is_none_or(|it| it.counts(self))
     }
 
-    /// Judges a request again whose body took its time, if its client may have lost a right meanwhile: the answer follows one
-    /// state, the newest. `None` where nothing has changed.
+    /// Judges a request again after its body has arrived, if its client may have lost a right meanwhile: the response is based
+    /// on the newest state. `None` if nothing has changed.
     pub(super) fn admit_after_body(
         &self,
         session: &Session,
@@ -264,7 +264,7 @@ impl Gateway {
         );
     }
 
-    /// Counts a wrong credential, and logs when wrong credentials begin to be slowed.
+    /// Counts a wrong credential, and logs the begin of a delay for wrong credentials.
     pub(super) fn credential_failed(&self, failure: &CredentialFailure) {
         self.metrics.credential_failed(failure.delayed);
         if failure.spell_began {

@@ -345,7 +345,7 @@ fn accepts_v1(headers: &HeaderMap) -> bool {
 }
 
 /// The handle of a toolset in a query: `/mcp/toolman?toolset=…`, `/tools?toolset=…`. It is plain text there. Only routes of one
-/// namespace take it. OpenAPI documents do not: their paths would lead to other tools.
+/// namespace accept it. OpenAPI documents do not, since their paths would lead to other tools.
 fn toolset(namespace: RouteNamespace, query: Option<&str>) -> Option<Arc<str>> {
     let is_of_one = matches!(
         namespace,

@@ -1,5 +1,5 @@
-//! The key `listeners[].headers:` — headers that are set and removed. Spelling only: the code that changes headers decides
-//! which may be changed.
+//! The key `listeners[].headers:` — headers that are set and removed. This module only parses: the code that changes headers
+//! decides which may be changed.
 
 use std::collections::BTreeMap;
 

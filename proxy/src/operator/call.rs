@@ -137,7 +137,7 @@ fn block(block: &Value) -> String {
     }
 }
 
-/// True where questions can be asked: standard input and standard error are a terminal.
+/// True if questions can be asked: standard input and standard error are a terminal.
 fn has_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }

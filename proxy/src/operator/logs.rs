@@ -23,7 +23,7 @@ pub(super) async fn run(arguments: LogsArgs) -> Outcome {
         .map(|name| ("namespace", name))
         .into_iter()
         .collect();
-    // Opened before the kept records are read, so that none in between is missed.
+    // Opened before the stored records are read, so that none in between is missed.
     let mut records = match arguments.follow {
         true => Some(
             client

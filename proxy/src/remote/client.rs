@@ -91,7 +91,7 @@ impl RemoteClient {
         &self.tokens.client_auths
     }
 
-    /// Follows the registry: makes and drops pools as servers are added and removed. Runs until its future is dropped.
+    /// Observes the registry: creates and drops pools as servers are added and removed. Runs until its future is dropped.
     pub(crate) async fn follow(&self, registry: &Registry) {
         let mut published = registry.subscribe();
         loop {

@@ -189,7 +189,7 @@ impl fmt::Debug for BodyDecoder {
 }
 
 impl BodyDecoder {
-    /// Takes the next undecoded piece of the body. Must only be called after [`BodyDecoder::next`] has returned `None`.
+    /// Adds the next undecoded chunk of the body. Must only be called after [`BodyDecoder::next`] has returned `None`.
     pub(super) fn push(&mut self, piece: Bytes) {
         if let Some((_, received)) = &mut self.received {
             if received.len() + piece.len() > PIECE_MAX {

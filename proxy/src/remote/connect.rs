@@ -15,7 +15,7 @@ use super::failure::{failed, late, no_address, not_connected};
 use super::names::Addresses;
 use super::tls::Material;
 
-/// Opens connections for all servers. It holds the system's certificates, and keeps no connection itself.
+/// Opens connections for all servers. Contains the system's certificates, and stores no connection.
 #[derive(Default)]
 pub(crate) struct Connector(OnceLock<TransportConnector>);
 
@@ -77,7 +77,7 @@ impl Connector {
             if remaining.is_zero() {
                 break;
             }
-            // An address that does not answer must not use up the time of other addresses.
+            // An unresponsive address must not use up the time of other addresses.
             let share = remaining / u32::try_from(left).unwrap_or(1);
             left -= 1;
             let mut peer = peer(address, target);

@@ -61,7 +61,7 @@ async fn with_token(
         let tokens = &member.core.tokens;
         let principal = request.on_behalf_of.as_deref();
         let token = tokens.authorization(&member.server, &member.spec.id, principal, refused);
-        // The future is boxed, so that that of a request without a token stays small.
+        // The future is boxed, so that the future of a request without a token stays small.
         own.token = Box::pin(token).await?;
         let token = own.token.clone();
         own.headers

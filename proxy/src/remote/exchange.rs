@@ -229,7 +229,7 @@ async fn connection(member: &PoolMember) -> Result<OpenedConnection, SendError> 
                 &core.addresses,
                 &core.material,
             );
-            // Boxed, so that the future of requests on kept connections is not as large as one that resolves
+            // The future is boxed, so that the future of requests on reused connections is not as large as one that resolves
             // names and opens TLS.
             (false, Box::pin(opening).await?)
         }

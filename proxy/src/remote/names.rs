@@ -50,7 +50,7 @@ pub(crate) enum NoAddress {
     NotFound(String),
     /// The name resolves to an address that is not public.
     NotPublic(String, SocketAddr),
-    /// Looking the name up took too long.
+    /// The resolution of the name took too long.
     Timeout(String),
 }
 
@@ -124,14 +124,13 @@ impl Addresses {
         !matches!(self.host, Host::Name(..)) || lock(&self.known).addresses.contains(address)
     }
 
-    /// Marks the addresses as outdated after no connection could be opened, so that the next connection resolves the
-    /// name again.
+    /// Marks the addresses as outdated after no connection could be opened, so that the next connection resolves the name
+    /// again.
     pub(crate) fn doubt(&self) {
         lock(&self.known).at = None;
     }
 
-    /// Resolves the name again if that is due, within `limit`. Called by the upkeep, so that requests do not wait for
-    /// it.
+    /// Resolves the name again if that is due, within `limit`. Called by the upkeep task, so that requests do not wait for it.
     pub(crate) async fn refresh(&self, limit: Duration) {
         if let Host::Name(name, port) = &self.host
             && self.age().is_some_and(|age| age >= REFRESH)

@@ -130,7 +130,7 @@ struct TokenState {
 enum NoToken {
     /// The next attempt may succeed.
     Now(Reason),
-    /// The authorization is no longer valid, until an operator acts.
+    /// The authorization is no longer valid, until an operator renews it.
     Ended(End, Reason),
 }
 

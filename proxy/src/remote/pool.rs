@@ -66,8 +66,7 @@ pub(super) struct Pool {
     pub(super) leaving: Mutex<Vec<Arc<PoolMember>>>,
     /// The choices among the primaries, and among the backups, that were usable at the last request.
     choices: [ArcSwapOption<Choice>; 2],
-    /// Locked while a slow backend is judged, so that two slow backends do not each count as the replacement of the
-    /// other.
+    /// Locked while a slow backend is evaluated, so that two slow backends do not each count as the replacement of the other.
     slow: Mutex<()>,
     /// True when the first checks are over.
     #[cfg(test)]
@@ -128,8 +127,8 @@ impl Pool {
         choice
     }
 
-    /// Returns true if another backend would take over a backend's requests. A backup counts only for other backups: to
-    /// use backups because of a few slow tools is worse than to wait for the tools.
+    /// Returns true if another backend would take over a backend's requests. A backup counts only for other backups: using
+    /// backups because of a few slow tools is worse than waiting for the tools.
     fn stands_in_for(&self, member: &PoolMember, now: Instant) -> bool {
         let mut others = self.members.iter();
         others.any(|it| {
@@ -374,7 +373,7 @@ impl Backend for MemberBackend {
         // A token may have been revoked before its expiry: then the request is sent once more with another token.
         let refused = matches!(&sent, Ok(it) if it.status == StatusCode::UNAUTHORIZED);
         if refused && own.may_be_renewed() {
-            // The future is boxed, so that that of usual requests stays small.
+            // The future is boxed, so that the future of usual requests stays small.
             let again = Box::pin(send_again(member, &request, own)).await?;
             sent = again.unwrap_or(sent);
         }

@@ -1,7 +1,7 @@
 //! Redirects of backends. A redirect that only adds or removes the slash at the end of the path, at the same origin, is
-//! followed once, with the same method and body, and remembered for the backend, until its target is not found or leads
-//! back; frameworks redirect so if a mounted path is requested without its slash. No other redirect is followed: errors
-//! name its target, without query, user and secrets, and for servers with tokens or personal credentials its origin alone.
+//! followed once, with the same method and body, and remembered for the backend, until its target is not found or redirects
+//! back; frameworks send it if a mounted path is requested without its slash. No other redirect is followed: errors name its
+//! target without query, user and secrets, and for servers with tokens or personal credentials only its origin.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ pub(super) async fn send(
     let is_gone = |status| moved.is_some() && status == StatusCode::NOT_FOUND;
     match sent {
         Ok(response) if response.status.is_redirection() || is_gone(response.status) => {
-            // The future is boxed, so that that of usual requests stays small.
+            // The future is boxed, so that the future of usual requests stays small.
             Box::pin(redirected(member, request, own, in_flight, moved, response)).await
         }
         sent => sent,

@@ -110,8 +110,8 @@ pub(super) async fn checked(member: &Arc<PoolMember>) -> HealthEvent {
     let settings = &member.server.spec.health.active;
     let asking = async {
         let mut response = member.ask(request(&settings.path)).await?;
-        // The answer is read to its end, so that the connection can be reused. Servers may leave a stream of events open,
-        // so the first piece of a stream is enough.
+        // The response is read to its end, so that the connection can be reused. Servers may leave a stream of events open, so
+        // the first chunk of a stream suffices.
         let is_stream = is_event_stream(&response.headers);
         let mut left = ANSWER_MAX;
         while let Ok(Some(piece)) = response.body.chunk().await {

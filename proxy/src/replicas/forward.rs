@@ -364,8 +364,8 @@ fn unreadable(error: ReadError) -> String {
 
 /// Connects to a replica on this machine.
 ///
-/// A process that can write to the data directory can put another socket in the place of the replica's. So the listening
-/// process, as the kernel names it, must be the process of the sealed announcement.
+/// A process that can write to the data directory can replace the replica's socket by another one. So the listening process, as
+/// the kernel identifies it, must be the process of the sealed announcement.
 async fn connect_unix(path: &Path, process: Option<&str>) -> Result<Stream, String> {
     let printed = path.display();
     let failed = |error| format!("{printed}: cannot connect: {error}");

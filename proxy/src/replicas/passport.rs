@@ -205,7 +205,7 @@ impl UsedPassports {
     /// Notes a passport as used at the time `now`. Returns false if it was used before.
     fn note(&self, nonce: u64, now: u64) -> bool {
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The clocks of two replicas may differ by up to `LIFE`, so numbers are kept for twice that time.
+        // The clocks of two replicas may differ by up to `LIFE`, so numbers are stored for twice that time.
         if now.abs_diff(used.begun) > 2 * LIFE {
             used.past = std::mem::take(&mut used.present);
             used.begun = now;

@@ -18,7 +18,7 @@ pub(super) fn is_terminal() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Asks for a value without echo; if standard input is no terminal, takes its first line.
+/// Prompts for a value without echo; if standard input is no terminal, reads its first line.
 pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
     let unreadable =
         |error: io::Error| CommandFailure::Other(format!("the value cannot be read: {error}"));
@@ -29,8 +29,7 @@ pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
         drop(quiet);
         return typed.map(Secret::new).map_err(unreadable);
     }
-    // A single allocation, which the secret takes over: a growing buffer would leave copies of the value in freed
-    // memory.
+    // A single allocation, which becomes the secret: a growing buffer would leave copies of the value in freed memory.
     let mut line = Vec::with_capacity(64 * 1024);
     let mut stdin = io::stdin().lock().take(LINE_MAX);
     stdin.read_until(b'\n', &mut line).map_err(unreadable)?;

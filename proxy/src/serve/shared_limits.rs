@@ -25,8 +25,8 @@ metric_table! {
     }
 }
 
-/// Shares the limits of the newest rules until its future is dropped. If the store does not answer, this replica counts
-/// for itself, and its use in that time is not reported later: it must not use up the budgets of other replicas.
+/// Shares the limits of the newest rules until its future is dropped. If the store does not respond, this replica counts alone,
+/// and its use in that time is not reported later: it must not use up the budgets of other replicas.
 pub(super) async fn share(
     rules: Arc<ArcSwap<Rules>>,
     replicas: Arc<Replicas>,

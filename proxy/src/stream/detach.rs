@@ -1,8 +1,8 @@
 //! Takes a connection out of Pingora after the head of its answer has been written.
 //!
-//! `Session::downstream_session` is a public field: a session without a connection is put in its place, and the request
-//! then ends with an error that writes nothing (see `Gateway::fail_to_proxy`). Pingora drops the replaced session, and
-//! neither keeps the connection nor touches the socket.
+//! `Session::downstream_session` is a public field: it is replaced by a session without a connection, and the request then ends
+//! with an error that writes nothing (see `Gateway::fail_to_proxy`). Pingora drops the replaced session, and neither keeps the
+//! connection nor touches the socket.
 
 use std::future::poll_fn;
 use std::io::Cursor;
@@ -57,8 +57,7 @@ fn nothing() -> Box<ServerSession> {
 
 /// The connection of a session whose request has been read completely, if no bytes came after it.
 async fn idle(mut session: HttpSession) -> Result<Stream, ClientGone> {
-    // Bytes that arrived together with the request are in the session, which hands them out only for a connection that
-    // is kept.
+    // Bytes that arrived together with the request are in the session, which returns them only for a connection that is kept.
     session.set_server_keepalive(Some(0));
     session.set_pipelining_enabled(true);
     let mut stream = if session.will_keepalive() {

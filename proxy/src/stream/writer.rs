@@ -21,7 +21,7 @@ pub(super) trait Events: Send {
     /// Waits for the next event; `None` at the end. Cancel safe.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 
-    /// Returns true if the events broke off, so that the client must not see a regular end.
+    /// Returns true if the events were aborted, so that the client must not get a regular end.
     fn are_broken(&self) -> bool {
         false
     }

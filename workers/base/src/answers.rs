@@ -225,7 +225,7 @@ impl AnswerLedger {
         true
     }
 
-    /// Takes the answer to close: of the owner that holds most, the answer that has waited longest for its client.
+    /// Selects the response to close: of the owner that uses most memory, the response that has waited longest for its client.
     fn longest_waiting(
         &mut self,
         owner: &AnswerOwner,
@@ -296,7 +296,7 @@ impl AnswerAccount {
     async fn wait_for_room(&self) -> Result<(), NoAnswerRoom> {
         let deadline = Instant::now() + ROOM_WAIT;
         loop {
-            // Made before the check, so that an end between the two is not missed.
+            // Created before the check, so that an end between the two is not missed.
             let freed = self.budget.freed.notified();
             let may_begin = self.budget.change(|ledger, total, closed| {
                 ledger.is_within_share(&self.owner, COUNTED_FROM, total)
@@ -317,7 +317,7 @@ impl AnswerAccount {
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`], if the total has no room for `bytes`; nothing is charged then.
+    /// [`NoAnswerRoom`], if the total has no room for `bytes`; nothing is then charged.
     #[inline]
     pub fn claim(&self, bytes: usize) -> Result<AnswerClaim, NoAnswerRoom> {
         self.take(bytes, 1)?;

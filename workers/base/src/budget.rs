@@ -64,7 +64,7 @@ impl Budget {
 }
 
 impl BudgetNote {
-    /// Notes a budget, unless a tighter one is noted already.
+    /// Stores a budget, unless a tighter one is stored already.
     pub fn write(&self, budget: Budget) {
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *noted = Some(Budget::tighter(noted.take(), budget));

@@ -115,7 +115,8 @@ pub struct NamespacesConfig {
     pub ceilings: Ceilings,
     /// The operator's limits by namespace, which win over all others. Not bound by the ceilings.
     pub overrides: BTreeMap<NamespaceName, LimitsPatch>,
-    /// Limits of the operator's file alone, if `$DATA/config.yaml` is merged into the other fields. See `narrow` in `tooldock-workers`.
+    /// Limits of the operator's file alone, if `$DATA/config.yaml` is merged into the other fields. See `narrow` in
+    /// `tooldock-workers`.
     #[serde(skip)]
     pub operator: Option<Arc<OperatorLimits>>,
 }

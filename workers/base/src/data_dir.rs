@@ -326,7 +326,7 @@ impl DataDir {
     }
 }
 
-/// Returns true if a folder holds the files of a first start, and nothing else.
+/// Returns true if a folder contains the files of a first start, and nothing else.
 pub fn is_starter(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else {
         return false;

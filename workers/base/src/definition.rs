@@ -45,7 +45,7 @@ macro_rules! announced {
             pub definition: ::std::sync::Arc<::serde_json::value::RawValue>,
             /// The file that declares the object, relative to its namespace folder.
             pub filename: String,
-            /// True if the object's function takes a context, and so may report, log and ask.
+            /// True if the object's function takes a context, and so may report progress, log and ask.
             pub context: bool,
         }
 

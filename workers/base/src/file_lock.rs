@@ -50,12 +50,12 @@ pub enum LockError {
     },
 }
 
-/// A lock on a file, held until this is dropped.
+/// A lock on a file, held until it is dropped.
 #[derive(Debug)]
 pub struct FileLock(File);
 
 impl FileLock {
-    /// Takes the lock, waiting for up to `patience`. `purpose` is shown to processes that wait.
+    /// Acquires the lock, waiting for up to `patience`. `purpose` is shown to processes that wait.
     ///
     /// # Errors
     ///
@@ -94,12 +94,12 @@ impl FileLock {
         }
     }
 
-    /// Sets the file's modification time to now, which shows others that the holder is alive.
+    /// Sets the file's modification time to now, which shows others that the holder is running.
     ///
     /// # Errors
     ///
-    /// When the operating system returns an error, or the file is no longer at `path`: other processes do not see this lock
-    /// then.
+    /// When the operating system returns an error, or the file is no longer at `path`: other processes then do not see this
+    /// lock.
     pub fn refresh(&self, path: &Path) -> io::Result<()> {
         if !is_at(&self.0, path) {
             return Err(io::Error::new(

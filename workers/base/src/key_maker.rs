@@ -20,7 +20,7 @@ pub enum KeyMaker {
     Key(KeyId),
     /// An entry of the configuration, or an access token.
     Credential(Arc<MakerCredential>),
-    /// A credential that may not make keys. The text is the reason, for the error message.
+    /// A credential that may not create keys. The text is the reason, for the error message.
     Barred(&'static str),
 }
 
@@ -82,7 +82,7 @@ impl EntryHash {
         &self.0
     }
 
-    /// The hash of an entry, over the texts that make it up.
+    /// The hash of an entry, over the texts that define it.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hash = Sha256::new();
         for part in parts {

@@ -39,14 +39,14 @@ pub struct NamespaceName(Arc<str>);
 pub struct InvalidNamespaceName;
 
 impl NamespaceName {
-    /// The name of the management tools' namespace, `_system`: only this program can make it.
+    /// The name of the management tools' namespace, `_system`: only this program can create it.
     pub fn system() -> Self {
         static NAME: LazyLock<NamespaceName> = LazyLock::new(|| NamespaceName(Arc::from(SYSTEM)));
         NAME.clone()
     }
 
-    /// Parses a name that a namespace may be served under: any valid one, and `_system`. For questions about namespaces; a
-    /// new namespace never gets that name.
+    /// Parses a name under which a namespace may be served: any valid one, and `_system`. For queries about namespaces; a new
+    /// namespace never gets that name.
     ///
     /// # Errors
     ///

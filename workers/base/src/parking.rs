@@ -22,26 +22,26 @@ pub struct ParkingPermit {
     principal: Arc<str>,
 }
 
-/// Number of taken places, in all and by principal. Has entries only for principals that hold some.
+/// Number of acquired permits, in total and by principal. Has entries only for principals with permits.
 #[derive(Debug, Default)]
 pub struct Shares {
     taken: usize,
     held: HashMap<Arc<str>, usize>,
 }
 
-/// The reason why a call that asks its client gets no place.
+/// The reason why a call that asks its client gets no permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParkingFull {
-    /// All places of the namespace are taken.
+    /// All permits of the namespace are in use.
     #[error("too many calls of the namespace wait for an answer of their client")]
     Namespace,
-    /// The principal holds its share: the other places are for other principals.
+    /// The principal has used up its share: the other permits are for other principals.
     #[error("too many calls of this principal wait for an answer of their client")]
     Principal,
 }
 
 impl Parking {
-    /// Makes places for `max` calls; with 0 no call may ask its client.
+    /// Creates permits for `max` calls; with 0 no call may ask its client.
     pub fn new(max: usize) -> Self {
         Self {
             places: Arc::default(),
@@ -84,12 +84,12 @@ impl Drop for ParkingPermit {
 }
 
 impl Shares {
-    /// Checks that one more of `max` places may go to that principal. An eighth of them, rounded down, is for others: a
-    /// principal alone may use nearly all places, and never all if that would shut others out for long.
+    /// Checks that the principal may get one more of `max` permits. An eighth of them, rounded down, is for others: a single
+    /// principal may use nearly all permits, and never all if that would shut out others for long.
     ///
     /// # Errors
     ///
-    /// [`ParkingFull`]: the principal's share is used up, or all places are.
+    /// [`ParkingFull`]: the principal's share is used up, or all permits are.
     pub fn room(&self, principal: &str, max: usize) -> Result<(), ParkingFull> {
         let share = max - max / 8;
         let held = self.held.get(principal).copied().unwrap_or(0);
@@ -102,13 +102,13 @@ impl Shares {
         Ok(())
     }
 
-    /// Counts a place as taken.
+    /// Counts a permit as acquired.
     pub fn take(&mut self, principal: Arc<str>) {
         self.taken += 1;
         *self.held.entry(principal).or_insert(0) += 1;
     }
 
-    /// Counts a place as free again. A place that was not taken changes nothing.
+    /// Counts a permit as released. Releasing a permit that was not acquired has no effect.
     pub fn give_back(&mut self, principal: &str) {
         let Some(held) = self.held.get_mut(principal) else {
             return;

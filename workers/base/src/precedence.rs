@@ -1,12 +1,12 @@
-//! Precedence of sources: which of several claims to a name is served.
+//! Precedence of sources: decides which of several claims to a name is served.
 //!
 //! ```text
 //! operator's file ─▶ $DATA/config.yaml ─▶ folders ─▶ external/config.yaml
 //! ```
 //!
-//! Tool code can write everywhere except in the operator's file, so a name of the operator's file is never served from
-//! another place, not even while the operator's server is switched off. A claim that loses is an issue of its name: in the
-//! log, in `/ready` and in `tooldock check`.
+//! Tool code can write everywhere except in the operator's file, so a name of the operator's file is never served from another
+//! place, not even while the operator's server is disabled. A claim that loses is an issue of its name: in the log, in `/ready`
+//! and in `tooldock check`.
 
 use std::collections::BTreeMap;
 

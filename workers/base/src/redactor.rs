@@ -11,7 +11,7 @@ use crate::secret::Secret;
 
 /// Text in place of a secret.
 const MARK: &[u8] = b"[redacted]";
-/// Minimum length of a value that is hidden, in bytes: hiding every `1` would leave nothing to read.
+/// Minimum length of a value that is hidden, in bytes: hiding every `1` would make texts unreadable.
 const SECRET_MIN: usize = 4;
 /// Minimum length, in bytes, from which a line of a longer value (a key in PEM) is hidden by itself, since output is logged
 /// line by line.

@@ -1,8 +1,8 @@
-//! Opening regular files in directories that others can write to: without blocking, and only regular files.
+//! Opens regular files in directories that others can write to: without blocking, and only regular files.
 //!
-//! Tools run as the gateway's user and can put anything under any name in the data directory. A named pipe would block for
-//! ever, a device can have effects when it is opened, and a symbolic link can lead to any file the gateway may read or write.
-//! Files below `tools/` have one more rule, see `tree_file`.
+//! Tools run as the gateway's user and can create any kind of file under any name in the data directory. A named pipe would
+//! block for ever, a device can have effects when it is opened, and a symbolic link can refer to any file that the gateway may
+//! read or write. Files below `tools/` have one more rule, see `tree_file`.
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Read as _};
@@ -27,7 +27,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     opened(path, OFlags::RDONLY, 0, Links::Refused)
 }
 
-/// Opens a regular file to read it, where only the operator makes links: files that are mounted as links.
+/// Opens a regular file to read it, in places where only the operator creates links: files that are mounted as links.
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ pub fn open_following(path: &Path) -> io::Result<File> {
     opened(path, OFlags::RDONLY, 0, Links::Followed)
 }
 
-/// Opens a regular file to append to it, or makes it with this mode. A symbolic link in its place is refused.
+/// Opens a regular file to append to it, or creates it with this mode. A symbolic link in its place is refused.
 ///
 /// # Errors
 ///
@@ -96,7 +96,7 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     content(open(path)?, max)
 }
 
-/// Reads a regular file, following links: for places where only the operator makes links.
+/// Reads a regular file, following links, in places where only the operator creates links.
 ///
 /// # Errors
 ///
@@ -125,7 +125,7 @@ fn opened(path: &Path, flags: OFlags, mode: u32, links: Links) -> io::Result<Fil
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    // The path may be something else by now: a pipe must not block, and a link must not be followed.
+    // The path may have been replaced meanwhile: a pipe must not block, and a link must not be followed.
     let flags = flags | follow | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode))?;
     let file = File::from(file);

@@ -65,9 +65,9 @@ impl Runtimes {
     }
 }
 
-/// Keeps a timer pending in the current runtime. A timer that becomes the next one of its runtime makes the runtime wake itself
-/// up: a write, and a useless turn of its loop. The time limit of every call would be that timer if a client waits for each
-/// response before its next call.
+/// Keeps a timer pending in the current runtime. A timer that becomes the next one of its runtime makes the runtime wake
+/// itself: a write, and a useless iteration of its loop. The time limit of every call would be that timer if a client waits for
+/// each response before its next call.
 async fn keep_a_timer() {
     loop {
         sleep(STANDING_TIMER).await;

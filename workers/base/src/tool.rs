@@ -34,7 +34,7 @@ pub struct Tool {
     /// The file that declares the tool, relative to its namespace folder.
     #[serde(default)]
     pub filename: String,
-    /// True if the tool's function takes a context, and so may report, log and ask.
+    /// True if the tool's function takes a context, and so may report progress, log and ask.
     #[serde(default)]
     pub context: bool,
 }

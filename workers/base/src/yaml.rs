@@ -1,6 +1,6 @@
-//! YAML. No other module names the crate that reads and writes YAML, so that replacing it is one change.
+//! Reads and writes YAML. No other module names the YAML crate, so that replacing it is one change.
 //!
-//! Tool code can write some of the files, so their reader must not be kept busy by them: [`readable_in_time`].
+//! Tool code can write some of the files, so they must not be able to keep the parser busy: [`readable_in_time`].
 
 pub use serde_yaml::{
     Deserializer, Error, Mapping, Value, from_slice, from_str, from_value, to_string, to_value,

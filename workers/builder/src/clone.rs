@@ -1,8 +1,8 @@
 //! A repository's newest commit, through git, without a checkout.
 //!
-//! Checkouts let repositories act: hooks, filters of `.gitattributes`, links, submodules. So git only fetches the objects of
-//! one commit into a bare repository, and the files are taken out with `ls-tree` and `cat-file`, which apply nothing. The
-//! environment and the configuration of git are built from nothing.
+//! Checkouts let repositories run code: hooks, filters of `.gitattributes`, links, submodules. So git only fetches the objects
+//! of one commit into a bare repository, and the files are read with `ls-tree` and `cat-file`, which apply nothing. The
+//! environment and the configuration of git are built from scratch.
 
 use std::ffi::OsString;
 use std::fs;
@@ -204,7 +204,7 @@ impl Git {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The files of a commit that are kept. The listing is read as a stream: a commit may name more files than memory holds.
+    /// The files of a commit to extract. The listing is read as a stream: a commit may name more files than fit in memory.
     fn list(&self, revision: &str, tree: &mut Tree) -> Result<Vec<Blob>, BuilderError> {
         let mut command = self.inside(&["ls-tree", "-r", "-l", "-z", "--full-tree", revision]);
         let mut child = ChildGuard(command.stderr(Stdio::null()).spawn().map_err(not_started)?);

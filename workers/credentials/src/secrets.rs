@@ -81,7 +81,7 @@ impl Secrets {
         }))
     }
 
-    /// Makes secrets that every namespace gets.
+    /// Creates secrets that every namespace gets.
     pub fn global<K: Into<String>>(values: impl IntoIterator<Item = (K, Secret)>) -> Self {
         let values = Values {
             global: values.into_iter().map(|(k, v)| (k.into(), v)).collect(),
@@ -90,7 +90,7 @@ impl Secrets {
         Self::new(values, Meta::default())
     }
 
-    /// The secrets, with another one that only `namespace` gets.
+    /// The secrets, plus another one that only `namespace` gets.
     #[must_use]
     pub fn with(&self, namespace: &NamespaceName, key: &str, value: Secret) -> Self {
         self.with_scope(&Scope::Namespace(namespace.clone()), key, value)

@@ -205,7 +205,7 @@ impl Drop for NamespaceMetrics {
             return;
         }
         namespaces.remove(&self.namespace);
-        // Removed under the lock, so that a successor made meanwhile does not lose its new series.
+        // Removed under the lock, so that a successor created meanwhile does not lose its new series.
         let name = self.namespace.as_str();
         forget(&self.all.state, name);
         forget(&self.all.in_flight, name);

@@ -342,7 +342,7 @@ impl Worker {
             match link.begin(&call, sink.clone()) {
                 Ok(sent) => return sent.answer().await,
                 Err(CallRefusal::Failed(error)) => return Err(error),
-                // The connection is over; nothing was sent, so the next connection may take the call.
+                // The connection has ended; nothing was sent, so the next connection may run the call.
                 Err(CallRefusal::Closed) => {}
             }
         }
@@ -433,14 +433,14 @@ impl Worker {
         Some((member, member.link()?))
     }
 
-    /// Waits for a starting process, until one takes calls.
+    /// Waits for a starting process, until one accepts calls.
     async fn wait_for_link(
         &self,
         deadline: Instant,
     ) -> Result<(&WorkerMember, Arc<Link>), CallError> {
         let _waiting = self.members[0].count();
         loop {
-            // Made before the check, so that a link published between the two is not missed.
+            // Created before the check, so that a link published between the two is not missed.
             let changed = self.changed.notified();
             if let Some(free) = self.least_busy() {
                 return Ok(free);

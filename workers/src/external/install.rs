@@ -203,7 +203,7 @@ impl InstallStep {
     }
 }
 
-/// Makes `npx --yes --package=PACKAGE -c :` of `npx -y PACKAGE ARGS`; its shell does nothing.
+/// Builds `npx --yes --package=PACKAGE -c :` from `npx -y PACKAGE ARGS`; its shell does nothing.
 fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let (options, package) = split(args, NPX_FLAGS, NPX_VALUES)?;
     let named = |it: &&&str| {
@@ -224,7 +224,7 @@ fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>
     Some(step)
 }
 
-/// Makes `uvx --from PACKAGE python -I -S -c ""` of `uvx PACKAGE ARGS`; it imports nothing of the package.
+/// Builds `uvx --from PACKAGE python -I -S -c ""` from `uvx PACKAGE ARGS`; it imports nothing of the package.
 fn uvx(args: &[&str]) -> Option<Vec<String>> {
     let (options, command) = split(args, UVX_FLAGS, UVX_VALUES)?;
     let from = |it: &&str| *it == "--from" || it.starts_with("--from=");

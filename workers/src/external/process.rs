@@ -263,8 +263,8 @@ impl ChildTask {
             // The caller was dropped.
             return;
         }
-        // The start is not cancelled half-way; it takes no longer than a guard may take. A started process is ended and counted
-        // below.
+        // The start is not cancelled half-way, and is bounded by the time limit of a guard. A started process is ended and
+        // counted below.
         let spawned = Child::spawn(&process, &self.host.guard, &metrics).await;
         let mut child = match spawned {
             Ok(child) => child,

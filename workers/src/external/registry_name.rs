@@ -1,5 +1,5 @@
-//! Turns a name in a registry of MCP servers into a command that installs and runs it (K-18). Asks no registry: earlier
-//! answers are in `external/registry-cache.yaml`, and for most packages the name is enough.
+//! Converts a name in a registry of MCP servers to a command that installs and runs the server (K-18). Sends no request to a
+//! registry: earlier responses are in `external/registry-cache.yaml`, and for most packages the name suffices.
 
 use std::collections::BTreeMap;
 

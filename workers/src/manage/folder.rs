@@ -121,7 +121,7 @@ impl Workspace {
         blocking(move || {
             let _lock = lock;
             let folder = Folder::open(&tools, &name)?;
-            // A single step, so that no reload sees half a namespace.
+            // Renamed in a single step, so that no reload sees a partial namespace.
             let aside = tools.join(format!("{DELETED}{:016x}", fastrand::u64(..)));
             fault::point();
             fs::rename(&folder.path, &aside)

@@ -76,7 +76,7 @@ impl FileInspection {
         self.tools.iter().filter_map(told).collect()
     }
 
-    /// The first fault that keeps the file from being written (MGR-09). A helper module needs no tools.
+    /// The first fault that prevents the file from being written (MGR-09). A helper module needs no tools.
     pub fn fault(&self) -> Option<Fault> {
         let fault = |error, details| Some(Fault { error, details });
         if let Some(reason) = &self.error {

@@ -1,4 +1,4 @@
-//! Leftovers of a manager that was killed: files that were not complete yet, folders that were not removed yet.
+//! Leftovers of a killed manager: incomplete files, and folders that were not removed completely.
 //!
 //! Leftovers are never served, since the scan ignores names that begin with a dot. They only use disk space.
 

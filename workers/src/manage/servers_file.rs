@@ -33,7 +33,7 @@ pub struct LockedServers {
 }
 
 impl LockedServers {
-    /// Locks the file of a data directory, which is made if it is missing, and reads it. May wait for a manager.
+    /// Locks the file of a data directory, which is created if missing, and reads it. May wait for a manager.
     ///
     /// # Errors
     ///

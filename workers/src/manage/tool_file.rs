@@ -16,7 +16,7 @@ use super::{FileInspection, NotDone, ToolFileName, Workspace, blocking};
 
 /// Maximum size of a tool file that is written, in bytes.
 pub const TOOL_FILE_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum size, in bytes, of a file made by others that is read, or kept before it is replaced.
+/// Maximum size, in bytes, of a file not written by a manager that is read, or stored before it is replaced.
 pub(super) const KEPT_BYTES_MAX: usize = 4 * TOOL_FILE_BYTES_MAX;
 /// Folder of earlier versions; the scan ignores the name.
 pub(super) const HISTORY: &str = ".history";

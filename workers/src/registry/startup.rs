@@ -129,13 +129,13 @@ impl Startup {
         });
     }
 
-    /// Notes that a namespace is published that has no environment yet, and is tried again.
+    /// Records that a namespace without an environment is published, and will be retried.
     pub(crate) fn retried(&self, name: &NamespaceName) {
         self.stage
             .send_modify(|stage| _ = stage.retried.insert(name.clone()));
     }
 
-    /// Notes that the environment of a namespace has been made.
+    /// Records that the environment of a namespace has been built.
     pub(crate) fn made(&self, name: &NamespaceName) {
         self.stage
             .send_if_modified(|stage| stage.retried.remove(name));

@@ -62,8 +62,8 @@ pub(super) struct Itself {
 enum UnsettledStart {
     /// The files changed during one start: the namespace is reloaded once more, and then gets another worker.
     Once,
-    /// The files changed again during the start after that. Another worker would change the files again, and a watcher would ask
-    /// for the next.
+    /// The files changed again during the following start. Another worker would change the files again, and a watcher would
+    /// request the next reload.
     Again,
 }
 
@@ -134,7 +134,7 @@ impl Reloader {
                 break;
             }
             let failed = self.reload_only(name).await.is_err();
-            // The log has the failure. A gateway that shuts down needs nothing more.
+            // The log has the failure. A gateway that shuts down does nothing more.
             if failed && self.closing.is_cancelled() {
                 return;
             }
@@ -152,7 +152,7 @@ impl Reloader {
         }
     }
 
-    /// Returns true if a process cannot be started again unchanged, or if nothing serves the namespace and nothing tries to.
+    /// Returns true if a process cannot be restarted unchanged, or if the namespace is not served and nothing retries.
     fn is_behind(&self, name: &NamespaceName) -> bool {
         let Some(namespace) = self.registry.namespace(name.as_str()) else {
             return false;

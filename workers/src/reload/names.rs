@@ -104,8 +104,8 @@ impl Reloader {
         false
     }
 
-    /// Puts these names in force, and logs each issue that is new. Returns the snapshot without the namespaces whose names belong
-    /// to other namespaces now: the former namespaces end, and nothing of them is kept.
+    /// Puts these names in force, and logs each new issue. Returns the snapshot without the namespaces whose names now belong
+    /// to other namespaces: the former namespaces end, and nothing of them is kept.
     pub(super) fn adopt_names(
         &self,
         names: &Arc<Names>,

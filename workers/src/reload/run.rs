@@ -282,7 +282,7 @@ impl Run {
         if starter.is_none() {
             startup.made_all();
         }
-        // A namespace that was taken out before has its task already.
+        // A namespace that was excluded before has its task already.
         let new = starter.filter(|it| !is_known(&it.name));
         startup.scanned(late);
         reloader.registry.reloaded();

@@ -23,7 +23,7 @@ const RETRY_FIRST: Duration = Duration::from_secs(5);
 /// The longest pause between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(120);
 
-/// Takes the namespace of a first start out of a run that would make the base environment for it alone.
+/// Excludes the namespace of a first start from a run that would build the base environment only for it.
 pub(super) fn taken_out(
     reloader: &Reloader,
     sources: &mut Vec<NamespaceSource>,
@@ -84,8 +84,8 @@ impl Reloader {
         }
     }
 
-    /// Lets calls report why the namespace has no environment. Returns true if it is to be tried again, false if a reload has
-    /// taken it over.
+    /// Makes calls report why the namespace has no environment. Returns true if it must be retried, false if a reload has taken
+    /// over.
     fn publish_unmade(&self, wanted: &DesiredNamespace, error: EnvironmentError) -> bool {
         let name = &wanted.source.name;
         let startup = self.registry.startup();

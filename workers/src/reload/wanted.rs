@@ -1,4 +1,4 @@
-//! The wanted state of a namespace: its folder, put together with the operator's limits and secrets. No I/O.
+//! The wanted state of a namespace: its folder, combined with the operator's limits and secrets. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -139,7 +139,7 @@ impl DesiredNamespace {
         }
     }
 
-    /// Returns true if `current` is in the wanted state already, with the right worker.
+    /// Returns true if `current` is in the wanted state already, with the correct worker.
     pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
         // After a failed update, the running namespace has the wanted content again once its files are changed back, but must
         // be published again so that the issue of the failed update disappears. Issues about name collisions, missing secrets

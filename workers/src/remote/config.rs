@@ -59,7 +59,7 @@ pub struct RemoteServerConfig {
     pub credentials: Option<Template>,
     /// The names in `credentials` and `headers.set` for which each principal has its own value, instead of a common value.
     pub personal: Vec<String>,
-    /// Settings by which the gateway gets tokens for the server, in place of `credentials`.
+    /// Settings by which the gateway gets tokens for the server, instead of `credentials`.
     pub oauth: Option<OAuthConfig>,
     /// Settings of encrypted connections.
     pub tls: RemoteTls,

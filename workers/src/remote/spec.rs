@@ -129,7 +129,7 @@ pub struct TlsIdentity {
     pub key: Secret,
 }
 
-/// The content of a file of certificates, so that a renewed certificate makes another spec.
+/// The content of a file of certificates, so that a renewed certificate results in another spec.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem(pub Arc<[u8]>);
 

@@ -404,8 +404,8 @@ fn is_package(folder: &Path) -> bool {
     descriptions.iter().any(|file| folder.join(file).exists())
 }
 
-/// Hash over the build files of a package that is used in place, and the names of its modules: the links to its code that an
-/// installer makes depend on them.
+/// Hash over the build files of a package that is used in place, and the names of its modules, since the links to its code that
+/// an installer creates depend on them.
 fn described(folder: &Path) -> [u8; 32] {
     let mut hash = Sha256::new();
     for name in DESCRIPTIONS {

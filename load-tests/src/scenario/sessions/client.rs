@@ -1,4 +1,4 @@
-//! Clients that open sessions, and leave them open or close them again. Every answer is checked.
+//! Clients that open sessions, and keep them or close them again. Every response is checked.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,8 +47,8 @@ impl Shared {
 }
 
 impl Clients {
-    /// Starts clients. With a `count` they open that many sessions and leave them open; without one they open and close
-    /// sessions until they are ended.
+    /// Starts clients. With a `count` they open that many sessions and do not close them; without one they open and close
+    /// sessions until they are stopped.
     pub(super) async fn start(
         connections: usize,
         envelope: Envelope<'_>,

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// Time after a kill during which calls of the killed process may fail.
 pub(super) const EXCUSED_FOR: Duration = Duration::from_secs(10);
-/// Maximum number of descriptions of wrong answers that are kept.
+/// Maximum number of stored descriptions of wrong responses.
 const WRONG_MAX: usize = 20;
 const UNAVAILABLE: &str = "worker_unavailable";
 
@@ -32,7 +32,7 @@ pub(super) struct Count {
 pub(super) struct Kill {
     pub(super) namespace: &'static str,
     at: Instant,
-    /// Milliseconds from the kill until a call sent after it had a right answer; `None` until then.
+    /// Milliseconds from the kill until a later call had a correct response; `None` before that.
     pub(super) back_ms: Option<f64>,
 }
 

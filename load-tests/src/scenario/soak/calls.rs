@@ -81,7 +81,7 @@ const fn kind(
     }
 }
 
-/// Makes a call of every kind, so that every worker and server runs.
+/// Makes a call of every kind, which starts every worker and server.
 pub(super) async fn one_of_each(scene: &Scene) -> anyhow::Result<()> {
     for kind in KINDS {
         let mut client = Client::new(scene, kind).await?;

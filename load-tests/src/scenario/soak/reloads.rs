@@ -1,4 +1,4 @@
-//! Changes the code of a namespace and reloads, again and again. After each reload, the new code must answer.
+//! Repeatedly changes the code of a namespace and reloads. After each reload, the new code must answer.
 
 use std::time::{Duration, Instant};
 

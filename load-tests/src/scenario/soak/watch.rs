@@ -97,7 +97,7 @@ impl Watch {
         }
     }
 
-    /// Waits until the gateway holds no more than before the run, at most for `limit`.
+    /// Waits until the gateway's resources are at most those of before the run, for at most `limit`.
     pub(super) async fn rest(&mut self, gateway: &Gateway, limit: Duration) -> anyhow::Result<()> {
         let start = Instant::now();
         loop {

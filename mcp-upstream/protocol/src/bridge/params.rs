@@ -107,7 +107,7 @@ pub struct Trace<'a> {
     pub parent: &'a str,
     /// The value of `tracestate`, if there is one.
     pub state: Option<&'a str>,
-    /// True if the trace takes the place of the one that the request names.
+    /// True if the trace replaces the one in the request.
     pub replaces: bool,
 }
 

@@ -118,7 +118,7 @@ enum Names {
     Several(Vec<String>),
 }
 
-/// The schema with `true` and `false` among its properties spelled as objects, the only form legacy clients take.
+/// The schema with `true` and `false` among its properties replaced by objects, the only form that legacy clients accept.
 fn with_object_properties(schema: &str) -> Cow<'_, str> {
     let properties = spans::find(schema, "properties").unwrap_or("{}");
     let changes: Vec<_> = spans::members(properties)

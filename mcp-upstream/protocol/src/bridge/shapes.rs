@@ -35,8 +35,8 @@ static MIME_TYPE: Word = LazyLock::new(|| Finder::new("\"mimeType\""));
 static TEXTS_IN_LISTS: LazyLock<[Finder<'static>; 3]> =
     LazyLock::new(|| ["\"]", "\",{", "\", {"].map(Finder::new));
 
-/// The result with its members in the form that its method asks for; `None` if nothing changes. `era` is the server's:
-/// in 2026-07-28 `structuredContent` may be any value.
+/// Brings the members of a result into the form that its method requires; `None` if nothing changes. `era` is the server's: in
+/// 2026-07-28 `structuredContent` may be any value.
 pub fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
     let mend: fn(&str, Era) -> Option<String> = match method {
         "tools/call" if !is_usual_call(result) && is_odd_call(result) => call,
@@ -548,7 +548,7 @@ fn readable(text: Option<&str>) -> Option<MemberEdit<'static>> {
     Some(MemberEdit::Set("text", text.into()))
 }
 
-/// The changes that take out `_meta` and `annotations` that are no objects.
+/// The changes that remove `_meta` and `annotations` that are no objects.
 fn plain_members<'v>(
     value: impl Fn(&str) -> Option<&'v str>,
 ) -> impl Iterator<Item = MemberEdit<'static>> {

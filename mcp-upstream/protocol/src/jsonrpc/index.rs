@@ -11,8 +11,8 @@ use tooldock_base::json::{Unread, Walk};
 use super::key::{Key, KeyLookup, Level};
 use super::splice::span;
 
-/// The most members of a message, of its `params`, and of `_meta` in them: code that rewrites them notes each, so a body full of
-/// empty names would take many times its size.
+/// Maximum number of members of a message, of its `params`, and of `_meta` in them: code that rewrites them stores each, so a
+/// body full of empty names would use many times its size.
 pub(crate) const MEMBERS_MAX: usize = 1024;
 
 /// Typical number of known members of a message.
@@ -130,8 +130,8 @@ impl Index {
         found.map(IndexedMember::whole)
     }
 
-    /// Indexes a message that [`Self::of`] refuses, because it is nested deeper. Only the top level is read, so only a response
-    /// can be used.
+    /// Indexes a message that [`Self::of`] refuses because of its nesting. Only the top level is read, so only a response can
+    /// be used.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ impl<'a> Members<'a> {
         Self { message, index }
     }
 
-    /// Indexes parameters without a message around them; they take the place of the message. `None` if they cannot be read.
+    /// Indexes parameters without an enclosing message; they take the role of the message. `None` if they cannot be parsed.
     pub fn of_params(params: &'a str) -> Option<Self> {
         let index = Index::of_value(params, Level::Params, 0).ok()?;
         Some(Self::new(params, index))

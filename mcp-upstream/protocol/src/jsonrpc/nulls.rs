@@ -39,7 +39,7 @@ pub fn without_nulls(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
             edited(body, vec![change])
         }
         Body::Batch(messages) => {
-            // Most batches hold no `null` and need no second reading.
+            // Most batches contain no `null` and need no second parsing.
             memmem::find(body, NULL.as_bytes())?;
             let read = |text| super::message(text).ok();
             let changes = messages.iter().filter_map(|text| {

@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 
 use super::spans::{self, MemberEdit};
 
-/// The number of a request that the gateway sent, from the raw id of an answer: `5`, `5.0` or `"5"`. The gateway's ids
-/// are numbers only, so the spellings are unambiguous.
+/// The number of a request that the gateway sent, from the raw id of a response: `5`, `5.0` or `"5"`. The gateway's ids are
+/// always numbers, so the spellings are unambiguous.
 #[inline]
 pub fn call_number(id: &str) -> Option<u64> {
     id.parse().ok().or_else(|| spelled_otherwise(id))
@@ -110,7 +110,7 @@ fn is_no_error(error: &str) -> bool {
     }
 }
 
-/// The id in the spelling of the request; `None` if the server spelled it that way, or answers another request.
+/// The id in the spelling of the request; `None` if the server used that spelling, or answers another request.
 fn own_id(id: &str, asked: Option<&str>) -> Option<String> {
     let own = match asked {
         None => call_number(id)?.to_string(),

@@ -45,7 +45,7 @@ pub enum RequestError {
     MissingMeta(Cow<'static, str>),
     /// 2026-07-28: a header contradicts the body, or is repeated.
     HeaderMismatch(Cow<'static, str>),
-    /// The call needs capabilities that its client did not declare; holds them as a JSON object.
+    /// The call needs capabilities that its client did not declare; contains them as a JSON object.
     MissingCapability(Box<RawValue>),
     /// `_meta` names a version that is not supported.
     UnsupportedModernVersion {

@@ -53,8 +53,8 @@ pub fn splice(out: &mut impl BufMut, text: &[u8], edits: &mut [Edit<'_>]) {
     out.put_slice(&text[at..]);
 }
 
-/// Replaces the line breaks of JSON text by spaces. In valid JSON only whitespace holds raw line breaks; in any other text the
-/// replacement keeps one line from becoming two.
+/// Replaces the line breaks of JSON text by spaces. In valid JSON only whitespace contains raw line breaks; in any other text
+/// the replacement prevents one line from becoming two.
 pub fn on_one_line(text: &mut [u8]) {
     let mut at = 0;
     while let Some(found) = memchr::memchr2(b'\r', b'\n', &text[at..]) {

@@ -1,4 +1,4 @@
-//! Session ids. Any module may compare ids; only the session key makes and reads them.
+//! Session ids. Any module may compare ids; only the session key creates and reads them.
 
 use std::borrow::Borrow;
 use std::fmt;

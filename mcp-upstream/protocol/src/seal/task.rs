@@ -1,4 +1,4 @@
-//! Sealed names of tasks: equal names get equal seals, so that clients can compare them.
+//! Sealed names of tasks: equal names have equal seals, so that clients can compare them.
 
 use aes_gcm::Nonce;
 use aes_gcm::aead::{Aead, Payload};

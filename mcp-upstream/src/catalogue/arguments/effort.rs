@@ -6,14 +6,14 @@
 
 use serde_json::{Map, Value};
 
-/// The most steps of a check that is carried out. A thousand items of ten members each take about half of that; in the worst case
-/// found, that many steps take a tenth of a second.
+/// Maximum number of steps of a check that is carried out. A thousand items of ten members each take about half of that; in the
+/// worst known case, that many steps take a tenth of a second.
 pub(super) const STEPS_MAX: u64 = 200_000;
 /// The deepest nesting of steps, since the stack is bounded.
 const NESTING_MAX: u64 = 512;
 /// The cost of trying a pattern, in steps.
 const PATTERN_STEPS: u64 = 20;
-/// Looking up this many names costs a step.
+/// Number of name look-ups that count as one step.
 const NAMES_PER_STEP: usize = 8;
 /// Number of bytes of text that count as one step.
 const BYTES_PER_STEP: usize = 256;

@@ -55,7 +55,7 @@ fn object_in_text(text: &str) -> Option<String> {
 ///
 /// # Errors
 ///
-/// The reason why the schema is left out.
+/// The reason why the schema is omitted.
 pub(super) fn output(schema: &str, era: Era) -> Result<Option<MendedSchema>, &'static str> {
     match schema {
         "null" => return Err("is null"),

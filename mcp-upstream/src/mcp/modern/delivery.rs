@@ -143,9 +143,9 @@ impl ModernCall {
         }
     }
 
-    /// Keeps the questions that the client can be asked; the others fail at once.
+    /// Stores the questions that the client supports; the others fail immediately.
     fn take_questions(&mut self, asked: Vec<Arc<Interaction>>, client: &Recipient) {
-        // A worker sends all its questions at once, so only servers get time for more.
+        // A worker sends all its questions together, so only servers get time for more.
         if self.call.facts().asks_singly {
             self.gathering = Instant::now() + ASKED_TOGETHER;
         }
@@ -179,8 +179,8 @@ impl Recipient {
     }
 }
 
-/// Replaces the token of a progress notification: a call that goes on with a retry reports under the token of the request that
-/// began it, which is over. A retry without a token gets no progress.
+/// Replaces the token of a progress notification: a call that continues with a retry uses the retry's token, since the request
+/// that began the call has ended. A retry without a token gets no progress.
 fn under_token(message: Vec<u8>, token: Option<&str>) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(&message).ok()?;
     let is_progress = matches!(

@@ -192,7 +192,7 @@ impl Up<'_> {
         }
     }
 
-    /// Opens a session at any backend outside of `avoid`. The session is ended again unless it is kept.
+    /// Opens a session at any backend outside of `avoid`. The session is ended again unless the caller keeps it.
     pub(super) async fn open(
         &self,
         body: Bytes,

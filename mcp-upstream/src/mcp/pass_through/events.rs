@@ -88,7 +88,7 @@ pub(super) struct EventFields<'a> {
     pub(super) id: Option<&'a [u8]>,
 }
 
-/// Mark with which a stream may begin; the first line begins after it (HTML, "event stream interpretation").
+/// Byte order mark with which a stream may begin; the first line begins after it (HTML, "event stream interpretation").
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Reads the fields of an event.

@@ -14,8 +14,9 @@ use crate::mcp::head::AcceptFlags;
 use crate::protocol::{Era, EraSupport};
 use crate::upstream::{CallContext, Client};
 
-/// Returns true if a legacy message is passed through. Sessions need an explicit setting for that, since client mode does more
-/// for them: it splits batches, keeps events that a client missed, and repeats the client's settings in a new session.
+/// Returns true if a legacy message is forwarded in pass-through mode. Sessions require an explicit setting for that, since
+/// client mode does more for them: it splits batches, stores events that a client missed, and repeats the client's settings in
+/// a new session.
 pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
     if let Some(session) = cx.session() {
         return session.affinity().is_some();
@@ -62,7 +63,7 @@ fn speaks_modern(known: Option<EraSupport>) -> bool {
     )
 }
 
-/// Returns true if the configuration needs nothing that only client mode can do.
+/// Returns true if the configuration requires nothing that only client mode can do.
 fn changes_nothing(cx: &CallContext<'_>) -> bool {
     remote(&cx.namespace).is_some_and(|server| {
         server.spec.isolation == Isolation::Auto && server.spec.transport != Transport::Sse

@@ -130,7 +130,7 @@ fn has_id(text: &[u8], asked: &str) -> bool {
     starts_with_id(text, asked) || id()
 }
 
-/// Returns true if a message begins as most do: with its version and this id, in either order, or with the id alone.
+/// Returns true if a message begins in the usual way: with its version and this id, in either order, or with the id alone.
 fn starts_with_id(text: &[u8], asked: &str) -> bool {
     let text = text.trim_ascii_start();
     let Some(text) = text.strip_prefix(b"{") else {

@@ -1,9 +1,9 @@
-//! Refuses tasks in sessions that are passed through.
+//! Refuses tasks in pass-through sessions.
 //!
-//! A task belongs to the principal whose call started it, and is hidden from all others. Only client mode keeps the owners
-//! (`upstream::client`), so requests of 2026-07-28 about tasks are handled in client mode. In a session that is passed through
-//! the owners are unknown: so the server's offer of tasks is removed from its answer to `initialize`, and requests about tasks
-//! are refused.
+//! A task belongs to the principal whose call started it, and is hidden from all others. Only client mode tracks the owners
+//! (`upstream::client`), so requests of 2026-07-28 about tasks are handled in client mode. In a pass-through session the owners
+//! are unknown: the server's task capability is removed from its response to `initialize`, and requests about tasks are
+//! refused.
 
 use bytes::Bytes;
 

@@ -351,8 +351,8 @@ fn ended(error: &SendError) -> bool {
     matches!(error.kind, SendErrorKind::Closed | SendErrorKind::Malformed)
 }
 
-/// Returns true if a status reports a failure of the backend itself. A backend that ran out of time is no reason to start again
-/// elsewhere.
+/// Returns true if a status reports a failure of the backend itself. After a timeout of the backend, the message is not sent to
+/// another one.
 fn fails_for_itself(status: StatusCode) -> bool {
     status.is_server_error() && status != StatusCode::GATEWAY_TIMEOUT
 }

@@ -1,4 +1,4 @@
-//! Makes an example of a tool's arguments from values that the schema contains: nothing is invented.
+//! Builds an example of a tool's arguments from values that the schema contains; no value is invented.
 
 use std::collections::HashSet;
 

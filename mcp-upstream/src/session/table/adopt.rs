@@ -144,7 +144,7 @@ impl SessionTable {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] while replicas write records again that the store has lost: the session may be among them.
+    /// [`StoreError`] while replicas rewrite records that the store has lost: the session may be among them.
     async fn without_record(&self, opener: ReplicaId) -> Result<Located, StoreError> {
         match self.replicas.standing(opener) {
             Standing::Up(_) | Standing::Unclear => Ok(Located::Elsewhere(opener)),
@@ -163,7 +163,7 @@ impl SessionTable {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] while replicas write records again that the store has lost.
+    /// [`StoreError`] while replicas rewrite records that the store has lost.
     pub(super) async fn records_complete(&self) -> Result<(), StoreError> {
         match self.replicas.are_records_missing().await {
             true => Err(StoreError(

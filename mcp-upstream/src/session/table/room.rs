@@ -17,7 +17,7 @@ use super::index::{Index, Principal};
 use super::{SessionTable, TableLimits};
 use crate::session::{Session, SessionId};
 
-/// Maximum number of entries that one sweep checks: it holds the lock that opening a session needs.
+/// Maximum number of entries that one sweep checks, since it holds the lock that opening a session needs.
 const SWEEP_MAX: usize = 10_000;
 /// Change of a session's weight, in bytes, up to which the index is not updated: 1 KiB.
 const UNBOOKED_MAX: usize = 1024;
@@ -152,7 +152,8 @@ impl SessionTable {
         now: Instant,
     ) -> bool {
         let mut in_use = None;
-        // Each turn that does not return moves one entry forward or aside, so these turns see all entries.
+        // Each turn that does not return moves one entry forward or removes it from the search order, so these turns visit all
+        // entries.
         for _ in 0..index.candidates(principal) {
             let Some((seen, id)) = index.oldest_candidate(principal) else {
                 break;

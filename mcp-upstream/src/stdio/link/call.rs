@@ -62,7 +62,7 @@ impl LinkCall {
         self.id
     }
 
-    /// Makes dropping the call send nothing to the server.
+    /// Prevents the cancellation to the server when the call is dropped.
     pub(crate) fn quietly(mut self) -> Self {
         self.tells = false;
         self
@@ -90,7 +90,7 @@ impl LinkCall {
         std::future::poll_fn(|context| self.poll_answer(context)).await
     }
 
-    /// Returns true for a failed call of which no byte reached the server, so that another process may take it.
+    /// Returns true for a failed call of which no byte reached the server, so that another process may run it.
     pub(crate) fn is_unsent(&self) -> bool {
         self.link.is_unsent(&self.sent)
     }

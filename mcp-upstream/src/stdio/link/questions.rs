@@ -6,11 +6,11 @@ use crate::jsonrpc::RawId;
 
 /// Maximum number of a server's requests that wait for an answer.
 const OPEN_MAX: usize = 1000;
-/// Maximum size of the id of a server's request, in bytes. The id is kept and written back in the answer.
+/// Maximum size of the id of a server's request, in bytes. The id is stored and written back in the response.
 const ID_MAX: usize = 4096;
 
-/// The ids of a server's requests that wait for an answer. A server may use an id again after an answer or a cancellation, so
-/// each use gets a number: a holder of an earlier request cannot answer the later one.
+/// The ids of a server's requests that wait for a response. A server may reuse an id after a response or a cancellation, so
+/// each use gets a number: the holder of an earlier request cannot answer the later one.
 #[derive(Debug, Default)]
 pub(super) struct ServerRequests {
     open: HashMap<RawId, u64>,

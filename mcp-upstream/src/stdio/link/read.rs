@@ -70,7 +70,7 @@ impl LinkReader {
         }
     }
 
-    /// Starts the reading task in this runtime. It reads until the link is over, and closes it; or until reading moves to
+    /// Starts the reading task in this runtime. It reads until the link has ended, and closes it; or until reading moves to
     /// another runtime.
     pub(super) fn begin(self, runtime: &Handle) {
         let shared = Arc::clone(&self.link.0);
@@ -84,7 +84,7 @@ impl LinkReader {
         self.begin(&to);
     }
 
-    /// Reads until the link is over (`None`), or until another runtime is better; the pipe is then registered there.
+    /// Reads until the link has ended (`None`), or until another runtime is better; the pipe is then registered there.
     async fn read(&mut self) -> Option<Handle> {
         let shared = Arc::clone(&self.link.0);
         loop {

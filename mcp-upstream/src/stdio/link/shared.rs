@@ -215,7 +215,7 @@ impl LinkCore {
             let mut outbox = pipe.outbox();
             let appended = outbox.append(size, write);
             // Takes the turn only for a caller that will write: it moves the pipe out of the outbox, and nothing else can be
-            // written until the pipe is back.
+            // written until the pipe is returned.
             appended.map(|start| (start, at_once.then(|| outbox.own_turn()).flatten()))
         };
         match appended {

@@ -49,9 +49,9 @@ pub(crate) struct OpenAs {
     /// The principal whose limit of processes counts the process. Processes without a principal are bounded by the pool's limit
     /// only.
     pub(crate) principal: Option<Arc<str>>,
-    /// Handler for messages of a session's or leased process that belong to no call. `None`: changes go to the audience of the
-    /// namespace and requests are refused, as for shared processes. It may be dropped under the pool's lock, so dropping it must
-    /// not call back into the pools.
+    /// Handler for messages of a session's or leased process that belong to no call. `None`: changes are passed to the audience
+    /// of the namespace and requests are refused, as for shared processes. It may be dropped under the pool's lock, so dropping
+    /// it must not call back into the pools.
     pub(crate) inbound: Option<Arc<dyn Inbound>>,
     /// Headers of the client that are sent when opening and keeping a connection of this client alone.
     pub(crate) headers: Option<Arc<HeaderMap>>,

@@ -238,7 +238,7 @@ impl ProcessLease {
     }
 }
 
-/// Guard that takes a subscription back if the server did not confirm it.
+/// Guard that reverts a subscription if the server did not confirm it.
 struct Undo<'a> {
     replay_state: &'a ReplayState,
     uri: Option<&'a str>,

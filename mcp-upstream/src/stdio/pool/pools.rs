@@ -98,7 +98,7 @@ impl Pools {
             ended: AtomicBool::new(false),
             maintenance: OnceLock::new(),
         });
-        // Weak, so that the task keeps no processes alive.
+        // Weak references, so that the task keeps no processes alive.
         let (seen, changed, reloads) = (
             pools.registry.subscribe(),
             pools.registry.personal().subscribe(),
@@ -252,7 +252,7 @@ impl Pools {
         era: Era,
         uri: &str,
     ) {
-        // A removed pool has nothing to unsubscribe from, and no new pool is made for it.
+        // A removed pool has no subscriptions, and no new pool is created for it.
         if let Some(pool) = self.latest(server.into().name()) {
             pool.unsubscribe(key, era, uri);
         }

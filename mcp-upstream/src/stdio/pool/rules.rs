@@ -48,7 +48,7 @@ impl Default for HangThresholds {
 }
 
 impl HangThresholds {
-    /// Adjusts the thresholds to the longest call timeout: a server that does its work in the thread that responds is busy for as
+    /// Adjusts the thresholds to the longest call timeout: a server that computes in the thread that responds is busy for as
     /// long as a call takes, and responds to nothing else.
     pub(super) fn with_calls_of(self, timeout: Duration) -> Self {
         Self {
@@ -99,8 +99,8 @@ impl From<&StdioSettings> for PoolRules {
 }
 
 impl PoolRules {
-    /// Returns true if a process that served a single request may serve another. Where sessions are isolated, it may hold data
-    /// that other clients must not see.
+    /// Returns true if a process that served a single request may serve another. If sessions are isolated, the process may have
+    /// data that other clients must not see.
     pub(super) fn reuses(&self) -> bool {
         matches!(self.isolation, Isolation::Auto | Isolation::Shared)
     }

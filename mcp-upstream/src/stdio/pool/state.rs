@@ -662,8 +662,8 @@ impl PoolStateMachine {
         shared.any(|(_, slot)| slot.dead)
     }
 
-    /// Returns true if the connection that all clients share ended by itself, and is restarted only after failures. A request
-    /// opens it again.
+    /// Returns true if the connection that all clients share ended by itself, and is restarted only after failures. The next
+    /// request opens it again.
     fn is_done(&self) -> bool {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
         let clean = |slot: &PoolSlot| slot.ended == Some(ProcessEnd::Clean.as_str());
@@ -694,7 +694,7 @@ impl PoolStateMachine {
         !self.slots.keys().any(|slot| slot.key.is_private())
     }
 
-    /// Returns true if a session's state is lost for good, because its process ended.
+    /// Returns true if a session's state is permanently lost, because its process ended.
     pub(super) fn has_lost(&self, tag: &Arc<str>) -> bool {
         self.rules.keeps_state && self.has_ended(&ProcessKey::Session(Arc::clone(tag)))
     }

@@ -533,8 +533,8 @@ impl ConnectedProcess {
 }
 
 impl Drop for ConnectedProcess {
-    /// Removes the handler whenever the process is replaced or its keeper ends: a question that waits at the handler holds the
-    /// link, and the link holds the handler.
+    /// Removes the handler whenever the process is replaced or its keeper ends: a question that waits at the handler owns the
+    /// link, and the link owns the handler.
     fn drop(&mut self) {
         self.router.set_own(None);
     }

@@ -68,8 +68,8 @@ pub(in crate::stdio) struct OwnTurn<P> {
 }
 
 impl<P> Outbox<P> {
-    /// An empty outbox. `max`: maximum size of the waiting lines in bytes. A line into an empty outbox is always taken, so that
-    /// a large line is not stuck for ever.
+    /// An empty outbox. `max`: maximum size of the queued lines in bytes. A line into an empty outbox is always accepted, so
+    /// that a large line is not blocked for ever.
     pub(in crate::stdio) fn new(pipe: P, max: usize) -> Self {
         Self {
             pipe: Some(pipe),
@@ -126,7 +126,7 @@ impl<P> Outbox<P> {
         !self.finishing && !self.ended
     }
 
-    /// Takes the flusher's turn, if no other task writes.
+    /// Begins the flusher's write, if no other task writes.
     pub(in crate::stdio) fn turn(&mut self) -> WriteTurn<P> {
         match self.pipe.take() {
             Some(pipe) => WriteTurn::Write(pipe),
@@ -144,8 +144,8 @@ impl<P> Outbox<P> {
         None
     }
 
-    /// Takes the turn of a caller that has just appended a line, if no other task writes. The turn has all waiting lines, which
-    /// are recorded as sent.
+    /// Begins the write of a caller that has just appended a line, if no other task writes. The write contains all queued
+    /// lines, which are recorded as sent.
     pub(in crate::stdio) fn own_turn(&mut self) -> Option<OwnTurn<P>> {
         if self.ended || self.lines.is_empty() {
             return None;

@@ -11,7 +11,7 @@ use super::IdScan;
 const READ_CHUNK: usize = 64 * 1024;
 /// Minimum free space in the buffer for a read, in bytes, so that the read is worth its system call.
 const READ_SPARE: usize = 4 * 1024;
-/// Buffer size in bytes above which small lines are copied out: a response must not keep megabytes alive.
+/// Buffer size in bytes above which small lines are copied out: a response must not keep megabytes in memory.
 const PINNED_MAX: usize = 256 * 1024;
 
 /// A server's output as lines.
@@ -157,7 +157,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
         Some(ServerLine::Whole(whole.freeze().slice(span)))
     }
 
-    /// Reads an over-long line to its end, and keeps only the id of its call.
+    /// Reads an over-long line to its end, and stores only the id of its call.
     async fn skip(&mut self) -> Result<ServerLine, LinesEnd> {
         let mut scan = IdScan::default();
         let mut size = 0_u64;

@@ -97,7 +97,7 @@ impl ReplicaDirectory for DiskDirectory {
     async fn tell(&self, own: ReplicaId, news: &[String]) -> Result<(), StoreError> {
         let news = news.to_vec();
         self.run(move |state| match state.folder.others()?.is_empty() {
-            // A gateway that is alone writes nothing.
+            // The only gateway of a data directory writes nothing.
             true => Ok(()),
             false => news::tell(&mut state.connection, own, &news).map_err(failed),
         })

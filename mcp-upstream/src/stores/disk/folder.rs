@@ -39,7 +39,7 @@ const SOCKET: &str = "socket";
 /// Maximum size of an announcement, which grows with the names of listeners.
 const ANNOUNCEMENT_BYTES_MAX: u64 = 256 * 1024;
 
-/// Longest wait for a lock: another process takes it for a moment to find out whether it is free.
+/// Maximum wait for a lock: another process holds it for a moment to check whether it is free.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Folder of this process's replica. Dropping it releases the lock.
@@ -49,7 +49,7 @@ pub struct ReplicaFolder {
     all: PathBuf,
     path: PathBuf,
     lock: FileLock,
-    /// Seals announcements; `None` where nothing is forwarded.
+    /// Key that seals announcements; `None` if nothing is forwarded.
     key: Option<SessionKey>,
     /// Announcement in the folder, and the modification time of its file.
     announced: Option<(Announcement, SystemTime)>,
@@ -82,8 +82,8 @@ struct LastBeat {
 }
 
 impl ReplicaFolder {
-    /// Takes the folder of the replica `name` below `all`. The first beat announces the replica. `key` seals announcements, if
-    /// replicas of this machine forward requests to each other.
+    /// Acquires the folder of the replica `name` below `all`. The first beat announces the replica. `key` seals announcements,
+    /// if replicas of this machine forward requests to each other.
     ///
     /// # Errors
     ///

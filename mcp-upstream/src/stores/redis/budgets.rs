@@ -42,7 +42,7 @@ impl RedisStore {
     }
 }
 
-/// Converts a duration to microseconds, up to the largest number that Lua holds without loss.
+/// Converts a duration to microseconds, up to the largest number that Lua represents exactly.
 fn micros(time: Duration) -> u64 {
     const EXACT: u64 = 1 << 52;
     u64::try_from(time.as_micros()).unwrap_or(EXACT).min(EXACT)

@@ -83,13 +83,13 @@ impl Link {
         }
     }
 
-    /// Waits until the connection is made, for as long as connecting may take.
+    /// Waits until the connection is open, for as long as connecting may take.
     pub(super) async fn connected(&self) -> Result<(), StoreError> {
         let ready = self.connection().await;
         ready.map(drop).map_err(Fault::told)
     }
 
-    /// Runs an operation that may be repeated. It runs again on a new connection if the present one turns out to be lost, as
+    /// Runs an operation that may be repeated. It runs again on a new connection if the current one turns out to be lost, as
     /// after a restart or a failover of Redis.
     pub(super) async fn run<T, F>(
         &self,

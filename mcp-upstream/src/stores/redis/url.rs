@@ -60,7 +60,7 @@ pub(super) struct Address {
     pub(super) port: u16,
 }
 
-/// Fault of a Redis URL. It quotes nothing of the URL, which may hold a password.
+/// Fault of a Redis URL. It quotes nothing of the URL, which may contain a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RedisUrlError {
     /// An unknown scheme.

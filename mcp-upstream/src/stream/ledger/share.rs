@@ -15,12 +15,12 @@ use crate::stream::resumable::RemainingEvents;
 /// half of all.
 const DEAD_MIN: usize = 1024;
 
-/// Account of the streams of one principal, kept alive by them.
+/// Account of the streams of one principal, kept in memory by references from them.
 #[derive(Debug)]
 pub(in crate::stream) struct Share {
     ledger: Arc<Ledger>,
     bytes: AtomicUsize,
-    /// Locked when a stream gets its first event or loses its oldest. Never together with a stream's lock.
+    /// Locked when a stream gets its first event or its oldest is removed. Never together with a stream's lock.
     entries: Mutex<ShareEntries>,
 }
 

@@ -250,7 +250,7 @@ impl FrameMemory {
         self.loss.lost.load(Ordering::Acquire)
     }
 
-    /// Records that the frame is complete, with this many bytes: it keeps them, and cannot lose them to another frame.
+    /// Records that the frame is complete, with this many bytes, which it can no longer lose to another frame.
     pub(super) fn complete(&self, bytes: usize) {
         let mut frames = self.store.frames();
         if let Some(frame) = frames.all.get_mut(&self.number) {

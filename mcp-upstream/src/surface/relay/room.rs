@@ -102,7 +102,7 @@ impl ConnectionSeat {
         !self.is_leaving() && !self.key.as_ref().is_some_and(|key| counts(key))
     }
 
-    /// Returns true if no request runs. An incomplete frame alone does not keep the connection from being ended.
+    /// Returns true if no request runs. An incomplete frame alone does not protect the connection from being ended.
     fn is_idle(&self) -> bool {
         self.signals.running.load(Ordering::Acquire) == 0
     }
@@ -283,7 +283,7 @@ impl Guest {
         true
     }
 
-    /// Takes back the choice to end the connection.
+    /// Reverts the choice to end the connection.
     fn stay(&self, places: &mut Places) {
         if self.signals.leaving.swap(false, Ordering::AcqRel) {
             self.signals.last_look.store(false, Ordering::Release);
@@ -317,8 +317,8 @@ impl Guest {
         self.signals.unfinished.store(unfinished, Ordering::Relaxed);
     }
 
-    /// Waits until another client needs this seat and the input of this client is read, for no longer than `last_look`. Returns
-    /// true if this client is a stranger.
+    /// Waits until another client needs this seat and the input of this client is read, for at most `last_look`. Returns true
+    /// if this client is a stranger.
     ///
     /// Must be polled after the lines that were read, so that they are handled first.
     pub(super) async fn turned_out(&self, last_look: Duration) -> bool {

@@ -51,7 +51,7 @@ enum LastLook {
     Over,
 }
 
-/// Memory of the last complete line, until it is taken, with the flag that a line has lost its memory.
+/// Memory of the last complete line, until it is read, with the flag that a line has lost its memory.
 #[derive(Clone, Default)]
 pub(super) struct Complete(Arc<CompleteLine>);
 
@@ -80,8 +80,7 @@ impl Complete {
 }
 
 impl<R> WholeLines<R> {
-    /// A reader of `inner` that waits no longer than `limit` for the end of a line, and keeps no more than `line_max` bytes of
-    /// a line.
+    /// A reader of `inner` that waits at most `limit` for the end of a line, and buffers at most `line_max` bytes of a line.
     pub(super) fn new(inner: R, limit: Duration, line_max: usize, guest: Arc<Guest>) -> Self {
         Self {
             inner,

@@ -102,7 +102,7 @@ impl RunningAggregate {
         next
     }
 
-    /// All tools, active or not, for looking up calls. Callers are not shown this list.
+    /// All tools, active or not, for looking up calls. This list is not shown to callers.
     pub(super) fn tool_list(&self) -> Arc<ToolList> {
         let built = self.built();
         let list = built.tools.get_or_init(|| {

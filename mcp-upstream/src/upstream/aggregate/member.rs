@@ -1,5 +1,5 @@
-//! A member of an aggregate and the task that follows it. The task reads the member's offer, again whenever it changes, and
-//! removes the offer at once when the member ends.
+//! A member of an aggregate and the task that observes it. The task reads the member's offer, again whenever it changes, and
+//! removes the offer as soon as the member ends.
 //!
 //! ```text
 //!   Starting ──▶ Ready ◀──▶ Gone
@@ -139,7 +139,7 @@ impl MemberSlot {
         found(&self.about.target, registry)
     }
 
-    /// Returns true if the member is a namespace that clients can also reach directly, so that they need access to it.
+    /// Returns true if clients can also call the member's namespace directly, so that they need access to it.
     pub(super) fn is_served(&self) -> bool {
         matches!(self.about.target, AggregateMember::Served(_))
     }
@@ -494,8 +494,8 @@ impl Keeper {
     }
 }
 
-/// Waits until a server with a published offer ends, or a server without one is back. A server that was stopped as unused
-/// counts as running: it starts when it is used.
+/// Waits until a server with a published offer ends, or a server without one is available again. A server that was stopped as
+/// unused counts as running: it starts when it is used.
 async fn turned(presence: &mut Option<watch::Receiver<Presence>>, offers: bool) {
     let Some(presence) = presence else {
         return std::future::pending().await;

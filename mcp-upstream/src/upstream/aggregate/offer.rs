@@ -30,7 +30,7 @@ pub(super) struct Offer {
     pub(super) prompts: Vec<OfferEntry>,
 }
 
-/// Remaining space for a member's entries, and the record of entries that were left out.
+/// Remaining space for a member's entries, and the record of omitted entries.
 #[derive(Debug)]
 pub(super) struct OfferRoom {
     bytes: usize,

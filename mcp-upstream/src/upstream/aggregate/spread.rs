@@ -1,5 +1,5 @@
-//! Messages of a client that go to all members: its log level, and notifications. They go only to running copies of servers; no
-//! copy is started for them. A copy that starts later gets the level at its start.
+//! Messages of a client for all members: its log level, and notifications. They are sent only to running instances of servers;
+//! no instance is started for them. An instance that starts later gets the level at its start.
 
 use futures_util::future::join_all;
 use tokio::time::{Duration, timeout};

@@ -31,7 +31,7 @@ use crate::session::{Session, SessionPatch, Toolset};
 use crate::upstream::CallContext;
 use crate::upstream::sessions::SessionChanges;
 
-/// The key of `_meta` that may hold a handle, and that holds the new handle in the response to an activation.
+/// The key of `_meta` that may contain a handle, and that contains the new handle in the response to an activation.
 pub(super) const HANDLE_KEY: &str = "tooldock/toolset";
 /// Maximum number of principals whose sets an aggregate keeps.
 const PRINCIPALS_MAX: usize = 10_000;

@@ -208,7 +208,7 @@ impl ServerCall {
     }
 
     /// Checks the arguments of a call over REST against the tool's schema; MCP clients check theirs. Done after the engine has
-    /// admitted the call, so that a call with wrong arguments counts for limits and audit, as at a worker.
+    /// admitted the call, so that a call with invalid arguments counts for limits and audit, as at a worker.
     async fn check_arguments(&self) -> Result<(), CallError> {
         // A server that does not list its tools reports wrong arguments itself.
         let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
@@ -302,8 +302,8 @@ impl ServerCall {
         Ok(answer)
     }
 
-    /// Sets the log level of a session's own process if the session set it before the process ran: behind an aggregate, no
-    /// process is started for `logging/setLevel` alone.
+    /// Sets the log level of a session's own process if the session set it before the process ran: an aggregate starts no
+    /// process for `logging/setLevel` alone.
     async fn tell_level(&self, leased: &ConnectionLease) {
         if let (ConnectionKey::Session(_), Client::Session(session)) =
             (&leased.place.key, &self.client)
@@ -795,8 +795,8 @@ impl ServerCall {
         (has_token && peer.is_heard()).then(|| Arc::new(self.listener(peer)) as _)
     }
 
-    /// Returns true if a request is sent again after its process ended or its backend did not take it: the request never ran,
-    /// or it may run twice without harm.
+    /// Returns true if a request is sent again after its process ended or its backend did not accept it: the request never ran,
+    /// or it may safely run twice.
     fn goes_on(&self, unanswered: &MissingResponse, attempts: usize, tried: &[BackendId]) -> bool {
         let namespace = &self.facts.namespace;
         let (retry, is_remote) = match &namespace.upstream {

@@ -21,7 +21,7 @@ use crate::upstream::Client;
 
 /// Maximum number of further readings if tools change meanwhile, or if the reading of another caller fails.
 const TRIES: usize = 2;
-/// Time that a list may take before the last good list is used.
+/// Time after which the last good list is used in place of a slow one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Namespace and principal whose lists are read.

@@ -152,7 +152,7 @@ pub(crate) trait Connector: Send + Sync {
         None
     }
 
-    /// Returns true if the state of this session at its server is lost for good.
+    /// Returns true if the state of this session at its server is permanently lost.
     fn has_lost(&self, _: &Namespace, _: &Arc<str>) -> bool {
         false
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::catalogue::Catalogue;
 
-/// Maximum number of principals whose lists are kept for a namespace. Beyond that, all lists are dropped and read again.
+/// Maximum number of principals whose lists are cached for a namespace. Beyond that, all lists are dropped and read again.
 const PRINCIPALS_MAX: usize = 1_000;
 
 /// Catalogues by principal, kept with the namespace.

@@ -19,12 +19,12 @@ use crate::upstream::CallContext;
 use crate::upstream::http::hash;
 use crate::upstream::http::passed::{self, REQUEST_ID, TRACEPARENT, TRACESTATE};
 
-/// The client that makes a request, as the server's connections see it.
+/// The client that makes a request, as the connections to servers need it.
 #[derive(Clone, Default)]
 pub(crate) struct Requester {
     /// The principal of the request's token.
     pub(crate) principal: Option<Arc<str>>,
-    /// The client's headers to send with this request alone. Only used for servers that are reached over HTTP.
+    /// The client's headers to send with this request only. Used only for servers over HTTP.
     pub(super) headers: Option<Arc<HeaderMap>>,
     /// Hash of the client, for servers whose backends are chosen by it.
     pub(super) hash: u64,
@@ -103,8 +103,7 @@ impl Requester {
         Some(Arc::new(headers))
     }
 
-    /// Adds the trace to the metadata of a client's request, unless the request has a trace. A span of the gateway takes its
-    /// place.
+    /// Adds the trace to the metadata of a client's request, unless the request has a trace. A span of the gateway replaces it.
     pub(crate) fn traced<'a>(
         &self,
         request: &'a Request,

@@ -1,7 +1,7 @@
 //! A client's subscription to resources of a process that several clients share.
 //!
 //! The pool counts the subscriptions, sends one request to the server, and repeats it after a restart; updates and changed
-//! lists go to the namespace's audience. This module only begins and ends a client's subscription.
+//! lists are passed to the namespace's audience. This module only begins and ends a client's subscription.
 
 use std::sync::{Arc, Weak};
 

@@ -131,7 +131,7 @@ fn answered(body: &[u8]) -> Option<&str> {
     }
 }
 
-/// Turns an error without an id, or with the id `null`, into the response to the only request of its exchange, whose raw id is
+/// Converts an error without an id, or with the id `null`, to the response to the only request of its exchange, whose raw id is
 /// `id`. `None` for other bodies.
 pub(crate) fn error_of_request(body: &[u8], id: impl fmt::Display) -> Option<Bytes> {
     use serde::de::IgnoredAny;

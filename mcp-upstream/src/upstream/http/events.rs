@@ -11,7 +11,7 @@ use super::port::{BodyError, ResponseBody};
 const ENDLESS: u64 = 4;
 /// Minimum size at which an unfinished event is aborted, in bytes.
 const ENDLESS_MIN: u64 = 1024 * 1024;
-/// Maximum size of an event's id, in bytes. The id is kept and sent back.
+/// Maximum size of an event's id, in bytes. The id is stored and sent back.
 const ID_MAX: usize = 4096;
 
 /// A server-sent event.

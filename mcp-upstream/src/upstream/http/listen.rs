@@ -21,7 +21,7 @@ fn offers_none(status: StatusCode) -> bool {
     !status.is_server_error() && !later.contains(&status)
 }
 
-/// Listens until the session is over, or until the server turns out to have no general stream.
+/// Reads the stream until the session ends, or until the server turns out to have no general stream.
 pub(super) async fn run(session: Arc<Session>) {
     session.opened().await;
     let mut cursor = Cursor::default();

@@ -1,8 +1,8 @@
 //! Rule for repeating a message at another backend, in client mode and in pass-through mode.
 //!
 //! `retry.max` is the number of further backends to which a message may be sent. The first backend always gets the message. A
-//! further one gets it if no part of the message can have reached the former backend, or if the message may run twice without
-//! harm. After a backend that took too long, no other is tried: the time limit of the message is over, too.
+//! further one gets it if no part of the message can have reached the former backend, or if the message may safely run twice.
+//! After a timeout, no other backend is tried, since the time limit of the message is over, too.
 
 use tooldock_workers::remote::RemoteRetry;
 

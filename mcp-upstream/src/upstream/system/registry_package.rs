@@ -72,7 +72,7 @@ pub(crate) async fn with_package(
     Err(format!("{name} {why}"))
 }
 
-/// The name to look up in the registry; `None` for an entry that gives the kind of package or the package itself.
+/// The name to look up in the registry; `None` for an entry that specifies the kind of package or the package itself.
 fn asked(config: &Value) -> Option<&str> {
     let said = |key: &str| config.get(key).filter(|value| !value.is_null());
     let source = said("source").map_or("registry", |it| it.as_str().unwrap_or_default());

@@ -109,8 +109,8 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, false)
     }
 
-    /// Makes the call of an operation of MCP. `members`: the request's members; `talks`: the function takes a context, and may
-    /// receive facts about its client.
+    /// Builds the call of an operation of MCP. `members`: the request's members; `talks`: the function takes a context, and may
+    /// get facts about its client.
     fn function_call(
         &self,
         cx: &CallContext<'_>,
@@ -190,7 +190,7 @@ enum OperationKind {
 }
 
 impl FunctionCall {
-    /// Makes a call. A function with `caller_facts` takes a context, and so may report progress, log and ask.
+    /// Creates a call. A function with `caller_facts` takes a context, and so may report progress, log and ask.
     pub(crate) fn new(
         ports: &Arc<dyn WorkerPorts>,
         cx: &CallContext<'_>,

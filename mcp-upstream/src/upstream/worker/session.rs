@@ -78,8 +78,8 @@ fn subject<'a>(
 /// Maximum work of a request for comparisons: sum of the bytes of templates times the bytes of a URI.
 const COMPARED_MAX: usize = 8 * 1024 * 1024;
 
-/// Returns true if the URI is listed, or may match a template. Also returns true if comparing takes too much work: then only
-/// the worker can decide.
+/// Returns true if the URI is listed, or may match a template. Also returns true if comparing is too much work, so that the
+/// worker must decide.
 fn there_is(namespace: &Namespace, uri: &str) -> bool {
     let mut left = COMPARED_MAX;
     let mut could_match = |template: &str| {

@@ -185,7 +185,7 @@ async fn adopt(
     if let Some(before) = before.filter(another) {
         return Ok(Err(format!("the authorization was given at {before}")));
     }
-    // Spelled as the library spells URLs.
+    // In the spelling of the library for URLs.
     let resource = Url::parse(&spec.resource).map_or_else(|_| spec.resource.clone(), String::from);
     Ok(Ok(Binding::new(server, spec, &metadata, resource)))
 }

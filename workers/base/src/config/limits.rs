@@ -175,7 +175,7 @@ limits! {
     others {
         /// Glob patterns of the tools that may be listed and called.
         tools_allow: Vec<String> = vec!["*".into()];
-        /// Glob patterns of tools that may not; wins over `tools_allow`.
+        /// Glob patterns of denied tools; takes precedence over `tools_allow`.
         tools_deny: Vec<String> = Vec::new();
         /// Glob patterns of the principals that may use the namespace.
         principals: Vec<String> = vec!["*".into()];

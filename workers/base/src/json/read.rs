@@ -34,8 +34,8 @@ pub fn object<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
     members.is_over().then_some(read)
 }
 
-/// Makes a raw value of a value without white space around it, in text that has been read before. The text is not read again,
-/// and nothing is refused.
+/// Converts a value without surrounding white space to a raw value, in text that was parsed before. The text is not parsed
+/// again, and nothing is refused.
 pub fn raw(span: &str) -> Option<&RawValue> {
     <&RawValue>::deserialize(Value(span)).ok()
 }

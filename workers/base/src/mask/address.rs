@@ -1,4 +1,4 @@
-//! Addresses that an operator mistyped, as errors repeat them: a password in one is masked wherever the slip has put it.
+//! Masks passwords in mistyped addresses before errors quote them, at any position.
 
 use super::{MASK, text as masked_text, url};
 

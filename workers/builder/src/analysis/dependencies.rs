@@ -1,6 +1,6 @@
 //! Packages that the sources need, from the dependency files of each language.
 //!
-//! Only files of the repository's main language are read; files nearest to the repository's top win over others.
+//! Only files of the repository's main language are read; files nearest to the repository's root take precedence.
 
 use std::collections::BTreeMap;
 

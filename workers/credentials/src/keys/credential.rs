@@ -92,7 +92,7 @@ impl CredentialRecord {
     }
 }
 
-/// Cuts the requested key to the rights of the credential that makes it.
+/// Restricts the requested key to the rights of the credential that creates it.
 ///
 /// # Errors
 ///

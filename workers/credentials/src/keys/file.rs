@@ -123,7 +123,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<KeyRecord>, KeysError> {
     }
 }
 
-/// Replaces the file in one step, readable for its owner alone. The caller holds the lock.
+/// Replaces the file atomically, readable for its owner only. The caller holds the lock.
 pub(super) fn write(path: &Path, keys: &[KeyRecord]) -> Result<(), KeysError> {
     let told = |source: io::Error| KeysError::Io {
         doing: "write",

@@ -124,8 +124,8 @@ impl KeyRecord {
         opens_all(&self.namespaces, namespaces)
     }
 
-    /// The key's maker as lists show it: its id; if the maker is not a key, or for a key from before ids were kept, its
-    /// principal; `None` for a key that the operator made.
+    /// The key's maker for lists: its id; if the maker is not a key, or for a key from before ids were stored, its principal;
+    /// `None` for a key that the operator created.
     pub fn shown_maker(&self) -> Option<String> {
         let id = self.maker.map(|id| id.to_string());
         let credential = || self.credential.as_ref().map(|it| it.principal.clone());

@@ -162,7 +162,7 @@ impl KeyStore {
         self.create_for(&KeyMaker::Operator, wanted)
     }
 
-    /// Makes a key for another key, which the new one ends with. The new key opens no more than its maker and ends no later.
+    /// Creates a key for another key, with which the new one ends. The new key opens no more than its maker and ends no later.
     ///
     /// # Errors
     ///
@@ -171,12 +171,12 @@ impl KeyStore {
         self.create_for(&KeyMaker::Key(maker), wanted)
     }
 
-    /// Makes a key for a caller. The new key opens no more than its maker, ends no later, and has a name below the maker's; a
-    /// key of the operator is made as requested.
+    /// Creates a key for a caller. The new key opens no more than its maker, ends no later, and has a name below the maker's; a
+    /// key of the operator is created as requested.
     ///
     /// # Errors
     ///
-    /// As [`KeyStore::create_by`]; when the caller makes no keys.
+    /// As [`KeyStore::create_by`]; when the caller may not create keys.
     pub fn create_for(&self, maker: &KeyMaker, mut wanted: NewKey) -> Result<MadeKey, KeysError> {
         wanted.check().map_err(KeysError::Invalid)?;
         let mut state = self.state();

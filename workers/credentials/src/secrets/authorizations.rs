@@ -140,7 +140,7 @@ impl AuthorizationStore {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read or written. Nothing is changed then.
+    /// When the file cannot be read or written. Nothing is then changed.
     pub fn set(&self, authorizer: Authorizer, given: Authorization) -> Result<(), SecretsError> {
         self.can_write()?;
         self.change(|all| {

@@ -1,7 +1,7 @@
 //! The store: two files below the data directory, for any number of readers with the key, and one writer at a time.
 //!
-//! Reading takes no lock. Each file is replaced in one step, and values win while the two files disagree for a moment
-//! ([`Meta::healed`]), so a reader sees the secrets before a change or after it.
+//! Reading takes no lock. Each file is replaced atomically, and values take precedence while the two files differ for a moment
+//! ([`Meta::healed`]), so a reader sees the secrets either before or after a change.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -176,7 +176,7 @@ impl SecretStore {
         envelope::seal_fernet(&json, key, SystemTime::now()).map_err(SecretsError::NoRandomness)
     }
 
-    /// Begins to change the secrets: takes the lock, then reads.
+    /// Begins to change the secrets: acquires the lock, then reads.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl SecretStore {
         self.lock_within(purpose, self.patience)
     }
 
-    /// Takes the lock, waiting for up to `patience`.
+    /// Acquires the lock, waiting for up to `patience`.
     pub(super) fn lock_within(
         &self,
         purpose: &str,

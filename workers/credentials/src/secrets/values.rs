@@ -189,8 +189,8 @@ impl Document {
         (values, without)
     }
 
-    /// Refuses an edited text without its two sections: an editor that saved nothing must not remove every secret. Also
-    /// refuses a text with owners, which are not to be edited.
+    /// Refuses an edited text without its two sections: an editor that saved nothing must not remove every secret. Also refuses
+    /// a text with owners, which must not be edited.
     pub(super) fn check_sections(&self, text: &[u8]) -> Result<(), SecretsError> {
         let sections = yaml::from_slice::<Option<yaml::Mapping>>(text);
         let sections = sections.ok().flatten().unwrap_or_default();
@@ -228,7 +228,7 @@ impl Document {
         }
         for (name, own) in self.principals.iter().flatten() {
             if let Err(error) = name.parse::<PrincipalName>() {
-                // The name may be a value that slipped into the wrong place.
+                // The name may be a value in the wrong place.
                 let message = format!("principals: {error}");
                 return Err(SecretsError::InvalidDocument(message));
             }

@@ -11,7 +11,7 @@ use super::rpc::Links;
 /// Interval at which a blocked process is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A function that keeps the event loop of its process from turning.
+/// A function that blocks the event loop of its process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BlockedLoop {
     /// The name of the tool, resource or prompt; empty if the loop runs code that no call waits for.

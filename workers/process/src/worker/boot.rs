@@ -32,7 +32,7 @@ pub(super) enum Announcement {
     Recycle { reason: String },
     /// The worker's event loop does not turn.
     Blocked(BlockedLoop),
-    /// The worker's event loop turns again.
+    /// The worker's event loop is no longer blocked.
     Unblocked,
     /// Number of calls, since the last report, that waited long for a thread.
     Waited { count: u64 },

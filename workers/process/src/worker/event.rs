@@ -113,14 +113,14 @@ pub enum AskMethod {
     Roots,
 }
 
-/// Takes answers to the questions of one call. Answers to questions that are not open any more, or after the call's end, do
-/// nothing.
+/// Receives answers to the questions of one call. Answers to questions that are no longer open, or after the call's end, are
+/// ignored.
 #[derive(Clone)]
 pub struct Replier(Arc<dyn Answers>);
 
 /// Receiver of the answers of a [`Replier`].
 pub trait Answers: Send + Sync {
-    /// Takes the answer to the question of that key. Must not block.
+    /// Receives the answer to the question of that key. Must not block.
     fn answer(&self, key: &str, outcome: Result<&[u8], &CallError>);
 }
 

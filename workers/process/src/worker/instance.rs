@@ -60,7 +60,7 @@ pub(super) enum Report {
     Recycle { reason: String },
     /// The process's event loop is blocked.
     Blocked(BlockedLoop),
-    /// The process's event loop turns again; `after` is the time since the report of the block.
+    /// The process's event loop is no longer blocked; `after` is the time since the report of the block.
     Unblocked { after: Duration },
     /// The process's event loop is blocked by a call that is past its time limit. The process's pending calls have failed.
     Hung { subject: String },

@@ -63,7 +63,7 @@ impl<T> Pending<T> {
         self.len == 0
     }
 
-    /// Keeps an entry under a new id; `None` when [`PENDING_MAX`] entries are kept already.
+    /// Stores an entry under a new id; `None` when [`PENDING_MAX`] entries are stored already.
     pub fn insert(&mut self, entry: T) -> Option<u64> {
         let index = if self.free == NO_SLOT {
             if self.slots.len() == PENDING_MAX {
@@ -121,7 +121,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Takes out the entry of an id; `NoPendingCall` the second time.
+    /// Removes and returns the entry of an id.
     ///
     /// # Errors
     ///

@@ -35,7 +35,7 @@ use io::{AnnouncementSender, connect};
 pub(super) use links::{Connections, Links};
 
 /// Maximum number of bytes of frames that wait to be written. A worker that reads more slowly than it is called reaches this; a
-/// single frame is always accepted, so that its size is only bounded by the frame limit.
+/// single frame is always accepted, so that its size is bounded only by the frame limit.
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
 /// Largest capacity of a buffer that is kept for the next frames, in bytes.
 const OUTBOX_KEPT: usize = 256 * 1024;
@@ -241,7 +241,7 @@ impl Link {
         if self.append(call.size(), |outbox| write::call(outbox, id, call)) {
             return Ok(in_flight);
         }
-        // Taken out first, so that dropping `in_flight` sends no cancel for a call that was never sent.
+        // Removed first, so that dropping `in_flight` sends no cancellation for a call that was never sent.
         let _ = self.take(id);
         Err(CallRefusal::Failed(
             self.overloaded("the worker does not keep up with its calls"),
@@ -300,7 +300,7 @@ impl Link {
     /// Waits until no call is pending.
     async fn idle(&self) {
         loop {
-            // Made before the check, so that an end between the two is not missed.
+            // Created before the check, so that an end between the two is not missed.
             let emptied = self.emptied.notified();
             if self.pending() == 0 {
                 return;

@@ -68,7 +68,7 @@ pub(super) enum Action {
     Publish,
     /// Start a process in addition to the current one.
     SpawnReplacement,
-    /// Make the replacement the current process and let it take calls; drain and end the previous one.
+    /// Make the replacement the current process, which accepts calls; drain and end the previous one.
     Switch,
     /// Make the replacement, which is still booting, the current process.
     Promote,
@@ -167,7 +167,7 @@ impl LifecycleState {
                 self.fail(now, rules, jitter)
             }
             (Starting, LifecycleEvent::Outdated) => {
-                // Checked again later: the files may be put back.
+                // Checked again later: the files may be restored.
                 self.phase = Backoff {
                     until: now + rules.max,
                 };
@@ -191,7 +191,7 @@ impl LifecycleState {
             }
             (Ready { .. }, LifecycleEvent::Ended) => {
                 self.forgive(now, rules);
-                // The worker was ready: only its other recent failures make it wait longer.
+                // The worker was ready: only its other recent failures prolong the delay.
                 self.forget_old_failures(now, rules);
                 self.consecutive = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
                 self.fail(now, rules, jitter)

@@ -460,7 +460,7 @@ impl Supervisor {
         }
     }
 
-    /// Lets an instance drain until the time `until`. The earliest order counts.
+    /// Lets an instance drain until the time `until`. The earliest order applies.
     fn finish(&mut self, number: u64, until: Instant) {
         let Some(handle) = self.instances.get(&number) else {
             return;

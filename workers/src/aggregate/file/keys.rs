@@ -24,7 +24,7 @@ pub(super) struct AggregateText<'a> {
 /// Value of a key, with its byte range.
 pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
-/// A table whose keys are taken out one by one. Keys left at the end are unknown.
+/// A table whose keys are taken out one by one. Remaining keys are unknown keys.
 pub(super) struct Keys<'a> {
     source: AggregateText<'a>,
     /// Kind of the table, as in "unknown key of a server".

@@ -1,4 +1,4 @@
-//! Log lines about namespaces that hold the first scan up: until it is over, the gateway is not ready.
+//! Log lines about namespaces that delay the first scan: the gateway is not ready until it has ended.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use tooldock_base::names::NamespaceName;
 
 use crate::registry::Registry;
 
-/// Time of the first scan after which the log names the namespaces that are not up yet. The time until each further line
+/// Time of the first scan after which the log names the namespaces that are not ready yet. The time until each further line
 /// doubles.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Maximum number of names in one line.
 const NAMED_MAX: usize = 20;
 
-/// Decides when the log names the namespaces that hold the first scan up.
+/// Decides when the log names the namespaces that delay the first scan.
 pub(super) struct HeldUp {
     since: Instant,
     next: Option<Instant>,

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use memchr::memchr2;
 use smallvec::SmallVec;
 
-/// Maximum number of keys that are compared with each other. For more keys a table is made, so that a sender of many keys causes
-/// no quadratic work.
+/// Maximum number of keys that are compared with each other. For more keys a table is built, so that many keys cause no
+/// quadratic work.
 pub(crate) const FEW: usize = 12;
 /// Number of bytes of a string that are scanned one by one, which is faster for short strings. Most strings are shorter.
 const SHORT: usize = 16;

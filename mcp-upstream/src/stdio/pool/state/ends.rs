@@ -181,8 +181,8 @@ impl PoolStateMachine {
             )
     }
 
-    /// Records that the server takes no handshake, or cannot be tested: waiters for a handshake get a modern process as long as
-    /// this server runs.
+    /// Records that the server does not support the handshake, or cannot be tested: requests that wait for a handshake get a
+    /// modern process as long as this server runs.
     pub(super) fn settle_on_modern(&mut self, tried: &SlotKey) {
         self.server = Some(EraSupport::Modern);
         if let Some(place) = self.slots.get_mut(tried) {

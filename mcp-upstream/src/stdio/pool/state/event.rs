@@ -76,7 +76,7 @@ pub(in crate::stdio) enum PoolEvent {
     },
     /// An operator asked for a restart: every process is replaced.
     Restart,
-    /// A reload asks the shared process to start again if it ended for good.
+    /// A reload restarts the shared process if it has permanently ended.
     Revive,
     /// The server is no longer served.
     Retire,

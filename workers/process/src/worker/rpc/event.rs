@@ -81,7 +81,7 @@ pub(super) fn notice(frame: &Frame<'_>) -> Option<Notice> {
     })
 }
 
-/// The questions of a frame, each judged separately. `None` if it holds no list of them.
+/// The questions of a frame, each validated separately. `None` if it contains no list of questions.
 pub(super) fn questions(frame: &Frame<'_>) -> Option<Vec<FrameQuestion>> {
     let list: Vec<&RawValue> = serde_json::from_str(frame.questions?.get()).ok()?;
     if list.is_empty() {
@@ -123,7 +123,7 @@ fn question(raw: &RawValue) -> FrameQuestion {
     };
     let params = match members.params {
         None => Bytes::from_static(b"{}"),
-        // Copied: a question may wait for minutes, and must not keep the reader's buffer alive for that long.
+        // Copied: a question may wait for minutes, and must not keep the reader's buffer in memory for that long.
         Some(params) if is_object(params) => Bytes::copy_from_slice(params.get().as_bytes()),
         Some(_) => return refused("the params of a question must be an object"),
     };

@@ -154,8 +154,8 @@ async fn flush(link: Arc<Link>, mut writer: OwnedWriteHalf) {
     }
 }
 
-/// Asks the worker now and then if it is alive, and ends the connection when it has sent nothing for `silence`: its process
-/// is stopped, or a tool blocks its loop, and every call of the namespace would wait for its time limit.
+/// Pings the worker from time to time, and ends the connection when it has sent nothing for `silence`: its process is
+/// suspended, or a tool blocks its loop, and every call of the namespace would wait for its time limit.
 async fn heartbeat(link: Arc<Link>, silence: Duration) {
     let mut ticks = tokio::time::interval(silence / HEARTBEATS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,7 +1,7 @@
 //! The open questions of a call, and their answers on the way to the worker.
 //!
-//! A question is open from its frame until it is answered or its call is over; only then is an answer accepted. This module
-//! deliberately has no time limits and asks no client: the holder of the [`Ask`] does that.
+//! A question is open from its frame until it is answered or its call has ended; only while it is open is an answer accepted.
+//! This module deliberately has no time limits and asks no client: the owner of the [`Ask`] does that.
 
 use std::sync::{Arc, Weak};
 

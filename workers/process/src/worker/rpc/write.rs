@@ -113,8 +113,8 @@ fn member(buffer: &mut BytesMut, name: &[u8], json: &[u8]) {
     }
 }
 
-/// Copies JSON text with its line breaks replaced by spaces. In valid JSON only whitespace holds raw line breaks; in other
-/// text the replacement keeps one frame from becoming two.
+/// Copies JSON text with its line breaks replaced by spaces. In valid JSON only whitespace contains raw line breaks; in other
+/// text the replacement prevents one frame from becoming two.
 fn on_one_line(buffer: &mut BytesMut, mut json: &[u8]) {
     while let Some(at) = memchr::memchr2(b'\r', b'\n', json) {
         buffer.put_slice(&json[..at]);
