@@ -21,7 +21,7 @@ const WAITING_TOTAL: usize = 512;
 /// Time limit of a request's wait.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Value of `Retry-After` for a refused client.
+/// Retry delay in the error for a refused client.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// The gate for work in this process. Principals take turns.

@@ -379,7 +379,7 @@ impl ClientWait {
         self.due().is_some() && !self.dismissed.load(Ordering::Acquire)
     }
 
-    /// Requests the connection to end, if it waits for a request. Returns true if this call requested it.
+    /// Requests the end of the connection, if it waits for a request. Returns true if this call requested it.
     fn dismiss(&self) -> bool {
         let asked = self.can_be_dismissed() && !self.dismissed.swap(true, Ordering::AcqRel);
         if asked {

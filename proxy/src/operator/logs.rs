@@ -13,7 +13,7 @@ use super::output;
 use super::status::{list, word};
 use crate::cli::LogsArgs;
 
-/// Code of the gateway's refusal for a namespace without processes whose output it records.
+/// Code of the gateway's refusal for a namespace without recorded output: its processes, if it has any, print elsewhere.
 const NO_OUTPUT: &str = "no_output";
 
 pub(super) async fn run(arguments: LogsArgs) -> Outcome {

@@ -48,7 +48,7 @@ pub(super) struct Wave {
     pub(super) way: Way,
     /// Time in which this program closed the sockets, in milliseconds.
     pub(super) closing_ms: f64,
-    /// Milliseconds from the first lost socket until half of the streams are open again.
+    /// Milliseconds from the first lost socket until half of the streams are open again, and until all are.
     pub(super) half_back_ms: f64,
     pub(super) all_back_ms: f64,
     /// Number of failed attempts to return, and the reason of the first.

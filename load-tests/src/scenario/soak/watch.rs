@@ -20,7 +20,7 @@ const EACH: Duration = Duration::from_secs(1);
 const SAY: usize = 30;
 /// Resources that the kernel counts of the process; after the run they must not exceed their number before it.
 const OF_PROCESS: [(&str, &str); 2] = [("descriptors", "fd"), ("threads", "task")];
-/// Names and limits for resources in the gateway's own metrics.
+/// Resources in the gateway's own metrics; after the run they must not exceed their number before it.
 const OF_GATEWAY: [(&str, &str); 4] = [
     ("connections", "tooldock_connections"),
     ("requests in flight", "tooldock_requests_in_flight"),

@@ -1,8 +1,8 @@
 //! Estimates the work of checking a value against a schema, before the check runs.
 //!
 //! A schema of a few hundred bytes can require an unbounded number of steps: subschemas that refer to each other twice double
-//! the work with each level. So the steps are counted first, in schema order and without checking, up to a bound. Collecting
-//! all errors of nested alternatives costs more with each level of nesting, and the estimate includes that.
+//! the work with each level. So the steps are counted first, in the simplest order and without checking anything, up to a
+//! bound. Collecting all errors of nested alternatives costs more with each level of nesting, and the estimate includes that.
 
 use serde_json::{Map, Value};
 

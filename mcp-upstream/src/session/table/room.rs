@@ -19,7 +19,7 @@ use crate::session::{Session, SessionId};
 
 /// Maximum number of entries that one sweep checks, since it holds the lock that opening a session needs.
 const SWEEP_MAX: usize = 10_000;
-/// Change of a session's weight, in bytes, up to which the index is not updated: 1 KiB.
+/// Change of a session's weight, in bytes, below which the index is not updated: 1 KiB.
 const UNBOOKED_MAX: usize = 1024;
 
 /// Additional sessions and bytes for which room is made.

@@ -1,6 +1,6 @@
 //! Choice of the process for the next call. Pure.
 
-/// The index of the process with the fewest calls; `None` as a load means that the process accepts no calls. Of equally busy
+/// The index of the process with the fewest calls. In `calls`, `None` is a process that accepts no calls. Of equally busy
 /// processes the first from `turn` on is chosen, so that they take turns if the caller increments `turn`.
 pub(super) fn find(
     calls: impl ExactSizeIterator<Item = Option<usize>>,
