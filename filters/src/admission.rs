@@ -195,8 +195,8 @@ impl<C: Clock + Clone> Admission<C> {
 }
 
 impl<C: Clock + Clone> Admission<C> {
-    /// Takes over the counts and keys of the previous rules: the requests that are running now, the failures of
-    /// credentials, and the keys of OAuth issuers.
+    /// Adopts the counts and keys of the previous rules: the requests that are running now, the failures of credentials, and
+    /// the keys of OAuth issuers.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
         self.failures.go_on_from(&before.failures);
@@ -658,8 +658,7 @@ impl<C: Clock + Clone> Admission<C> {
         self.limits.count_tool_calls()
     }
 
-    /// The use of the limits on requests and tool calls since the last time, for other replicas. Empty where they are not
-    /// shared.
+    /// The use of the limits on requests and tool calls since the last time, for other replicas. Empty if they are not shared.
     pub fn take_use(&self) -> LimitUse<C> {
         self.limits.take_use()
     }

@@ -68,7 +68,7 @@ pub struct AdmissionConfig {
     pub timeouts: TimeoutsConfig,
 }
 
-/// `admission.cidrs:` — deny wins; an empty allow-list is everyone.
+/// `admission.cidrs:` — deny takes precedence; an empty allow-list means everyone.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CidrsConfig {

@@ -11,7 +11,7 @@ use crate::network::network_of;
 use crate::rate::KeyedLimiter;
 use crate::rejection::Rejection;
 
-/// The guard's limiter; `None` where the guard is off.
+/// The guard's limiter; `None` if the guard is off.
 #[derive(Debug)]
 pub(crate) struct FloodGuard<C: Clock = MonotonicClock>(Option<KeyedLimiter<C>>);
 

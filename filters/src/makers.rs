@@ -15,10 +15,10 @@ use crate::config::{
 
 /// Reason why a certificate that is accepted only at some listeners creates no API keys: keys are accepted at all listeners.
 const SOME_LISTENERS: &str = "a certificate that counts at some listeners alone makes no API keys, since these would count at all of them; ask the operator";
-/// Reason why an access token without an end makes no API keys.
+/// Reason why an access token without an end creates no API keys.
 const ENDLESS: &str = "an access token without an end makes no API keys, since these would outlast it; ask the operator";
 
-/// The maker of API keys that are made with the token of this entry.
+/// The maker of API keys that are created with the token of this entry.
 pub(crate) fn of_token(token: &TokenConfig) -> KeyMaker {
     credential(
         EntryName::token(&token.name),
@@ -29,7 +29,7 @@ pub(crate) fn of_token(token: &TokenConfig) -> KeyMaker {
     )
 }
 
-/// The maker of API keys that are made with a certificate of this entry.
+/// The maker of API keys that are created with a certificate of this entry.
 pub(crate) fn of_certificate(certificate: &CertificateConfig) -> KeyMaker {
     if !certificate.listeners.is_empty() {
         return KeyMaker::Barred(SOME_LISTENERS);

@@ -251,7 +251,7 @@ impl Oauth {
             .flatten()
     }
 
-    /// The address of the metadata of the resource that a path belongs to. `None` where no tokens are accepted.
+    /// The address of the metadata of the resource that a path belongs to. `None` if no tokens are accepted.
     pub fn metadata_url(&self, path: &str, place: ResourcePlace<'_>) -> Option<String> {
         self.is_on()
             .then(|| self.resources.metadata_url(path, place))

@@ -222,10 +222,10 @@ impl CorsHeaders {
     }
 }
 
-/// The rule of a listener for pages that hold no credentials themselves.
+/// The rule of a listener for pages that have no credentials themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Openness {
-    /// Pages have to hold a token.
+    /// Pages must have a token.
     Closed,
     /// The browser may add its user's client certificate automatically, or its user's name and token.
     ToCertificates,

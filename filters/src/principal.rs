@@ -59,7 +59,7 @@ impl Principal {
         }
     }
 
-    /// The end of the credential, which ends streams and sessions opened with it. `None` where the credential has no end.
+    /// The end of the credential, which ends streams and sessions opened with it. `None` if the credential has no end.
     pub fn ends(&self) -> Option<SystemTime> {
         self.ends
     }

@@ -101,7 +101,7 @@ struct Untold {
     events: u64,
 }
 
-/// The budget of one key, with the moment at which its use was handed over for the other replicas.
+/// The budget of one key, with the moment at which its use was reported to the other replicas.
 #[derive(Debug)]
 pub(crate) struct UsedBudget {
     fingerprint: u64,
@@ -185,7 +185,7 @@ impl<C: Clock> KeyedLimiter<C> {
         Ok(((latest - next) / self.each) as u32)
     }
 
-    /// Hands over the use of each budget since the last call, for the other replicas.
+    /// Returns the use of each budget since the last call, for the other replicas.
     pub(crate) fn take_use(&self, mut each: impl FnMut(UsedBudget, BudgetUse)) {
         if !self.used.swap(false, Ordering::Acquire) {
             return;
@@ -253,7 +253,7 @@ impl<C: Clock> KeyedLimiter<C> {
 }
 
 impl Shard {
-    /// The budget of a key; `None` where the shard has no room for a new key.
+    /// The budget of a key; `None` if the shard has no room for a new key.
     fn cell(&mut self, key: u64, keys_max: usize) -> Option<&mut u64> {
         if self.cells.len() >= keys_max && !self.cells.contains_key(&key) {
             return None;

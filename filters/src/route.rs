@@ -164,7 +164,7 @@ impl RouteGroups {
             || self.contains(RouteGroup::Vault)
     }
 
-    /// True where MCP over Streamable HTTP is served.
+    /// True if MCP over Streamable HTTP is served.
     pub const fn has_mcp_endpoints(self) -> bool {
         self.contains(RouteGroup::Mcp)
     }

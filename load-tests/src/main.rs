@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 /// When nothing can be measured, or the report cannot be written.
 fn measure(options: &Options) -> anyhow::Result<bool> {
     options.validate()?;
-    // A single thread: the client must not take a second core from the processes it measures.
+    // A single thread, so that the client uses only one of the cores of the measured processes.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

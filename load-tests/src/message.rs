@@ -28,7 +28,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Makes a request from a text; each occurrence of [`FIRST_ID`] is replaced by the id.
+    /// Creates a request from a text; each occurrence of [`FIRST_ID`] is replaced by the id.
     fn new(text: String) -> Self {
         let id = FIRST_ID.to_string();
         Self {

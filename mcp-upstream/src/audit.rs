@@ -23,7 +23,7 @@ use crate::log_file::{self, Clock, LogGuard, LogSender, Losses, Record, Sink};
 pub use arguments::KeptArguments;
 use days::DailyFiles;
 
-/// `observability.audit:`: the fields that audit records keep, and for how long.
+/// `observability.audit:`: the recorded fields, and the retention of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
@@ -75,7 +75,7 @@ pub struct AuditRecord {
     pub request_id: Arc<str>,
     /// Transport by which the call arrived.
     pub transport: Transport,
-    /// The namespace that the call was made in.
+    /// The namespace of the call.
     pub namespace: NamespaceName,
     /// The other namespace of a call through an aggregate: the aggregate's audit line names the member, and the member's
     /// line names the aggregate.
@@ -118,7 +118,7 @@ impl Record for AuditRecord {
     }
 }
 
-/// Hands audit records to the writer's queue. Cheap to clone.
+/// Sends audit records to the writer's queue. Cheap to clone.
 #[derive(Clone)]
 pub struct AuditSender {
     log: Option<LogSender<AuditRecord>>,

@@ -349,8 +349,8 @@ impl Drop for Seat {
 }
 
 impl PendingChanges {
-    /// Takes all queued changes; without any, the task ends. Changes queued during delivery wait for the next round, so that a
-    /// namespace that changes constantly does not delay the others.
+    /// Removes and returns all queued changes; without any, the task ends. Changes queued during delivery wait for the next
+    /// round, so that a namespace that changes constantly does not delay the others.
     fn take(&mut self) -> HashMap<NamespaceName, Changes> {
         let round = std::mem::take(&mut self.changes);
         self.running = !round.is_empty();

@@ -96,8 +96,8 @@ impl CallNote {
         self.noted().summary
     }
 
-    /// Takes the backends to which the request was sent, in order, in the form of nginx's `$upstream_addr`; empty if there were
-    /// none.
+    /// Takes out the backends to which the request was sent, in order, in the form of nginx's `$upstream_addr`; empty if there
+    /// were none.
     pub fn take_backends(&self) -> String {
         std::mem::take(&mut self.noted().backends)
     }

@@ -199,7 +199,7 @@ impl Catalogue {
         }
     }
 
-    /// Notes a fault of a tool's results. Returns true if the fault is new and is to be logged.
+    /// Records a fault of a tool's results. Returns true if the fault is new and must be logged.
     pub(crate) fn is_new_fault(&self, tool: &str, fault: &str) -> bool {
         self.results.is_news(tool, fault)
     }
@@ -258,7 +258,7 @@ impl Catalogue {
         }
     }
 
-    /// Notes that the tools may have changed.
+    /// Records that the tools may have changed.
     pub(crate) fn changed(&self) {
         let mut inner = self.lock();
         // Under the lock, so that the later of two concurrent changes is announced last.

@@ -259,7 +259,7 @@ impl Engine {
         self.run_via(caller, call, events, via).await
     }
 
-    /// Runs one call for a surface that reads its reply and may turn it into an error. The call is recorded when the surface
+    /// Runs one call for a surface that reads its reply and may convert it to an error. The call is recorded when the surface
     /// finishes it.
     pub(crate) async fn run_unfinished<'a>(
         &'a self,

@@ -33,12 +33,12 @@ impl Health {
         self.scanned.store(true, Ordering::Release);
     }
 
-    /// Records that the process is stopping and takes no new traffic.
+    /// Records that the process is stopping and accepts no new traffic.
     pub fn set_draining(&self) {
         self.draining.store(true, Ordering::Release);
     }
 
-    /// Returns true if the process takes new traffic.
+    /// Returns true if the process accepts new traffic.
     pub fn is_ready(&self) -> bool {
         self.scanned.load(Ordering::Acquire) && !self.is_draining()
     }
@@ -48,7 +48,7 @@ impl Health {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whole seconds since the process started.
+    /// Seconds since the process started.
     pub fn uptime_seconds(&self) -> u64 {
         self.started.elapsed().as_secs()
     }

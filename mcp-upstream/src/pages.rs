@@ -1,8 +1,8 @@
 //! `/ui/`: serves a single-page app from a directory (RST-20).
 //!
-//! The whole directory is read at the start and at every reload, within limits, and kept in memory. A request's path is looked
-//! up among the files that were read, so no path can refer to a file outside. Symbolic links to targets outside the directory
-//! and names that begin with a dot are ignored.
+//! The complete directory is read at the start and at every reload, within limits, and kept in memory. A request's path is
+//! looked up among the files that were read, so no path can refer to a file outside. Symbolic links to targets outside the
+//! directory and names that begin with a dot are ignored.
 
 use std::collections::HashMap;
 use std::fs;

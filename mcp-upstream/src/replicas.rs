@@ -46,7 +46,7 @@ mod unreachable;
 pub const BEAT_EVERY: Duration = Duration::from_millis(500);
 /// Time after its last beat for which a replica counts as up.
 pub const BEAT_LIFE: Duration = Duration::from_secs(2);
-/// Longest wait of a request for the next beats: `BEAT_LIFE`, `BEAT_EVERY` and a margin.
+/// Maximum wait of a request for the next beats: `BEAT_LIFE`, `BEAT_EVERY` and a margin.
 const WAIT_MAX: Duration = Duration::from_millis(3000);
 
 /// Number of a replica, used in sealed session ids and in records.
@@ -797,7 +797,7 @@ impl Replicas {
             .collect()
     }
 
-    /// Notes that a replica whose beats have stopped does not answer at its address either: it has ended.
+    /// Records that a replica whose beats have stopped does not answer at its address either: it has ended.
     pub fn note_ended(&self, other: &Announcement) {
         if self.silent.remove(other.id) {
             tracing::info!(

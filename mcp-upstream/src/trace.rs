@@ -92,7 +92,7 @@ fn note(trace: &RequestTrace, id: Option<&str>, method: &str, members: &Members<
     trace.message(label(method), id, SentTrace::of(members).shown());
 }
 
-/// Notes that a message was refused with this code.
+/// Records that a message was refused with this code.
 pub(crate) fn note_refusal(caller: &Caller, code: &'static str) {
     if let Some(trace) = &caller.trace {
         trace.failed(code);

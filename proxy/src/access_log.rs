@@ -101,7 +101,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Notes the message of an MCP request, if lines contain its method or tool.
+    /// Records the message of an MCP request, if lines contain its method or tool.
     pub(crate) fn message(&mut self, body: &Bytes) {
         if self.log.reads_bodies {
             self.entry.message(body);

@@ -43,7 +43,7 @@ impl RequestIds {
             .map_or_else(|| self.mint(), Arc::from)
     }
 
-    /// Makes a new id.
+    /// Creates a new id.
     pub(crate) fn mint(&self) -> Arc<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // Every request needs an id, so the digits are written by hand: formatting costs several times as much.

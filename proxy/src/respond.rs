@@ -103,7 +103,7 @@ impl Envelope<'_> {
         Ok(reply)
     }
 
-    /// Makes the head for Pingora. `framing` is the length or coding of the body, if it has one.
+    /// Creates the head for Pingora. `framing` is the length or coding of the body, if it has one.
     fn head(&self, head: Head, framing: Option<(HeaderName, HeaderValue)>) -> ResponseHeader {
         let cors = self.cors.map_or(0, |_| CORS_HEADERS);
         // Inserted into a map first, because Pingora parses the name of each header that is added to its own map.

@@ -196,7 +196,7 @@ fn export(store: &SecretStore, output: Option<&Path>) -> Result<String, CommandF
     ))
 }
 
-/// Makes the data directory, since a first secret may be set before the first start.
+/// Creates the data directory, since a first secret may be set before the first start.
 fn make(data: &Path) -> Result<(), CommandFailure> {
     fs::create_dir_all(data)
         .map_err(|error| CommandFailure::Other(format!("{}: {error}", data.display())))

@@ -20,7 +20,7 @@ const BYTES: usize = 32;
 ///
 /// # Errors
 ///
-/// When the file cannot be read or made, or holds something else than a key.
+/// When the file cannot be read or created, or holds something else than a key.
 pub(crate) fn load(configured: Option<&Secret>, data_dir: &Path) -> anyhow::Result<SessionKey> {
     match configured {
         Some(text) => Ok(SessionKey::from_text(text.expose())),
@@ -28,7 +28,7 @@ pub(crate) fn load(configured: Option<&Secret>, data_dir: &Path) -> anyhow::Resu
     }
 }
 
-/// Reads the key from the file, which is made if it is missing.
+/// Reads the key from the file, which is created if it is missing.
 fn kept(file: &Path) -> anyhow::Result<[u8; BYTES]> {
     let bytes = kept_file::read_or_make(file, BYTES, || {
         let mut key = vec![0; BYTES];

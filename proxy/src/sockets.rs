@@ -119,7 +119,7 @@ impl BoundSocket {
         Ok((ListenAddress::Unix(path.to_owned()), Self::Unix(socket)))
     }
 
-    /// Takes over a TCP socket that was bound elsewhere.
+    /// Adopts a TCP socket that was bound elsewhere.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl BoundSocket {
         Ok((ListenAddress::Tcp(address), Self::Tcp(socket)))
     }
 
-    /// Takes over a socket that should be bound to this address.
+    /// Adopts a socket that should be bound to this address.
     ///
     /// # Errors
     ///

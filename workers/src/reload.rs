@@ -321,7 +321,7 @@ impl Reloader {
         *lock(&self.vault) = Some(vault);
     }
 
-    /// Notes the outcome of the configuration's part of the next reload: the reload is counted by the worst of its parts.
+    /// Records the outcome of the configuration's part of the next reload: the reload is counted by the worst of its parts.
     pub fn note(&self, outcome: ReloadOutcome) {
         let mut noted = lock(&self.noted);
         *noted = outcome.max(*noted);

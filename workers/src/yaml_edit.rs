@@ -186,7 +186,7 @@ impl Lines {
         Self(text.lines().map(str::to_owned).collect())
     }
 
-    /// The map of the whole text.
+    /// The map of the complete text.
     fn top(&self) -> MapLines {
         let is_content =
             |line: &String| !is_blank(line) && !line.starts_with("---") && !line.starts_with('%');

@@ -66,7 +66,7 @@ impl CertificateName {
     }
 }
 
-/// Normalises a subject: no blanks around its attributes, attribute names in upper case. `None` where an attribute is not
+/// Normalises a subject: no blanks around its attributes, attribute names in upper case. `None` if an attribute is not
 /// `NAME=value`.
 fn normal_subject(text: &str) -> Option<String> {
     let mut parts = vec![String::new()];

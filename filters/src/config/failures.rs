@@ -11,7 +11,7 @@ use tooldock_base::off_or;
 pub enum FailuresConfig {
     /// Wrong credentials are answered without a delay.
     Off,
-    /// Wrong credentials beyond the limits are slowed.
+    /// Wrong credentials beyond the limits are delayed.
     Slowed(FailureConfig),
 }
 
@@ -19,7 +19,7 @@ pub enum FailuresConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FailureConfig {
-    /// The number of wrong credentials of one address or user name that are not slowed.
+    /// The number of wrong credentials of one address or user name that are not delayed.
     pub free: u32,
     /// The time without a wrong credential after which the count is reset.
     #[serde(with = "humantime_serde")]

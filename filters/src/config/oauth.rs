@@ -39,7 +39,7 @@ pub struct OauthConfig {
     /// The namespaces that tokens open.
     #[serde(default)]
     pub namespaces: TokenNamespaces,
-    /// The endpoint that judges tokens which are no JWT.
+    /// The endpoint that judges tokens other than JWTs.
     #[serde(default)]
     pub introspection: Introspection,
     /// The gateway's client at the issuer, for logins at the web UI.

@@ -16,7 +16,7 @@ const OFF: &str = "off";
 pub struct PublicUrl(Option<String>);
 
 impl PublicUrl {
-    /// The origin without a slash at its end; `None` where the key is `off`.
+    /// The origin without a slash at its end; `None` if the key is `off`.
     pub fn origin(&self) -> Option<&str> {
         self.0.as_deref()
     }

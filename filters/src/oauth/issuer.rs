@@ -85,14 +85,14 @@ pub(super) enum IssuerVerdict {
     Lapsed,
     /// The issuer was asked a moment ago, and did not respond.
     Silence,
-    /// The issuer has not made the token.
+    /// The issuer did not issue the token.
     Refused(RefusalReason),
     /// The issuer issued the token, and the gateway does not accept it, or no longer.
     Over(RefusalReason),
 }
 
 impl Issuer {
-    /// Makes an issuer without keys. The error names a scope that does not exist.
+    /// Creates an issuer without keys. The error names a scope that does not exist.
     pub(super) fn new(config: &OauthConfig, table: &ScopeTable) -> Result<Self, String> {
         Ok(Self {
             config: config.clone(),
@@ -151,7 +151,7 @@ impl Issuer {
         digest: TokenDigest,
         now: SystemTime,
     ) -> IssuerVerdict {
-        // Loaded before the keys: verdicts by these keys are noted under a version that is at most too old.
+        // Loaded before the keys: verdicts by these keys are recorded under a version that is at most too old.
         let version = self.keys.version.load(Ordering::Acquire);
         if let Some((principal, _)) = self.principals.find(&digest, version, now) {
             return IssuerVerdict::Principal(principal);
@@ -181,7 +181,7 @@ impl Issuer {
         }
     }
 
-    /// The verdict on a token that is no JWT. A token in use whose answer ends soon is noted for renewal.
+    /// The verdict on a token that is no JWT. A token in use whose answer ends soon is recorded for renewal.
     pub(super) fn known(&self, token: &str, digest: TokenDigest, now: SystemTime) -> IssuerVerdict {
         if let Some((principal, until)) = self.principals.find(&digest, 0, now) {
             let own_end = principal.ends.is_some_and(|ends| ends <= until);

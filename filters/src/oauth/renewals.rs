@@ -43,7 +43,7 @@ impl Renewals {
         }
     }
 
-    /// Takes all queued tokens.
+    /// Removes and returns all queued tokens.
     pub(super) fn take(&self) -> Vec<Renewal> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *waiting).renewals

@@ -19,7 +19,7 @@ const CLAIM_AGAIN: Duration = Duration::from_secs(5);
 pub(super) struct Capacity {
     /// Maximum number of tokens.
     pub(super) tokens: usize,
-    /// Maximum number of bytes that their verdicts hold.
+    /// Maximum number of bytes of their verdicts.
     pub(super) bytes: usize,
 }
 
@@ -53,7 +53,7 @@ struct JudgedToken<T> {
 }
 
 impl<T: Clone> JudgedTokens<T> {
-    /// Makes two empty tables that together have this capacity.
+    /// Creates two empty tables that together have this capacity.
     pub(super) fn new(capacity: Capacity) -> Self {
         let empty = || TokenTable {
             judged: HashMap::default(),
@@ -116,7 +116,7 @@ impl<T: Clone> JudgedTokens<T> {
         free && claim().is_ok()
     }
 
-    /// Stores the verdict on a token, which holds this number of bytes.
+    /// Stores the verdict on a token, whose memory has this number of bytes.
     pub(super) fn note(
         &self,
         digest: TokenDigest,
@@ -152,7 +152,7 @@ impl<T: Clone> JudgedTokens<T> {
         }
     }
 
-    /// Forgets the verdict on a token.
+    /// Removes the verdict on a token.
     pub(super) fn forget(&self, digest: &TokenDigest) {
         let mut tables = self.write();
         let Tables { young, old } = &mut *tables;

@@ -32,7 +32,7 @@ static NOTHING: Series = Series {
 };
 
 impl Section {
-    /// Adds a measurement to the row of a series with these labels. Series and row are made if they do not exist.
+    /// Adds a measurement to the row of a series with these labels. Series and row are created if they do not exist.
     pub(crate) fn add<L: Into<String>>(
         &mut self,
         series: &str,

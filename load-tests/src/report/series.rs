@@ -36,7 +36,7 @@ pub(crate) struct Numbers {
 }
 
 impl Series {
-    /// Adds a measurement to the row with these labels, which is made if it does not exist.
+    /// Adds a measurement to the row with these labels, which is created if it does not exist.
     pub(super) fn add(&mut self, labels: Vec<String>, numbers: Numbers) {
         let known = self.rows.iter().position(|row| row.labels == labels);
         let at = known.unwrap_or_else(|| {

@@ -29,7 +29,7 @@ impl Table {
         }
     }
 
-    /// Makes a table with a line for each row. The first columns are the row's labels, as many as `labels` has names.
+    /// Creates a table with a line for each row. The first columns are the row's labels, as many as `labels` has names.
     pub(crate) fn of<'r, const COLUMNS: usize>(
         rows: impl IntoIterator<Item = &'r Row>,
         labels: &[&str],

@@ -27,7 +27,7 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// Starts a server on loopback; `None` where none is installed.
+    /// Starts a server on loopback; `None` if none is installed.
     pub(crate) async fn start() -> anyhow::Result<Option<Self>> {
         if Command::new(PROGRAM).arg("--version").output().is_err() {
             return Ok(None);

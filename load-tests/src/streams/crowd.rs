@@ -69,7 +69,7 @@ impl Crowd {
         self.open
     }
 
-    /// Forgets the events received so far, but not the ids from which streams are resumed.
+    /// Removes the events received so far, but not the ids from which streams are resumed.
     pub(crate) fn forget_events(&self) {
         for client in &self.clients {
             client.forget_events();

@@ -49,5 +49,5 @@ pub mod server_info;
 pub mod shapes;
 pub mod state;
 
-/// The `_meta` key that holds the `serverInfo` in results of modern servers.
+/// The `_meta` key that contains the `serverInfo` in results of modern servers.
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";

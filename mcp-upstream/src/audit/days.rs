@@ -31,7 +31,7 @@ impl DailyFiles {
         self.of(day).append(line);
     }
 
-    /// Hands all buffered lines to the operating system.
+    /// Writes all buffered lines to the operating system.
     pub(super) fn flush(&mut self) {
         if let Some((_, file)) = &mut self.current {
             file.flush();

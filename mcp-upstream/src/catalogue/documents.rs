@@ -11,10 +11,10 @@ use super::view::{Fingerprint, View};
 
 /// Maximum number of stored documents of one list; a new document replaces the oldest.
 const DOCUMENTS_MAX: usize = 3;
-/// Maximum size of all documents that the process keeps, in bytes.
+/// Maximum size of all stored documents of the process, in bytes.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Size of the documents that the process keeps now, in bytes.
+/// Current size of all stored documents of the process, in bytes.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The documents of one list.
@@ -34,7 +34,7 @@ struct Document {
 struct KeptText(Bytes);
 
 impl KeptText {
-    /// Counts the text; `None` if the process would then keep more than [`BYTES_MAX`].
+    /// Counts the text; `None` if the process would then store more than [`BYTES_MAX`].
     fn new(text: &Bytes) -> Option<Self> {
         let before = BYTES.fetch_add(text.len(), Ordering::Relaxed);
         // Created before the check, so that dropping it subtracts its bytes again.

@@ -14,7 +14,7 @@ use super::documents::Documents;
 use super::written::WrittenLists;
 use crate::jsonrpc::{self, spans};
 
-/// Maximum memory of the compiled schemas that a list keeps, in bytes. Further schemas are compiled for each call.
+/// Maximum memory of the compiled schemas of a list, in bytes. Further schemas are compiled for each call.
 const COMPILED_MAX: usize = 8 * 1024 * 1024;
 
 /// All tools of a namespace, including those that a view hides. Never changes.
@@ -276,7 +276,7 @@ impl ToolEntry {
         }
     }
 
-    /// The file that holds the tool's code; empty for a tool of a server.
+    /// The file that contains the tool's code; empty for a tool of a server.
     pub(crate) fn filename(&self) -> &str {
         match &self.source {
             DefinitionSource::Declared(tool) => &tool.filename,

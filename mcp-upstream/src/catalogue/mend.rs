@@ -33,7 +33,7 @@ pub(crate) enum ListKind {
     Prompts,
 }
 
-/// A mend of one entry, or of the whole page if `entry` is `None`.
+/// A mend of one entry, or of the complete page if `entry` is `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Mend {
     /// The entry's name, shortened, or the entry's position in the list.
@@ -69,7 +69,7 @@ impl ListKind {
         }
     }
 
-    /// The member of a result that holds the entries.
+    /// The member of a result that contains the entries.
     pub(super) fn key(self) -> &'static str {
         match self {
             Self::Tools => "tools",
@@ -356,7 +356,7 @@ fn single_keys(object: &str) -> Option<(Cow<'_, str>, bool)> {
     Some((format!("{{{}}}", last.join(",")).into(), true))
 }
 
-/// Returns true if the object holds the key `name` more than once.
+/// Returns true if the object contains the key `name` more than once.
 fn is_twice(object: &str, name: &str) -> bool {
     let raw: Option<&RawValue> = serde_json::from_str(object).ok();
     let all = raw.and_then(all_entries).unwrap_or_default();

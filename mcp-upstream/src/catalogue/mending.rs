@@ -100,7 +100,7 @@ impl ListMending {
         reports
     }
 
-    /// Forgets the faults of the current lists before the lists are read again.
+    /// Removes the faults of the current lists before the lists are read again.
     pub(super) fn changed(&self) {
         let mut told = self.told();
         told.current.clear();

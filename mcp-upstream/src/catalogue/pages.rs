@@ -85,7 +85,7 @@ impl Pages {
         }
     }
 
-    /// Forgets all pages of a list.
+    /// Removes all pages of a list.
     pub(super) fn leave(&mut self, era: Era, method: &'static str) {
         let bytes = &mut self.bytes;
         self.by_key.retain(|key, page| {

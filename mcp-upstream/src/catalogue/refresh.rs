@@ -10,7 +10,7 @@ use tooldock_base::names::NamespaceName;
 
 use super::ToolList;
 
-/// Longest wait of calls for a reading, from its beginning. Calls can do without the tools.
+/// Maximum wait of calls for a reading, from its beginning. Calls can do without the tools.
 pub(crate) const CALLS_WAIT: Duration = Duration::from_secs(3);
 /// Time for which a slow reading that failed is not repeated.
 pub(super) const FAILED: Duration = Duration::from_secs(5);

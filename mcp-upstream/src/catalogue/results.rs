@@ -44,7 +44,7 @@ impl Results {
             .store(list.declares_outputs(), Ordering::Relaxed);
     }
 
-    /// Notes a fault. Returns true if the fault is new and is to be logged.
+    /// Records a fault. Returns true if the fault is new and must be logged.
     pub(super) fn is_news(&self, tool: &str, fault: &str) -> bool {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         logged.len() < FAULTS_MAX && logged.insert((tool.to_owned(), fault.to_owned()))

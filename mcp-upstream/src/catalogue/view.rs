@@ -40,7 +40,7 @@ pub(crate) struct View<'a> {
     tools: Option<&'a ToolScope>,
 }
 
-/// Error: the page is not a JSON object with an array of tools, or holds a key twice.
+/// Error: the page is not a JSON object with an array of tools, or contains a key twice.
 struct Unreadable;
 
 /// A fingerprint that is equal for views that show the same tools of a list in the same form.

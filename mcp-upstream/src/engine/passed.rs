@@ -72,7 +72,7 @@ impl Engine {
 }
 
 impl PassedCall {
-    /// Deadline of the whole answer.
+    /// Deadline of the complete response.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
     }

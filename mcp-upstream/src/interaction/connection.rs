@@ -31,7 +31,7 @@ struct Book {
 pub(crate) struct OpenQuestionGuard(Arc<watch::Sender<usize>>);
 
 impl ConnectionInteractions {
-    /// Notes a question under the server's id.
+    /// Records a question under the server's id.
     pub(crate) fn note(&self, id: RawId, entry: &Arc<Interaction>) {
         let mut book = self.book();
         book.open.retain(|(_, entry)| is_awaited(entry));

@@ -1,5 +1,5 @@
-//! Messages that the gateway makes for a client from the reports and questions of a function: progress, log messages, questions,
-//! and their withdrawal. Each is one line of JSON, spliced from spans and never decoded.
+//! Builds messages for a client from the reports and questions of a function: progress, log messages, questions, and their
+//! withdrawal. Each is one line of JSON, spliced from spans and never decoded.
 
 use bytes::Bytes;
 use tooldock_process::worker::{LogLevel, Question};

@@ -8,7 +8,7 @@ use crate::jsonrpc::Response;
 /// Outcome of a client's answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnswerFate {
-    /// The answer was awaited and is taken.
+    /// The answer was awaited and is accepted.
     Taken,
     /// The question was answered or withdrawn before.
     Over,
@@ -67,7 +67,7 @@ impl SessionInteractions {
         Some(message)
     }
 
-    /// Hands a response to the question with this id, which is raw JSON.
+    /// Passes a response to the question with this id, which is raw JSON.
     pub(crate) fn answer(&self, id: &str, response: Response) -> AnswerFate {
         let id: Option<u64> = id.parse().ok();
         let entry = {

@@ -17,7 +17,7 @@ const ROOM_KEPT: usize = 1024;
 
 /// A request's entry in a log, before it is formatted as a line.
 pub trait Record: Send + 'static {
-    /// Number of bytes that the record keeps in memory besides itself.
+    /// Number of bytes of memory that the record refers to, without the record itself.
     fn bytes(&self) -> usize;
 }
 

@@ -38,7 +38,7 @@ pub(crate) use body::{events_head, streamed};
 use delivery::{Step, StreamedCall};
 use running::RunningCalls;
 
-/// Longest wait of a call for its reader, each time: 5 s. A slower reader loses its stream, not its log.
+/// Maximum wait of a call for its reader, each time: 5 s. A slower reader loses its stream, not its log.
 const PACE: Duration = Duration::from_secs(5);
 /// Maximum total wait of an exchange's calls for their readers: 60 s. Without this bound a reader that reads a little every few
 /// seconds would keep the calls for hours.

@@ -15,7 +15,7 @@ use crate::upstream::CallContext;
 
 /// Handles a notification.
 ///
-/// An error refuses the POST: no response could hold the error.
+/// An error refuses the POST, since there is no response to contain the error.
 pub(crate) async fn notified(
     core: &Core,
     cx: &CallContext<'_>,

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Announcement, Replicas};
 
-/// Longest wait for the outcomes of other replicas. A replica that installs packages takes longer.
+/// Maximum wait for the outcomes of other replicas. A replica that installs packages takes longer.
 const OTHERS_MAX: Duration = Duration::from_secs(5);
 
 /// Last reload that a replica made because another replica requested it.
@@ -65,7 +65,7 @@ impl Replicas {
         *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the last reload if its number is above the store's count: the store has lost its data and counts anew.
+    /// Removes the last reload if its number is above the store's count: the store has lost its data and counts anew.
     pub(super) fn count_reloads_from(&self, reloads: u64) {
         let mut last = self.reloaded.lock().unwrap_or_else(PoisonError::into_inner);
         last.take_if(|last| last.number > reloads);

@@ -28,7 +28,7 @@ impl UnreachableReplicas {
         reasons.get(&id).cloned()
     }
 
-    /// Forgets replicas that are up no more.
+    /// Removes replicas that are up no more.
     pub(super) fn retain(&self, is_up: impl Fn(ReplicaId) -> bool) {
         let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reasons.retain(|id, _| is_up(*id));

@@ -55,7 +55,7 @@ pub struct SessionTable {
     limits: TableLimits,
     key: SessionKey,
     released: Arc<ReleasedSessions>,
-    /// Event log that holds the events of the sessions' streams.
+    /// Event log that contains the events of the sessions' streams.
     events: Arc<EventLog>,
     /// Store of session records; `None` if sessions end with this process.
     store: Option<Arc<dyn SessionStore>>,

@@ -20,7 +20,7 @@ impl UnclaimedSession {
         Self(Some((owner, Arc::clone(session))))
     }
 
-    /// Notes that the answer was written: the session now belongs to the client.
+    /// Records that the answer was written: the session now belongs to the client.
     pub fn delivered(mut self) {
         self.0 = None;
     }

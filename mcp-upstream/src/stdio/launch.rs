@@ -206,7 +206,7 @@ pub(crate) trait Instance: Send + Sync {
         Duration::ZERO
     }
 
-    /// Ends the process or session. The link takes no calls any more when this is called.
+    /// Ends the process or session. The link no longer accepts calls when this is called.
     async fn stop(&self);
 }
 

@@ -120,14 +120,14 @@ impl MaxResult {
 /// Receives the server's messages about a call. Called from the link's reader, in order, before the call's response; for a call
 /// that became a task, progress may follow the response. Must not block, and bounds its memory.
 pub(crate) trait NotificationSink: Send + Sync {
-    /// Takes progress of the call, or a notification of its subscription.
+    /// Receives progress of the call, or a notification of its subscription.
     fn notification(&self, notification: Notification<'_>);
 }
 
 /// Receives the server's messages that belong to no call. Called by the link's reader, in order. Must not block, bounds its
 /// memory, and holds no `Arc` of the link, which would leak both.
 pub(crate) trait Inbound: Send + Sync {
-    /// Takes a notification without a call: a log message, a changed list, a cancelled request of the server (named by
+    /// Receives a notification without a call: a log message, a changed list, a cancelled request of the server (named by
     /// `requestId`).
     fn notification(&self, notification: Notification<'_>);
 
@@ -141,7 +141,7 @@ pub(crate) trait Inbound: Send + Sync {
         self.notification(notification);
     }
 
-    /// Takes a request of the server to its client.
+    /// Receives a request of the server to its client.
     fn request(&self, request: ServerRequest);
 
     /// Called when a client has cancelled or dropped the call with this id; the server may still work on the call. `owner`: the
@@ -218,7 +218,8 @@ impl Link {
         }))
     }
 
-    /// Opens a link over another transport. If the transport hands in responses within a runtime, that is `runtime`.
+    /// Opens a link over another transport. `runtime` is the runtime in which the transport delivers responses, if there is
+    /// one.
     pub(crate) fn over(
         namespace: NamespaceName,
         transport: impl FnOnce(Incoming) -> Arc<dyn Transport>,
@@ -337,7 +338,7 @@ impl Link {
         self.shared.calls().pending.len()
     }
 
-    /// Returns true if the link takes no more calls.
+    /// Returns true if the link accepts no more calls.
     pub(crate) fn is_closed(&self) -> bool {
         self.shared.calls().closed
     }
@@ -369,7 +370,7 @@ impl Link {
         self.shared.finish();
     }
 
-    /// Fails the calls that wait, and takes no more calls.
+    /// Fails the calls that wait, and accepts no more calls.
     pub(crate) fn close(&self) {
         self.shared.close(LinkEnd::Ended);
     }

@@ -89,7 +89,7 @@ pub(super) struct PoolShared {
 
 struct PoolData {
     state: PoolStateMachine,
-    /// Processes that take requests, or that took requests and have not ended.
+    /// Processes that accept requests, or that accepted requests and have not ended.
     live: BTreeMap<ProcessId, Arc<Process>>,
     waiters: HashMap<WaiterId, LeaseRequest>,
     next_waiter: WaiterId,

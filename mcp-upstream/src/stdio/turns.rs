@@ -11,13 +11,13 @@ use std::thread::available_parallelism;
 
 use tokio::sync::oneshot;
 
-/// Concurrent starts per core. More would only slow down all of them.
+/// Concurrent starts per core. More would only slow all of them down.
 const PER_CORE: usize = 2;
 
-/// A fixed number of turns, either to start or to install.
+/// A fixed number of permits, either to start or to install.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// Plain data. No awaits under the lock, and no turn is dropped under it.
+    /// Queue of the waiting starts. No awaits under the lock, and no permit is dropped under it.
     queue: Mutex<TurnQueue>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct StartTurn {
 /// Start permits of the gateway; starts and installations have separate permits.
 #[derive(Debug, Clone)]
 pub(crate) struct StartTurns {
-    /// Turns to start a process.
+    /// Permits to start a process.
     pub(crate) starting: Arc<Turns>,
     /// Permits for installing a package. Separate, so that a long installation delays only other installations.
     pub(crate) installing: Arc<Turns>,
@@ -72,7 +72,7 @@ impl Turns {
         })
     }
 
-    /// Waits for a turn. `requests`: the number of requests that wait for the start; `None` if none ever will.
+    /// Waits for a permit. `requests`: the number of requests that wait for the start; `None` if none ever will.
     pub(crate) async fn take(self: &Arc<Self>, requests: Option<Requests>) -> StartTurn {
         loop {
             let given = {

@@ -99,7 +99,7 @@ impl DiskStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the file cannot be made, read or written, belongs to another program, or was written by a newer
+    /// [`StoreError`] when the file cannot be created, read or written, belongs to another program, or was written by a newer
     /// version.
     pub fn open(file: &Path, bounds: Bounds) -> Result<Self, StoreError> {
         let connection = file::open(file)?;

@@ -34,7 +34,7 @@ pub struct Pulse {
     /// message.
     slots: Mutex<Slots>,
     metrics: Arc<StreamMetrics>,
-    /// The bytes that passing streams hold unread.
+    /// Unread bytes of passing streams.
     passing: AtomicUsize,
     /// Maximum memory of the unread events of all passing streams together, in bytes.
     passing_max: AtomicUsize,
@@ -93,7 +93,7 @@ impl Pulse {
         self.passing_bytes() > self.passing_max.load(Ordering::Relaxed)
     }
 
-    /// The bytes that passing streams hold unread.
+    /// Unread bytes of passing streams.
     pub(super) fn passing_bytes(&self) -> usize {
         self.passing.load(Ordering::Relaxed)
     }

@@ -153,7 +153,7 @@ impl CallContext<'_> {
     }
 
     /// Converts a span to owned bytes: a view into the body if the span is at least half of it, else a copy. A view keeps the
-    /// whole body in memory, also in queues that count only the view's bytes.
+    /// complete body in memory, also in queues that count only the view's bytes.
     pub(crate) fn own(&self, span: &[u8]) -> Bytes {
         if span.len() * 2 < self.body.len() {
             Bytes::copy_from_slice(span)

@@ -76,7 +76,7 @@ pub(crate) struct LastRestart {
 /// Number of a server's processes by state.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct ProcessCounts {
-    /// Number of processes that take requests.
+    /// Number of processes that accept requests.
     pub(crate) serving: usize,
     /// Number of processes that are starting.
     pub(crate) starting: usize,

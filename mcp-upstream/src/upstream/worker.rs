@@ -65,7 +65,7 @@ impl WorkerUpstream {
         answer.map(PreparedRequest::Response)
     }
 
-    /// Makes the call of a function.
+    /// Creates the call of a function.
     fn called(
         &self,
         cx: &CallContext<'_>,

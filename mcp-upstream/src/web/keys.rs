@@ -81,7 +81,7 @@ struct KeyRequest {
     limits: Vec<String>,
 }
 
-/// Makes a key, and answers with the key itself.
+/// Creates a key, and answers with the key itself.
 pub(super) async fn create(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     if !request.is_private {
         return Err(WebFailure::new(

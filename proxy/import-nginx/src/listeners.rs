@@ -75,7 +75,7 @@ pub(crate) struct Asking {
     pub(crate) sites: Vec<usize>,
 }
 
-/// Makes the listeners of the configuration; empty if the gateway's default suffices.
+/// Creates the listeners of the configuration; empty if the gateway's default suffices.
 pub(crate) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'a> {
     let mut listens: Vec<Listen<'a>> = Vec::new();
     for (index, site) in view.sites.sites.iter().enumerate() {

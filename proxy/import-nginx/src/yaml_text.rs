@@ -100,7 +100,7 @@ impl Map {
 }
 
 impl Node {
-    /// Makes a list of scalars without comments.
+    /// Creates a list of scalars without comments.
     pub(crate) fn list<T: Into<Value>>(values: impl IntoIterator<Item = T>) -> Self {
         let items = values
             .into_iter()

@@ -90,7 +90,7 @@ impl AccessEntry {
         })
     }
 
-    /// Notes the principal, the namespace and the session of an admitted request.
+    /// Records the principal, the namespace and the session of an admitted request.
     pub(crate) fn admitted(&mut self, admitted: &AdmittedHead, session: Option<&str>) {
         let principal = admitted.principal.as_ref();
         self.principal = principal.map(|principal| Arc::clone(principal.name()));
@@ -99,7 +99,7 @@ impl AccessEntry {
         self.tool.clone_from(&admitted.tool);
     }
 
-    /// Notes the message of an MCP request.
+    /// Records the message of an MCP request.
     pub(super) fn message(&mut self, body: &Bytes) {
         if body.len() <= BODY_MAX {
             self.message = Some(body.clone());
@@ -111,7 +111,7 @@ impl AccessEntry {
         Arc::clone(self.note.get_or_insert_default())
     }
 
-    /// Notes the reason of a refusal at the edge.
+    /// Records the reason of a refusal at the edge.
     pub(crate) fn refused(&mut self, rejection: &Rejection) {
         self.reason = Some(rejection.code());
         if let Some(principal) = &rejection.principal {
@@ -124,7 +124,7 @@ impl AccessEntry {
         self.reason.get_or_insert(reason);
     }
 
-    /// Notes the status and size of the answer.
+    /// Records the status and size of the answer.
     pub(super) fn answered(&mut self, status: u16, bytes: u64, duration: Duration) {
         self.ended = SystemTime::now();
         if let Some(note) = self.note.take() {

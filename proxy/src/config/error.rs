@@ -54,7 +54,7 @@ pub(crate) enum ConfigError {
 }
 
 impl ConfigError {
-    /// Makes the error of a key whose value cannot be used.
+    /// Creates the error of a key whose value cannot be used.
     pub(crate) fn key(key: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Key {
             key: key.into(),
@@ -62,12 +62,12 @@ impl ConfigError {
         }
     }
 
-    /// Makes the error of a key whose feature is not built yet.
+    /// Creates the error of a key whose feature is not built yet.
     pub(crate) fn not_supported(key: impl Into<String>) -> Self {
         Self::key(key, NOT_SUPPORTED)
     }
 
-    /// Makes the error of an environment variable that cannot be used.
+    /// Creates the error of an environment variable that cannot be used.
     pub(crate) fn variable(name: impl Into<Cow<'static, str>>, reason: impl Into<String>) -> Self {
         Self::Variable {
             name: name.into(),

@@ -268,7 +268,7 @@ impl OtlpTls {
     }
 }
 
-/// Makes the error of a key of this section.
+/// Creates the error of a key of this section.
 pub(crate) fn at(key: &str, reason: String) -> ConfigError {
     ConfigError::key(format!("{KEY}.{key}"), reason)
 }

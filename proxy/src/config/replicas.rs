@@ -30,7 +30,7 @@ pub(crate) struct ReplicasConfig {
     pub(crate) address: String,
     /// Addresses to which requests may be forwarded.
     pub(crate) peers: Peers,
-    /// Longest wait of a shutdown for requests in flight.
+    /// Maximum wait of a shutdown for requests in flight.
     #[serde(with = "humantime_serde")]
     pub(crate) grace: Duration,
     /// TLS at `address`, and of connections to other replicas.

@@ -8,7 +8,7 @@ use tooldock_credentials::secrets::{Protection, SecretStore};
 use super::dev_tokens;
 use super::{ConfigError, Purpose, Role};
 
-/// Name of the variable that holds the key.
+/// Name of the variable that contains the key.
 pub(crate) const KEY: &str = "SECRETS_KEY";
 
 /// The settings of the secrets store, which come from environment variables.

@@ -25,7 +25,7 @@ impl GeneratedTokens {
     /// The number of hexadecimal digits of a token.
     pub(crate) const LENGTH: usize = 64;
 
-    /// Makes both tokens.
+    /// Generates both tokens.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl GeneratedTokens {
         })
     }
 
-    /// Makes a token.
+    /// Creates a token.
     ///
     /// # Errors
     ///

@@ -67,7 +67,7 @@ pub(super) async fn check(effective: &Effective) -> Vec<Finding> {
     }]
 }
 
-/// A store for the clock of Redis; `None` where sessions are in no Redis.
+/// A store for the clock of Redis; `None` if sessions are in no Redis.
 pub(super) fn store_of(effective: &Effective) -> Option<Result<RedisStore, String>> {
     let StoreConfig::Redis(url) = &effective.config.sessions.store else {
         return None;

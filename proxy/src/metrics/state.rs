@@ -39,7 +39,7 @@ impl StateMetrics {
         Ok(metrics)
     }
 
-    /// Notes the success or failure of putting configuration and certificates into force.
+    /// Records the success or failure of putting configuration and certificates into force.
     pub(crate) fn reloaded(&self, successful: bool) {
         self.reload_successful.set(successful.into());
         if successful {
@@ -47,7 +47,7 @@ impl StateMetrics {
         }
     }
 
-    /// Notes the end of a listener's certificate.
+    /// Records the end of a listener's certificate.
     pub(crate) fn certificate(&self, listener: &str, not_after: i64) {
         self.certificate_not_after
             .with_label_values(&[listener])

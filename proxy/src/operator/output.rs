@@ -103,7 +103,7 @@ impl TerminalText {
         }
     }
 
-    /// The whole text.
+    /// The complete text.
     pub(crate) fn into_text(self) -> String {
         self.text
     }

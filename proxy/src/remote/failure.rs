@@ -1,4 +1,4 @@
-//! Makes the errors of requests to remote servers.
+//! Creates the errors of requests to remote servers.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tooldock_workers::remote::BackendId;
 
 use super::names::NoAddress;
 
-/// Makes an error about a backend. `unsent` is true if the backend has received no request.
+/// Creates an error about a backend. `unsent` is true if the backend has received no request.
 pub(crate) fn failed(id: &BackendId, kind: SendErrorKind, unsent: bool, what: &str) -> SendError {
     SendError {
         kind,
@@ -17,7 +17,7 @@ pub(crate) fn failed(id: &BackendId, kind: SendErrorKind, unsent: bool, what: &s
     }
 }
 
-/// Makes the error for a backend without a usable address.
+/// Creates the error for a backend without a usable address.
 pub(crate) fn no_address(id: &BackendId, reason: &NoAddress) -> SendError {
     let what = match reason {
         NoAddress::NotFound(what) => what.clone(),
@@ -30,7 +30,7 @@ pub(crate) fn no_address(id: &BackendId, reason: &NoAddress) -> SendError {
     failed(id, SendErrorKind::Resolve, true, &what)
 }
 
-/// Makes the error for a failed connection.
+/// Creates the error for a failed connection.
 pub(crate) fn not_connected(id: &BackendId, error: &Error) -> SendError {
     let (kind, what) = match error.etype() {
         ErrorType::ConnectRefused => (
@@ -51,13 +51,13 @@ pub(crate) fn not_connected(id: &BackendId, error: &Error) -> SendError {
     failed(id, kind, true, &what)
 }
 
-/// Makes the error for a connection that was not opened in time.
+/// Creates the error for a connection that was not opened in time.
 pub(crate) fn late(id: &BackendId) -> SendError {
     let what = "no connection came about in time (timeouts.connect)";
     failed(id, SendErrorKind::ConnectTimeout, true, what)
 }
 
-/// Makes the error for a response whose head did not arrive in time.
+/// Creates the error for a response whose head did not arrive in time.
 pub(crate) fn no_head(id: &BackendId, limit: Duration) -> SendError {
     let what = format!(
         "no response came within {} s (timeouts.head)",

@@ -212,7 +212,7 @@ impl Token {
 }
 
 impl RemoteTokens {
-    /// Makes an empty table. `client` reaches the authorization servers.
+    /// Creates an empty table. `client` reaches the authorization servers.
     pub(super) fn new(
         client: Weak<RemoteClient>,
         control: Handle,

@@ -155,7 +155,7 @@ impl Pool {
         })
     }
 
-    /// Returns true if no other backend of the pool takes requests.
+    /// Returns true if no other backend of the pool accepts requests.
     fn is_only(&self, member: &PoolMember) -> bool {
         let mut others = self.members.iter();
         !others.any(|it| it.spec.id != member.spec.id && it.spec.weight > 0)

@@ -202,7 +202,7 @@ struct Generations {
 }
 
 impl UsedPassports {
-    /// Notes a passport as used at the time `now`. Returns false if it was used before.
+    /// Records a passport as used at the time `now`. Returns false if it was used before.
     fn note(&self, nonce: u64, now: u64) -> bool {
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The clocks of two replicas may differ by up to `LIFE`, so numbers are stored for twice that time.

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 /// Interval between two health requests.
 pub(super) const EVERY: Duration = Duration::from_secs(5);
-/// Longest wait for the answer to a health request.
+/// Maximum wait for the answer to a health request.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Number of consecutive health requests without an answer after which a replica counts as silent.
 const UNANSWERED_MAX: u32 = 3;

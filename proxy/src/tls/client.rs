@@ -35,7 +35,7 @@ pub(super) fn authorities(file: &Path, auth: ClientAuth) -> Result<Option<Author
     }
 }
 
-/// Makes a verifier that accepts certificates signed by one of `authorities`, which were read from `file`. Returns the
+/// Creates a verifier that accepts certificates signed by one of `authorities`, which were read from `file`. Returns the
 /// verifier with its store of authorities.
 ///
 /// # Errors

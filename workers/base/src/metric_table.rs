@@ -35,7 +35,7 @@ macro_rules! metric_table {
         }
 
         impl $table {
-            /// Makes the metrics and registers them.
+            /// Creates the metrics and registers them.
             ///
             /// # Errors
             ///
@@ -58,7 +58,7 @@ macro_rules! metric_table {
 
 /// A kind of metric that a table can name.
 pub trait MetricKind: Collector + Clone + 'static {
-    /// Makes a family of this kind. A kind without labels or buckets ignores them.
+    /// Creates a family of this kind. A kind without labels or buckets ignores them.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl MetricKind for HistogramVec {
     }
 }
 
-/// Makes a family and registers it.
+/// Creates a family and registers it.
 ///
 /// # Errors
 ///

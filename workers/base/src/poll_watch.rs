@@ -30,7 +30,7 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of bytes of a method's name that are kept for the log.
 const METHOD_MAX: usize = 32;
 
-/// The beginning of a method's name. No allocation: a method is noted with every message.
+/// The beginning of a method's name. No allocation: a method is recorded with every message.
 #[derive(Clone, Copy, Default)]
 struct MethodNote {
     bytes: [u8; METHOD_MAX],
@@ -44,7 +44,7 @@ thread_local! {
     static METHOD: Cell<MethodNote> = const { Cell::new(MethodNote { bytes: [0; METHOD_MAX], length: 0 }) };
 }
 
-/// Notes the method of the message that the present poll of this thread handles.
+/// Records the method of the message that the present poll of this thread handles.
 pub fn note_method(method: &str) {
     let mut note = MethodNote::default();
     let length = method.len().min(METHOD_MAX);
@@ -147,7 +147,7 @@ impl PollWatch {
         );
     }
 
-    /// Returns true if a poll with this processor time is to be logged now.
+    /// Returns true if a poll with this processor time must be logged now.
     fn has_a_line(&self, computed: Duration) -> bool {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = lines.last.is_none_or(|last| last.elapsed() >= LINE_EVERY);

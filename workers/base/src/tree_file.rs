@@ -71,7 +71,7 @@ fn regular(metadata: &Metadata) -> Result<(), TreeFileError> {
     }
 }
 
-/// Makes a named pipe without a writer: opening it the usual way blocks.
+/// Creates a named pipe without a writer: opening it the usual way blocks.
 #[cfg(any(test, feature = "testing"))]
 pub fn make_pipe(path: &Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};

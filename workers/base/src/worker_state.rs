@@ -5,10 +5,10 @@
 pub enum WorkerState {
     /// The worker's process boots.
     Starting,
-    /// The worker takes calls.
+    /// The worker accepts calls.
     Ready,
-    /// The worker's process takes calls and runs none of them, since a function blocks the event loop; with several processes,
-    /// one is in this state.
+    /// The worker's process accepts calls and runs none of them, since a function blocks the event loop; with several
+    /// processes, one is in this state.
     Degraded,
     /// The worker's process failed; the next one starts after a delay.
     Backoff {
@@ -50,7 +50,7 @@ impl WorkerState {
         }
     }
 
-    /// Returns true if a process that takes calls may follow.
+    /// Returns true if a process that accepts calls may follow.
     pub fn may_come(self) -> bool {
         match self {
             Self::Starting | Self::Ready | Self::Degraded | Self::Backoff { .. } => true,

@@ -134,7 +134,7 @@ impl UnfinishedTree {
 
 impl Drop for UnfinishedTree {
     fn drop(&mut self) {
-        // The folder is not there any more if the tree was completed. The next builder retries failed removals.
+        // The folder does not exist any more if the tree was completed. The next builder retries failed removals.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -115,7 +115,7 @@ impl WorkerMetrics {
         &self.servers
     }
 
-    /// Makes the handles of one worker.
+    /// Creates the handles of one worker.
     pub(crate) fn worker(&self, namespace: &NamespaceName) -> NamespaceMetrics {
         *lock(&self.namespaces).entry(namespace.clone()).or_default() += 1;
         let label = &[namespace.as_str()];

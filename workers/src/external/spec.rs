@@ -46,7 +46,7 @@ pub struct StdioSpec {
 }
 
 impl ExternalServer {
-    /// Makes a server, with its content hash.
+    /// Creates a server, with its content hash.
     pub fn new(name: NamespaceName, spec: StdioSpec) -> Self {
         let mut hash = Sha256::new();
         let names: Vec<_> = spec.env.iter().map(|(name, _)| name).collect();

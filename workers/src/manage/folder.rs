@@ -64,7 +64,7 @@ impl Workspace {
         blocking(move || Folder::open(&tools, &name).map(drop)).await
     }
 
-    /// Makes the folder of a new namespace and returns its path.
+    /// Creates the folder of a new namespace and returns its path.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ pub struct BackendConfig {
 }
 
 impl BackendConfig {
-    /// Makes a backend with a weight of 1.
+    /// Creates a backend with a weight of 1.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for BackendConfig {
 pub struct BackendId(Arc<str>);
 
 impl BackendId {
-    /// Makes the id with this text.
+    /// Creates the id with this text.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }

@@ -158,7 +158,7 @@ impl RemoteSpec {
 }
 
 impl RemoteServer {
-    /// Makes a server, with its content hash.
+    /// Creates a server, with its content hash.
     pub fn new(name: NamespaceName, spec: RemoteSpec) -> Self {
         let mut hash = Sha256::new();
         // `Debug` quotes texts, so that different specs never have equal text, and prints secrets as `[redacted]`. For a

@@ -68,7 +68,7 @@ pub(super) struct Working {
 type Piece = [(&'static str, f64); 3];
 
 impl Work {
-    /// Makes the repository and the packages.
+    /// Creates the repository and the packages.
     ///
     /// # Errors
     ///

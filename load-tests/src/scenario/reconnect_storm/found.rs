@@ -6,7 +6,7 @@ use crate::report::{Numbers, Section, Series, Table};
 
 use super::wave::Wave;
 
-/// Makes the section; its series has a row for each number of streams and way of losing them.
+/// Creates the section; its series has a row for each number of streams and way of losing them.
 pub(super) fn section(waves: &[Wave]) -> Section {
     const WAVES: &str = "waves";
     let mut section = Section::default();

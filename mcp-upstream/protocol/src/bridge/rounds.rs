@@ -1,4 +1,4 @@
-//! Answers `input_required` results on behalf of clients that take requests instead (MRTR the other way round).
+//! Answers `input_required` results on behalf of clients that accept requests instead (MRTR the other way round).
 
 use std::borrow::Cow;
 use std::sync::LazyLock;

@@ -558,7 +558,7 @@ fn plain_members<'v>(
         .map(MemberEdit::Remove)
 }
 
-/// A text block that holds the value: the text of a JSON string, or the JSON of any other value.
+/// A text block that contains the value: the text of a JSON string, or the JSON of any other value.
 fn text_block(value: &str) -> String {
     let text = match value.starts_with('"') {
         true => Cow::Borrowed(value),

@@ -28,7 +28,7 @@ impl<'a> Members<'a> {
         Some(Self::new(params, index))
     }
 
-    /// The text of the whole message.
+    /// The text of the complete message.
     pub fn message(&self) -> &'a str {
         self.message
     }

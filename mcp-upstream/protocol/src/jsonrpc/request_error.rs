@@ -16,7 +16,7 @@ use crate::version::code;
 pub enum RequestError {
     /// The body is not JSON. The reason is for `data`; the message is the specification's.
     Parse(Cow<'static, str>),
-    /// JSON, but not a message that the gateway takes: shape, headers, batch rules.
+    /// JSON that is not a valid message for the gateway: its shape, its headers, the batch rules.
     Shape(Cow<'static, str>),
     /// `MCP-Protocol-Version` names a version that is not supported; contains the list of supported versions.
     UnsupportedVersion(String),
@@ -92,8 +92,8 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// The error of a failed call of a method other than a tool's: an error object, never a result, which the client would take
-    /// for a resource or a prompt.
+    /// The error of a failed call of a method other than a tool's: an error object, never a result, which the client would
+    /// mistake for a resource or a prompt.
     pub fn of_call(error: CallError, subject: &str) -> Self {
         match error.code {
             CallErrorCode::ResourceNotFound => Self::ResourceNotFound(subject.into()),

@@ -37,7 +37,7 @@ impl Response {
         }
     }
 
-    /// A response that the gateway makes.
+    /// A response that the gateway generates.
     pub fn from_outcome(reply: ResponseOutcome) -> Self {
         const OWN: [&[u8]; 2] = [
             br#"{"jsonrpc":"2.0","id":0,"result":0}"#,

@@ -28,7 +28,7 @@ impl RawId {
 
 /// The connection from which a server's request came, which accepts the response.
 pub trait Asker: Send + Sync {
-    /// Takes the answer to a request with this id, if that use of the id is still open.
+    /// Sends the response to a request with this id, if that use of the id is still open.
     fn answer(&self, id: &RawId, number: u64, outcome: Result<&RawValue, RpcError<'_>>) -> bool;
 
     /// Sends a client's complete response, with any id, as the response to a request.

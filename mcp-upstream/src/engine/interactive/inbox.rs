@@ -1,5 +1,5 @@
-//! Takes the events and questions of a call from its upstream. Never waits: an event beyond the channel's bound is dropped and
-//! counted, a question beyond the bound is refused.
+//! Receives the events and questions of a call from its upstream. Never waits: an event beyond the channel's bound is dropped
+//! and counted, a question beyond the bound is refused.
 
 use std::sync::Arc;
 

@@ -16,14 +16,14 @@ use crate::mcp::{Core, call};
 use crate::session::{CancelNotice, InFlightCalls, Session};
 use crate::upstream::CallContext;
 
-/// A running call whose messages are taken one by one. In a session it can be cancelled by its id; dropping it cancels it in
-/// any case.
+/// A running call whose messages are read one by one. In a session it can be cancelled by its id; dropping it always cancels
+/// it.
 pub(super) struct StreamedCall {
     /// Drives the call and ends with its response.
     driver: CallDriver<Bytes>,
     session: Option<Arc<Session>>,
     progress_token: Option<String>,
-    /// Messages of the last event that were not taken yet: at most as many as the event has questions.
+    /// Messages of the last event that were not read yet: at most as many as the event has questions.
     messages: VecDeque<Vec<u8>>,
 }
 

@@ -34,7 +34,7 @@ use crate::upstream::http::redirect_target;
 /// Maximum number of bytes of an answer that are buffered before it is passed on in pieces.
 const HOLD: usize = 64 * 1024;
 
-/// Makes the reply to a message from the backend's response.
+/// Creates the reply to a message from the backend's response.
 pub(super) async fn of(response: BackendResponse, pending: Box<PendingMessage>) -> Reply {
     let mut message = match begin(response, pending) {
         Begun::Message(message) => message,
@@ -230,7 +230,7 @@ trait Flow: Send + Sized + 'static {
     }
 }
 
-/// Appends a piece to the buffered bytes of a message. `announced`: the announced length of the whole message, 0 if unknown.
+/// Appends a piece to the buffered bytes of a message. `announced`: the announced length of the complete message, 0 if unknown.
 fn joined(held: Bytes, piece: &[u8], announced: u64) -> Bytes {
     let held_length = held.len();
     let mut held = held.try_into_mut().unwrap_or_else(|shared| {

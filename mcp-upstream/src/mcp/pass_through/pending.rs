@@ -201,7 +201,7 @@ impl PendingMessage {
         self.stay.as_ref().map(InFlightGuard::departure)
     }
 
-    /// Deadline of the whole answer.
+    /// Deadline of the complete response.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -246,7 +246,7 @@ impl PendingMessage {
         self.is_over();
     }
 
-    /// Keeps the server from getting a cancellation on drop.
+    /// Prevents the cancellation to the server on drop.
     fn is_over(&mut self) {
         if let Some(cancel) = &mut self.cancel {
             cancel.wanted = false;

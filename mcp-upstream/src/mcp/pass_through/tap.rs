@@ -121,7 +121,7 @@ pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, MessageKin
 }
 
 /// Returns true if a JSON message has this id. Servers write the id at one end of their messages, so the ends are searched
-/// first; parsing the whole message distinguishes the id from equal text inside.
+/// first; parsing the complete message distinguishes the id from equal text inside.
 fn has_id(text: &[u8], asked: &str) -> bool {
     let id = || match jsonrpc::body(text) {
         Ok(Body::One(Message::Response { id, .. })) => is_same_value(id, asked),

@@ -64,13 +64,13 @@ impl Index {
         owned.map(Owned::held).unwrap_or_default()
     }
 
-    /// The principal that holds the most sessions.
+    /// The principal with the most sessions.
     pub(super) fn most_sessions(&self) -> Principal {
         let most = self.by_sessions.last();
         most.and_then(|(_, principal)| principal.clone())
     }
 
-    /// The principal whose sessions hold the most bytes.
+    /// The principal whose sessions use the most bytes.
     pub(super) fn most_bytes(&self) -> Principal {
         let most = self.by_bytes.last();
         most.and_then(|(_, principal)| principal.clone())
@@ -118,7 +118,7 @@ impl Index {
         });
     }
 
-    /// Notes the memory of a session. Returns false if the session is not in the index.
+    /// Records the memory of a session. Returns false if the session is not in the index.
     pub(super) fn book(&mut self, id: &SessionId, bytes: usize) -> bool {
         let Some(known) = self.known.get_mut(id) else {
             return false;

@@ -1,4 +1,4 @@
-//! The reader task: hands each line of the server to its call, to the call's sink, or to the link's `Inbound`. An invalid line
+//! The reader task: passes each line of the server to its call, to the call's sink, or to the link's `Inbound`. An invalid line
 //! is ignored; an endless line ends the link.
 
 use std::borrow::Cow;

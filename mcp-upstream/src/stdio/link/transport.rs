@@ -54,10 +54,10 @@ pub(crate) trait Transport: Send + Sync {
     /// Sets the version that the server was opened with; `None` if each request is complete in itself.
     fn opened(&self, _version: Option<ProtocolVersion>) {}
 
-    /// Sends the messages that wait, and takes no more.
+    /// Sends the queued messages, and accepts no more.
     fn finish(&self) {}
 
-    /// Ends the transport: no incoming message is taken any more.
+    /// Ends the transport: no incoming message is accepted any more.
     fn end(&self);
 }
 

@@ -420,7 +420,7 @@ impl Pools {
         Some(Arc::clone(&latest.shared))
     }
 
-    /// Makes the pool of a server in the registry, and starts its first process. It inherits the lasting state of the former
+    /// Creates the pool of a server in the registry, and starts its first process. It inherits the lasting state of the former
     /// pool.
     fn make(&self, server: ServerRef<'_>) -> Arc<PoolShared> {
         let mut pools = self.lock();
@@ -470,7 +470,7 @@ impl Pools {
         shared
     }
 
-    /// Makes the pools of new servers, with a first process, and retires the pools of removed servers.
+    /// Creates the pools of new servers, with a first process, and retires the pools of removed servers.
     fn follow(&self, snapshot: &Snapshot) {
         let mut wanted = HashMap::new();
         for namespace in snapshot.all() {

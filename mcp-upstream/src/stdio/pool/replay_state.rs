@@ -190,7 +190,7 @@ impl ReplayState {
         }
     }
 
-    /// Takes over the lasting requests of another key.
+    /// Adopts the lasting requests of another key.
     pub(crate) fn take_over(&self, other: &Self) {
         let other = std::mem::take(&mut *other.lock());
         if other.subscriptions.is_empty() && other.level.is_none() {

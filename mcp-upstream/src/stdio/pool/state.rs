@@ -148,7 +148,7 @@ struct Spares {
 /// Number of processes by state, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PoolCounts {
-    /// Number of processes that take requests.
+    /// Number of processes that accept requests.
     pub(crate) serving: usize,
     /// Number of processes that are starting.
     pub(crate) starting: usize,

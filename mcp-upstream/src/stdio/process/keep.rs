@@ -58,7 +58,7 @@ struct ConnectedProcess {
 enum ProcessPhase {
     /// The process must be ended, as the pool knows.
     End(Option<ConnectedProcess>),
-    /// The process takes requests.
+    /// The process accepts requests.
     Serve(ConnectedProcess, Arc<Process>, Order),
 }
 

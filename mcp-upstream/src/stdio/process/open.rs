@@ -13,7 +13,7 @@ use crate::stdio::link::Link;
 
 /// Outcome of an attempt to open a process.
 pub(super) enum OpenOutcome {
-    /// The process takes calls.
+    /// The process accepts calls.
     Opened {
         opened: ProcessOpening,
         server: EraSupport,
@@ -63,7 +63,7 @@ pub(super) async fn open(
     Ok(OpenOutcome::Opened { opened, server })
 }
 
-/// Returns true if opening a process tests whether the server takes a handshake.
+/// Returns true if opening a process tests whether the server supports the handshake.
 pub(super) fn is_trial(server: EraSupport, wanted: Era) -> bool {
     server == EraSupport::ModernAtLeast && wanted == Era::Legacy
 }

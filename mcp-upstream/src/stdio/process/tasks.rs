@@ -320,7 +320,7 @@ impl TaskTable {
         });
     }
 
-    /// Forgets the oldest task of the principal with the most tasks.
+    /// Removes the oldest task of the principal with the most tasks.
     fn make_room(&mut self) {
         let mut held: HashMap<Option<&Option<Arc<str>>>, usize> = HashMap::new();
         for task in self.tasks.values() {
@@ -331,7 +331,7 @@ impl TaskTable {
         self.forget_oldest_of(&most);
     }
 
-    /// Forgets the oldest task of a principal that has more than [`OF_ONE_MAX`].
+    /// Removes the oldest task of a principal that has more than [`OF_ONE_MAX`].
     fn keep_share(&mut self, principal: &Option<Arc<str>>) {
         let all = self.tasks.values();
         let held = all
@@ -342,7 +342,7 @@ impl TaskTable {
         }
     }
 
-    /// Forgets the oldest task of a principal; `None`: the oldest task without an owner.
+    /// Removes the oldest task of a principal; `None`: the oldest task without an owner.
     fn forget_oldest_of(&mut self, principal: &Option<Option<Arc<str>>>) {
         let all = self.tasks.iter();
         let of_it = all.filter(|(_, task)| task.principal() == principal.as_ref());

@@ -30,7 +30,7 @@ pub(in crate::stdio) struct Outbox<P> {
 /// Reason why a line was not appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum Unwritten {
-    /// The outbox takes no more lines.
+    /// The outbox accepts no more lines.
     Over,
     /// The waiting lines have reached the bound: the server reads more slowly than the gateway writes.
     Full,

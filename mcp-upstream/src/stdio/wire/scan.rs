@@ -16,7 +16,7 @@ pub(crate) struct IdScan {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// True where a value of the top-level object is read, false where a key is.
+    /// True while a value of the top-level object is read, false while a key is read.
     in_value: bool,
     /// True while the value of `id` is read.
     is_id: bool,

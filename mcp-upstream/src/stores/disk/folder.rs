@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Folder of this process's replica. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct ReplicaFolder {
-    /// The folder that holds the folders of all replicas.
+    /// The folder that contains the folders of all replicas.
     all: PathBuf,
     path: PathBuf,
     lock: FileLock,

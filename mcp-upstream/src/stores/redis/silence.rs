@@ -25,7 +25,7 @@ impl Silence {
         self.refusing_until.is_some_and(|until| now < until)
     }
 
-    /// Notes an operation that was not answered in time.
+    /// Records an operation that was not answered in time.
     pub(super) fn goes_on(&mut self, now: Instant) {
         let since = *self.since.get_or_insert(now);
         if now.saturating_duration_since(since) >= HICCUP {
@@ -33,7 +33,7 @@ impl Silence {
         }
     }
 
-    /// Notes an operation that was answered, or that failed for another reason.
+    /// Records an operation that was answered, or that failed for another reason.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }

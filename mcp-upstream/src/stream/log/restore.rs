@@ -18,8 +18,7 @@ const LOST: &str = "the gateway process that ran the call has ended, or was cut 
      have had effects and was not repeated";
 
 impl EventLog {
-    /// Takes over a session's newest general stream, for further server notifications, and deletes stored streams that are too
-    /// old.
+    /// Adopts a session's newest general stream, for further server notifications, and deletes stored streams that are too old.
     ///
     /// # Errors
     ///

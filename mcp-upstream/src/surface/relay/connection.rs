@@ -145,7 +145,7 @@ impl RelayConnection {
         let mut stop = std::pin::pin!(stop);
         let outbox = self.conversation.outbox.clone();
         loop {
-            // - the relay is told to end: running requests are answered
+            // - the end of the relay is requested: running requests are answered
             // - the client has stopped reading
             // - a request has ended, and its answer is written
             // - the client's next frame, or the end of its input

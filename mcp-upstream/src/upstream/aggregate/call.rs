@@ -106,7 +106,7 @@ impl UpstreamCall for MemberCall {
 /// A call that the aggregate answers itself.
 pub(super) struct OwnCall {
     facts: CallFacts,
-    /// The work of the call, which is taken when the engine starts it. `None` for a refused call.
+    /// The work of the call, taken out when the engine starts it. `None` for a refused call.
     work: Mutex<Option<OwnWork>>,
     refused: Option<CallError>,
 }

@@ -46,7 +46,7 @@ impl EntryKind {
         }
     }
 
-    /// The key of a definition that holds the entry's name.
+    /// The key of a definition that contains the entry's name.
     fn key(self) -> &'static str {
         match self {
             Self::Tool | Self::Prompt => "name",

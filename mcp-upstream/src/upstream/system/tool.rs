@@ -173,7 +173,7 @@ pub(super) struct ManagementToolEntry {
 }
 
 impl ManagementToolEntry {
-    /// Makes the table entry of a tool.
+    /// Creates the table entry of a tool.
     pub(super) fn of<T: ManagementTool>() -> Self {
         let hints = T::HINTS;
         let annotations = hints.annotations();

@@ -100,7 +100,7 @@ fn is_at(url: &Url, resource: &str) -> bool {
     Url::parse(resource).is_ok_and(|it| it.origin() == url.origin())
 }
 
-/// Makes the manager for the resource for which tokens are requested.
+/// Creates the manager for the resource for which tokens are requested.
 async fn at_resource(http: &Arc<Http>, spec: &OAuthSpec) -> Result<AuthorizationManager, Reason> {
     let own = Arc::clone(http);
     let manager = AuthorizationManager::new_with_oauth_http_client(&*spec.resource, own).await;

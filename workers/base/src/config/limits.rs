@@ -328,7 +328,7 @@ impl Ceilings {
 /// A limit that is out of bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfBounds {
-    /// The key of the limit, relative to the key that holds the limits.
+    /// The key of the limit, relative to the key that contains the limits.
     pub key: String,
     /// The value and its bounds.
     pub message: String,

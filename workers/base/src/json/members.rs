@@ -47,8 +47,8 @@ impl<'a> JsonMembers<'a> {
         is_object.then_some(Self { text, walk, next }).ok_or(Unread)
     }
 
-    /// The next member, read to its end. Only white space may follow the last member, so after `None` the whole text has been
-    /// read.
+    /// The next member, read to its end. Only white space may follow the last member, so after `None` the complete text has
+    /// been read.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl<'a> JsonMembers<'a> {
         }))
     }
 
-    /// Returns true if the whole text has been read, and is an object.
+    /// Returns true if the complete text has been read, and is an object.
     pub(super) fn is_over(&self) -> bool {
         self.next == KeyPosition::Nothing
     }

@@ -61,7 +61,7 @@ impl<'de> Deserializer<'de> for Object<'_, 'de> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         if name == RAW {
-            // A `RawValue` of the whole object is not supported.
+            // A `RawValue` of the complete object is not supported.
             return Err(Error::custom("not by members"));
         }
         visitor.visit_newtype_struct(self)

@@ -142,7 +142,7 @@ impl RequestTrace {
         self.state().set((name, value.into()));
     }
 
-    /// Notes the failure of a request that is no call.
+    /// Records the failure of a request that is no call.
     pub fn failed(&self, error: impl Into<AttributeValue>) {
         self.state().error = Some(error.into());
     }
@@ -203,7 +203,7 @@ impl RequestTrace {
         }
     }
 
-    /// Notes the end of a call. With several calls, the last one to end names the request.
+    /// Records the end of a call. With several calls, the last one to end names the request.
     pub fn call(&self, namespace: &Arc<str>, end: CallEnd<'_>) {
         let mut state = self.state();
         state.method = end.method;

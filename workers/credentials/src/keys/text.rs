@@ -58,7 +58,7 @@ pub(super) fn id_of(text: &[u8]) -> Option<KeyId> {
     (checksum(signed) == sum).then(|| KeyId::of(&rest[..KeyId::BYTES]))?
 }
 
-/// Makes a random id.
+/// Creates a random id.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub(super) fn new_id() -> Result<KeyId, getrandom::Error> {
     Ok(KeyId::of(&id).expect("characters of the alphabet"))
 }
 
-/// Makes the text of a new key.
+/// Creates the text of a new key.
 ///
 /// # Errors
 ///

@@ -51,7 +51,7 @@ pub struct SecretsCheck {
 }
 
 impl SecretNames {
-    /// Makes the view of a store that shows names and statuses only.
+    /// Creates the view of a store that shows names and statuses only.
     pub fn of(store: Arc<SecretStore>) -> Self {
         Self(store)
     }

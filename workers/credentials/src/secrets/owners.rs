@@ -13,8 +13,8 @@
 //!
 //! The gateway records owners. They are stored together with the values, so that a tool, which runs as the gateway's user,
 //! cannot remove them and keep the values. If the gateway may not write `secrets.enc` (a mount or a file of another user, a
-//! link, an older format, no encryption, a command that holds the lock), a separate file contains them; the next command that
-//! writes `secrets.enc` merges them. If neither can be written, the owners are known until the gateway ends.
+//! link, an older format, no encryption, a command that contains the lock), a separate file contains them; the next command
+//! that writes `secrets.enc` merges them. If neither can be written, the owners are known until the gateway ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -46,7 +46,7 @@ const ANNOUNCEMENTS: usize = 16;
 pub(super) enum Report {
     /// The process is started.
     Started { pid: u32 },
-    /// The process takes calls.
+    /// The process accepts calls.
     Booted {
         declared: Arc<Declarations>,
         links: Arc<Links>,

@@ -145,13 +145,13 @@ impl WorkerMember {
         self.shared.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the process has a connection that takes calls.
+    /// Returns true if the process has a connection that accepts calls.
     pub(super) fn takes_calls(&self) -> bool {
         let links = self.shared.links.load();
         links.as_ref().is_some_and(|it| !it.here().is_closed())
     }
 
-    /// The connection to the process, if it takes calls.
+    /// The connection to the process, if it accepts calls.
     pub(super) fn link(&self) -> Option<Arc<Link>> {
         let links = self.shared.links.load();
         let link = links.as_ref()?.here();

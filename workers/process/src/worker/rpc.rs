@@ -280,7 +280,7 @@ impl Link {
         self.calls().pending.len()
     }
 
-    /// Returns true if the connection takes no calls any more.
+    /// Returns true if the connection no longer accepts calls.
     pub(super) fn is_closed(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }

@@ -60,7 +60,7 @@ struct Supervisor {
     /// The instances' tasks; a task ends when its process tree has ended.
     tasks: JoinSet<u64>,
     instances: HashMap<u64, Handle>,
-    /// The instance that takes calls, or will.
+    /// The instance that accepts calls, or will.
     current: Option<u64>,
     /// The instance whose event loop is blocked, by the latest report.
     blocked: Option<u64>,
@@ -287,7 +287,7 @@ impl Supervisor {
         }
     }
 
-    /// Handles an instance that takes no calls any more, whether it was ordered to end or not.
+    /// Handles an instance that no longer accepts calls, whether it was ordered to end or not.
     fn lost(&mut self, number: u64) {
         if self.current == Some(number) {
             self.forget_current();

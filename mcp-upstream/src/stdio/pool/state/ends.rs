@@ -172,7 +172,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Returns true if a start in this slot tests whether the server takes a handshake.
+    /// Returns true if a start in this slot tests whether the server supports the handshake.
     pub(super) fn is_trial(&self, slot: &SlotKey) -> bool {
         slot.era == Era::Legacy
             && matches!(

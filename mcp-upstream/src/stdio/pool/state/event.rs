@@ -38,7 +38,7 @@ pub(in crate::stdio) enum PoolEvent {
     Installing { process: ProcessId, now: bool },
     /// A spare process runs.
     Spawned { process: ProcessId },
-    /// A process was opened, and takes requests.
+    /// A process was opened, and accepts requests.
     Started {
         process: ProcessId,
         server: EraSupport,
