@@ -23,7 +23,7 @@ pub enum Reason {
     HeadersTooLarge,
     /// The request target is above the limit.
     UriTooLong,
-    /// The Host is not one this listener answers for.
+    /// The listener does not accept the host of the request.
     HostNotAllowed,
     /// The client address is denied, or not in the allow-list.
     AddressNotAllowed,
@@ -68,7 +68,7 @@ pub enum Reason {
     BodyTooLarge,
     /// The body did not arrive in time. Found by the reader of the body, not by admission.
     BodyTimeout,
-    /// All bodies together are as large as they may be. Found by the reader of the body, not by admission.
+    /// The request bodies in memory have reached their total limit. Detected while a body is read, not by admission.
     Overloaded,
     /// The access token cannot be judged now: its issuer was not reached, or too many unknown tokens are being asked about.
     IssuerUnavailable,

@@ -154,7 +154,7 @@ enum StreamPhase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     No,
-    /// The pulse ends the stream: the present events, then the farewell.
+    /// The end of the stream was requested. The present events and the last frame are still sent.
     Wanted,
     Said,
 }

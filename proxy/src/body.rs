@@ -206,7 +206,7 @@ pub(crate) async fn linger(session: &mut ServerSession) {
     }
 }
 
-/// As [`linger`], on a connection whose request was not read. Closes the sending half first.
+/// Discards unread bytes as [`linger`] does, on a connection from which no request was read. Closes the sending half first.
 pub(crate) async fn linger_on(mut stream: Stream) {
     stream.shutdown().await;
     let discard = async {

@@ -1,4 +1,4 @@
-//! `tooldock check`: the configuration in force, masked, and every listener with its paths.
+//! `tooldock check`: prints the configuration in force, with secrets masked, and every listener with its paths.
 //!
 //! The output is YAML, in which everything except keys is a comment. Sizes are rounded to one decimal.
 
@@ -95,7 +95,7 @@ pub(crate) fn report(effective: &Effective, servers: &ServerCheck) -> Result<Str
     Ok(report)
 }
 
-/// The number of warnings in a report: of the `whole` configuration, or about the target of `check PATH`.
+/// The number of warnings in a report: for the `whole` configuration, or for the target of `check PATH`.
 pub(crate) fn warnings(effective: &Effective, checked: &ServerCheck, whole: bool) -> usize {
     let of_configuration = if whole { effective.warnings.len() } else { 0 };
     of_configuration + checked.findings.iter().filter(|it| !it.is_error).count()
@@ -251,7 +251,7 @@ pub(crate) fn annotations(checked: &ServerCheck) -> String {
     each.collect()
 }
 
-/// The faults of a configuration as annotations of GitHub Actions. A fault of no file is none.
+/// Errors of a configuration as annotations of GitHub Actions. An error that concerns no file has no annotation.
 pub(crate) fn fault_annotations(faults: &[ConfigError]) -> String {
     let each = faults.iter().filter_map(|fault| {
         let message = fault.to_string();
@@ -315,9 +315,9 @@ fn aggregates(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The secrets that the gateway would use, and a finding if the store cannot be read. If the data directory `beside` of the
-/// checked folder contains secrets, these are used instead of those of the configured data directory, and a key that `--dev`
-/// has stored there opens them.
+/// The secrets that the gateway would use, and a finding if the store cannot be read. `beside` is the data directory of the
+/// checked folder: if it contains secrets, they replace those of the configured data directory, and are decrypted with the key
+/// that `--dev` stored there, if any.
 fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Finding>) {
     let holds = |data: &&Path| SecretStore::new(data, Protection::Unset).has_values();
     let data = beside.filter(holds).unwrap_or(&effective.data_dir);
@@ -369,7 +369,7 @@ fn masked(config: &Config) -> Result<String, yaml::Error> {
     yaml::to_string(&masked_tree(config)?)
 }
 
-/// The configuration as a tree, masked as [`masked`] has it.
+/// The configuration as a tree of YAML values, with secrets masked.
 pub(crate) fn masked_tree(config: &Config) -> Result<Value, yaml::Error> {
     let mut tree = yaml::to_value(config)?;
     let tokens = tree

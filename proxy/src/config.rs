@@ -266,7 +266,7 @@ pub(crate) struct Effective {
     pub(crate) bearer: Option<Secret>,
     /// The token that `X-Manager-Token` must contain.
     pub(crate) manager_token: Secret,
-    /// The key that seals session ids, where the operator sets one.
+    /// The key that seals session ids; `None` if the operator has set none.
     pub(crate) session_key: Option<Secret>,
     /// The key of the secrets store, or none.
     pub(crate) secrets: SecretsSettings,
@@ -279,7 +279,7 @@ pub(crate) struct Effective {
     /// `Some` if the operator decided for all listeners whether tools wait for `notifications/initialized`; `None`
     /// leaves it to each listener's profile.
     pub(crate) require_initialized: Option<bool>,
-    /// True for each token that this process made itself.
+    /// True for each token that this process has generated.
     pub(crate) generated: GeneratedMarks,
     /// The data directory, absolute.
     pub(crate) data_dir: PathBuf,
@@ -380,7 +380,8 @@ impl Effective {
         self.config.replicas.tls.certificate(address)
     }
 
-    /// The name of this replica, where several replicas may share the data directory and the sessions in it.
+    /// The name of this replica if it shares its data directory, and the sessions stored there, with other replicas; otherwise
+    /// `None`.
     pub(crate) fn shared_as(&self) -> Option<&str> {
         let shares = self.config.sessions.store == StoreConfig::Disk && self.role != Role::Manager;
         self.config.replicas.name().filter(|_| shares)
@@ -412,7 +413,7 @@ impl Effective {
         }
     }
 
-    /// The key or variable that sets the port of a listener, for a message about an address that is taken.
+    /// The key or variable that sets the port of a listener, for the message about an address that is in use.
     pub(crate) fn port_is_set_by(&self, index: usize, listener: &ListenerConfig) -> String {
         let key = format!("listeners[{index}].address");
         if listener.address.port().is_none() {
@@ -477,7 +478,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// The settings of the files, before any variable.
+    /// The settings of the files, without any environment variable.
     fn new(config: Config, role: Role) -> Self {
         Self {
             config,
@@ -528,7 +529,7 @@ pub(crate) fn load_for_command(
     Ok(effective)
 }
 
-/// Checks a configuration that is in no file yet, by itself: without the environment, and without the files that the
+/// Checks a text before it is written as a configuration file, without environment variables and without the files that the
 /// configuration names.
 ///
 /// # Errors

@@ -64,7 +64,7 @@ pub(crate) struct Hub {
     pub(crate) telemetry: Option<OtlpGuard>,
     /// The relay, if configured.
     pub(crate) relay: Option<RelayServer>,
-    /// The other replicas, where there may be some.
+    /// Link to the other replicas; `None` without replicas.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     pub(crate) succession: Succession,
     /// True when this process runs namespaces. A separate manager leaves them to the core.
@@ -253,10 +253,10 @@ impl Hub {
         self.service.end_servers(patience).await;
         self.reloader.shutdown(patience).await;
         self.service.replicas().farewell().await;
-        // Writes the queued lines.
+        // Dropping the logs writes their queued lines.
         drop((self.audit, self.access_log));
         tracing::info!("stopped");
-        // Sends the last batches.
+        // Dropping the exporter sends its last batches.
         drop(self.telemetry);
     }
 }

@@ -31,7 +31,7 @@ use crate::unread::{self, NotTaken};
 /// Time limit for the arrival of an unread request body when the connection is to be kept.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Maximum size of an unread request body that is read past to keep the connection, in bytes.
+/// Maximum size, in bytes, of an unread request body that is discarded to keep the connection.
 const DRAIN_BYTES: usize = 64 * 1024;
 
 /// Limits, in bytes and time, for the unread rest of an HTTP/2 request's body that is discarded after the response.
@@ -74,7 +74,7 @@ pub(crate) struct Envelope<'a> {
     pub(crate) edits: Option<&'a Edits>,
     /// Remaining budgets of the limits that count the request, for headers of the answer.
     pub(crate) budget: Option<&'a BudgetNote>,
-    /// Counts the bytes that the client has not taken; `None` for refusals, which are short.
+    /// Counter of the bytes that the client has not received yet; `None` for refusals, which are short.
     pub(crate) answers: Option<&'a AnswerAccount>,
     /// Claim on the answers' total that already counts this answer.
     pub(crate) claim: Option<AnswerClaim>,
@@ -393,7 +393,7 @@ pub(crate) async fn unread(
     Ok(())
 }
 
-/// Writes a refusal. Keeps the connection if the request's body is small enough to be read past.
+/// Writes a refusal. Keeps the connection if the request's body is small enough to be discarded.
 pub(crate) async fn rejection(
     session: &mut Session,
     rejection: &Rejection,
@@ -419,7 +419,7 @@ fn refusal(rejection: &Rejection) -> Head {
     head
 }
 
-/// Writes a refusal of a head that Pingora did not get, and closes the connection.
+/// Writes the refusal of a request head that was not passed to Pingora, and closes the connection.
 pub(crate) async fn without_a_request(
     stream: Stream,
     rejection: &Rejection,
@@ -492,7 +492,7 @@ pub(crate) enum BodyRest {
 }
 
 impl BodyRest {
-    /// Chooses how to discard the rest of a request whose connection ends with its answer.
+    /// Chooses how the rest of a request is discarded if its connection is closed after the response.
     fn of_closed(session: &Session) -> Self {
         match session.is_http2() {
             true => Self::OfStream,
@@ -500,7 +500,7 @@ impl BodyRest {
         }
     }
 
-    /// Reads past the rest, bounded in bytes and time. Must be called after the answer was written.
+    /// Discards the rest of the request, within the limits of size and time. Must be called after the response was written.
     pub(crate) async fn discard(self, session: &mut Session) {
         let session = &mut session.downstream_session;
         match self {

@@ -1,4 +1,5 @@
-//! `tooldock --version --json`: the build of this program, for inventories and reports. `build.rs` notes it.
+//! `tooldock --version --json`: prints information about the build of this program, for inventories and reports. `build.rs`
+//! records the information.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -21,7 +22,7 @@ pub(crate) fn is_asked_as_json(arguments: impl Iterator<Item = OsString>) -> boo
     asked.len() == 2
 }
 
-/// The build as a line of JSON.
+/// The build information as a line of JSON.
 pub(crate) fn json() -> String {
     let commit = option_env!("TOOLDOCK_BUILD_COMMIT").filter(|it| !it.is_empty());
     let build = json!({

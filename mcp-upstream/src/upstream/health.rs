@@ -39,7 +39,7 @@ pub(crate) struct ServerHealth {
     /// The state: `ready`, `installing`, `starting`, `idle` or `failed`.
     #[serde(skip)]
     pub(crate) state: &'static str,
-    /// The code of the error that keeps the server from starting.
+    /// Stable code of the error that prevents the server's start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<&'static str>,
     /// Reason why no process serves: the log message, with the server's last output and without secrets.

@@ -163,7 +163,7 @@ struct Change {
     enabled: bool,
 }
 
-/// Turns "not found" into 400 for a served server that the file does not contain: it is configured elsewhere.
+/// Converts "not found" to status 400 if a server of that name is served but defined outside of the file, in the configuration.
 fn elsewhere(core: &Core, name: &NamespaceName, failure: WebFailure) -> WebFailure {
     let served = core.registry.namespace(name.as_str());
     match failure.code() == "server_not_found" && served.is_some_and(|it| it.is_server()) {

@@ -1,5 +1,5 @@
-//! Event streams of the API. Each is fed by a task, which ends with the stream's reader; a reader that is too slow ends the
-//! stream.
+//! Event streams of the API. A task writes the events of each stream and ends when the reader disconnects; a reader that is too
+//! slow is disconnected.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Drop for Feeding {
     }
 }
 
-/// Opens a stream that `feed` writes. It counts as one of the long streams that its principal may hold.
+/// Opens a stream whose events `feed` writes. The stream counts against the principal's limit of long streams.
 pub(super) fn open<F: Future<Output = ()> + Send + 'static>(
     core: &Arc<Core>,
     caller: &Caller,

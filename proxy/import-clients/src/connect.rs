@@ -11,7 +11,7 @@ use toml_edit::{DocumentMut, Item, Table, value};
 pub enum McpClient {
     /// Claude Code.
     ClaudeCode,
-    /// Claude Desktop, which starts commands alone.
+    /// Claude Desktop, whose file can contain commands only.
     ClaudeDesktop,
     /// Codex.
     Codex,
@@ -31,7 +31,7 @@ pub enum McpClient {
     Zed,
 }
 
-/// The gateway as a client reaches it. Not printable: it holds a key.
+/// The gateway's endpoint and key for an entry in a client's file. Not printable, since the key is a secret.
 #[derive(Clone, Copy)]
 pub struct Endpoint<'a> {
     /// Name of the entry.
@@ -54,7 +54,7 @@ pub struct UserFolders<'a> {
 /// Reason why an entry was not added to a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotMerged {
-    /// The file cannot be parsed.
+    /// The file has a syntax error.
     #[error("line {line}: {reason}")]
     Unreadable {
         /// Line in the file, from 1.
@@ -62,16 +62,16 @@ pub enum NotMerged {
         /// The problem. Quotes nothing of the file.
         reason: String,
     },
-    /// A key around the servers holds something else.
+    /// The key that should contain the servers has a value of another type.
     #[error("{0}: is no map, so that no server can be added to it")]
     NoMap(String),
-    /// The file has an entry of the name.
+    /// The file already has an entry with this name.
     #[error("{0}: there is such an entry already")]
     Exists(String),
 }
 
 impl McpClient {
-    /// Path of the file that the client reads for its user.
+    /// Path of the user's configuration file of this client.
     pub fn file(self, folders: UserFolders<'_>) -> PathBuf {
         let UserFolders { home, config } = folders;
         match self {
@@ -99,7 +99,7 @@ impl McpClient {
         }
     }
 
-    /// The entry of a server in the client's keys.
+    /// The entry for the gateway, with the keys of the client's format.
     pub fn entry(self, endpoint: &Endpoint<'_>) -> Value {
         let url = endpoint.url;
         let bearer = format!("Bearer {}", endpoint.key);

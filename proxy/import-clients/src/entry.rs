@@ -82,7 +82,7 @@ const LOST: [(&str, &str); 12] = [
     ),
 ];
 
-/// Reads one entry, while its findings are gathered.
+/// Reads the keys of one entry and collects its findings.
 pub(crate) struct Reader<'a> {
     pub(crate) entry: &'a FileEntry<'a>,
     file: &'a ClientFile<'a>,
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Lists the keys that nothing has read.
+    /// Reports the keys that no reader has taken.
     fn rest(&mut self) {
         for Member { key, line, node } in self.entry.node.members() {
             if self.taken.contains(key.as_str()) || SILENT.contains(&key.as_str()) {
@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
         (!matches!(node.value, Value::Null)).then_some(node)
     }
 
-    /// Takes a key: it is read by its caller and not listed as unknown.
+    /// Returns the value of a key and marks the key as read, so that it is not reported as unknown.
     pub(crate) fn take(&mut self, key: &str) -> Option<&'a Node> {
         let member = self
             .entry
@@ -279,7 +279,7 @@ impl<'a> Reader<'a> {
         self.wanted.retain(|it| it.name != name);
     }
 
-    /// A path made absolute: it starts at `base`, or at the home with `~`.
+    /// Makes a path absolute: relative paths start at `base`, and `~/` is the user's home.
     pub(crate) fn absolute(&self, base: &Path, path: &str) -> PathBuf {
         match (path.strip_prefix("~/"), self.file.home) {
             (Some(rest), Some(home)) => home.join(rest),
@@ -287,7 +287,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reports a key that is not carried over, whose loss opens nothing.
+    /// Reports a key that is not imported; its loss gives clients no additional access.
     pub(crate) fn lost(&mut self, line: usize, key: &str, why: &str) {
         self.note_at(line, Some(key), Weight::Lost, why.to_owned());
     }
@@ -297,7 +297,7 @@ impl<'a> Reader<'a> {
         self.note_at(line, Some(key), Weight::Note, why.to_owned());
     }
 
-    /// Reports a key that made less possible in the client, and switches the server off.
+    /// Reports a key that restricted the server in the client, and disables the server.
     pub(crate) fn security(&mut self, line: usize, key: &str, why: &str) {
         self.disabled = true;
         self.note_at(line, Some(key), Weight::Security, why.to_owned());
@@ -328,7 +328,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A server that is specified on a command line.
+/// A server specified on a command line.
 #[derive(Clone, Default)]
 pub struct ServerOptions {
     /// The program and its arguments; empty for a URL.

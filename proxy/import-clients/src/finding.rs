@@ -1,4 +1,4 @@
-//! Findings: the lines about keys of a client's file that are not carried over, or not as they are.
+//! Findings: report lines about keys of a client's file that are not imported, or are imported with a change.
 //!
 //! A finding holds the line, the key and a fixed text: never a value, which may be a secret.
 
@@ -7,15 +7,15 @@ use tooldock_base::mask;
 /// The consequence of a key that is not carried over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// Imported; the operator may want to know how.
+    /// The key is imported; the line explains how.
     Note,
-    /// Not imported, without opening access that was closed in the client.
+    /// The key is not imported. Clients get no access that the file denied them.
     Lost,
-    /// The key made less possible in the client. Its server is written switched off.
+    /// The key restricted the server in the client and is not imported. The server is written as disabled.
     Security,
 }
 
-/// A key that is not carried over, or not as it is.
+/// A report line about a key that is not imported, or is imported with a change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Line in the file, from 1.
@@ -29,7 +29,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// The line of a report: `FILE:LINE: KEY: why`.
+    /// The report line, as `FILE:LINE: KEY: why`.
     pub fn shown(&self, file: &str) -> String {
         let weight = match self.weight {
             Weight::Security => "security: ",
@@ -39,7 +39,7 @@ impl Finding {
     }
 }
 
-/// A name of a file as a report may show it: people paste values in the place of names.
+/// A name from a file, shortened for a report: users may have pasted a value in place of a name.
 pub(crate) fn shown(name: &str) -> String {
     /// Longer names are cut.
     const CHARS_MAX: usize = 80;

@@ -58,11 +58,11 @@ pub struct ClientFile<'a> {
 pub struct Import {
     /// The servers, in the order of the file.
     pub servers: Vec<ClientServer>,
-    /// The keys that are not carried over, or not as they are, in the order of the file.
+    /// Findings about keys that are not imported or are imported with a change, in the order of the file.
     pub findings: Vec<Finding>,
 }
 
-/// Reason why a file has no servers to read.
+/// Reason why no servers can be read from a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {reason}")]
 pub struct Unreadable {

@@ -21,7 +21,7 @@ const DENIED: [&str; 4] = [
     "disabledTools",
     "disabled-tools",
 ];
-/// Keys that list the tools a client runs without a question.
+/// Keys that list the tools a client runs without asking its user.
 const APPROVED: [&str; 7] = [
     "alwaysAllow",
     "autoApprove",
@@ -124,7 +124,7 @@ impl Reader<'_> {
             let why = "must be a list of names; the server is switched off, since it would have more tools than in the client: write limits.tools_allow, then enabled: true";
             return self.security(node.line, key, why);
         };
-        // Goose writes an empty list for all tools; an empty list that closes tools closes none.
+        // Goose writes an empty list for "all tools". An empty list of forbidden tools forbids none.
         if names.is_empty() {
             if key != "available_tools" && limit == "tools_allow" {
                 let why = "allows no tool at all; the server is switched off: write limits.tools_allow, then enabled: true";

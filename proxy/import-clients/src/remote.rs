@@ -1,4 +1,4 @@
-//! Servers that are reached over HTTP.
+//! Import of servers that are reached over HTTP.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,20 +11,20 @@ use crate::finding::Weight;
 use crate::tree::{Node, Value};
 use crate::variable::{Text, is_name, variable_name};
 
-/// Keys whose value is the URL, the first of them first.
+/// Keys whose value is the URL, in the order of precedence.
 const URLS: [&str; 4] = ["httpUrl", "serverUrl", "url", "uri"];
 /// Headers that the gateway writes by itself.
 const OWN_HEADERS: [&str; 4] = ["accept", "content-type", "content-length", "host"];
 
 impl Reader<'_> {
-    /// Takes the URL of an entry.
+    /// Returns the URL of an entry and marks its keys as read.
     pub(crate) fn url(&mut self) -> Option<String> {
         let taken = URLS.map(|key| self.take(key).and_then(Node::scalar));
         let mut taken = taken.into_iter().flatten();
         taken.find(|it| !it.trim().is_empty())
     }
 
-    /// Writes the keys of a server with a URL.
+    /// Writes the gateway's keys for a server with this URL.
     pub(crate) fn remote(&mut self, url: &str) -> Option<Kind> {
         let kind = ["type", "transport", "transportType"]
             .into_iter()
@@ -102,7 +102,7 @@ impl Reader<'_> {
         headers
     }
 
-    /// Writes the keys of a server with a URL and these headers, each of them `NAME: VALUE`.
+    /// Writes the gateway's keys for a server with this URL and these headers, each as `NAME: VALUE`.
     pub(crate) fn remote_of(&mut self, url: &str, headers: Vec<(Text, usize)>) -> Option<Kind> {
         let left_out = |reader: &mut Self, why: &str| {
             reader.note_at(

@@ -1,4 +1,4 @@
-//! Servers that a command runs.
+//! Import of servers that run as a command.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::variable::{Text, is_name};
 
 /// A command with its arguments, as a file has them.
 pub(crate) struct CommandLine {
-    /// Words with their lines.
+    /// The program and its arguments, with their line numbers.
     words: Vec<(String, usize)>,
     /// Variables outside the command, in an older form of Zed's files.
     env: Option<Node>,
@@ -23,7 +23,7 @@ pub(crate) struct CommandLine {
 const ENV: [&str; 3] = ["env", "envs", "environment"];
 
 impl Reader<'_> {
-    /// Takes the command of an entry.
+    /// Returns the command of an entry and marks its keys as read.
     pub(crate) fn command(&mut self) -> Option<CommandLine> {
         let node = self.take("command").or_else(|| self.take("cmd"))?;
         let mut env = None;
@@ -73,7 +73,7 @@ impl Reader<'_> {
         (!first.0.trim().is_empty()).then_some(CommandLine { words, env })
     }
 
-    /// Writes the keys of a server that a command runs.
+    /// Writes the gateway's keys for a server that runs as a command.
     pub(crate) fn stdio(&mut self, command: CommandLine) -> Option<Kind> {
         let env = self.environment(command.env.as_ref());
         let words: Vec<(Text, usize)> = command
@@ -191,7 +191,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Writes command, arguments, variables and working directory.
+    /// Writes the keys for command, arguments, variables and working directory.
     fn words(
         &mut self,
         mut words: Vec<(Text, usize)>,
@@ -215,7 +215,7 @@ impl Reader<'_> {
             .collect();
         let mut lines = Vec::new();
         for (at, found) in credential::in_arguments(&shown).into_iter().enumerate() {
-            // An argument with a variable is read below.
+            // Arguments with variables are handled below.
             let Some(found) = found.filter(|_| plain[at + 1].is_some()) else {
                 continue;
             };
@@ -306,7 +306,7 @@ impl Reader<'_> {
         self.keys = keys;
     }
 
-    /// Keeps a credential of an argument under a name that no other variable of the server has.
+    /// Stores a credential from an argument, under a name that no other variable of the server has.
     fn keep_beside(&mut self, env: &BTreeMap<String, Text>, wanted: &str, value: &str) -> String {
         let is_free = |name: &str| {
             env.get(name)

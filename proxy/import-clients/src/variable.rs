@@ -91,7 +91,7 @@ impl ParsedText {
             // Continue: `${{ secrets.X }}`.
             _ if open == "${{" => ("env", inner.rsplit('.').next().unwrap_or(inner)),
             Some((name, default)) if default.starts_with('-') && is_name(name) => {
-                // The default is no secret that is missing: the client would use it.
+                // A variable with a default is not reported as a missing secret, since the client would use the default.
                 return self.text.literal(&default[1..]);
             }
             Some((kind, name)) => (kind, name),

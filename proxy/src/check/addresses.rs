@@ -36,7 +36,7 @@ pub(crate) fn findings(effective: &Effective) -> Vec<Finding> {
     let relay = effective.config.relay.socket().and_then(|path| {
         let data = &effective.data_dir;
         if path.parent() == Some(data) && !data.exists() {
-            // The start makes the data directory before it binds this socket.
+            // The data directory does not exist yet; the start creates it before it binds this socket.
             return None;
         }
         let error = refusal(&ListenAddress::Unix(path.to_owned()), &own)?;

@@ -1,4 +1,4 @@
-//! `client_secret` of an issuer: the secret itself, or the name of a variable that holds it.
+//! `client_secret` of an issuer: the secret, or the name of an environment variable that contains the secret.
 
 use tooldock_filters::config::ClientSecret;
 

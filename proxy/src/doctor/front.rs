@@ -151,7 +151,7 @@ struct Facts {
     address: Option<String>,
     replica: Option<String>,
     body_max: usize,
-    /// The address that this command was connected to.
+    /// The address to which this command connected.
     #[serde(skip)]
     connected: Option<SocketAddr>,
     /// True if the response's header with the session arrived.
@@ -167,9 +167,9 @@ impl Facts {
     }
 }
 
-/// Reason why a probe returned no facts.
+/// Reason why the gateway's answer to a probe was not received.
 enum Failure {
-    /// An answer of another server, or of the gateway's edge.
+    /// Another server answered, or the gateway refused the request.
     Answered {
         status: StatusCode,
         /// The code of an error of a gateway.
@@ -177,7 +177,7 @@ enum Failure {
         message: String,
         location: Option<String>,
     },
-    /// There was no response, for this reason.
+    /// No response arrived, for this reason.
     Silent(String),
 }
 
@@ -331,7 +331,7 @@ impl<'a> Front<'a> {
                 };
                 let said = format!("clients refuse the certificate of {host}: {why}");
                 findings.push(Finding::problem("front", said, remedy));
-                // The other probes send no secret, so they go on.
+                // The other probes send no secret, so they continue and accept any certificate.
                 Some(CoreTrust::Any)
             }
         }
@@ -453,7 +453,7 @@ impl<'a> Front<'a> {
     }
 }
 
-/// Probes over one HTTP client.
+/// Probes that share one HTTP client.
 struct Probes<'a> {
     front: &'a Front<'a>,
     client: reqwest::Client,
@@ -467,7 +467,7 @@ impl Probes<'_> {
         Some(self.client.request(method, url))
     }
 
-    /// Sends a probe that is answered with facts.
+    /// Sends a probe, and returns the gateway's answer.
     async fn facts(&self, request: Option<RequestBuilder>) -> Result<Facts, Failure> {
         let request = request.ok_or_else(|| Failure::Silent("no nonce is left".to_owned()))?;
         let answered = async {
@@ -481,7 +481,7 @@ impl Probes<'_> {
         answered.unwrap_or_else(|_| Err(Failure::Silent("no answer in time".to_owned())))
     }
 
-    /// The probe that checks if the gateway is reached, with the headers of clients.
+    /// Sends a probe with the headers that clients send, to check that the gateway is reached.
     async fn first(&self) -> Result<Facts, Failure> {
         let request = self.request(Method::GET, "").map(|mut request| {
             for (name, value, ..) in HEADERS {
@@ -492,7 +492,7 @@ impl Probes<'_> {
         self.facts(request).await
     }
 
-    /// The address that the gateway takes for the client's.
+    /// Checks which address the gateway regards as the client's.
     async fn clients(&self, facts: &Facts) -> Vec<Finding> {
         if facts.is_direct() {
             return Vec::new();
@@ -547,7 +547,7 @@ impl Probes<'_> {
         vec![Finding::ok("front", said)]
     }
 
-    /// Finds streams whose events arrive all together.
+    /// Checks whether a server in front of the gateway delays the events of streams until the stream ends.
     async fn streams(&self) -> Vec<Finding> {
         for _ in 0..STREAMS {
             let times = match self.events("", PROBE_LIMIT).await {
@@ -574,7 +574,7 @@ impl Probes<'_> {
         )]
     }
 
-    /// A stream that is silent for a while.
+    /// Checks whether a stream without events for some time stays open.
     async fn silent(&self, silence: Duration) -> Vec<Finding> {
         let began = Instant::now();
         let query = format!("?silence={}", silence.as_secs());
@@ -629,7 +629,7 @@ impl Probes<'_> {
         }
     }
 
-    /// A body of the size that the gateway takes.
+    /// Checks that a request body of [`BODY`] bytes, or of `max` bytes if that is less, reaches the gateway.
     async fn body(&self, max: usize) -> Vec<Finding> {
         let size = BODY.min(max);
         let request = self.request(Method::POST, "");
@@ -655,7 +655,7 @@ impl Probes<'_> {
         )]
     }
 
-    /// `DELETE`, by which clients end sessions.
+    /// Checks that `DELETE` requests, with which clients end sessions, reach the gateway.
     async fn delete(&self) -> Vec<Finding> {
         match self.facts(self.request(Method::DELETE, "")).await {
             Ok(_) => Vec::new(),
@@ -675,7 +675,7 @@ impl Probes<'_> {
         }
     }
 
-    /// `Origin`, by which the gateway judges pages.
+    /// Checks that the header `Origin`, by which the gateway refuses web pages, reaches the gateway.
     async fn origin(&self) -> Vec<Finding> {
         let origin = self.front.public.origin();
         let request = self.request(Method::GET, "");
@@ -691,7 +691,7 @@ impl Probes<'_> {
         }
     }
 
-    /// The gateways behind the front server: requests of one session, each on a separate connection.
+    /// Checks whether all requests of one session reach the same gateway, with a separate connection for each request.
     async fn spread(&self) -> Vec<Finding> {
         let asked = (0..SPREAD).map(|_| {
             let request = self.request(Method::GET, "");
@@ -757,7 +757,7 @@ fn client(trust: &CoreTrust) -> Result<reqwest::Client, String> {
         .map_err(|error| cause(&error))
 }
 
-/// Shakes hands. Returns the end of the certificate, where it can be read.
+/// Performs a TLS handshake. Returns the expiry of the certificate, if the certificate can be parsed.
 async fn certificate(
     stream: TcpStream,
     host: &str,

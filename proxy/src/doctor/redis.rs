@@ -15,7 +15,7 @@ const ANSWER_MAX: Duration = Duration::from_millis(25);
 /// Number of answers that are measured; the fastest counts.
 const ANSWERS: usize = 5;
 
-/// Connects as the gateway does.
+/// Connects to the session store with the gateway's settings, and measures its response time.
 pub(super) async fn check(effective: &Effective) -> Vec<Finding> {
     let StoreConfig::Redis(url) = &effective.config.sessions.store else {
         let said = "sessions.store is no Redis";

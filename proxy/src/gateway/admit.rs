@@ -182,8 +182,8 @@ impl Gateway {
         }
     }
 
-    /// Judges a long stream again that has just been opened, if the rules have changed since its request was admitted: the
-    /// streams open at the change have been ended meanwhile.
+    /// Repeats the admission of a long stream right after it was opened, if the rules have changed since its request was
+    /// admitted: the change has ended only the streams that were open at that time.
     pub(super) fn admit_again(
         &self,
         session: &Session,

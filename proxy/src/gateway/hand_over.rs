@@ -294,8 +294,8 @@ fn gone() -> Rejection {
     Rejection::new(Reason::NotFound, "The listener of this request is gone.")
 }
 
-/// A request's headers for remote servers that receive some of them. Credentials for the gateway are removed, whatever the
-/// configuration passes on. An access token of an issuer may be kept, where a server has `credentials: pass`.
+/// Copies the request headers for remote servers that receive some of them. Credentials for the gateway are removed, regardless
+/// of the configuration. An issuer's access token may be kept for a server with `credentials: pass`.
 fn headers_for_servers(session: &Session, admitted: &AdmittedHead) -> HeaderMap {
     let mut headers = session.req_header().headers.clone();
     let grant = admitted.principal.as_ref().and_then(|it| it.grant());
@@ -424,7 +424,7 @@ fn visibility(admitted: &AdmittedHead, leads_to: LeadsTo) -> Visibility {
     }
 }
 
-/// The head of an MCP request, as the service takes it.
+/// Collects the headers of an MCP request for the service.
 pub(super) fn mcp_head(
     header: &RequestHeader,
     fields: &Fields<'_>,

@@ -1,5 +1,5 @@
-//! Answers probes of the servers in front of the gateway: names of the headers that arrived, and the addresses that the gateway
-//! sees. No value of a header is answered but `Host` and `X-Forwarded-For`.
+//! Answers probes of the servers in front of the gateway: with the names of the received headers and the addresses that the
+//! gateway sees. The answer contains no header values except those of `Host` and `X-Forwarded-For`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -95,7 +95,7 @@ impl Gateway {
     }
 }
 
-/// The silence that a stream shall have, as `silence=SECONDS` in the query.
+/// The duration of silence that the query requests for a stream, as `silence=SECONDS`.
 fn silence(query: Option<&str>) -> Option<Duration> {
     let seconds = query?.strip_prefix("silence=")?.parse().ok()?;
     Some(Duration::from_secs(seconds))

@@ -40,7 +40,7 @@ impl Idle {
         }
     }
 
-    /// Takes the connection of this runtime that was idle for the shortest time and is still open.
+    /// Returns the connection of this runtime with the shortest idle time that is still open, and removes it from the pool.
     pub(crate) fn take(
         &self,
         still_has: impl Fn(&SocketAddr) -> bool,
@@ -60,7 +60,7 @@ impl Idle {
         }
     }
 
-    /// Keeps a connection whose response was read to its end. `patience` is the idle time that the backend announced.
+    /// Adds a connection whose last response was read completely. `patience` is the idle time that the backend announced.
     pub(crate) fn put(
         &self,
         stream: Stream,

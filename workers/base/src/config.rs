@@ -24,7 +24,7 @@ pub use sandbox::{InvalidSandboxAddress, Sandbox, SandboxAddress, SandboxMode, S
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkersConfig {
-    /// The interpreter that makes environments: a name on `PATH` or a path.
+    /// The Python interpreter that creates environments: a name on `PATH`, or a path.
     pub python: String,
     /// Packages of the base environment. orjson and uvloop are installed only from wheels, and omitted on platforms without
     /// them.
@@ -39,7 +39,7 @@ pub struct WorkersConfig {
     pub sync_timeout: Duration,
     /// Delays between restarts.
     pub backoff: BackoffConfig,
-    /// Rule by which a worker that keeps dying counts as crash-looping.
+    /// Rule that decides whether a worker with repeated failures counts as crash-looping.
     pub crash_loop: CrashLoopConfig,
 }
 
@@ -61,7 +61,7 @@ pub struct BackoffConfig {
 pub struct CrashLoopConfig {
     /// Number of failures that make a crash loop.
     pub failures: u32,
-    /// The window that failures are counted in.
+    /// The length of the window in which failures are counted.
     #[serde(with = "humantime_serde")]
     pub window: Duration,
 }
@@ -113,7 +113,7 @@ pub struct NamespacesConfig {
     pub env_allowed: Vec<String>,
     /// Ceilings for a namespace's own `tooldock.yaml`.
     pub ceilings: Ceilings,
-    /// The operator's limits by namespace, which win over all others. Not bound by the ceilings.
+    /// The operator's limits by namespace. They take precedence over all other limits and may exceed the ceilings.
     pub overrides: BTreeMap<NamespaceName, LimitsPatch>,
     /// Limits of the operator's file alone, if `$DATA/config.yaml` is merged into the other fields. See `narrow` in
     /// `tooldock-workers`.

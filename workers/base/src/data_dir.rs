@@ -57,7 +57,7 @@ const HELLO: &str = include_str!("../../../conf/examples/basic-tool/hello.py");
 /// The namespace that a first start places (DRP-14).
 pub const STARTER: &str = "shared";
 
-/// The name of that tool file.
+/// File name of that tool file.
 const HELLO_FILE: &str = "hello.py";
 
 /// The other gateways that may use a data directory at the same time as this one.
@@ -76,8 +76,8 @@ pub struct DataDir {
     /// The folder of workers' sockets.
     sockets: PathBuf,
     first_start: bool,
-    /// True if this process alone holds `gateway.lock`. False while an older gateway is still shutting down (`--upgrade`),
-    /// and when replicas share the directory.
+    /// True if this process holds `gateway.lock` exclusively. False while a previous gateway is still shutting down
+    /// (`--upgrade`), and if replicas share the directory.
     sole: Arc<AtomicBool>,
     /// `None` if another process serves the directory, see [`DataDir::beside`].
     _lock: Option<File>,

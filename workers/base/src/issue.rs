@@ -1,6 +1,6 @@
 //! Issues of namespaces, for operators.
 
-/// An issue of a namespace that keeps serving.
+/// An issue of a namespace that is still served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issue {
     /// Stable code: `import_error`, `limit_clamped`, `dependency_error`, `duplicate_tool`, …

@@ -168,7 +168,7 @@ pub struct WatchedFuture<'a, F> {
     subject: PollSubject,
     /// The method that an earlier poll has read.
     method: MethodNote,
-    /// Time before the future was made; `None` after its first poll.
+    /// Time before the future was created; `None` after its first poll.
     began: Option<Instant>,
 }
 

@@ -24,7 +24,7 @@ pub const DATA_FILE: &str = "config.yaml of the data directory";
 /// Path of the file with servers that managers add, relative to the data directory.
 pub const EXTERNAL_FILE: &str = "external/config.yaml";
 
-/// Source of a namespace's configuration. The order is the precedence: the first wins.
+/// Source of a namespace's configuration. If several sources configure the same name, the first in this order is used.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -41,7 +41,7 @@ pub enum Source {
     ExternalFile,
 }
 
-/// The kind of a namespace. Of two claims from one source the first kind in this order wins.
+/// Kind of a namespace. If one source configures the same name as several kinds, the first in this order is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {

@@ -191,7 +191,7 @@ impl Declarations {
     }
 }
 
-/// A namespace's processes, seen as one; clones of its `Arc` are handed to the snapshot and to calls in flight.
+/// Handle for all processes of a namespace. The registry's snapshot and running calls share it.
 pub struct Worker {
     /// Members of the worker, one for each process; at least one.
     members: Box<[WorkerMember]>,

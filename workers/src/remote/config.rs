@@ -107,11 +107,11 @@ impl Default for RemoteServerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// In turn, weighted.
+    /// In turn, in proportion to the weights.
     RoundRobin,
     /// The backend with the fewest requests in flight for its weight.
     LeastBusy,
-    /// At random, weighted.
+    /// At random, in proportion to the weights.
     Random,
     /// By a hash of the client, so that each client always uses the same backend.
     Hash,

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// The number so far; `None` if the kernel does not report it.
+/// Number of connections that found a full queue since the machine was booted; `None` if the kernel does not report it.
 pub(super) fn found_full() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/netstat").ok()?;
     value(&text, "ListenOverflows")

@@ -47,7 +47,7 @@ pub(crate) enum ServerLine {
 pub(crate) enum LinesEnd {
     /// The server closed its end.
     Closed,
-    /// A line was longer than the maximum that is read of a line.
+    /// A line was longer than `endless` bytes, so reading was stopped.
     Endless,
 }
 

@@ -12,7 +12,7 @@ use crate::jsonrpc::{self, ResponseOutcome, spans};
 use crate::protocol::ProtocolVersion;
 use crate::tool_result;
 
-/// Error code: the call could not be made, or its upstream did not answer.
+/// Error code: the scopes of the key do not permit the tool.
 pub(super) const DISPATCH: i32 = -32000;
 /// Error code: the key is not valid.
 const INVALID_KEY: i32 = -32001;

@@ -40,7 +40,7 @@ struct BuiltCatalogue {
 }
 
 impl RunningAggregate {
-    /// Builds an aggregate with these members, which takes over the lasting state of its former version.
+    /// Creates an aggregate with these members. The state of its previous version is kept.
     pub(super) fn new(
         name: NamespaceName,
         aggregate: Arc<Aggregate>,
@@ -124,7 +124,7 @@ impl RunningAggregate {
         Arc::clone(list)
     }
 
-    /// The number of the current catalogue; a list with the same number is still current.
+    /// The number of the current catalogue. A list that was built with the same number is still current.
     pub(super) fn version(&self) -> u64 {
         self.built().version
     }

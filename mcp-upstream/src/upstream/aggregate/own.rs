@@ -17,7 +17,7 @@ use crate::format::ResultFormat;
 use crate::jsonrpc::{Response, ResponseOutcome};
 use crate::session::Toolset;
 
-/// Name of the tool that turns tools and resources on and off.
+/// Name of the tool that activates and deactivates tools and resources.
 pub(super) const ACTIVATE: &str = "toolman_activate";
 /// Name of the tool that searches tools and resources.
 pub(super) const SEARCH: &str = "toolman_search";
@@ -144,7 +144,7 @@ impl CatalogueView<'_> {
             .filter(|entry| (self.visible)(entry))
     }
 
-    /// The entries that can be turned on and off.
+    /// The entries that [`ACTIVATE`] can activate and deactivate.
     pub(super) fn switched(&self) -> impl Iterator<Item = &PublishedEntry> {
         let all = self.catalogue.entries().iter();
         all.filter(|entry| entry.kind != EntryKind::Prompt && (self.visible)(entry))
@@ -333,7 +333,7 @@ pub(super) struct AggregateReply {
     pub(super) outcome: Result<Value, String>,
     /// Further blocks of text for the model.
     pub(super) further: Vec<String>,
-    /// The new handle, after a change of a set that the client keeps.
+    /// The new handle, if the call has changed a set that is stored in a handle.
     pub(super) handle: Option<String>,
     /// The stable code of the failure; unused for a result.
     code: CallErrorCode,

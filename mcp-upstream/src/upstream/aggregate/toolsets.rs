@@ -67,7 +67,7 @@ impl Active {
 #[derive(Clone)]
 pub(super) enum Keep {
     Session(Arc<Session>),
-    /// The client keeps the set, as a handle.
+    /// The set is returned to the client as a handle.
     Handle,
     /// The set is not kept: the caller can send no handle, so changes are refused.
     Nowhere,
@@ -88,7 +88,7 @@ impl Keep {
     }
 }
 
-/// Active sets that an aggregate keeps itself: one per principal, or one for all clients.
+/// Active sets that the aggregate stores itself: one for each principal, or one for all clients.
 #[derive(Default)]
 pub(super) struct SharedSets(Mutex<HashMap<ToolsetOwner, (Arc<Toolset>, KeptToolset)>>);
 
@@ -131,7 +131,7 @@ impl Switches {
 
 /// Lock of a session's activations, so that none of them misses the change of another one, in this process or in the store.
 struct SessionTurn {
-    /// Has one permit, which an activation holds while it changes the set.
+    /// Semaphore with one permit, which an activation holds while it changes the set.
     turn: Semaphore,
     /// Counts the set in metrics while it differs from the start set.
     counted: Mutex<Option<KeptToolset>>,

@@ -255,9 +255,9 @@ pub struct SendError {
 pub enum SendErrorKind {
     /// The host name has no address, or none that may be used.
     Resolve,
-    /// No connection could be made.
+    /// The connection could not be established.
     Connect,
-    /// The connection was not made in time.
+    /// The connection was not established within its time limit.
     ConnectTimeout,
     /// The connection cannot be encrypted, or the backend's certificate is not accepted.
     Tls,
@@ -367,7 +367,7 @@ pub struct BackendState {
     pub id: BackendId,
     /// True if the backend answers.
     pub healthy: bool,
-    /// True if the backend takes no new sessions because its weight is 0 or it is not configured any more.
+    /// True if no new sessions are opened at the backend, since its weight is 0 or it is no longer configured.
     pub draining: bool,
     /// True if the backend is used only while no other backend is healthy.
     pub backup: bool,

@@ -142,7 +142,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// The progress reporter of a call. API keys that the call makes belong to `maker`.
+    /// Creates the progress reporter of a call. `maker` becomes the maker of API keys that the call creates.
     pub(super) fn new(sink: Option<Arc<dyn CallSink>>, maker: KeyMaker) -> Self {
         Self { sink, maker }
     }

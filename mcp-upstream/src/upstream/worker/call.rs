@@ -397,7 +397,7 @@ impl Workers {
                     "This process has no management tools",
                 )
             }),
-            // A reload turned the namespace into a server while the call waited.
+            // The namespace had functions when the call was queued; a reload has replaced it by a server.
             UpstreamKind::External(_) | UpstreamKind::Remote(_) | UpstreamKind::Aggregate(_) => {
                 none(
                     CallErrorCode::WorkerUnavailable,

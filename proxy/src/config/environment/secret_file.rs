@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tooldock_base::regular_file;
 
-/// The variables that hold a secret, each with the variable that names a file with the secret.
+/// Environment variables with a secret, each with the variable that names a file with the secret.
 const SECRETS: [(&str, &str); 5] = [
     ("BEARER_TOKEN", "BEARER_TOKEN_FILE"),
     ("MANAGER_INTERNAL_TOKEN", "MANAGER_INTERNAL_TOKEN_FILE"),
@@ -19,7 +19,7 @@ const SECRETS: [(&str, &str); 5] = [
 /// Maximum size of a file with a secret, in bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// The variable that names a file with the secret, for a variable that may hold the secret itself.
+/// The variable that names a file with the secret, for an environment variable that contains a secret.
 pub(super) fn variable_of(secret: &str) -> Option<&'static str> {
     let found = SECRETS.iter().find(|(name, _)| *name == secret);
     found.map(|(_, file)| *file)

@@ -1,4 +1,5 @@
-//! The trace of one request: its span and the spans of its parts, which are handed on together when the request is over.
+//! The trace of one request: the span of the request and the spans of its parts, which are exported together when the request
+//! has ended.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};

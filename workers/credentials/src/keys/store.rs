@@ -42,7 +42,7 @@ const HISTORY: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Maximum delay of a key's last use in the file: each key causes at most one write in this time.
 const USE_BEHIND: Duration = Duration::from_secs(3600);
 
-/// The API keys of a file, and the tables that requests are judged by.
+/// The API keys of a file, with the tables against which requests are checked.
 #[derive(Debug)]
 pub struct KeyStore {
     path: PathBuf,
@@ -131,7 +131,7 @@ impl KeyStore {
         &self.path
     }
 
-    /// Tables that requests are judged by.
+    /// Tables against which requests are checked.
     pub fn tables(&self) -> KeyTables {
         self.tables.clone()
     }
@@ -326,7 +326,8 @@ impl KeyStore {
         let path = self.path.display();
         let read = file::read(&self.path);
         if !was_there && matches!(read, Ok((_, None))) {
-            // A gateway that starts with the same file is registering for changes, and no key was created yet.
+            // The file did not exist before either: no key was created yet, and a starting gateway has registered for changes
+            // of the file.
             return;
         }
         let published = read.and_then(|(records, stamp)| {
@@ -445,7 +446,7 @@ impl KeyStore {
             path: self.path.clone(),
             source,
         };
-        // A first key may be made before the first start.
+        // The first key may be created before the gateway's first start, when the folder does not exist.
         if let Some(folder) = self.path.parent() {
             std::fs::create_dir_all(folder).map_err(told)?;
         }

@@ -72,7 +72,7 @@ impl Authorization {
 /// All authorizations, by authorizer.
 type All = BTreeMap<Authorizer, Authorization>;
 
-/// Store of authorizations. Its methods read and write files: call them where blocking is allowed.
+/// Store of authorizations. Its methods read and write files, so they must be called where blocking is allowed.
 #[derive(Debug)]
 pub struct AuthorizationStore {
     secrets: Arc<SecretStore>,

@@ -1,4 +1,4 @@
-//! The store for callers that must never see a value: lists secrets, requests them, and sets their values.
+//! Access to the secret store without values: lists secrets, requests them, and sets their values.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,8 +23,8 @@ pub struct DeclaredSecret {
     pub default: Option<Vec<String>>,
 }
 
-/// Names and statuses of secrets. No method returns a value. All of them read files and may wait for the lock: call them
-/// where blocking is allowed.
+/// Names and statuses of secrets. No method returns a value. All methods read files and may wait for the lock, so they must be
+/// called where blocking is allowed.
 #[derive(Debug, Clone)]
 pub struct SecretNames(Arc<SecretStore>);
 
