@@ -49,9 +49,9 @@ pub(crate) enum Unknown {
     Refused(Rejection),
     /// The credentials are wrong and were never valid: 401, and a failure of their sender.
     Wrong(Rejection),
-    /// The token's issuer must be asked first.
+    /// The verdict requires a request to the token's issuer.
     Pending(Pending),
-    /// The credentials cannot be judged now: 503.
+    /// The credentials cannot be validated now: 503.
     Unjudged,
 }
 
@@ -69,7 +69,7 @@ enum Nobody {
     Over(&'static str),
     /// The token begins as an API key and is not a valid one.
     Key(KeyRefusal),
-    /// The token's issuer must be asked first.
+    /// The verdict requires a request to the token's issuer.
     Pending(Pending),
     /// The token's issuer does not respond.
     Unjudged,
@@ -224,7 +224,7 @@ impl BearerTokens {
         }
     }
 
-    /// The principal of an API key. Networks and time are judged at each request.
+    /// The principal of an API key. Networks and time are checked at each request.
     fn key_owner(&self, text: &[u8], client: IpAddr) -> Result<Arc<Principal>, KeyRefusal> {
         let key = self.keys.verify(text, client, SystemTime::now())?;
         Ok(Arc::new(Principal {

@@ -1,8 +1,8 @@
 //! Wrong credentials: counted by client address and by the user name that a browser sends, and delayed if they are many.
 //!
-//! A credential is judged before its failures are counted, so a valid one is always admitted, also from an address whose wrong
-//! ones are delayed. Delays bound the load and the log lines of guessing; they do not replace tokens that cannot be guessed,
-//! since the sender of a wrong token learns that it is wrong.
+//! A credential is validated before its failures are counted, so a valid one is always admitted, also from an address whose
+//! wrong ones are delayed. Delays bound the load and the log lines of guessing; they do not replace tokens that cannot be
+//! guessed, since the sender of a wrong token learns that it is wrong.
 //!
 //! Credentials that were valid before are no failures: an expired access token or a revoked key is always answered with 401, so
 //! that its client learns that it needs another one.

@@ -65,11 +65,11 @@ pub enum TokenVerdict {
     Refused(&'static str),
     /// The token comes from a configured issuer, and is not accepted, or no longer. The log has the cause.
     Over(&'static str),
-    /// The token cannot be judged now: an issuer that may have made it was asked a moment ago and did not respond.
+    /// The token cannot be validated now: an issuer that may have made it was asked a moment ago and did not respond.
     Unjudged,
 }
 
-/// A fetch that is necessary before a token can be judged. Neither the token nor its digest shows in `Debug`.
+/// A fetch that is necessary before a token can be validated. Neither the token nor its digest shows in `Debug`.
 #[derive(Debug, Clone)]
 pub struct Pending {
     /// The issuer to ask.

@@ -70,7 +70,7 @@ pub enum Reason {
     BodyTimeout,
     /// The request bodies in memory have reached their total limit. Detected while a body is read, not by admission.
     Overloaded,
-    /// The access token cannot be judged now: its issuer was not reached, or too many unknown tokens are being asked about.
+    /// The access token cannot be validated now: its issuer was not reached, or too many unknown tokens are being asked about.
     IssuerUnavailable,
 }
 
@@ -328,7 +328,8 @@ impl Rejection {
             .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
-    /// 503 while the access token cannot be judged. Sent without a challenge: the token may be valid, and no other is needed.
+    /// 503 while the access token cannot be validated. Sent without a challenge: the token may be valid, and no other is
+    /// needed.
     pub(crate) fn issuer_silent() -> Self {
         Self::new(
             Reason::IssuerUnavailable,

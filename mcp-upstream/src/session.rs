@@ -145,7 +145,7 @@ pub struct Session {
     seat: Mutex<Option<Seat>>,
     /// The backend and the server's session to which the session's requests are passed on; `None` in client mode.
     affinity: Mutex<Option<Arc<Affinity>>>,
-    /// The tools and resources that the session turned on and off, if its namespace is an aggregate.
+    /// The tools and resources that the session activated and deactivated, if its namespace is an aggregate.
     toolset: Mutex<Arc<Toolset>>,
     /// State that the session has at its MCP servers (connection, subscriptions), by namespace: of the session's namespace, or of
     /// the members of an aggregate. Dropped when the session is closed.
@@ -322,7 +322,7 @@ impl Session {
         upstream_binding
     }
 
-    /// The tools and resources that the session turned on and off, if its namespace is an aggregate.
+    /// The tools and resources that the session activated and deactivated, if its namespace is an aggregate.
     pub(crate) fn toolset(&self) -> Arc<Toolset> {
         Arc::clone(&self.toolset.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! Supervises loops that must go on after a panic in one of their rounds.
+//! Supervises loops that must continue after a panic in one of their rounds.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;

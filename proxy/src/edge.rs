@@ -293,7 +293,7 @@ impl Listening {
         }
     }
 
-    /// Answers a request of plain HTTP/1 at an address that speaks TLS. Anything else is a handshake that failed.
+    /// Answers a request of plain HTTP/1 at an address that requires TLS. Anything else is a handshake that failed.
     async fn refuse_plain(&self, mut wire: Wire<Socket>, open: &OpenConnection) {
         let limit = self.edge.limits.load().header_bytes;
         let gathered = head::gather(&mut wire, limit, || {}).await;

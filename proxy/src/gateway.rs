@@ -109,7 +109,7 @@ pub(crate) struct Passage {
     generation: u64,
     rules: Arc<Rules>,
     admitted: Option<AdmittedHead>,
-    /// The head of an MCP request, as the service takes it.
+    /// The head of an MCP request, in the form that the service requires.
     head: McpHead,
     profile: Option<Arc<Profile>>,
     /// The listener's changes to headers.

@@ -1,4 +1,4 @@
-//! Aggregates: several servers published as one namespace, whose tools the model turns on and off ("Toolman").
+//! Aggregates: several servers published as one namespace, whose tools the model activates and deactivates ("Toolman").
 //!
 //! ```text
 //! toolman: NAME ─▶ tools.toml ─▶ AggregateSpec ─▶ Aggregate, in the snapshot ─▶ one hidden namespace for each server

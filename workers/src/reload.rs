@@ -200,7 +200,7 @@ struct RunQueue {
 #[derive(Debug, Default)]
 struct Fleet {
     members: Vec<FleetMember>,
-    /// Workers whose first boot failed and that go on trying; nothing serves in their namespaces.
+    /// Workers whose first boot failed and that are retried; nothing serves in their namespaces.
     recovering: BTreeMap<NamespaceName, Arc<Worker>>,
     closed: bool,
 }

@@ -336,7 +336,7 @@ fn spec(
         let told = |error: NoValue| {
             let reason = wrong(error.to_string());
             match error {
-                // A server must not go on with a variable that is not allowed any more.
+                // A server must not continue with a variable that is not allowed any more.
                 NoValue::Missing(_) | NoValue::NotAllowed(_) => failure(name, MISSING, reason),
                 NoValue::Own(_) | NoValue::Malformed => failure(name, INVALID, reason),
             }

@@ -39,7 +39,7 @@ pub struct OauthConfig {
     /// The namespaces that tokens open.
     #[serde(default)]
     pub namespaces: TokenNamespaces,
-    /// The endpoint that judges tokens other than JWTs.
+    /// The endpoint that validates tokens other than JWTs.
     #[serde(default)]
     pub introspection: Introspection,
     /// The gateway's client at the issuer, for logins at the web UI.
@@ -103,7 +103,7 @@ pub struct ClaimedNamespaces {
     pub claim: String,
 }
 
-/// `introspection:` — `off`, or the endpoint that judges an issuer's tokens.
+/// `introspection:` — `off`, or the endpoint that validates an issuer's tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Introspection {
     /// Tokens that are no JWT are refused.

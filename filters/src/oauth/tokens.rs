@@ -1,4 +1,4 @@
-//! Cache of judged tokens, by digest, so that a signature is verified and an issuer asked once for many requests.
+//! Cache of validated tokens, by digest, so that a signature is verified and an issuer asked once for many requests.
 //!
 //! Bounded in number and in bytes by two generations: a full table becomes the old one, and tokens without a request during the
 //! next generation are dropped.
@@ -14,7 +14,7 @@ use crate::token::TokenDigest;
 /// Wait before a token whose renewal failed may be claimed for renewal again.
 const CLAIM_AGAIN: Duration = Duration::from_secs(5);
 
-/// Maximum size of tables of judged tokens.
+/// Maximum size of tables of validated tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Capacity {
     /// Maximum number of tokens.

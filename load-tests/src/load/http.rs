@@ -33,8 +33,8 @@ pub(super) async fn each_once(
     }
 }
 
-/// Sends a request and reads the answer; connects again if the server has closed the connection. Returns true if the
-/// client may go on.
+/// Sends a request and reads the answer; connects again if the server has closed the connection. Returns true if the client may
+/// continue.
 async fn ask(
     connection: &mut Connection,
     target: &Target,

@@ -96,7 +96,7 @@ impl Shared {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// Counts a wrong answer. Returns true if the connection may go on.
+    /// Counts a wrong answer. Returns true if the connection may continue.
     pub(super) fn fault(&self, what: String) -> bool {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         faults.count += 1;

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// The questions of a call. The upstream opens them, the client answers them, and the call delivers the answers when all are
-/// there and it may go on.
+/// there and it may continue.
 pub(crate) struct CallInteractions {
     namespace: Arc<Namespace>,
     /// The principal of the call.

@@ -158,7 +158,7 @@ impl EventSender {
 impl EventReceiver {
     /// The next event. Stays pending after the call has ended, so it must be awaited together with the call. Cancel safe.
     pub(crate) async fn next(&mut self) -> PeerEvent {
-        // A function that never stops talking must not starve other tasks.
+        // A function that never stops sending messages must not starve other tasks.
         cooperative(poll_fn(|context| self.poll(context))).await
     }
 

@@ -52,7 +52,7 @@ impl<T> CallDriver<T> {
             Some(outcome) => outcome,
             // event: a message or a question of the call, which is passed on.
             // outcome: the call has ended; its earlier events are taken first.
-            // Unbiased, so that a function that never stops talking cannot keep its call from its time limit.
+            // Unbiased, so that a function that never stops sending messages cannot keep its call from its time limit.
             None => tokio::select! {
                 event = events.next() => return DriverStep::Event(event),
                 outcome = self.work.as_mut() => outcome,

@@ -162,8 +162,8 @@ impl Exchange {
         self.calls.add(call);
     }
 
-    /// Runs the calls until all have answered or one sends a message. In a session the calls go on when the POST's connection
-    /// closes.
+    /// Runs the calls until all have answered or one sends a message. In a session the calls continue when the POST's
+    /// connection closes.
     pub(super) async fn run(self) -> Result<ExchangeDelivery, RequestError> {
         let mut kept = AwaitedExchange(Some(self));
         let spoke = kept.exchange().until_spoken().await;
@@ -274,7 +274,7 @@ impl AwaitedExchange {
 }
 
 impl Drop for AwaitedExchange {
-    /// Handles the end of the POST's connection. Without a session the calls end with it; in a session they go on, and their
+    /// Handles the end of the POST's connection. Without a session the calls end with it; in a session they continue, and their
     /// messages are kept.
     fn drop(&mut self) {
         if let Some(mut exchange) = self.0.take()

@@ -35,7 +35,8 @@ pub enum SessionPatch {
     Unsubscribe(Arc<str>),
     /// The new backend and server session to which the session's requests are passed on.
     Affinity(Affinity),
-    /// The complete set of tools and resources that the session turned on and off in an aggregate. Replaces the earlier set.
+    /// The complete set of tools and resources that the session activated and deactivated in an aggregate. Replaces the earlier
+    /// set.
     Toolset(Toolset),
     /// A stream with this number was opened.
     OpenStream(u32),

@@ -40,7 +40,7 @@ pub struct SessionRecord {
     pub affinity: Option<Affinity>,
     /// The resources that the client subscribes to.
     pub subscriptions: BTreeSet<Box<str>>,
-    /// The tools and resources that the session turned on and off, if its namespace is an aggregate.
+    /// The tools and resources that the session activated and deactivated, if its namespace is an aggregate.
     #[serde(default)]
     pub toolset: Toolset,
     /// The number of streams that were opened.

@@ -1,4 +1,5 @@
-//! Toolset of a client: the tools and resources of an aggregate that it turned on and off, as differences from the start set.
+//! Toolset of a client: the tools and resources of an aggregate that it activated and deactivated, as differences from the
+//! start set.
 //!
 //! Entries are named by digests of their published names, so that a set of hundreds fits into a URL, and remains valid when the
 //! servers of the aggregate change: removed entries are ignored, and new entries are on or off as in the start set.
@@ -42,7 +43,7 @@ impl EntryId {
 }
 
 impl Toolset {
-    /// Returns true if the entry is turned on, false if it is turned off, `None` if it is as in the start set.
+    /// Returns true if the entry is activated, false if it is deactivated, `None` if it is as in the start set.
     pub fn says(&self, entry: EntryId) -> Option<bool> {
         self.0.get(&entry).copied()
     }

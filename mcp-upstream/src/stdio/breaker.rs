@@ -145,7 +145,7 @@ impl Breaker {
         }
     }
 
-    /// Records that a start failed, or that a shared process ended unasked.
+    /// Records that a start failed, or that a shared process ended by itself.
     pub(crate) fn failed(&mut self, now: Instant) {
         self.recent.push_back(now);
         while self.recent.len() > self.rules.failures.max(1) {

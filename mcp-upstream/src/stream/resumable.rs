@@ -265,7 +265,7 @@ impl Stream {
         let oldest = state.window.oldest();
         state.listed = oldest.is_some();
         let useless = oldest.is_none() && state.phase != StreamPhase::Open && !state.attached;
-        // A reader that had not read the removed events cannot go on as if nothing were missing.
+        // A reader that had not read the removed events cannot continue as if nothing were missing.
         slow &= state.attached && !state.cut;
         state.cut |= slow;
         let waker = slow.then(|| state.waker.take()).flatten();

@@ -1,4 +1,4 @@
-//! Aggregates: several namespaces published as one, whose tools and resources the model turns on and off ("Toolman").
+//! Aggregates: several namespaces published as one, whose tools and resources the model activates and deactivates ("Toolman").
 //!
 //! ```text
 //!   tools/list ──▶ Live: offers of all members ──▶ Catalogue ──▶ filter by the client's Toolset ──▶ the list
@@ -203,7 +203,7 @@ impl AggregatesState {
         all.get(name).cloned()
     }
 
-    /// The running aggregate of a namespace, started or updated if needed; unchanged members go on.
+    /// The running aggregate of a namespace, started or updated if needed; unchanged members continue.
     fn of(&self, namespace: &Namespace) -> Option<Arc<RunningAggregate>> {
         let UpstreamKind::Aggregate(aggregate) = &namespace.upstream else {
             return None;

@@ -54,7 +54,7 @@ pub(crate) struct ServerHealth {
     pub(crate) breaker: Option<&'static str>,
     /// Number of requests that wait for a process.
     pub(crate) waiting: usize,
-    /// The last replacement of a process that had ended unasked.
+    /// The last replacement of a process that had ended by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_restart: Option<LastRestart>,
     /// Number of processes by state.
@@ -64,7 +64,7 @@ pub(crate) struct ServerHealth {
     pub(crate) lists: Vec<MendReport>,
 }
 
-/// The last replacement of a process that had ended unasked.
+/// The last replacement of a process that had ended by itself.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LastRestart {
     /// How the former process had ended: a value of the label `reason` of `tooldock_server_restarts_total`.

@@ -30,7 +30,7 @@ const SILENT: [&str; 14] = [
     "registryUrl",
 ];
 
-/// Keys that are not carried over, with the reason.
+/// Keys that are not imported, with the reason.
 const LOST: [(&str, &str); 12] = [
     (
         "dev",
@@ -292,7 +292,7 @@ impl<'a> Reader<'a> {
         self.note_at(line, Some(key), Weight::Lost, why.to_owned());
     }
 
-    /// Reports how a key is carried over.
+    /// Reports how a key is imported.
     pub(crate) fn note(&mut self, line: usize, key: &str, why: &str) {
         self.note_at(line, Some(key), Weight::Note, why.to_owned());
     }

@@ -4,7 +4,7 @@
 
 use tooldock_base::mask;
 
-/// The consequence of a key that is not carried over.
+/// The consequence of a key that is not imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
     /// The key is imported; the line explains how.

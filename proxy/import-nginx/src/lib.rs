@@ -96,7 +96,7 @@ use self::yaml_text::Map;
 pub struct Import {
     /// The configuration of the gateway.
     pub yaml: String,
-    /// The directives that are not carried over.
+    /// The directives that are not imported.
     pub report: Report,
 }
 

@@ -15,7 +15,7 @@ use crate::yaml_text::{Item, Map, Node};
 /// Maximum number of backends of one server; the gateway allows no more.
 const BACKENDS_MAX: usize = 1_000;
 
-/// Report line for a `hash` that is carried over: the difference in behaviour.
+/// Report line for a `hash` that is imported: the difference in behaviour.
 const HASHED: &str = "a session stays at one backend, and a new session of the same client may get another: without a session, the backend is chosen by principal and address (balance: hash)";
 
 /// nginx's default of `max_fails`.

@@ -1,5 +1,5 @@
-//! The report of an import: a line for each directive that is not carried over, and one for each carried-over directive
-//! that behaves differently.
+//! The report of an import: a line for each directive that is not imported, and one for each imported directive that behaves
+//! differently.
 //!
 //! A line contains the position, the name of the directive and a fixed text: never an argument, which may be a secret.
 
@@ -9,7 +9,7 @@ use crate::known;
 use crate::tree::{Directive, Place};
 use crate::values::is_relative;
 
-/// The consequence of a directive that is not carried over.
+/// The consequence of a directive that is not imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
     /// The line opens no access that nginx refused.
@@ -18,7 +18,7 @@ pub enum Weight {
     Security,
 }
 
-/// A directive that is not carried over, or not as it is.
+/// A directive that is not imported, or is imported with a change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Leftover {
     place: Place,
@@ -34,8 +34,8 @@ pub struct Report {
     differences: BTreeSet<Difference>,
 }
 
-/// A directive that is carried over and behaves differently for clients or operators; or a key of the gateway that no
-/// directive corresponds to.
+/// A directive that is imported and behaves differently for clients or operators; or a key of the gateway that no directive
+/// corresponds to.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Difference {
     place: Option<Place>,
@@ -54,7 +54,7 @@ impl Report {
         self.note(directive, Weight::Security, why.into());
     }
 
-    /// Reports that a directive is carried over and that requests are still treated differently.
+    /// Reports that a directive is imported and that requests are still treated differently.
     pub(crate) fn differs(&mut self, directive: &Directive, what: impl Into<String>) {
         self.differences.insert(Difference {
             place: Some(directive.place.clone()),
@@ -112,7 +112,7 @@ impl Report {
         })
     }
 
-    /// The lines about directives that are carried over and behave differently.
+    /// The lines about directives that are imported and behave differently.
     pub fn differences(&self) -> impl Iterator<Item = String> {
         self.differences.iter().map(|it| match &it.place {
             Some(place) => format!("{place}: {}: {}", it.name, it.what),

@@ -95,7 +95,7 @@ pub(crate) enum OtlpSignal {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct OtlpTls {
-    /// Certificates of authorities that vouch for the receiver, in place of the system's.
+    /// Certificates of authorities by which the certificate of the receiver is checked, in place of the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ca: Option<PathBuf>,
     /// Certificate chain of the gateway.

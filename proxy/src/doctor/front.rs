@@ -190,7 +190,8 @@ pub(super) struct Front<'a> {
 }
 
 impl<'a> Front<'a> {
-    /// Probes with the nonces of the gateway. `ca` has certificates that vouch for the front, in place of the system's.
+    /// Probes with the nonces of the gateway. `ca` has certificates by which the certificate of the front is checked, in place
+    /// of the system's.
     ///
     /// # Errors
     ///

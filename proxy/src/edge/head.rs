@@ -56,7 +56,7 @@ enum Fault {
     NotHttp,
     /// The framing of the body after the head contradicts its Transfer-Encoding.
     Chunks,
-    /// The head is not encrypted, at an address that speaks TLS.
+    /// The head is not encrypted, at an address that requires TLS.
     Plain,
 }
 
@@ -70,7 +70,7 @@ impl HeadRefusal {
         }
     }
 
-    /// A request that is not encrypted, at an address that speaks TLS.
+    /// A request that is not encrypted, at an address that requires TLS.
     pub(crate) fn of_plain(bytes: BytesMut) -> Self {
         Self {
             fault: Fault::Plain,

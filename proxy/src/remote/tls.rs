@@ -15,7 +15,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// The certificates for connections to a server.
 #[derive(Clone, Default)]
 pub(crate) struct Material {
-    /// The authorities that vouch for the backends, instead of the system's certificates.
+    /// The authorities by which the certificate of the backends is checked, instead of the system's certificates.
     pub(super) ca: Option<Arc<CaType>>,
     /// The client certificate of the gateway.
     pub(super) identity: Option<Arc<CertKey>>,

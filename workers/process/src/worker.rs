@@ -401,7 +401,7 @@ impl Worker {
         self.members.iter().map(WorkerMember::in_flight).sum()
     }
 
-    /// Returns true if the worker was told to end: later calls must be sent to its successor.
+    /// Returns true if the worker was requested to end: later calls must be sent to its successor.
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! A call of a modern client that may send messages and questions before its outcome, and may go on in further requests.
+//! A call of a modern client that may send messages and questions before its outcome, and may continue in further requests.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -51,7 +51,7 @@ pub(super) struct UpstreamSession {
     at: Mutex<Option<BackendSession>>,
     /// Ids of the events from which the client may resume.
     events: Arc<EventIds>,
-    /// True if the session is recorded in a store: when this process drops it, another process may go on with it.
+    /// True if the session is recorded in a store: when this process drops it, another process may continue with it.
     recorded: bool,
 }
 

@@ -359,7 +359,7 @@ impl LinkCore {
         self.note_closed(reason);
     }
 
-    /// Stops taking calls, and records the reason; pending calls go on.
+    /// Stops taking calls, and records the reason; pending calls continue.
     pub(super) fn lost(&self, reason: LinkEnd) {
         self.calls().closed = true;
         self.note_closed(reason);

@@ -1,4 +1,4 @@
-//! Progress tokens of calls that go on as tasks, as their callers wrote them; at the server the token is the call's id.
+//! Progress tokens of calls that continue as tasks, as their callers wrote them; at the server the token is the call's id.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};

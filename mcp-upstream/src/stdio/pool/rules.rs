@@ -125,7 +125,7 @@ impl PoolRules {
         self.idle_stop.min(RETURNED_IDLE)
     }
 
-    /// Returns true if a process that ended unasked is replaced before a request needs it.
+    /// Returns true if a process that ended by itself is replaced before a request needs it.
     pub(super) fn restarts(&self, clean: bool) -> bool {
         match self.restart {
             Restart::Never => false,

@@ -67,7 +67,7 @@ pub(in crate::stdio) struct PoolStateMachine {
     next_process: ProcessId,
     next_lease: u64,
     last_error: Option<ProcessFailure>,
-    /// The last unasked end of a process, until a process starts.
+    /// The last unrequested end of a process, until a process starts.
     last_end: Option<ProcessFailure>,
     last_restart: Option<UnaskedRestart>,
     /// Time of the last step, which handled all timers due by then.
@@ -75,7 +75,7 @@ pub(in crate::stdio) struct PoolStateMachine {
     room: RoomDemand,
 }
 
-/// An unasked end of a process that led to a replacement.
+/// An unrequested end of a process that led to a replacement.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::stdio) struct UnaskedRestart {
     /// How the former process ended, as a metrics label.
@@ -121,7 +121,7 @@ struct PoolSlot {
     ended: Option<&'static str>,
     /// True if the slot's process ended and is not restarted.
     dead: bool,
-    /// True if the slot's last process did not start or ended unasked, and none has served since.
+    /// True if the slot's last process did not start or ended by itself, and none has served since.
     away: bool,
     /// True if a process is started for the slot without a request.
     eager: bool,
@@ -420,7 +420,8 @@ impl PoolStateMachine {
         self.rules.keeps_state && slot.key.is_of_session()
     }
 
-    /// Handles removed backends: calls there go on, later requests go to other backends, or fail because their state is lost.
+    /// Handles removed backends: calls there continue, later requests go to other backends, or fail because their state is
+    /// lost.
     fn removed(
         &mut self,
         (replicas, instead): (&[BackendId], Option<&BackendId>),
@@ -651,7 +652,7 @@ impl PoolStateMachine {
             .collect()
     }
 
-    /// The last unasked end of a process that was replaced.
+    /// The last unrequested end of a process that was replaced.
     pub(super) fn last_restart(&self) -> Option<UnaskedRestart> {
         self.last_restart
     }

@@ -65,7 +65,7 @@ struct TaskEntry {
     number: u64,
     owner: TaskOwnership,
     over: bool,
-    /// True if the client cancelled the task. The server may go on with a cancelled task, as with a cancelled call.
+    /// True if the client cancelled the task. The server may continue with a cancelled task, as with a cancelled call.
     cancelled: bool,
     expires: Option<Instant>,
 }

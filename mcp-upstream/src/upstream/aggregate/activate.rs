@@ -32,7 +32,7 @@ const BOTH_LISTS: usize = 40;
 /// The checked changes of an activation.
 #[derive(Debug)]
 struct Plan<'a> {
-    /// Entries by kind (true: resource) and published name; true for entries to turn on, false for entries to turn off.
+    /// Entries by kind (true: resource) and published name; true for entries to activate, false for entries to deactivate.
     wanted: BTreeMap<(bool, &'a str), (&'a PublishedEntry, bool)>,
 }
 

@@ -86,7 +86,7 @@ impl<'a> AggregateRequest<'a> {
         self.visible.shows(self, entry)
     }
 
-    /// Returns true if an entry can be used: it is turned on in the outermost aggregate.
+    /// Returns true if an entry can be used: it is active in the outermost aggregate.
     pub(super) fn is_active(&self, entry: &PublishedEntry) -> bool {
         self.active.is_all || entry.is_active(&self.active.toolset)
     }

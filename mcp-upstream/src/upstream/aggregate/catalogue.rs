@@ -2,7 +2,7 @@
 //! offer changes.
 //!
 //! If two names are equal, the entry of the member that is first in the file is kept (AGG-09). Tools, resources and prompts
-//! have separate names; resources and templates share theirs, since both are turned on by their URIs.
+//! have separate names; resources and templates share theirs, since both are activated by their URIs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};

@@ -21,7 +21,7 @@ impl AggregateRequest<'_> {
         AggregateReply::unknown(format!("{name} is not active: {way}"))
     }
 
-    /// Text for a complete call that turns an entry on for the caller's next requests.
+    /// Text for a complete call that activates an entry for the caller's next requests.
     ///
     /// # Errors
     ///

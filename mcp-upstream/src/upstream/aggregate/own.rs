@@ -27,7 +27,8 @@ pub(super) const CALL: &str = "toolman_call";
 /// The arguments of [`ACTIVATE`]: four lists of names and patterns.
 pub(super) const LISTS: [&str; 4] = ["tools_on", "tools_off", "resources_on", "resources_off"];
 
-/// Text for a complete call of [`ACTIVATE`] that turns a name on, which can be followed literally: all four lists are required.
+/// Text for a complete call of [`ACTIVATE`] that activates a name, which can be followed literally: all four lists are
+/// required.
 pub(super) fn activation_of(name: &str, is_resource: bool) -> String {
     let (tools, resources) = match is_resource {
         false => (vec![name], Vec::new()),
@@ -156,7 +157,7 @@ impl CatalogueView<'_> {
         inactive.next().or_else(|| self.switched().next())
     }
 
-    /// A sentence with a complete call that turns an entry on; empty if the catalogue has no entry.
+    /// A sentence with a complete call that activates an entry; empty if the catalogue has no entry.
     fn example(&self) -> String {
         let call = self
             .exemplary()

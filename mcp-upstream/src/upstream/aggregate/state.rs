@@ -22,7 +22,7 @@ pub(super) enum MemberReadiness {
     Gone {
         why: Arc<Why>,
         /// The member's last offer. Its names stay reserved: a later member in the file must not replace a tool that a client
-        /// has turned on.
+        /// has activated.
         last: Option<Arc<Offer>>,
     },
 }

@@ -54,7 +54,7 @@ impl CurrentServer {
         other
     }
 
-    /// Returns true if sessions of the current version may go on with this version of the server.
+    /// Returns true if sessions of the current version may continue with this version of the server.
     pub(super) fn serves(&self, server: &Arc<RemoteServer>) -> bool {
         let now = self.version.load();
         Arc::ptr_eq(&now.server, server) || now.server.keeps_sessions(server)

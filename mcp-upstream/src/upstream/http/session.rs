@@ -587,7 +587,7 @@ impl Session {
         }
     }
 
-    /// Stops taking calls: this connection cannot use the backend any more. Pending calls go on.
+    /// Stops taking calls: this connection cannot use the backend any more. Pending calls continue.
     pub(super) fn lose(&self) {
         self.lost.send_replace(true);
         self.incoming.lost();

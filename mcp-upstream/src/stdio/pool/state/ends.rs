@@ -1,4 +1,4 @@
-//! Transitions when a process starts, fails to start, or ends unasked.
+//! Transitions when a process starts, fails to start, or ends by itself.
 
 use std::sync::Arc;
 

@@ -49,9 +49,9 @@ pub(in crate::stdio) enum PoolEvent {
         process: ProcessId,
         failure: ProcessFailure,
     },
-    /// Reason why a process ended unasked, with the server's last output.
+    /// Reason why a process ended by itself, with the server's last output.
     Explained { why: ProcessFailure },
-    /// A process ended, or stopped reading or responding, unasked.
+    /// A process ended by itself, or stopped reading or responding.
     Lost { process: ProcessId, end: ProcessEnd },
     /// The last descendant of a process has ended.
     Gone { process: ProcessId },
@@ -105,7 +105,7 @@ pub(in crate::stdio) struct InheritedSlot {
     pub(in crate::stdio) lost: bool,
 }
 
-/// How a process ended unasked.
+/// How a process ended by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum ProcessEnd {
     /// The process exited with code 0.
@@ -150,7 +150,7 @@ pub(in crate::stdio) struct Order {
     pub(in crate::stdio) replay_state: Arc<ReplayState>,
     /// The server's eras, if known.
     pub(in crate::stdio) server: Option<EraSupport>,
-    /// How the slot's former process ended unasked, if this process replaces it.
+    /// How the slot's former process ended by itself, if this process replaces it.
     pub(in crate::stdio) restart: Option<&'static str>,
 }
 
