@@ -72,7 +72,7 @@ pub enum TokenVerdict {
 /// A fetch that is necessary before a token can be validated. Neither the token nor its digest shows in `Debug`.
 #[derive(Debug, Clone)]
 pub struct Pending {
-    /// The issuer to ask.
+    /// The issuer that the request is sent to.
     pub issuer: Arc<Issuer>,
     /// The data to request from the issuer.
     pub needs: Needs,

@@ -55,7 +55,7 @@ impl RetryAfter {
         (self.0.as_secs() + up).max(1)
     }
 
-    /// The exact wait.
+    /// The remaining time without rounding.
     pub fn duration(self) -> Duration {
         self.0
     }

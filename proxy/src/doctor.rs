@@ -53,7 +53,7 @@ fn for_shell(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// Weight of a finding.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Severity {
@@ -61,9 +61,9 @@ enum Severity {
     Ok,
     /// There is nothing to check, or the check was not run.
     Skipped,
-    /// Works, and not as it should.
+    /// The checked part works, but not as intended.
     Warning,
-    /// Does not work.
+    /// The checked part does not work.
     Problem,
 }
 
@@ -87,13 +87,13 @@ impl Severity {
     }
 }
 
-/// A fact that a check found, as text, with the remedy.
+/// The result of a check as text, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
-    /// The check, as a word.
+    /// The name of the check.
     check: &'static str,
     severity: Severity,
-    /// The fact.
+    /// The text of the result.
     said: String,
     /// A command or a line of a configuration.
     #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
@@ -255,7 +255,7 @@ async fn machine(effective: &Arc<Effective>, public: Option<&PublicAddress>) -> 
     };
     let (of_clock, of_toolchain) = (Arc::clone(&servers), Arc::clone(&servers));
     let all = tokio::join!(
-        // Its steps have their own time limits.
+        // The steps of this check have their own time limits.
         names::check(effective, &servers),
         bounded("clock", clock::check(effective, &of_clock, public)),
         bounded("toolchain", toolchain::check(effective, &of_toolchain)),

@@ -197,7 +197,7 @@ impl Gateway {
             claim: None,
         };
         let head = Head::new(http::StatusCode::NO_CONTENT);
-        // Boxed, as the other answers at the edge are.
+        // The future is boxed, like those of other responses at the edge.
         Box::pin(respond::unread(session, head, Bytes::new(), &envelope))
             .await
             .map(|()| true)

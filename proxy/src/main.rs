@@ -262,7 +262,7 @@ fn print(text: &str) -> ExitCode {
 
 fn refuse_all(reasons: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCode {
     for reason in reasons {
-        // Keys of a file are quoted in reasons unchanged.
+        // A reason may quote keys of a file, which may contain control characters.
         refuse(printable_text(&reason.to_string()));
     }
     ExitCode::from(EXIT_USAGE)

@@ -41,7 +41,7 @@ const ROUTES: [&str; 14] = [
     "unknown",
 ];
 
-/// Buckets in seconds, from a refusal at the edge to a call that used its whole default time limit.
+/// Histogram buckets in seconds: from the duration of a refusal at the edge to the default time limit of a call.
 const BUCKETS: [f64; 13] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0,
 ];

@@ -272,14 +272,14 @@ impl Namespace {
     }
 }
 
-/// The last reload of all namespaces.
+/// Result of the last reload of all namespaces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LastReload {
     /// `complete`, `partial` or `rejected`, as the metric `tooldock_reloads_total` counts it.
     pub result: &'static str,
-    /// Time of its end.
+    /// Time at which the reload ended.
     pub at: SystemTime,
-    /// Duration of the update.
+    /// Duration of the reload.
     pub took: Duration,
     /// Reason why nothing was reloaded.
     pub problem: Option<String>,

@@ -58,9 +58,9 @@ pub struct Issuer {
 enum TokenRefusal {
     /// The issuer does not know the token.
     Unknown(RefusalReason),
-    /// The issuer knows the token, or knew it, and the gateway does not accept it.
+    /// The issuer knows the token or has known it, but the gateway does not accept it.
     Over(RefusalReason),
-    /// The issuer gave no answer.
+    /// The issuer did not respond.
     Silence,
 }
 

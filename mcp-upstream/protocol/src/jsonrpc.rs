@@ -88,7 +88,7 @@ pub enum Message<'a> {
 /// A malformed message, and its id if it has a usable one.
 #[derive(Debug)]
 pub struct Invalid<'a> {
-    /// The reason.
+    /// The error to answer with.
     pub failure: RequestError,
     /// The id, raw JSON.
     pub id: Option<&'a str>,

@@ -110,11 +110,11 @@ enum Shape {
     Size,
     /// A number from 0 to 1.
     Share,
-    /// A text from this list.
+    /// A text that must be one of these.
     Word(&'static [&'static str]),
     /// A list of texts.
     Texts,
-    /// A list of texts from this list.
+    /// A list of texts, each of which must be one of these.
     Words(&'static [&'static str]),
     /// An object that may have these optional members, and others.
     Object(&'static [Field]),

@@ -61,7 +61,7 @@ pub(crate) enum NoPlace {
     /// The maximum number of calls of the namespace, or of the principal, wait already.
     #[error(transparent)]
     Full(ParkingFull),
-    /// The system gave no randomness.
+    /// The operating system provided no random bytes.
     #[error("no randomness for a request state")]
     NoRandomness,
 }

@@ -116,7 +116,7 @@ impl Reader<'_> {
     fn tools(&mut self, key: &str, limit: &str) {
         let Some(node) = self.take(key) else { return };
         if node.is_map() && key == "tools" {
-            // Codex: settings of single tools.
+            // Codex has settings for single tools.
             self.lost(node.line, key, "settings of single tools have no counterpart; use limits.tools_allow, limits.tools_deny and limits.tools");
             return;
         }

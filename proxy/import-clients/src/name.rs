@@ -14,7 +14,7 @@ pub fn valid(label: &str) -> NamespaceName {
         }
     }
     let name = match name.trim_start_matches(['-', '_']).trim_end_matches('-') {
-        // The scope of secrets that all namespaces get.
+        // `global` is the scope of secrets for all namespaces, so it cannot be the name of a namespace.
         "global" => "global-server",
         name => name,
     };

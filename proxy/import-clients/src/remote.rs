@@ -76,7 +76,7 @@ impl Reader<'_> {
                 headers.push((value.after(&format!("{}: ", member.key)), member.line));
             }
         }
-        // Codex: names of variables that hold values.
+        // Codex lists names of environment variables that contain the header values.
         if let Some(node) = self.take("env_http_headers") {
             for member in node.members() {
                 let name = member.node.scalar().unwrap_or_default();

@@ -28,9 +28,9 @@ impl Reader<'_> {
         let node = self.take("command").or_else(|| self.take("cmd"))?;
         let mut env = None;
         let mut words = match &node.value {
-            // OpenCode: a list.
+            // OpenCode writes the command as a list.
             Value::List(_) => node.scalars()?,
-            // Zed: { path, args, env }.
+            // Zed writes the command as an object `{ path, args, env }`.
             Value::Map(_) => {
                 let path = node.get("path")?;
                 env = node.get("env").cloned();
@@ -58,7 +58,7 @@ impl Reader<'_> {
         {
             words = split.into_iter().map(|word| (word, *at)).collect();
         }
-        // Windows: `cmd /c npx …`.
+        // Windows files start `npx` as `cmd /c npx …`.
         let is_cmd = words.first().is_some_and(|(word, _)| {
             word.eq_ignore_ascii_case("cmd") || word.eq_ignore_ascii_case("cmd.exe")
         });

@@ -101,7 +101,7 @@ impl Report {
             .count()
     }
 
-    /// The lines about leftovers.
+    /// The report lines about directives that are not imported.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.leftovers.iter().map(|it| {
             let weight = match it.weight {

@@ -166,7 +166,7 @@ fn json(values: &mut Values<'_>, line: &mut Vec<u8>) {
     let mut object = Map::new();
     for field in LogField::ALL {
         let value = match field {
-            // Other fields contain the data of both.
+            // These two combine data that other fields contain.
             LogField::Time | LogField::Request => continue,
             LogField::Status => values.entry.status.into(),
             LogField::Bytes => values.entry.bytes.into(),

@@ -10,16 +10,16 @@ use unicode_width::UnicodeWidthStr as _;
 /// A colour of a cell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Colour {
-    /// The terminal's own.
+    /// The terminal's default colour.
     #[default]
     Plain,
-    /// A working state.
+    /// Colour of a working state.
     Green,
-    /// Works partly, or not yet.
+    /// Colour of a state that works in part, or does not work yet.
     Yellow,
-    /// A failed state.
+    /// Colour of a failed state.
     Red,
-    /// Less important text.
+    /// Colour of less important text.
     Dim,
 }
 

@@ -30,7 +30,7 @@ const HEADERS_MAX: usize = 128;
 const LINES_MAX: usize = 16 * 1024;
 /// Size of the read buffer while little data arrives, in bytes.
 const LITTLE: usize = 4 * 1024;
-/// As `LITTLE`, while much data arrives.
+/// Size of the read buffer while much data arrives, in bytes.
 const MUCH: usize = 64 * 1024;
 
 /// The reason why a response cannot be read further.

@@ -228,7 +228,7 @@ impl Names {
         settled.is_some_and(|it| it.winner.enabled && it.winner.origin == origin)
     }
 
-    /// The claim that has the name.
+    /// The claim that gets the name.
     pub fn winner(&self, name: &NamespaceName) -> Option<&Claim> {
         self.0.get(name).map(|it| &it.winner)
     }

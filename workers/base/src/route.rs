@@ -45,7 +45,7 @@ pub enum RouteId {
     Output,
     /// Liveness: the process is up.
     Health,
-    /// Readiness: the process takes traffic.
+    /// Readiness: the process accepts traffic.
     Ready,
     /// Metadata below `/.well-known/`.
     WellKnown,

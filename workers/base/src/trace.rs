@@ -136,13 +136,13 @@ pub struct Span {
     pub has_remote_parent: bool,
     /// The client's `tracestate`.
     pub state: Option<Arc<str>>,
-    /// Name, with few values.
+    /// Name of the span, one of few values.
     pub name: Arc<str>,
     /// Role in the trace.
     pub kind: SpanKind,
-    /// The time of its begin.
+    /// Time at which the span began.
     pub start: SystemTime,
-    /// The time of its end.
+    /// Time at which the span ended.
     pub end: SystemTime,
     /// Attributes, each with a name of its own.
     pub attributes: Vec<Attribute>,
@@ -155,7 +155,7 @@ pub trait TraceSink: Send + Sync {
     /// Returns true if the trace is to be recorded. `parent`: the client's span, if it sent one.
     fn is_sampled(&self, parent: Option<&TraceContext>, trace_id: u128) -> bool;
 
-    /// Takes the spans of a request.
+    /// Receives the spans of a finished request.
     fn spans(&self, spans: Vec<Span>);
 
     /// Counts a request with its duration. `attributes` have few values.

@@ -98,7 +98,7 @@ impl TreeWriter {
                 continue;
             }
             let about = TreeSource::of(&path);
-            // A damaged tree is the first to go.
+            // A damaged tree has no time of its last use, so it is removed first.
             let used = about
                 .as_ref()
                 .and_then(|_| source.metadata().ok()?.modified().ok());

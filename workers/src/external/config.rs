@@ -152,7 +152,7 @@ pub enum Restart {
     Never,
     /// A new process is started, unless the old one ended with exit code 0.
     OnFailure,
-    /// A new process is started.
+    /// A new process is started after every unexpected end.
     Always,
 }
 

@@ -36,7 +36,7 @@ const FAILURES: RangeInclusive<u32> = 1..=1_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteServerConfig {
-    /// The copies of the server.
+    /// The backends, which all serve the same tools.
     pub backends: Vec<BackendConfig>,
     /// Choice of the backend for a new session, or for a request without a session.
     pub balance: Balance,
@@ -69,7 +69,7 @@ pub struct RemoteServerConfig {
     pub keepalive: usize,
     /// Rules for sending a request again.
     pub retry: RemoteRetry,
-    /// Rules for leaving a backend out.
+    /// Rules for excluding a backend from requests.
     pub health: RemoteHealth,
     /// Limits of the server's namespace, such as the allowed tools and the time limit of a call.
     pub limits: LimitsPatch,

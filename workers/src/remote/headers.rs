@@ -72,7 +72,7 @@ pub fn is_of_the_gateway(name: &str) -> bool {
     OF_THE_GATEWAY.contains(&name)
 }
 
-/// Returns true if a header concerns a message on one connection. The name is in lower case.
+/// Returns true if a header is hop-by-hop: it applies to a single connection and is not forwarded. The name is in lower case.
 pub fn is_hop_by_hop(name: &str) -> bool {
     HOP_BY_HOP.contains(&name)
 }

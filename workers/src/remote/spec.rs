@@ -66,11 +66,11 @@ pub struct RemoteSpec {
     pub keepalive: usize,
     /// Rules for sending a request again.
     pub retry: RemoteRetry,
-    /// Rules for leaving a backend out.
+    /// Rules for excluding a backend from requests.
     pub health: RemoteHealth,
 }
 
-/// A copy of a server.
+/// A backend: one of several servers with the same tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendSpec {
     /// The backend's name within the pool.

@@ -39,7 +39,7 @@ fn walk(folder: &Path, depth: usize, left: &mut usize, hash: &mut DefaultHasher)
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).take(*left).collect();
     *left -= names.len();
-    // The system returns names in no order.
+    // The operating system lists names in no defined order.
     names.sort();
     for name in names {
         if !name.to_str().is_some_and(name_counts) {

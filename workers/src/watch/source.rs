@@ -26,7 +26,7 @@ impl ChangeWatcher {
     pub(super) fn new(root: &Path, mark: Arc<Notify>) -> notify::Result<Self> {
         let own = root.to_owned();
         let told = move |event: notify::Result<Event>| {
-            // An error may have lost a change.
+            // An error may mean that changes were missed, so it counts as a change.
             if event.map_or(true, |event| counts(&event, &own)) {
                 mark.notify_one();
             }

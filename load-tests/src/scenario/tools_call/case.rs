@@ -43,7 +43,7 @@ pub(super) enum Client {
     Sessionless,
     /// 2026-07-28, which has no sessions.
     Modern,
-    /// Lines on the server's own pipes.
+    /// The client writes lines to the pipes of the server's process.
     Pipes,
 }
 

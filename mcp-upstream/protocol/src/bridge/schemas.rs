@@ -91,9 +91,9 @@ fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
 /// The types of values that a schema's own `type` allows.
 #[derive(Debug, PartialEq, Eq)]
 enum Type {
-    /// Only objects.
+    /// The schema allows objects only.
     Object,
-    /// No objects.
+    /// The schema does not allow objects.
     Other,
     /// Objects among other values, or the schema has no `type`.
     Either,

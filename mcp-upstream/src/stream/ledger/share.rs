@@ -119,7 +119,7 @@ impl Share {
                 .oldest
                 .is_some_and(|(oldest, _)| oldest == entry.sequence)
             {
-                // The oldest event of all is young enough.
+                // The oldest event has not expired, so no other event has.
                 return;
             }
         }

@@ -46,11 +46,11 @@ pub(crate) struct SentRequest {
 #[derive(Debug, Clone)]
 pub(crate) struct MissingResponse {
     pub(crate) error: CallError,
-    /// How far the request got.
+    /// The last stage that the request reached.
     pub(crate) fate: Fate,
 }
 
-/// How far a request got that has no response.
+/// The last stage that a request without a response reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The server may have begun to process the request.
@@ -61,7 +61,7 @@ pub(crate) enum Fate {
     SessionGone,
     /// The server refused the request because it does not know the session. It may have begun to process the request.
     SessionRefused,
-    /// The request was never sent, since it got no process.
+    /// The request was not sent, since no process was available for it.
     Unleased,
 }
 

@@ -233,7 +233,7 @@ fn header(iterations: u32, salt: &str, created_at: &str) -> String {
 }
 
 fn date(now: SystemTime) -> String {
-    // A clock before 1970 cannot be written down.
+    // The time is limited to the range that the format can represent.
     let now = now
         .max(UNIX_EPOCH)
         .min(UNIX_EPOCH + Duration::from_secs(250_000_000_000));

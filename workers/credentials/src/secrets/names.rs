@@ -86,7 +86,7 @@ impl SecretNames {
     pub fn prepare(&self, key: &str, scope: &Scope) -> Result<Status, SecretsError> {
         check_new_key(key)?;
         let _lock = self.0.lock("prepare_secret")?;
-        // A value without an entry, after a crash: it is not requested again.
+        // A secret may have a value but no entry, after a crash. Its value is not requested again.
         if let Some(status) = self.meta()?.status(key, scope) {
             return Ok(status);
         }

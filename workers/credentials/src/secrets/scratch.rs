@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use tooldock_base::data_dir::short_hash;
 use zeroize::Zeroizing;
 
-/// Folder in memory, and the fallback.
+/// Folders for the file: one in memory, and a fallback.
 const PLACES: [&str; 2] = ["/dev/shm", "/tmp"];
 
 const FILE: &str = "secrets.yaml";

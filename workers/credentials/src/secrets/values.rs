@@ -315,7 +315,7 @@ impl<'de> Deserialize<'de> for Value {
             }
 
             fn visit_f64<E: de::Error>(self, _: f64) -> Result<Value, E> {
-                // `1e5` or `0.10` would become another text.
+                // A number such as `1e5` or `0.10` would be converted to a different text.
                 Err(E::custom(
                     "a number with a fraction or exponent needs quotes",
                 ))

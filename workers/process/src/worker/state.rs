@@ -64,7 +64,7 @@ pub(super) enum LifecycleEvent {
 pub(super) enum Action {
     /// Start a process and make it the current one.
     Spawn,
-    /// Let the current process take calls.
+    /// Make the current process accept calls.
     Publish,
     /// Start a process in addition to the current one.
     SpawnReplacement,
@@ -78,7 +78,7 @@ pub(super) enum Action {
     FinishAll,
 }
 
-/// Phase of the worker's life.
+/// Lifecycle phase of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LifecyclePhase {
     Starting,

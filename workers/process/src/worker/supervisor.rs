@@ -429,7 +429,7 @@ impl Supervisor {
         Some(number)
     }
 
-    /// Lets the current instance take calls.
+    /// Makes the current instance accept calls.
     fn publish_current(&mut self) {
         let handle = self
             .current

@@ -259,7 +259,7 @@ impl FrameReader {
                     let _ = entry.reply.send(outcome);
                 }
                 Err(_) if id == NO_REPLY => {}
-                // Expected after every cancel, so it is only counted.
+                // A late response is expected after every cancellation, so it is only counted.
                 Err(NoPendingCall::Over) => link.metrics.protocol_error("late"),
                 // Closing forgot every call, so this may be the answer to one of them.
                 Err(NoPendingCall::Unknown) if link.is_closed() => {
