@@ -293,8 +293,8 @@ impl ProxyHttp for Gateway {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
-        // Only if Pingora still allows keep-alive: it has turned it off after CL+TE, `Connection: close` and while shutting
-        // down, and setting it again would undo that.
+        // Keep-alive is set only if Pingora still allows it: Pingora turns it off after CL+TE, after `Connection: close` and
+        // during shutdown, and setting it again would undo that.
         if session.get_keepalive().is_some() {
             let outdated = tls_of(session).is_some_and(TlsConnection::is_outdated);
             session.set_keepalive(passage.rules.keepalive.filter(|_| !outdated));

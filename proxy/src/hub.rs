@@ -143,7 +143,8 @@ impl Hub {
                     let reloader = Arc::clone(&self.reloader);
                     // A reload has one result: the worst of configuration, certificates and namespaces.
                     reloader.note(outcome);
-                    // Not awaited here: a reload may install packages for minutes, and a stop must not wait for it.
+                    // The reload is not awaited here, since it may install packages for minutes, and a stop must not wait for
+                    // it.
                     if self.serves_namespaces {
                         tokio::spawn(async move {
                             report(reloader.reload().await);

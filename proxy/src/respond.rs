@@ -429,7 +429,8 @@ pub(crate) async fn without_a_request(
     let envelope = Envelope {
         request_id,
         cors: None,
-        // Not needed: Pingora writes this response, and the connection (`connection/wire.rs`) limits each of its writes.
+        // A time limit is not needed: Pingora writes this response, and the connection (`connection/wire.rs`) limits each of
+        // its writes.
         write_timeout: Duration::MAX,
         // The client's Accept was not read.
         newline: false,

@@ -285,7 +285,7 @@ pub(crate) fn run(
     server.run(RunArgs {
         shutdown_signal: Box::new(signals),
     });
-    // Only reached if the drain took longer than any grace period: the control loop ends the process while Pingora
+    // This line is reached only if the drain took longer than any grace period: the control loop ends the process while Pingora
     // sleeps.
     Err(anyhow!("the drain did not end in time"))
 }

@@ -167,7 +167,7 @@ impl HiddenValues {
             return None;
         }
         let Ok(mut value) = serde_json::from_slice::<Value>(json) else {
-            // Not JSON: treated as text.
+            // A text that is not JSON is treated as plain text.
             let hidden = self.0.hide(json.to_vec(), false);
             return (hidden != json).then_some(hidden);
         };

@@ -15,7 +15,7 @@ pub enum FailuresConfig {
     Slowed(FailureConfig),
 }
 
-/// The number of free wrong credentials, and the delays beyond it.
+/// The number of wrong credentials that are not delayed, and the delays of further ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FailureConfig {

@@ -100,7 +100,7 @@ impl CoreLink for OwnCore {
                 status: head.status,
                 body,
             },
-            // Never the case: the REST answers to these requests are no streams.
+            // The REST answers to these requests are never streams, so this arm is not reached.
             _ => CoreAnswer {
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 body: bytes::Bytes::new(),

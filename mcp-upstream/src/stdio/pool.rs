@@ -309,7 +309,7 @@ impl PoolShared {
         });
         // Values and backends may have changed while it was opened.
         self.renew();
-        // Only needed if this process is at a removed backend: a pool may have very many sessions.
+        // Removed backends are handled only if this process is at one of them, since a pool may have very many sessions.
         if process.backend().is_some_and(|it| !self.launcher.has(it)) {
             self.leave_removed();
         }

@@ -258,7 +258,8 @@ impl SessionStore for RedisStore {
             .arg(record::home(by))
             .arg(millis(self.record_ttl));
         let script = &script;
-        // Not repeated: a second attempt would find the claim of the first, and take it for a claim of another replica.
+        // A failed claim is not repeated: the second attempt would find the claim of the first, and take it for a claim of
+        // another replica.
         let claimed = self.link.run_once(|mut connection| async move {
             let fields = script.invoke_async::<HashMap<String, String>>(&mut connection);
             fields.await

@@ -495,7 +495,8 @@ fn kept_here(
     members.unambiguous()?;
     // Bounds the progress token, which is kept as long as the call, and with a task for longer.
     members.progress_token()?;
-    // A server that checks only the method would read the request as a notification, about the request of any client.
+    // A server that recognizes notifications by the method alone would read the request as a notification, which may concern a
+    // request of any client.
     if method.starts_with("notifications/") || is_misspelt_call(method) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
@@ -617,7 +618,7 @@ fn up(
             (false, true) => Talks::Tells,
             (false, false) => Talks::No,
         },
-        // Not stored separately: the token is part of the request that is sent.
+        // The progress token is not stored separately, since it is part of the request that is sent.
         progress_token: None,
         asks_singly: true,
     };

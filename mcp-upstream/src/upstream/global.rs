@@ -110,7 +110,7 @@ impl GlobalUpstream {
             let cx = child(cx, cx.body, namespace, upstream);
             return upstream.prepare(&cx, request).get().await;
         }
-        // The request to that namespace differs only in the tool's name.
+        // The request to the namespace that has the tool differs only in the tool's name.
         let params = members.params().map_or("{}", RawValue::get);
         let own = Value::from(&*own).to_string();
         let params = spans::edit(params, &[MemberEdit::Set("name", own.into())]);

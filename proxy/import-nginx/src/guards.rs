@@ -34,7 +34,7 @@ pub(crate) enum Guard<'a> {
         /// True when requests without `Origin` are refused.
         needed: bool,
     },
-    /// Only certificates with certain subjects are admitted. For each, its value in the map and the subject.
+    /// Only certificates with certain subjects are admitted. Each pair is the value in the map and the subject.
     Subjects(Vec<(&'a str, &'a str)>),
     /// A verified certificate is required.
     Certificate,

@@ -356,7 +356,7 @@ fn speaks_mcp(profile: ProfileName) -> bool {
     matches!(profile, Core | Manager | V1Mcp | Vault)
 }
 
-/// Makes listeners for all namespaces require requests to name one.
+/// Changes listeners for all namespaces so that each request must name a namespace.
 fn without_global_view(settings: &mut Settings) {
     for listener in &mut settings.config.listeners {
         let spec = listener.profile.spec();

@@ -120,7 +120,7 @@ impl RemoteClient {
         }
     }
 
-    /// Makes the version `server` the served one.
+    /// Replaces the served version of a server by `server`.
     fn serve_by(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
         let pool = self.pool(servers, server);
         let versions = servers.entry(server.name.clone()).or_default();

@@ -106,7 +106,7 @@ fn peer(address: SocketAddr, target: ConnectTarget<'_>) -> HttpPeer {
         (false, ..) => String::new(),
         (true, Some(name), _) => name.clone(),
         (true, None, Host::Name(name, _)) => name.trim_end_matches('.').to_owned(),
-        // Never empty: without a name, Pingora does not check the certificate.
+        // The name must not be empty: without a name, Pingora does not check the certificate.
         (true, None, _) => address.ip().to_string(),
     };
     let mut peer = HttpPeer::new(address, encrypted, name);

@@ -149,7 +149,7 @@ impl Addresses {
     }
 
     async fn look_up(&self, name: &str, port: u16, again: bool) -> Result<(), NoAddress> {
-        // Never closed, so that a permit is always granted.
+        // The semaphore is never closed, so a permit is always granted.
         let _looking = self.looking.acquire().await;
         if !again && self.age().is_some() {
             // Another request has resolved the name meanwhile.

@@ -7,7 +7,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-/// Spelling of the value without a setting.
+/// Spelling of the value that stands for no setting.
 const OFF: &str = "off";
 
 /// Reads `off` as `None`, and other values as the setting. `expected` lists the allowed values in errors.

@@ -125,7 +125,8 @@ impl Fetch {
         match wanted.kind {
             Some(PackageRegistry::Npm) => npm::find(self, &wanted),
             Some(PackageRegistry::Pypi) => pypi::find(self, &wanted),
-            // Only if npm has no such package: while npm is unreachable, its package must not be replaced by another one.
+            // PyPI is asked only if npm has no such package: while npm is unreachable, its package must not be replaced by
+            // another one.
             None => npm::find(self, &wanted).or_else(|at_npm| {
                 if at_npm.code != BuilderErrorCode::NotFound {
                     return Err(at_npm);

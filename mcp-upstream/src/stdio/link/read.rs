@@ -370,7 +370,7 @@ fn respond(
     };
     let line = match kept {
         Ok(line) => line,
-        // Not counted as a violation: other responses use up the memory for responses.
+        // The missing memory is not counted as a violation of the server, since other responses use it up.
         Err(no_room) => {
             reply.end(Err(no_room.into()));
             return Ok(());

@@ -115,7 +115,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
 
     /// Reads more bytes. A read error counts as the end of the stream.
     async fn fill(&mut self) -> io::Result<()> {
-        // Not done on every read: while a response is still in use, reserving allocates a new buffer.
+        // The buffer is not reserved on every read: while a response still uses its memory, reserving allocates a new buffer.
         if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
             self.buffer.reserve(READ_CHUNK);
         }

@@ -30,7 +30,7 @@ impl RedisStore {
             }
         }
         let script = &script;
-        // Not repeated: a second attempt would count the use twice.
+        // A failed command is not repeated: the second attempt would count the use twice.
         let whole_in = self.link.run_once(|mut connection| async move {
             script.invoke_async::<Vec<u64>>(&mut connection).await
         });

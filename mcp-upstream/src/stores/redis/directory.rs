@@ -46,7 +46,7 @@ impl ReplicaDirectory for RedisStore {
         let mut script = TELL.key(self.keys.replicas());
         script.arg(field(own)).arg(NEWS_KEPT).arg(news);
         let script = &script;
-        // Not repeated: clients would take a second copy of the news for another change.
+        // A failed command is not repeated: clients would take a second copy of the news for another change.
         self.link
             .run_once(|mut connection| async move { script.invoke_async(&mut connection).await })
             .await

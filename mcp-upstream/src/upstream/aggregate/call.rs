@@ -97,7 +97,7 @@ impl UpstreamCall for MemberCall {
         self.call.has_lost_its_session()
     }
 
-    /// Never needed for members: the engine runs the member's call instead.
+    /// This function is not called for members, since the engine runs the member's call instead.
     fn start(self: Arc<Self>, peer: Peer) -> Work {
         Arc::clone(&self.call).start(peer)
     }

@@ -137,7 +137,7 @@ fn registration(spec: &OAuthSpec) -> Registration {
     }
 }
 
-/// The form of sending the client's secret that the library chooses in requests with codes.
+/// The form in which the OAuth library sends the client's secret when it exchanges an authorization code.
 fn client_auth(metadata: &AuthorizationMetadata) -> ClientAuth {
     let methods = metadata
         .additional_fields

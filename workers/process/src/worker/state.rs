@@ -89,7 +89,7 @@ pub(super) enum LifecyclePhase {
     Failed,
 }
 
-/// State of the replacement of a process that asked for one.
+/// State of the replacement of a process that requested its replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recycle {
     NotAsked,

@@ -345,7 +345,7 @@ impl FrameReader {
                     "it sent a line beyond the size limit",
                 ));
             }
-            // Not done on every read: while a reply is still in use, reserving needs a new buffer.
+            // The buffer is not reserved on every read: while a reply still uses its memory, reserving allocates a new buffer.
             if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
                 self.buffer.reserve(READ_CHUNK);
             }
