@@ -440,7 +440,7 @@ impl RouteSpec {
     }
 }
 
-/// 404 for a path nothing is served at.
+/// The 404 response for a path without a route.
 pub(crate) fn not_found(path: &str) -> Rejection {
     Rejection::new(
         Reason::NotFound,

@@ -183,7 +183,8 @@ impl ReplicaLink {
             (Ok(reply), _) => reply,
             (Err(Unrouted::Lost), Some((_, lost))) => (*lost).into(),
             (Err(Unrouted::Unreachable), Some((unreachable, _))) => unreachable.into(),
-            // Routing fails only after `here` has named another replica, and set the refusals.
+            // A failure of routing implies that `here` returned another replica and stored the refusals, so this arm is not
+            // reached.
             (Err(_), None) => Reply::empty(StatusCode::BAD_GATEWAY),
         }
     }

@@ -11,7 +11,7 @@ use super::arguments::ARGUMENTS_MAX;
 use super::list::ToolList;
 use crate::jsonrpc::spans;
 
-/// The most different faults of one server that are logged.
+/// Maximum number of different faults of one server that are logged.
 const FAULTS_MAX: usize = 1_000;
 
 /// Facts about one server that are kept while results of its tools are checked against their output schemas.

@@ -107,7 +107,7 @@ impl WebFailure {
         failure
     }
 
-    /// 429 for an operation of which as many run as may.
+    /// 429 for an operation that already runs as often as it may run concurrently.
     pub(super) fn rate_limited(message: &str) -> Self {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let mut failure = Self::new(status, "rate_limited", message);
