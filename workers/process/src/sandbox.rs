@@ -262,7 +262,7 @@ impl SandboxHost {
 
         let mut kept: BTreeSet<KeptPath> = process.own.iter().cloned().collect();
         kept.extend(shared(data));
-        let named = process.args.iter().filter_map(|it| path_in(it));
+        let named = process.args.iter().filter_map(path_in);
         let program = find(process.program, variable("PATH"));
         let with_program = program.iter().flat_map(|it| {
             let folder = it.parent().map(Path::to_owned);
