@@ -159,30 +159,95 @@ fn exists(path: &str) -> bool {
 /// The pages that say where things are in the code, with the fewest paths that each must name.
 const MAPS: [(&str, usize); 2] = [("ARCHITECTURE.md", 50), ("CONTRIBUTING.md", 20)];
 
+/// The fewest paths that the pages of all crates name.
+const PATHS_OF_CRATES_MIN: usize = 100;
+
+/// The paths of files and folders of the code that a page names.
+fn paths(text: &str) -> Vec<&str> {
+    let spans = prose(text).flat_map(|line| line.split('`').skip(1).step_by(2));
+    let is_path =
+        |span: &&str| !span.contains([' ', '*', '$', ':', '{', '<']) && !span.starts_with('/');
+    let is_named = |span: &&str| span.ends_with(".rs") || span.ends_with('/');
+    spans.filter(is_path).filter(is_named).collect()
+}
+
+/// The root of a crate.
+fn crate_root(name: &str) -> String {
+    let source = root().join(name).join("src");
+    let files = [source.join("lib.rs"), source.join("main.rs")];
+    let file = files.iter().find(|file| file.exists()).unwrap();
+    fs::read_to_string(file).unwrap()
+}
+
+/// The page of a crate: the comment at the top of its root.
+fn crate_page(text: &str) -> String {
+    let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
+    lines.map(str::trim).collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn every_path_that_the_maps_of_the_code_name_exists() {
     let mut missing = Vec::new();
     for (page, fewest) in MAPS {
         let text = fs::read_to_string(root().join(page)).unwrap();
-        let mut named = 0;
-        for line in prose(&text) {
-            for span in line.split('`').skip(1).step_by(2) {
-                let is_path =
-                    !span.contains([' ', '*', '$', ':', '{', '<']) && !span.starts_with('/');
-                if is_path && (span.ends_with(".rs") || span.ends_with('/')) {
-                    named += 1;
-                    if !exists(span) {
-                        missing.push(format!("{page}: {span}"));
-                    }
-                }
-            }
-        }
+        let named = paths(&text);
         assert!(
-            named > fewest,
-            "{page}: {named} paths: is this how they are written?"
+            named.len() > fewest,
+            "{page}: {} paths: is this how they are written?",
+            named.len()
         );
+        let gone = named.iter().filter(|path| !exists(path));
+        missing.extend(gone.map(|path| format!("{page}: {path}")));
+    }
+    let mut named_by_crates = 0;
+    for name in CRATES {
+        let page = crate_page(&crate_root(name));
+        let named = paths(&page);
+        named_by_crates += named.len();
+        let below = |path: &str| root().join(name).join("src").join(path).exists();
+        let gone = named.iter().filter(|path| !below(path) && !exists(path));
+        missing.extend(gone.map(|path| format!("{name}: {path}")));
+    }
+    assert!(
+        named_by_crates > PATHS_OF_CRATES_MIN,
+        "{named_by_crates} paths: are they elsewhere?"
+    );
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn the_page_of_a_crate_names_each_of_its_modules() {
+    let mut missing = Vec::new();
+    for name in CRATES {
+        let text = crate_root(name);
+        let page = crate_page(&text);
+        let words: BTreeSet<&str> = page
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .collect();
+        let modules = text.lines().filter_map(|line| {
+            let (visible, rest) = line.split_once("mod ")?;
+            let is_module = ["", "pub ", "pub(crate) "].contains(&visible);
+            rest.strip_suffix(';').filter(|_| is_module)
+        });
+        let modules: Vec<_> = modules.filter(|module| *module != "tests").collect();
+        assert!(!modules.is_empty(), "{name}: its modules were not read");
+        let unnamed = modules.iter().filter(|module| !words.contains(**module));
+        missing.extend(unnamed.map(|module| format!("{name}: {module}")));
     }
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn the_map_of_the_code_has_two_pages_and_no_long_row() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let lines = text.lines().count();
+    assert!(
+        lines <= 180,
+        "{lines} lines: details of a crate belong into its own page"
+    );
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let long: Vec<_> = rows.filter(|row| row.chars().count() > 200).collect();
+    assert!(long.is_empty(), "{long:#?}");
 }
 
 #[test]

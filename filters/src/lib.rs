@@ -31,6 +31,31 @@
 //! may be shared by replicas: `limits/shared.rs`.
 //!
 //! [`rejection`] assigns a refusal's status, stable code, JSON-RPC code, headers and body.
+//!
+//! This crate does not depend on Pingora, `mcp-upstream` or connections. [`bearer`] also decides who may use the management
+//! tools (`NamespaceScope`), and [`namespace`] does so for the listener that serves them.
+//!
+//! Start with [`admission`], which runs the list. The checks stand on these modules:
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`request`], [`fields`], `path`, `version` | the request; header fields; the path, decoded once; the protocol version |
+//! | [`route`], `route/aliases.rs` | the table of all paths; further paths of MCP endpoints, from the configuration |
+//! | [`principal`], [`token`], `makers` | owners of credentials; tokens as digests; credentials that make API keys |
+//! | [`rate`], [`budget`], `fingerprint` | a bounded limiter; `RateLimit` header fields; a hasher for keys that are hashes |
+//! | [`algorithm`] | signature algorithms of tokens |
+//! | [`config`] | the keys `admission:` |
+//!
+//! `oauth.rs` judges access tokens:
+//!
+//! | file | holds |
+//! |---|---|
+//! | `oauth/jwt.rs`, `oauth/keys.rs`, `oauth/signature.rs` | header and signature |
+//! | `oauth/claims.rs` | from claims to a principal |
+//! | `oauth/issuer.rs`, `oauth/tokens.rs`, `oauth/renewals.rs` | an issuer; tokens judged before; tokens to ask about again |
+//! | `oauth/resource.rs` | metadata and challenges for clients |
+//!
+//! A key or answer that must be fetched makes the verdict `Pending`: `proxy/issuers.rs` fetches, and the request is judged again.
 
 pub mod admission;
 pub mod algorithm;

@@ -29,6 +29,12 @@
 //!
 //! There is no lookup table for tool lists and catalogues: a namespace keeps its own from first use (`Namespace::attached`) for
 //! as long as it is served. A table beside the registry would be a second place for a reload to swap.
+//!
+//! The list of a Python namespace is part of the snapshot. A `tools/list` for a server that speaks MCP is sent to the server each
+//! time; its pages, and those that the gateway reads ([`pager`], from `upstream/client/catalogue.rs` and, for each new shared
+//! connection, from `stdio/process/replay.rs`), become the list for REST, mirrored headers, argument checks and repeated calls.
+//! They answer while the server is unavailable. Pages are mended on both ways: for clients in `upstream/client/call.rs`, for the
+//! gateway in [`pager`]; [`mending`] logs each mend once and keeps the faults for `/ready`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};

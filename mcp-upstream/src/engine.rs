@@ -8,6 +8,10 @@
 //! The engine runs an `UpstreamCall`: a request that its upstream has understood. The engine sees only the facts that policy,
 //! limits, time limit, audit and metrics need. The upstream turns the call into a frame to a worker or a message to a server. A
 //! call that may ask its client (`Talks::Asks`) runs inside a loop (`interactive`); all other calls run without.
+//!
+//! Limits are those of the edge, by the port `Limiter` (`proxy/serve/ports.rs`). Only REST answers a call beyond a limit with
+//! 429; MCP answers with an `isError` result, the relay with an error frame (`surface/relay/call.rs`, `Limiter::check_request`).
+//! A call without the scope of its tool is refused with `insufficient_scope`. Scopes bound tools, not resources and prompts.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -12,6 +12,18 @@
 //! A replica that did not beat for [`BEAT_LIFE`] counts as gone, and another replica that receives a request for one of its
 //! sessions claims the session. A process that was suspended for longer (SIGSTOP, a suspended machine) detects that by its own
 //! clock, and checks each session against its record before the next use ([`Replicas::lapses`]).
+//!
+//! | file | holds |
+//! |---|---|
+//! | `routing.rs` | the route of a request: here, forwarded (`Reply::Elsewhere`), or claimed |
+//! | `peers.rs` | addresses that are trusted with requests; `proxy/replicas/peers.rs` looks them up |
+//! | `silent.rs` | replicas without beats and without a farewell; `proxy/replicas/reach.rs` asks them |
+//! | `unreachable.rs` | replicas that beat, but do not respond |
+//! | `news.rs`, `reloads.rs` | announcements of functions; reloads that one replica requested of all |
+//!
+//! `session/table/adopt.rs` claims sessions of replicas that are gone, `session/table/doubt.rs` checks sessions after a silence
+//! of this process, and `session/table/resume.rs` does so before an event counts as unknown. Replicas of one machine find each
+//! other by `stores/disk/directory.rs`, the others by `stores/redis/directory.rs`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};

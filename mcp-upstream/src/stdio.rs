@@ -16,6 +16,10 @@
 //!
 //! Code in `process` and its submodules starts and ends no process, and no code here translates between revisions of the
 //! protocol.
+//!
+//! `process/keep.rs` is the task that owns a connection, `link/transport.rs` the way of messages without pipes, and
+//! `pool/state/restart.rs` a restart by an operator. A pool outlives a reload that changes its server if the launcher can use the
+//! new version (`Launcher::adopt`).
 
 pub(crate) mod breaker;
 pub(crate) mod handshake;

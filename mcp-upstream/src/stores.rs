@@ -3,6 +3,10 @@
 //! `sessions.store` selects the store: `memory` uses none, `disk` is [`disk::DiskStore`] for one machine, a Redis URL is
 //! [`redis::RedisStore`] for replicas on several machines. A store keeps the record of each session and the events of its
 //! streams, so that a session survives the process that opened it.
+//!
+//! `disk/directory.rs` and `redis/directory.rs` are the directories of replicas (`disk/folder.rs`: a locked folder each;
+//! `disk/news.rs`: their news), `redis/budgets.rs` has budgets of shared limits, and `contract.rs` the facts that hold for each
+//! store. `session/table/unrecorded.rs` handles a store that fails; `proxy/session_store.rs` opens the configured one.
 
 use std::fmt;
 use std::sync::Arc;

@@ -16,7 +16,14 @@
 //! | several namespaces | [`aggregate`] | their own upstreams, by the engine once more |
 //! | all namespaces at once | [`global`] | the upstream of the namespace that has the tool |
 //!
-//! A new kind is a folder here, an implementation of [`Upstream`], and an entry in the list that is given to [`Upstreams`].
+//! A new kind is a folder here, an implementation of [`Upstream`] and of its calls (`UpstreamCall` in `engine.rs`), and an entry
+//! in the list that is given to [`Upstreams`] (`Service::with_servers` in `service.rs`). A reload makes its namespaces, with a
+//! variant of `UpstreamKind` in `workers/registry.rs`. `testing/in_memory.rs` is the smallest complete implementation. Another
+//! way to servers that speak MCP implements the traits of `upstream/client/connector.rs`, as `upstream/client/pools.rs` does.
+//!
+//! `tools` returns all tools of a namespace, `listed` (without a request to the server: `listed_now`) the tools that lists show
+//! to one caller, and `behind` the member that has a published tool of an aggregate. Lists of MCP come from `prepare`; REST,
+//! OpenAPI, the web UI and the relay use `listed` and the caller's view.
 
 use std::any::Any;
 use std::fmt;

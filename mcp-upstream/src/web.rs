@@ -7,6 +7,11 @@
 //! (`COMMAND_PATHS`): with the same handlers and the same table of rights.
 //!
 //! The edge controls access: only principals who may use the management tools, and no browser requests from other pages.
+//!
+//! `PATHS` is the one table of paths. A row states the effect of its path (`Does`), from which `check` and `rights.rs` derive the
+//! scope that the path needs: none, that of the management tool with the same effect, or `admin`. `rights.rs` tests every path
+//! and tool against every scope, and writes the table in `docs/security.md`. `tools.rs` calls management tools, `activity.rs`
+//! reads audit files, `server_process.rs` has a server's standard error and restart, and figures come from `metrics/figures.rs`.
 
 use std::sync::Arc;
 

@@ -1,7 +1,63 @@
-//! `tooldock`: one binary, its subcommands and exit codes.
+//! `tooldock`: one binary, its subcommands and exit codes. The only crate that depends on Pingora.
 //!
 //! Exit code 0 is success; 2 is bad usage or configuration, with one plain line on standard error; 3 is a running gateway
 //! that a command cannot reach; 1 is any other failure.
+//!
+//! Admission is in `tooldock-filters`, the service that reads messages in `tooldock-upstream`, namespaces in `tooldock-workers`:
+//! this crate does not read the messages of requests. Start with `serve.rs`, which builds all parts, then
+//! `gateway.rs`, the phases of a request.
+//!
+//! # Requests
+//!
+//! | module | holds |
+//! |---|---|
+//! | `sockets`, `sockets/passed.rs` | listening sockets, also those of a service manager or a predecessor |
+//! | `edge`, `edge/head.rs`, `connection` | accepting, deadlines, PROXY protocol, whole heads; open connections and their cap |
+//! | `connection/gathered.rs`, `scratch` | writes gathered until a flush; reads through one buffer per thread |
+//! | `tls`, `certificates` | TLS of listeners; a check of every configured certificate |
+//! | `gateway`, `gateway/admit.rs`, `gateway/hand_over.rs` | Pingora's phases; the filters; the call of the service |
+//! | `gateway/lasting.rs` | the time for which a credential admits a long stream |
+//! | `body`, `header_edits`, `request_id` | bodies, headers that a listener sets and removes, ids of requests |
+//! | `respond`, `stream`, `unread` | replies; long streams, which leave Pingora after their head; writes that wait for clients |
+//! | `rules`, `reconfigure` | the rules that judge requests; the part of the configuration that SIGHUP changes |
+//! | `issuers` | keys of issuers (`issuers/keys.rs`, `issuers/schedule.rs`) and answers about opaque tokens |
+//! | `web`, `web_session`, `config_view` | the page of the web UI, compiled in; its logins; the configuration in force |
+//! | `replicas`, `session_store` | requests for sessions of other replicas; the store, and the name of this replica |
+//! | `remote` | the HTTP client of remote servers; `remote/oauth.rs`: access tokens for them |
+//! | `relay` | the relay's socket, with the credentials of the process at the other end |
+//!
+//! # The running process
+//!
+//! | module | holds |
+//! |---|---|
+//! | `serve`, `serve/ports.rs`, `serve/shared_limits.rs` | wiring; ports for reloads and limits; limits of all replicas |
+//! | `hub` | the control loop: first scan, session expiry, drain |
+//! | `signals`, `service_manager`, `watcher` | signals, messages to systemd, reloads after changes of files |
+//! | `upgrade`, `upgrade/channel.rs` | listening sockets handed to a successor (`serve --upgrade`) |
+//! | `config` | file, `$DATA/config.yaml`, environment (`config/environment.rs`), command line |
+//! | `config/profile.rs`, `config/environment/mode.rs` | profiles of listeners as data; the profiles that `SERVER_MODE` opens |
+//! | `config/validate.rs`, `config/faults.rs`, `config/positions.rs` | consistency; all faults of a file; lines of keys |
+//! | `access_log`, `logging`, `metrics`, `telemetry` | records of requests and of the process; OTLP by the crate `proxy/otlp` |
+//! | `dev`, `kept_file`, `session_key` | `--dev`; secrets that are generated once and stored; the key of session ids |
+//! | `allocator`, `descriptors`, `timeout`, `nearest` | allocator (with `unsafe`), open files, time limits, misspelled names |
+//! | `management` | configured values for the management tools and the web UI |
+//!
+//! # Commands
+//!
+//! | module | holds |
+//! |---|---|
+//! | `cli`, `check`, `version`, `command_pages` | subcommands; `check`; the build, by `proxy/build.rs`; completions, manuals |
+//! | `operator` | `status`, `tools`, `call`, `logs`, `reload`, `sessions`: a file each, over `operator/client.rs` |
+//! | `doctor` | `doctor`, a file per check; `doctor/front.rs` probes servers in front of the gateway |
+//! | `secrets_cli`, `keys_cli`, `explain_cli` | secrets, authorizations (`secrets_cli/authorize.rs`), API keys, rights |
+//! | `client_files/importing.rs`, `client_files/one_server.rs` | `import`; `add` and `remove` |
+//! | `client_files/connect.rs`, `client_files/placed.rs` | `connect`; the places of servers |
+//! | `import_nginx` | `import-nginx`: checks and writes the result; `import_nginx/new_limits.rs`: limits that nginx lacked |
+//! | `toolman` | an aggregate over this process's pipes, without listeners and without Pingora |
+//!
+//! The web interface is a page in TypeScript and Preact below `proxy/web/`: `src` is written by hand, and `make web` builds
+//! `dist`, which is committed and embedded, so that a build needs no Node. In `src`, api.ts sends all requests (mcp.ts those of
+//! MCP), `pages` has a file per page, `ui` the shared parts. All data of the server is shown as text.
 
 mod access_log;
 mod allocator;

@@ -13,6 +13,14 @@
 //! Deliberately not supported: redirects that change more than a slash ([`redirect`]), repeated requests except with a new
 //! token after the server refused the old one, and all of MCP. If a connection turns out to be closed before anything was
 //! written to it, no request was sent: then another connection is opened.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `client.rs`, `pool.rs`, `balance.rs`, `health.rs` | pools of the served servers; the choice of a backend |
+//! | `connect.rs`, `names.rs`, `upkeep.rs` | a connection; addresses of a backend; checks |
+//! | `exchange.rs`, `headers.rs`, `response.rs`, `coding.rs`, `redirect.rs` | a request, its headers, its response |
+//! | `credentials.rs`, `oauth.rs` | credentials of a principal; access tokens |
+//! | `fetch.rs` | requests of the gateway itself, such as for keys of issuers |
 
 mod balance;
 mod client;

@@ -18,6 +18,20 @@
 //!
 //! Resource subscriptions are not supported (AGG-32): a URI belongs to its member, and `subscriptions/listen` announces only
 //! changed lists.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `member.rs`, `reading.rs`, `offer.rs`, `nested.rs` | a member and its task; its lists and offer; an aggregate as member |
+//! | `live.rs`, `catalogue.rs`, `names.rs` | the aggregate as served; all offers under published names; those names |
+//! | `asked.rs`, `call.rs` | a request on its way to a member; its call |
+//! | `tools.rs`, `resources.rs`, `tasks.rs`, `spread.rs` | requests by method; messages for all members |
+//! | `visible.rs`, `toolsets.rs` | entries that a client may know; the active set, in a session's record or in a sealed handle |
+//! | `own.rs`, `activate.rs`, `hints.rs` | the aggregate's own tools; calls that errors show |
+//! | `references.rs` | URIs in results |
+//!
+//! A call of a member is judged twice: `Engine::run` runs the member's call in place of the aggregate's
+//! (`UpstreamCall::delegate`), so that the member's policy, limits, clock, metrics and audit apply. For the aggregate, only
+//! limits by namespace count (`CountedBy::Namespace`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -13,6 +13,16 @@
 //! The gateway decides by a few keys of a message, and the server reads all keys again. So a message that the server could read
 //! differently is refused: one with a repeated key, or with a key that differs from a known one only in case
 //! ([`Members::unambiguous`]). Only the principal that began a task may name it (`tasks`).
+//!
+//! | file | holds |
+//! |---|---|
+//! | `isolation.rs`, `connector.rs`, `pools.rs` | the choice of the connection; the port to connections; the pools behind it |
+//! | `call.rs`, `notifications.rs` | requests to the server and their responses; notifications |
+//! | `inbound.rs` | messages of the server that belong to no call |
+//! | `binding.rs`, `subscriptions.rs`, `tasks.rs` | state of a session at the server; subscriptions; owners of tasks |
+//! | `catalogue.rs`, `own_lists.rs`, `listed.rs` | lists of the server; those of one principal; the check of names |
+//!
+//! `ExternalServers::place` refuses a caller without a personal value that the server needs, before anything is started.
 
 use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;

@@ -13,6 +13,9 @@
 //!
 //! A tool runs in the control runtime, which owns the child processes. Dropping its call ends the tool, and with it the child
 //! processes for which the tool waits. A change of files that has begun is finished.
+//!
+//! `core.rs` is the port to the managed core: `service/own_core.rs` if it is this process, `proxy/serve/core_over_http.rs` with
+//! `--role manager`. `registry_package.rs` reads the MCP registry for a server that is added by its name.
 
 use std::collections::BTreeMap;
 use std::fmt;

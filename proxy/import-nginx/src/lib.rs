@@ -32,8 +32,9 @@
 //! to need no report (`known`), or reported.
 //!
 //! This crate uses the keys of admission (`tooldock_filters`), and of namespaces and remote servers (`tooldock_workers`), but
-//! not the rest of the gateway's configuration: the caller passes its checks of single values ([`GatewayRules`]), and reads the
-//! result back by the gateway's own loader. The command line and the output file are handled by the caller, too.
+//! not the rest of the gateway's configuration: the caller passes its checks of single values ([`GatewayRules`], in
+//! `gateway_rules.rs`), and reads the result back by the gateway's own loader. The command line and the output file are handled
+//! by the caller, too.
 //!
 //! Start with `imported` below, which names the parts in their order. `known.rs` lists each directive by name and states
 //! whether it needs no report, is lost, or is read by another file. Tests of single files are at their end;

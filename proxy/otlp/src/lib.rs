@@ -9,6 +9,14 @@
 //! Requests and log events are handed to queues with a bound; adding never waits, and a full queue drops and counts. One thread
 //! encodes and sends, so that a receiver that is down or slow costs no request anything but memory up to the bound.
 //!
+//! | module | holds |
+//! |---|---|
+//! | `queue`, `sink` | the bounded queues, and the port by which requests reach them |
+//! | `logs` | the layer that records log events |
+//! | `export`, `operations` | the thread and its rounds; durations of operations |
+//! | `encode`, `families` | the messages of OTLP; the Prometheus registry as metrics of OTLP |
+//! | `client`, `tls` | sending over HTTP or gRPC; certificates |
+//!
 //! The crate knows neither MCP nor the configuration. Start reading at [`Otlp`].
 
 mod client;

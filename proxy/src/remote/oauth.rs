@@ -13,6 +13,10 @@
 //!
 //! A token is sent only to the backends for which it was fetched, and its refresh token only to the authorization server that
 //! issued it ([`binding`]): a configuration with another backend, issuer, client or scope requires new ones.
+//!
+//! A person authorizes the gateway by `tooldock secrets` ([`authorize`]; `secrets_cli/authorize/visitors.rs` reads the browser's
+//! request). `issuer.rs` reads metadata, `renewal.rs` renews tokens at the endpoint that issued them, and `token_endpoint.rs`
+//! adapts to endpoints that deviate.
 
 use std::collections::HashMap;
 use std::fmt;

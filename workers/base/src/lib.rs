@@ -1,16 +1,55 @@
 //! Types and rules that every other crate of the gateway uses, and those files of the data directory that belong to no other
 //! crate.
 //!
-//! Names, tools, resources, prompts and errors; JSON as spans of its text; scopes, grants and policies; the gate of a namespace
-//! and other limits; templates with `${NAME}`; secrets in memory and their redaction; the data directory, its lock and atomic
-//! writes; tables of metrics.
-//!
 //! This crate handles no served namespaces, child processes, stores of keys or secrets, or servers, which are in
 //! `tooldock-credentials`, `tooldock-process` and `tooldock-workers`. It does not depend on HTTP or MCP. Its I/O is limited to
 //! files of the data directory.
 //!
 //! Start with [`names`], [`tool`] and [`error`], the types of every call; then [`scope`], [`policy`] and [`gate`], which decide
 //! about a call; then [`data_dir`].
+//!
+//! # Names, texts and values
+//!
+//! | module | holds |
+//! |---|---|
+//! | `names`, `tool`, `resource`, `prompt`, `definition` | terms of every call: `NamespaceName`, `Tool`, `Resource`, `Prompt` |
+//! | `error`, `server_failure`, `issue`, `worker_state` | errors of calls, failures of servers, issues, states of workers |
+//! | `route` | `RouteId`: `filters` finds it, `mcp-upstream` answers by it, and neither knows the other |
+//! | `config`, `bounds`, `off_or`, `template` | `workers:` and `namespaces:`; bounds, `off` and `${NAME}` in values |
+//! | `json`, `yaml` | JSON as spans of its text; YAML, whose library no other module names |
+//! | `secret`, `redactor` | a secret in memory; secrets in texts, replaced before a text is logged or shown |
+//! | `mask`, `logins` | credentials in server configurations: shown masked, refused in new entries, found in URLs |
+//! | `address`, `network` | public addresses; networks in CIDR notation |
+//! | `pattern`, `precedence` | glob lists; the choice among several claims to a name |
+//! | `metric_table`, `trace` | tables by which each part declares its metrics; traces of requests, absent without an export |
+//!
+//! `mask/address.rs` masks passwords in mistyped addresses that an error repeats; `mask/pasted.rs` refuses credentials in a new
+//! entry.
+//!
+//! # Rights and limits
+//!
+//! | module | holds |
+//! |---|---|
+//! | `scope`, `grant`, `effect` | scopes as tool patterns; rights of one credential; effects of management tools and paths |
+//! | `namespace_scope`, `policy` | namespaces that a credential opens; tools and principals that a namespace admits |
+//! | `key_maker` | makers of API keys, as the edge names them |
+//! | `gate`, `parking` | concurrent calls and the queue in which principals take turns; calls that wait for their client |
+//! | `budget`, `answers` | remaining budgets of rate limits; memory of all responses, shared by principal |
+//! | `failures` | wrong credentials by address, user name or user, and the delays that follow |
+//!
+//! A `Grant` travels from the edge into every view and call. The rows of `effect` stand with the tools (`EFFECTS`) and in
+//! `mcp-upstream/web.rs`.
+//!
+//! # Files and runtimes
+//!
+//! | module | holds |
+//! |---|---|
+//! | `data_dir`, `gateway_process` | layout, permissions, lock, atomic writes; the process that holds the lock |
+//! | `listening` | addresses of the gateways that run on the data directory |
+//! | `regular_file`, `tree_file` | opening files in folders that others can write to, and below `$DATA/tools` |
+//! | `file_lock` | the lock of a store's one writer |
+//! | `runtimes`, `poll_watch` | the proxy's runtimes; polls over 50 ms, counted and logged with route, method and namespace |
+//! | `fault` | points at which a test ends the process |
 //!
 //! A module uses only modules below it, in the order of `tests/architecture/layers.rs`. The feature `testing` adds test support
 //! for other crates: [`fault`], and files that block in [`tree_file`].

@@ -7,6 +7,7 @@
 //!  ├─ fetch ── registry ── http   packages of npm and PyPI; the MCP registry; requests to public addresses alone
 //!  ├─ tree                        the files of a repository: regular ones alone, within bounds
 //!  ├─ store                       the trees that are kept in `$DATA/repos`
+//!  ├─ progress                    messages of progress to the gateway
 //!  └─ analysis                    tools, dependencies, hosts and secrets, by a parser for each language
 //! ```
 //!

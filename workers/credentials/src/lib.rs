@@ -9,6 +9,21 @@
 //!
 //! Start with [`secrets`] and [`keys`], whose first lines name the files, and [`personal`], which derives the settings of one
 //! principal from them. Locks, atomic writes and the types of names come from `tooldock-base`.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `secrets/store.rs`, `secrets/transaction.rs` | reads and writes values; one change, in an order that a crash cannot break |
+//! | `secrets/envelope.rs`, `secrets/values.rs` | encryption; the document of values |
+//! | `secrets/names.rs` | the store without its values, for management |
+//! | `secrets/authorizations.rs` | tokens that a person let the gateway have, in a separate file: they change by themselves |
+//! | `secrets/personal.rs` | the values of all principals |
+//! | `keys/store.rs`, `keys/record.rs` | creates and revokes keys in one file; the record of one key |
+//! | `keys/table.rs`, `keys/text.rs` | the table by which requests are judged; the form of a key |
+//! | `keys/lineage.rs` | keys that a key made, which end with it |
+//! | `keys/follow.rs`, `keys/readers.rs` | changes of other processes; waiting until running gateways have read a change |
+//! | `personal.rs` | the settings of a server that depend on the caller |
+//!
+//! Personal values stand beside the snapshot in the registry, so that a new value changes no namespace.
 
 pub mod keys;
 pub mod personal;

@@ -7,6 +7,10 @@
 //!
 //! A name that a server lists under `personal` is looked up only among the values of the calling principal: a shared value
 //! never replaces a personal one. Personal values are in no snapshot, so that a new value affects only its principal.
+//!
+//! At a reload, the `personal` names of a server become [`Personal`]. `mcp-upstream/upstream/client.rs` refuses a caller without
+//! a value, `mcp-upstream/stdio/launch.rs` starts a principal's process with its values, and `proxy/remote/credentials.rs` adds
+//! them to requests. Headers that open the gateway never reach a server (`headers_for_servers`, `proxy/gateway/hand_over.rs`).
 
 use std::collections::BTreeSet;
 
