@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt as _;
 use tooldock_base::config::{Sandbox, SandboxMode};
+use tooldock_base::secret::Secret;
 use tooldock_process::child::confine::{KeptPath, KernelSupport, MountNamespace};
 use tooldock_process::child::{Child, Priority, ProcessSpec, Stdin, kernel_support};
 use tooldock_process::metrics::WorkerMetrics;
@@ -63,7 +64,7 @@ impl House {
         let spec = ProcessSpec {
             program: "/bin/sh".into(),
             args,
-            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            env: vec![("PATH".into(), Secret::new("/usr/bin:/bin"))],
             cwd: cwd.clone(),
             stdin: Stdin::Null,
             priority: Priority::Normal,
