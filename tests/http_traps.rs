@@ -355,7 +355,7 @@ async fn a_client_that_leaves_cancels_its_rest_call() {
     let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
         .start()
         .await;
-    let marker = gateway.data.path().join("marker");
+    let marker = gateway.scratch().join("marker");
     let body = json!({"seconds": 1.5, "file": marker}).to_string();
     let request = post("/tools/mark_after", "faulty", &body);
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();

@@ -147,7 +147,7 @@ async fn progress_questions_and_answers_share_the_one_stream() {
             r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
         )
         .await;
-    let gate = gateway.data.path().join("gate");
+    let gate = gateway.scratch().join("gate");
     std::fs::write(&gate, "go").unwrap();
     let talk = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params":
         {"name": "talk", "arguments": {"gate": gate.display().to_string()}, "_meta": {"progressToken": 7}}});

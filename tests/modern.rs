@@ -379,7 +379,7 @@ async fn the_listener_switch_takes_the_revision_away() {
 #[tokio::test]
 async fn progress_and_logs_come_on_the_requests_own_stream_and_only_when_asked_for() {
     let gateway = talking().await;
-    let gate = gateway.data.path().join("gate");
+    let gate = gateway.scratch().join("gate");
     std::fs::write(&gate, "go").unwrap();
     let mut talk = call(
         json!(1),
@@ -418,7 +418,7 @@ async fn progress_and_logs_come_on_the_requests_own_stream_and_only_when_asked_f
 #[tokio::test]
 async fn closing_the_stream_cancels_in_the_worker() {
     let gateway = talking().await;
-    let gate = gateway.data.path().join("gate");
+    let gate = gateway.scratch().join("gate");
     let mut talk = call(
         json!(1),
         "talk",
@@ -438,7 +438,7 @@ async fn closing_the_stream_cancels_in_the_worker() {
 #[tokio::test]
 async fn a_question_suspends_the_call_and_the_retry_goes_on_with_it() {
     let gateway = talking().await;
-    let marks = gateway.data.path().join("marks");
+    let marks = gateway.scratch().join("marks");
     let first = call(
         json!(1),
         "runs",

@@ -304,7 +304,7 @@ async fn progress_and_logs_go_to_standard_error_and_questions_are_declined_witho
     let gateway = Gateway::with_tools([("talk", "talk.py", tools::TALKING)])
         .start()
         .await;
-    let gate = gateway.data.path().join("gate");
+    let gate = gateway.scratch().join("gate");
     fs::write(&gate, "").unwrap();
     let gate = format!("gate={}", gate.display());
     let (code, out, err) = tooldock(&gateway, &["call", "talk", "talk", &gate]);
@@ -333,7 +333,7 @@ async fn ctrl_c_cancels_the_tool() {
     let gateway = Gateway::with_tools([("talk", "talk.py", tools::TALKING)])
         .start()
         .await;
-    let gate = gateway.data.path().join("gate");
+    let gate = gateway.scratch().join("gate");
     let argument = format!("gate={}", gate.display());
     let calling = command(&gateway, &["call", "talk", "talk", &argument])
         .stderr(Stdio::piped())
@@ -344,7 +344,7 @@ async fn ctrl_c_cancels_the_tool() {
     let ended = calling.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(130));
     assert!(String::from_utf8_lossy(&ended.stderr).contains("cancelled"));
-    let mark = gateway.data.path().join("gate.cancelled");
+    let mark = gateway.scratch().join("gate.cancelled");
     eventually("the tool was cancelled", async || {
         mark.exists().then_some(())
     })

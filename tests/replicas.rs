@@ -104,7 +104,7 @@ async fn any_replica_answers_for_a_session_that_lives_on_another() {
     assert_eq!(event.json()["method"], "notifications/tools/list_changed");
 
     // A question on the stream of a call, answered by way of either.
-    let marks = one.data.path().join("marks");
+    let marks = one.scratch().join("marks");
     let mut answer = there.call(5, "runs", json!({"file": marks})).await;
     let question = answer.event().await.expect("a question").json();
     let reply = json!({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "cancel"}});
@@ -155,7 +155,7 @@ async fn killed_behind_two_events(
 async fn claimed_while_frozen(one: &Gateway, two: &Gateway) -> (Session, Option<String>, Value) {
     let here = Session::start(one, "talk", LATEST).await;
     let there = here.at(two);
-    let gate = one.data.path().join("gate");
+    let gate = one.scratch().join("gate");
     let arguments = json!({"gate": gate, "before": 1, "after": 1});
     let mut answer = here.call(2, "talk", arguments).await;
     let progress = answer.event().await.expect("progress");
@@ -205,7 +205,7 @@ async fn a_call_whose_replica_is_killed_ends_with_an_error_and_is_not_made_again
     let (mut one, two) = two(&redis).await;
     let here = Session::start(&one, "talk", LATEST).await;
     let there = here.at(&two);
-    let marks = two.data.path().join("marks");
+    let marks = two.scratch().join("marks");
     let mut answer = there.call(5, "runs", json!({"file": marks})).await;
     let question = answer.event().await.expect("a question");
     one.kill();

@@ -78,7 +78,7 @@ async fn a_session_and_its_unread_events_survive_a_killed_gateway() {
 async fn a_call_that_ended_with_its_gateway_is_answered_with_an_error_and_not_made_again() {
     let mut gateway = durable().await;
     let session = Session::start(&gateway, "talk", LATEST).await;
-    let marks = gateway.data.path().join("marks");
+    let marks = gateway.scratch().join("marks");
     let mut answer = session.call(5, "runs", json!({"file": marks})).await;
     assert!(answer.is_events());
     let question = answer.event().await.expect("a question");

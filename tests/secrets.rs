@@ -48,6 +48,8 @@ async fn tools_of_the_same_user_read_neither_environment_nor_memory_of_the_gatew
     let folder = TempDir::new().unwrap();
     let gateway = Gateway::with_tools([("spy", "peek.py", PEEK), ("other", "peek.py", PEEK)])
         .binary(&without_rights_over_processes(folder.path()))
+        // The gateway hides itself also from tools without a sandbox.
+        .config(json!({"namespaces": {"defaults": {"sandbox": "off"}}}))
         .start()
         .await;
     let peek = async |pid: &Value, file: &str| {

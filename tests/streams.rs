@@ -35,7 +35,7 @@ struct Gate(PathBuf);
 
 impl Gate {
     fn new(gateway: &Gateway, name: &str) -> Self {
-        Self(gateway.data.path().join(name))
+        Self(gateway.scratch().join(name))
     }
 
     fn path(&self) -> String {

@@ -194,7 +194,7 @@ async fn no_request_fails_and_no_session_or_stream_is_lost_when_a_gateway_is_rep
     traffic.answered(50).await;
     for round in 0..2 {
         // A call that runs longer than the hand-over takes is answered by the process that has it.
-        let file = gateway.data.path().join(format!("file-{round}"));
+        let file = gateway.scratch().join(format!("file-{round}"));
         let running = gateway
             .request("POST", "/tools/until")
             .header("X-Namespace", "plain")
@@ -259,7 +259,7 @@ async fn a_client_with_a_stream_and_a_running_call_is_answered_throughout_an_upg
             .json(&message);
         async { request.send().await.expect("answered") }
     };
-    let gate = gateway.data.path().join("gate");
+    let gate = gateway.scratch().join("gate");
     let slow = post(json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call",
         "params": {"name": "quiet", "arguments": {"gate": gate}}}));
     let slow = tokio::spawn(slow);

@@ -152,7 +152,7 @@ async fn a_timeout_cancels_the_call_and_the_worker_serves_on() {
         .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "1s"}}}}))
         .start()
         .await;
-    let marker = gateway.data.path().join("marker");
+    let marker = gateway.scratch().join("marker");
     let (status, answer) = gateway
         .call(
             "faulty",
@@ -255,7 +255,7 @@ async fn a_tool_that_blocks_the_event_loop_is_named_and_its_namespace_degraded_w
         .start()
         .await;
     let before = worker_pid(&gateway, "busy").await;
-    let go = gateway.data.path().join("go");
+    let go = gateway.scratch().join("go");
     let call = gateway.call("busy", "compute", json!({"until": go}));
     let watch = async {
         reaches(&gateway, "busy", "degraded").await;
@@ -290,7 +290,7 @@ async fn a_process_that_a_tool_blocks_past_its_time_limit_is_replaced_at_once() 
         })
         .await;
     let before = worker_pid(&gateway, "busy").await;
-    let never = gateway.data.path().join("never");
+    let never = gateway.scratch().join("never");
     let call = gateway.call("busy", "compute", json!({"until": never}));
     let behind = async {
         gateway.in_flight("busy", 1).await;
@@ -325,7 +325,7 @@ async fn calls_that_wait_behind_a_plain_function_are_counted_and_the_log_names_t
         .config(json!({"namespaces": {"overrides": {"busy": {"timeout": "5m"}}}}))
         .start()
         .await;
-    let go = gateway.data.path().join("go");
+    let go = gateway.scratch().join("go");
     let calls = (0..3).map(|_| gateway.call("busy", "wait", json!({"until": go})));
     let watch = async {
         eventually("two wait for the thread", || async {

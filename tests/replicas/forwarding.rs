@@ -138,7 +138,7 @@ async fn weighing(redis: &Redis) -> (Gateway, Gateway, Session) {
 async fn a_large_request_is_forwarded_whole_or_not_at_all() {
     let redis = Redis::start().await;
     let (one, two, session) = weighing(&redis).await;
-    let marks = two.data.path().join("marks");
+    let marks = two.scratch().join("marks");
     let arguments = json!({"text": "x".repeat(LARGE), "file": marks});
     let mut answer = session.call(2, "weigh", arguments.clone()).await;
     assert_eq!(answer.status, 200);
@@ -169,7 +169,7 @@ async fn a_call_goes_on_when_its_client_leaves_the_replica_that_forwards_it() {
     let redis = Redis::start().await;
     let (one, two) = two(&redis).await;
     let session = Session::start(&one, "talk", LATEST).await.at(&two);
-    let gate = one.data.path().join("gate");
+    let gate = one.scratch().join("gate");
     let arguments = json!({"gate": gate, "before": 1, "after": 1});
     let mut answer = session.call(2, "talk", arguments).await;
     let progress = answer.event().await.expect("progress");
@@ -198,7 +198,7 @@ async fn a_call_whose_replica_is_killed_is_answered_under_its_own_id() {
     let redis = Redis::start().await;
     let (mut one, two) = two(&redis).await;
     let session = Session::start(&one, "talk", LATEST).await.at(&two);
-    let arguments = json!({"gate": one.data.path().join("never")});
+    let arguments = json!({"gate": one.scratch().join("never")});
     let running = async {
         let mut answer = session.call(5, "quiet", arguments).await;
         (answer.status, answer.json().await)

@@ -48,6 +48,8 @@ pub struct Gateway {
     pub metrics: SocketAddr,
     pub data: TempDir,
     data_dir: PathBuf,
+    /// A folder that tools and tests share: the data directory is closed to tools.
+    scratch: TempDir,
     pub client: reqwest::Client,
     process: Mutex<Child>,
     /// Makes the command that starts the process once more, with further arguments.
@@ -113,6 +115,11 @@ impl Gateway {
 
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
+    }
+
+    /// A folder that tools and tests share.
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -512,6 +519,7 @@ impl Builder {
             web,
             data,
             data_dir,
+            scratch: TempDir::new().expect("a temporary directory"),
             client: reqwest::Client::new(),
             process: Mutex::new(process),
             command: Box::new(command),
