@@ -58,7 +58,7 @@ pub(super) fn cover(own: &Confinement, cwd: &Path) -> io::Result<()> {
         if nothing.is_none() && !hidden.is_empty() {
             let file = folder.join(".hidden");
             File::create(&file)?;
-            fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o0))?;
+            fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o000))?;
             nothing = Some(file);
         }
         let mut placed: Vec<&Path> = Vec::new();
