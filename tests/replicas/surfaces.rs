@@ -40,7 +40,7 @@ async fn http_sse_takes_messages_at_the_other_replica_and_ends_with_its_own() {
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
     assert_eq!(legacy.post(&two, &initialized.to_string()).await, 202);
 
-    let marks = one.data.path().join("marks");
+    let marks = one.scratch().join("marks");
     let asks = request(2, "runs", json!({"file": marks}));
     assert_eq!(legacy.post(&two, &asks).await, 202);
     let question = legacy.message().await;
@@ -64,7 +64,7 @@ async fn http_sse_takes_messages_at_the_other_replica_and_ends_with_its_own() {
 async fn a_suspended_call_goes_on_once_where_it_waits_and_is_gone_with_its_replica() {
     let redis = Redis::start().await;
     let (mut one, two) = two(&redis).await;
-    let marks = two.data.path().join("marks");
+    let marks = two.scratch().join("marks");
     let first = call(json!(1), "runs", json!({"file": marks}));
     let retry = |parked: &Value| {
         let asked = &parked["result"]["inputRequests"];

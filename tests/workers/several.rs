@@ -64,7 +64,7 @@ struct Hold(PathBuf);
 
 impl Hold {
     fn new(gateway: &Gateway) -> Self {
-        Self(gateway.data_dir().join("hold"))
+        Self(gateway.scratch().join("hold"))
     }
 
     fn arguments(&self) -> Value {
