@@ -298,7 +298,7 @@ async fn a_plain_start_serves_while_the_gateway_before_answers_its_last_call() {
     let mut gateway = Gateway::with_tools([("wait", "wait.py", WAITING)])
         .start()
         .await;
-    let file = gateway.data_dir().join("released");
+    let file = gateway.scratch().join("released");
     let waits = gateway
         .request("POST", "/tools/until")
         .header("X-Namespace", "wait")
@@ -306,7 +306,7 @@ async fn a_plain_start_serves_while_the_gateway_before_answers_its_last_call() {
     let call = tokio::spawn(waits.send());
     eventually("the call runs", || async {
         gateway
-            .data_dir()
+            .scratch()
             .join("released.begun")
             .exists()
             .then_some(())
@@ -404,6 +404,15 @@ async fn a_successor_that_cannot_start_leaves_the_running_gateway_as_it_was() {
     .await;
     killed.kill().unwrap();
     killed.wait().unwrap();
+    let mut stopped = gateway.successor();
+    eventually("another successor has connected", || async {
+        let log = gateway.log();
+        (log.matches("a successor starts").count() == 3).then_some(())
+    })
+    .await;
+    let pid = rustix::process::Pid::from_raw(stopped.id().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    stopped.wait().unwrap();
     let status = gateway.upgraded().await;
     assert!(status.success(), "{status}");
     let (status, _) = gateway.call("plain", "add", json!({"a": 1, "b": 2})).await;

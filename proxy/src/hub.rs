@@ -293,14 +293,25 @@ struct Arrival {
 }
 
 impl Arrival {
-    async fn complete(self, replicas: &Replicas) {
-        if let Some(predecessor) = self.predecessor {
+    /// Accepts connections before the first scan if the predecessor accepts none any more.
+    async fn begin(&mut self, replicas: &Replicas) {
+        if self.predecessor.as_ref().is_some_and(|it| it.stops) {
+            self.relieve(replicas).await;
+        }
+    }
+
+    async fn complete(mut self, replicas: &Replicas) {
+        self.relieve(replicas).await;
+        self.offer.start();
+    }
+
+    async fn relieve(&mut self, replicas: &Replicas) {
+        if let Some(predecessor) = self.predecessor.take() {
             // An error is a panic, which is logged.
             let _ = tokio::task::spawn_blocking(|| predecessor.relieve()).await;
             replicas.relieved().await;
         }
         self.gate.send_replace(true);
-        self.offer.start();
     }
 }
 
@@ -308,18 +319,21 @@ async fn first_scan(
     reloader: Option<Arc<Reloader>>,
     health: Arc<Health>,
     replicas: Arc<Replicas>,
-    arrival: Arrival,
+    mut arrival: Arrival,
     announcement: Option<String>,
     start: Unfinished,
 ) {
+    arrival.begin(&replicas).await;
     if let Some(reloader) = reloader {
         let registry = Arc::clone(reloader.registry());
         let scan = tokio::spawn(async move { report(reloader.reload().await) });
-        // The first scan may end before the reload does, while packages are being installed.
+        // The first scan may end before the reload does, while packages are being installed. A predecessor serves all namespaces
+        // meanwhile.
+        let serves = arrival.predecessor.is_some();
         tokio::select! {
             // An error is a panic, which is logged.
             _ = scan => {}
-            () = registry.wait_until_scanned() => {}
+            () = registry.wait_until_scanned(), if !serves => {}
         }
     }
     health.set_ready();

@@ -134,6 +134,8 @@ pub(crate) struct Predecessor {
     channel: Channel,
     /// Name of the predecessor's replica.
     pub(crate) replica: String,
+    /// True if it was told to stop, and accepts no clients any more.
+    pub(crate) stops: bool,
 }
 
 /// Listening socket with its address, as a gateway hands it to its successor.
@@ -146,7 +148,7 @@ impl Predecessor {
     ///
     /// When no gateway runs there, several gateways run there, or another successor is being started.
     pub(crate) fn connect(effective: &Effective) -> anyhow::Result<(Self, Vec<Handed>)> {
-        let (predecessor, handed) = Self::greet(connect(effective)?)?;
+        let (predecessor, handed) = Self::greet(connect(effective)?, false)?;
         tracing::info!(
             sockets = handed.len(),
             "upgrade: the listening sockets of the running gateway are here; it serves until this one is ready"
@@ -171,7 +173,8 @@ impl Predecessor {
             }
             thread::sleep(LOOK_EVERY);
         };
-        let greeted = Self::greet(channel).inspect_err(|error| {
+        let greeted = trusted(&channel, effective).and_then(|()| Self::greet(channel, true));
+        let greeted = greeted.inspect_err(|error| {
             tracing::warn!("the gateway that stops is not succeeded: {error}")
         });
         let (predecessor, handed) = greeted.ok()?;
@@ -182,11 +185,12 @@ impl Predecessor {
     }
 
     /// Receives the name and the sockets of a gateway.
-    fn greet(channel: Channel) -> anyhow::Result<(Self, Vec<Handed>)> {
+    fn greet(channel: Channel, stops: bool) -> anyhow::Result<(Self, Vec<Handed>)> {
         let failed = |error| {
             anyhow!("--upgrade: the running gateway did not hand over its sockets: {error}")
         };
-        let (first, _) = channel.receive().map_err(failed)?;
+        // The limit holds for the further packets, too.
+        let first = channel.receive_within(GO_TIME).map_err(failed)?;
         if first == BUSY {
             return Err(anyhow!(
                 "--upgrade: another process that takes over from the running gateway is not ready yet: try again when it is"
@@ -205,7 +209,12 @@ impl Predecessor {
                 (_, None) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
             }
         }
-        Ok((Self { channel, replica }, handed))
+        let predecessor = Self {
+            channel,
+            replica,
+            stops,
+        };
+        Ok((predecessor, handed))
     }
 
     /// Reports that this process can serve, and waits until the predecessor accepts no more connections. It is no error
@@ -251,6 +260,10 @@ struct OfferState {
     /// Without those at which this gateway accepts no more connections: an open handle would take connections that no process
     /// accepts.
     sockets: Mutex<Vec<Handed>>,
+    /// True once the channel's socket is this gateway's: before, the file is that of its predecessor.
+    bound: AtomicBool,
+    /// True once a successor is ready: no other one may follow.
+    succeeded: AtomicBool,
     /// Addresses that are served until this gateway ends or its successor is ready.
     served_to_the_end: Vec<ListenAddress>,
     /// True while a successor starts.
@@ -290,6 +303,8 @@ impl Offer {
             stopping: socket_path(effective, STOPPING),
             replica: replica.to_owned(),
             sockets: Mutex::new(sockets),
+            bound: AtomicBool::new(false),
+            succeeded: AtomicBool::new(false),
             served_to_the_end: monitored.chain(replicas).collect(),
             busy: AtomicBool::new(false),
             ready,
@@ -301,6 +316,7 @@ impl Offer {
     pub(crate) fn start(&self) {
         let offered = Arc::clone(&self.0);
         let bound = ChannelListener::bind(&self.0.path).and_then(|listener| {
+            offered.bound.store(true, Ordering::Release);
             let thread = thread::Builder::new().name("upgrade".into());
             thread.spawn(move || offered.accept(&listener)).map(drop)
         });
@@ -321,6 +337,9 @@ impl Offer {
         offered
             .sockets()
             .retain(|(address, _)| offered.served_to_the_end.contains(address));
+        if !offered.bound.load(Ordering::Acquire) {
+            return;
+        }
         if let Err(error) = std::fs::rename(&offered.path, &offered.stopping) {
             tracing::debug!(%error, "a start must wait until this gateway has ended");
         }
@@ -365,6 +384,9 @@ impl OfferState {
     }
 
     fn hand_to(&self, channel: Channel) -> io::Result<()> {
+        if self.succeeded.load(Ordering::Acquire) {
+            return channel.send(BUSY, None);
+        }
         tracing::info!("upgrade: a successor starts; this gateway serves until it is ready");
         // Sent after the lock is released: the drain must not wait for a successor that does not read.
         let sockets: Vec<_> = {
@@ -385,6 +407,7 @@ impl OfferState {
         }
         // If the queue is full or closed, the gateway is stopping already. The channel is then closed, and the successor
         // continues.
+        self.succeeded.store(true, Ordering::Release);
         let _ = self.ready.try_send(Successor(channel));
         Ok(())
     }
@@ -392,6 +415,23 @@ impl OfferState {
     fn sockets(&self) -> MutexGuard<'_, Vec<Handed>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Refuses a process that only poses as the gateway that stops: one of another user, or another one than the gateway that is
+/// noted in the data directory. Gateways that share a data directory note the last of them alone.
+fn trusted(channel: &Channel, effective: &Effective) -> anyhow::Result<()> {
+    let peer = channel.peer()?;
+    let own = rustix::process::getuid().as_raw();
+    let is_noted = || {
+        let noted = listening::process(&effective.data_dir);
+        let pid = peer.pid.map(|it| it.as_raw_nonzero().get());
+        noted.is_some_and(|noted| Some(noted.pid()) == pid)
+    };
+    let is_alone = effective.role != Role::Manager && effective.shared_as().is_none();
+    if peer.uid != own && peer.uid != 0 || is_alone && !is_noted() {
+        return Err(anyhow!("another process listens in its place"));
+    }
+    Ok(())
 }
 
 /// Refuses processes of other users, and processes that this gateway has started: tools run as the same user.

@@ -25,7 +25,7 @@ use super::admit::{LeadsTo, tls_of};
 use super::lasting::Lasting;
 use super::{Gateway, Passage, resource};
 use crate::access_log::Pending as Logged;
-use crate::body::{self, Body, BodyError};
+use crate::body::{self, Body, BodyError, BodyLimits};
 use crate::replicas::Met;
 use crate::respond::{self, BodyRest, ClientGone, Envelope};
 use crate::stream::{End, LongStream, sooner};
@@ -44,7 +44,17 @@ impl Gateway {
         session: &mut Session,
         passage: &Passage,
     ) -> Result<Body, Rejection> {
-        let limits = passage.rules.bodies;
+        self.body_within(session, passage, passage.rules.bodies)
+            .await
+    }
+
+    /// Reads the body of a request within limits of its own.
+    pub(super) async fn body_within(
+        &self,
+        session: &mut Session,
+        passage: &Passage,
+        limits: BodyLimits,
+    ) -> Result<Body, Rejection> {
         let session = &mut session.downstream_session;
         let read = async {
             if body::awaits_continue(session, limits) {

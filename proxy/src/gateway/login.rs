@@ -16,6 +16,7 @@ use tooldock_upstream::reply::Reply;
 use super::admit::tls_of;
 use super::lasting::Lasting;
 use super::{Gateway, Passage};
+use crate::body::BodyLimits;
 use crate::issuers::login::LoginFailure;
 use crate::web_login::{self, LoginBeginning, LoginCode};
 use crate::web_session;
@@ -38,7 +39,12 @@ impl Gateway {
             let issuers = passage.rules.admission.oauth().issuers();
             return Ok(web_login::offered(issuers.iter().map(|it| &**it)));
         }
-        let body = self.body(session, passage).await?;
+        // Clients have no credentials yet: bodies of full size could use up the memory for all bodies.
+        let limits = BodyLimits {
+            bytes: BODY_MAX.min(passage.rules.bodies.bytes),
+            ..passage.rules.bodies
+        };
+        let body = self.body_within(session, passage, limits).await?;
         match session.req_header().uri.path() {
             web_login::PATH => {
                 let beginning = read(&body.bytes)?;

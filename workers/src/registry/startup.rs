@@ -84,6 +84,11 @@ impl Startup {
         self.enter(StartupPhase::FirstScan, expected);
     }
 
+    /// Time at which the first scan began; `None` without a scan.
+    pub(crate) fn began(&self) -> Option<Instant> {
+        self.stage.borrow().began
+    }
+
     /// Ends a scan of all namespaces: they are published except for `late`, which start in the background.
     pub(crate) fn scanned(&self, late: BTreeSet<NamespaceName>) {
         let expected = ExpectedNamespaces {

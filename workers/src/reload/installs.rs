@@ -102,7 +102,8 @@ impl Reloader {
             toolchain: toolchain.id.clone(),
         };
         let mut running = lock(&self.installs.0);
-        if let Some(install) = running.get(namespace).filter(|it| it.wanted == wanted) {
+        let is_same = |it: &&Install| it.wanted == wanted && !it.task.is_finished();
+        if let Some(install) = running.get(namespace).filter(is_same) {
             return install.result.clone();
         }
         let (sender, result) = watch::channel(None);

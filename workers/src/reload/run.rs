@@ -5,12 +5,13 @@ mod compare;
 mod held_up;
 mod publish;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
+use tooldock_base::data_dir::STARTER;
 use tooldock_base::error::CallError;
 use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
@@ -67,7 +68,12 @@ pub(super) async fn run(reloader: Arc<Reloader>, scope: ReloadScope) -> RunEnd {
         Err(error) => Err(error),
     };
     if answer.is_err() && is_of_all {
-        reloader.registry.startup().failed();
+        let startup = reloader.registry.startup();
+        startup.failed();
+        // No run brings these namespaces up before the next reload. The example namespace has a task of its own.
+        for name in startup.late().iter().filter(|it| it.as_str() != STARTER) {
+            startup.came_up(name);
+        }
     }
     let outcome = match &answer {
         Ok(report) if report.failed.is_empty() => ReloadOutcome::Complete,
@@ -195,8 +201,7 @@ impl Run {
             }
         }
         if all {
-            let there = self.report.namespaces.iter().cloned().collect();
-            reloader.installs.keep(&there);
+            let there: BTreeSet<_> = self.report.namespaces.iter().cloned().collect();
             let startup = reloader.registry.startup();
             for gone in startup.late().iter().filter(|name| !there.contains(*name)) {
                 startup.came_up(gone);
@@ -233,7 +238,13 @@ impl Run {
 
         let mut bringing_up = JoinSet::new();
         let mut names: HashMap<Id, NamespaceName> = HashMap::new();
-        for wanted in self.want(sources, toolchain.as_ref()) {
+        let wanted = self.want(sources, toolchain.as_ref());
+        if self.scope == ReloadScope::All {
+            // Installations for an earlier state of the files are not wanted any more.
+            let names = wanted.iter().map(|it| it.source.name.clone());
+            reloader.installs.keep(&names.collect());
+        }
+        for wanted in wanted {
             let name = wanted.source.name.clone();
             match &toolchain {
                 Some(Ok(toolchain)) => {
@@ -390,11 +401,12 @@ impl Run {
         let mut publish_at = (!self.changes.is_empty()).then(|| Instant::now() + WINDOW);
         let mut waited_for_installs = std::pin::pin!(sleep(INSTALLS_WAITED));
         let mut is_late = self.scope != ReloadScope::All;
-        let mut waited_for_start = std::pin::pin!(sleep(START_WAITED));
+        let began = startup.began().unwrap_or_else(Instant::now);
+        let mut waited_for_start = std::pin::pin!(sleep_until(began + START_WAITED));
         let mut may_wait = startup.is_scanning();
         loop {
             // A run that is late has only installers left, if all that it waits for is being installed.
-            let installs = || reloader.installs.are_all(names.values());
+            let installs = || !names.is_empty() && reloader.installs.are_all(names.values());
             let is_all = self.scope == ReloadScope::All;
             // - another namespace is up, or has failed; the last one ends the loop
             // - the ready namespaces have waited long enough
@@ -448,6 +460,8 @@ impl Run {
             namespaces = waiting.join(", "),
             "another reload begins while packages of these namespaces are being installed"
         );
+        // The servers of other namespaces need not wait, either.
+        self.reloader.registry.reloaded();
         bringing_up.abort_all();
         while let Some(joined) = bringing_up.join_next_with_id().await {
             match joined {

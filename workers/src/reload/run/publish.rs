@@ -41,6 +41,8 @@ impl Reloader {
             .members
             .iter()
             .map(|member| Arc::clone(&member.worker))
+            // A replaced worker answers its last calls.
+            .filter(|worker| !worker.is_retired())
             .filter(|worker| worker.spec().namespace == *name && !serves(worker))
             .collect();
         for worker in workers {
