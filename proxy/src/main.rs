@@ -21,7 +21,7 @@
 //! | `respond`, `stream`, `unread` | replies; long streams, which leave Pingora after their head; writes that wait for clients |
 //! | `rules`, `reconfigure` | the rules that judge requests; the part of the configuration that SIGHUP changes |
 //! | `issuers` | keys of issuers (`issuers/keys.rs`, `issuers/schedule.rs`) and answers about opaque tokens |
-//! | `web`, `web_session`, `config_view` | the page of the web UI, compiled in; its logins; the configuration in force |
+//! | `web`, `web_session`, `web_login`, `config_view` | the page of the web UI, compiled in; its logins, by keys and by issuers; the configuration in force |
 //! | `replicas`, `session_store` | requests for sessions of other replicas; the store, and the name of this replica |
 //! | `remote` | the HTTP client of remote servers; `remote/oauth.rs`: access tokens for them |
 //! | `relay` | the relay's socket, with the credentials of the process at the other end |
@@ -32,6 +32,7 @@
 //! |---|---|
 //! | `serve`, `serve/ports.rs`, `serve/shared_limits.rs` | wiring; ports for reloads and limits; limits of all replicas |
 //! | `hub` | the control loop: first scan, session expiry, drain |
+//! | `sandbox` | facts about the gateway from which the sandboxes of tools are made |
 //! | `signals`, `service_manager`, `watcher` | signals, messages to systemd, reloads after changes of files |
 //! | `upgrade`, `upgrade/channel.rs` | listening sockets handed to a successor (`serve --upgrade`) |
 //! | `config` | file, `$DATA/config.yaml`, environment (`config/environment.rs`), command line |

@@ -23,7 +23,7 @@ fn server(namespace: &str, era: &str) -> Value {
         "command": node.get_program().to_str(),
         "args": [script.to_str(), "--era", era],
         // Its processes share a journal, as those of a server with files or a database share state.
-        "env": {"JOURNAL": format!("${{DATA_DIR}}/{namespace}.journal")},
+        "env": {"JOURNAL": format!("${{SCRATCH_DIR}}/{namespace}.journal")},
     })
 }
 

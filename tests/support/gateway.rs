@@ -117,7 +117,7 @@ impl Gateway {
         &self.data_dir
     }
 
-    /// A folder that tools and tests share.
+    /// A folder that tools and tests share, `SCRATCH_DIR` of the gateway.
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
     }
@@ -478,6 +478,8 @@ impl Builder {
         let data = self.data;
         let web = self.web;
         let home = data.path().to_owned();
+        let scratch = TempDir::new().expect("a temporary directory");
+        let scratch_dir = scratch.path().to_owned();
         let (file, data_dir_of) = (config_file.clone(), data_dir.clone());
         let command = move |further: &[&str]| {
             let mut command = match self.open_files {
@@ -501,6 +503,7 @@ impl Builder {
                 .env("HOME", &home)
                 .envs(package_index_variables())
                 .env("DATA_DIR", &data_dir_of)
+                .env("SCRATCH_DIR", &scratch_dir)
                 .envs(self.tokens.then_some(("BEARER_TOKEN", TOKEN)))
                 .envs(
                     self.tokens
@@ -519,7 +522,7 @@ impl Builder {
             web,
             data,
             data_dir,
-            scratch: TempDir::new().expect("a temporary directory"),
+            scratch,
             client: reqwest::Client::new(),
             process: Mutex::new(process),
             command: Box::new(command),

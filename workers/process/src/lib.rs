@@ -20,6 +20,7 @@
 //! | `child/low.rs` | children of low priority: installers, clones, analyses, checks of code |
 //! | `child/slice.rs` | longer time slices for those, for workers until they are ready, and for the control runtime |
 //! | `child/output.rs`, `child/output/recent.rs` | output of children in the log, without secrets; last lines, for operators |
+//! | `sandbox.rs`, `child/confine.rs` | the sandbox of a namespace's processes: its policy, and its parts in the kernel |
 //! | `child/variables.rs` | environment variables of children |
 //! | `worker.rs` | the handle for the processes of a namespace |
 //! | `worker/state.rs`, `worker/supervisor.rs` | the pure state machine, and the task that runs it |

@@ -257,10 +257,14 @@ impl SandboxHost {
             let mut found = process.env.iter().filter(|(key, _)| key == name);
             found.next().map(|(_, value)| PathBuf::from(value.expose()))
         };
-        let own = |path: &Path| process.own.iter().any(|it| path.starts_with(&it.path));
+        // Every path begins with an empty one, and with the root.
+        let own_paths = || process.own.iter().filter(|it| is_a_place(&it.path));
+        let own = |path: &Path| own_paths().any(|it| path.starts_with(&it.path));
+        // Variables of the process may be its namespace's own, and must open nothing.
+        let gateways = |name: &str| std::env::var_os(name).map(PathBuf::from);
         let is_covered = |path: &Path| covered.iter().any(|it| path.starts_with(it));
 
-        let mut kept: BTreeSet<KeptPath> = process.own.iter().cloned().collect();
+        let mut kept: BTreeSet<KeptPath> = own_paths().cloned().collect();
         kept.extend(shared(data));
         let named = process.args.iter().filter_map(path_in);
         let program = find(process.program, variable("PATH"));
@@ -283,19 +287,26 @@ impl SandboxHost {
                 None => {}
             }
         }
-        let certificates = CERTIFICATES.iter().filter_map(|it| variable(it));
+        let certificates = CERTIFICATES.iter().filter_map(|it| gateways(it));
         kept.extend(
             certificates
-                .filter(|it| is_covered(it))
+                .filter(|it| is_covered(it) && !facts.files.contains(it))
                 .map(KeptPath::readable),
         );
-        let home = variable("HOME");
+        let home = gateways("HOME");
         if let Some(home) = home.as_deref().and_then(below_data) {
             for folder in HOME_FOLDERS {
                 let folder = home.join(folder);
                 // A folder could not be made later, since the one above is covered.
                 let _ = fs::create_dir(&folder);
-                kept.insert(KeptPath::writable(folder));
+                // Installers of all namespaces read the configuration there.
+                let writable = folder.ends_with(".cache")
+                    || folder.ends_with(".npm")
+                    || folder.ends_with(".local") && policy.mode == SandboxMode::Basic;
+                kept.insert(KeptPath {
+                    path: folder,
+                    writable,
+                });
             }
         }
         let mut hidden = files;
@@ -310,6 +321,17 @@ impl SandboxHost {
         let mut open = |paths: &[PathBuf], writable: bool| -> Vec<PathBuf> {
             let mut opened = Vec::new();
             for path in paths.iter().map(absolute) {
+                // A link in a folder of the namespace leads wherever its tools have made it lead.
+                let path = match policy.by_namespace {
+                    true => fs::canonicalize(&path)
+                        .map(|real| below_data(&real).unwrap_or(real))
+                        .ok()
+                        .filter(|real| own(real) || !own(&path)),
+                    false => Some(path),
+                };
+                let Some(path) = path else {
+                    continue;
+                };
                 let is_the_gateways = is_covered(&path) && !own(&path) || hidden.contains(&path);
                 if policy.by_namespace && is_the_gateways {
                     continue;
@@ -345,7 +367,7 @@ impl SandboxHost {
                 read.extend(prefixes_of(&folder));
                 read.push(folder);
             }
-            write.extend(CACHES.iter().filter_map(|it| variable(it)));
+            write.extend(CACHES.iter().filter_map(|it| gateways(it)));
             if let Some(home) = &home {
                 write.extend([".cache", ".npm"].map(|it| home.join(it)));
                 read.push(home.join(".local"));
@@ -392,6 +414,11 @@ impl SandboxHost {
             env,
         }))
     }
+}
+
+/// Returns true for an absolute path below the root.
+fn is_a_place(path: &Path) -> bool {
+    path.is_absolute() && path.parent().is_some()
 }
 
 /// The paths of the data directory that all workers read: the runtime and the base environments.

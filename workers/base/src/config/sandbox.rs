@@ -229,14 +229,14 @@ impl Sandbox {
             ));
             self.mode = ceiling.mode;
         }
-        if let Some(most) = &ceiling.network
+        if let Some(most) = ceiling.network_in_force()
             && self.mode != SandboxMode::Off
             && !self
                 .network_in_force()
                 .is_some_and(|asked| most.covers(&asked))
         {
             said.push("network is above the ceiling, which applies".to_owned());
-            self.network = Some(most.clone());
+            self.network = Some(most);
         }
         let mut bound = |key: &str, asked: Option<u64>, most: Option<u64>| match (asked, most) {
             (None, Some(most)) => Some(most),

@@ -191,7 +191,8 @@ fn enter(own: &Confinement, cwd: &Path, channel: &UnixStream) -> Result<(), NotC
         files::restrict(own).map_err(failed("Landlock rules"))?;
     }
     if own.support.seccomp {
-        syscalls::deny(own.network == NetworkRule::None).map_err(failed("seccomp filter"))?;
+        syscalls::deny(own.network == NetworkRule::None, own.cpu.is_some())
+            .map_err(failed("seccomp filter"))?;
         let listener =
             syscalls::notify(own.supervises_connections()).map_err(failed("seccomp filter"))?;
         if let Some(listener) = listener {

@@ -426,9 +426,10 @@ fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, Stri
     args.push("--addressed-log".into());
     let mut own = vec![
         KeptPath::writable(&spec.tools_dir),
-        KeptPath::writable(&spec.venv),
+        KeptPath::readable(&spec.venv),
     ];
-    own.extend(build_of(&spec.python).map(KeptPath::writable));
+    // Read alone: its files name folders that count as own at the next start.
+    own.extend(build_of(&spec.python).map(KeptPath::readable));
     own.extend(paths_of(&spec.python));
     own.extend(spec.socket.parent().map(KeptPath::writable));
     let confined = sandbox.confine(

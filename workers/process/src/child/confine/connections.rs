@@ -139,7 +139,14 @@ impl ConnectionJudge {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let mut address = vec![0; usize::try_from(length).unwrap_or_default()];
-        fs::File::open(format!("/proc/{thread}/mem"))?
+        let memory = match fs::File::open(format!("/proc/{thread}/mem")) {
+            // A process that made itself undumpable: Landlock forbids it TCP all the same.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(ConnectCall::NotOurs);
+            }
+            opened => opened?,
+        };
+        memory
             .read_exact_at(&mut address, at)
             .map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
         let process = process_of(thread)?;
@@ -255,8 +262,9 @@ fn is_own(address: SocketAddr, ip: IpAddr, own_ports: &[u16]) -> bool {
 }
 
 fn is_of_this_machine(ip: IpAddr) -> bool {
-    // Only an address of this machine can be bound.
-    ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
+    // Only an address of this machine can be bound. One of a link needs its interface, too, so that all of them count.
+    let is_of_link = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    is_of_link || ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// Returns true for the addresses at which clouds tell machines their credentials.
@@ -264,7 +272,9 @@ fn is_metadata(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.octets() == [100, 100, 100, 200],
         IpAddr::V6(ip) => {
-            ip.segments()[..4] == [0xfd00, 0xec2, 0, 0] || ip.segments()[..2] == [0xfd20, 0xce]
+            ip.segments()[..4] == [0xfd00, 0xec2, 0, 0]
+                || ip.segments()[..2] == [0xfd20, 0xce]
+                || ip.segments() == [0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe]
         }
     }
 }

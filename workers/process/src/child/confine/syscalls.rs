@@ -25,6 +25,7 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_umount2,
     libc::SYS_move_mount,
     libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
     libc::SYS_fsopen,
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
@@ -70,11 +71,24 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_uselib,
 ];
 
-/// Refuses the calls of the list to this process and its descendants, and with `no_network` all sockets but those of this
-/// machine's files and of the kernel's tables. Programs of another architecture are ended by the kernel.
-pub(super) fn deny(no_network: bool) -> io::Result<()> {
+/// `open_tree_attr` of Linux 6.15, which `libc` does not name yet.
+const OPEN_TREE_ATTR: i64 = 467;
+
+/// Refuses the calls of the list to this process and its descendants, with `no_network` all sockets but those of this
+/// machine's files and of the kernel's tables, and with `pinned` the choice of other processors. Programs of another architecture are ended by the kernel.
+pub(super) fn deny(no_network: bool, pinned: bool) -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         DENIED.iter().map(|call| (*call, Vec::new())).collect();
+    // Limits of other processes: no part of Landlock keeps a process of the same user from setting them.
+    let is_given = |argument: u8| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)
+    };
+    let others = vec![is_given(0).map_err(failed)?, is_given(2).map_err(failed)?];
+    let rule = SeccompRule::new(others).map_err(failed)?;
+    rules.insert(libc::SYS_prlimit64, vec![rule]);
+    if pinned {
+        rules.insert(libc::SYS_sched_setaffinity, Vec::new());
+    }
     if no_network {
         let is_not = |family: i32| {
             let family = u64::try_from(family).unwrap_or_default();
@@ -111,6 +125,9 @@ const X32: u32 = 0x4000_0000;
 const FAST_OPEN: u32 = 0x2000_0000;
 /// The protocol over several TCP connections, which Landlock's rules for TCP do not cover.
 const MULTIPATH: u32 = 262;
+/// The family and the protocol of sockets that use TCP where both ends have no shared memory.
+const SMC: u32 = 43;
+const SMC_PROTOCOL: u32 = 256;
 
 /// Refuses what would connect without `connect`, and with `supervised` returns the descriptor by which the guard decides
 /// about each `connect`.
@@ -149,9 +166,13 @@ fn program(supervised: bool) -> Vec<libc::sock_filter> {
             ]);
         }
         program.extend([
-            skip_unless(EQUAL, number(libc::SYS_socket), 4),
+            skip_unless(EQUAL, number(libc::SYS_socket), 8),
+            load(argument_at(0)),
+            skip_unless(EQUAL, SMC, 1),
+            ret(refuse(libc::EAFNOSUPPORT)),
             load(argument_at(2)),
-            skip_unless(EQUAL, MULTIPATH, 1),
+            skip_if(EQUAL, MULTIPATH, 1),
+            skip_unless(EQUAL, SMC_PROTOCOL, 1),
             ret(refuse(libc::EPROTONOSUPPORT)),
             ret(ALLOW),
         ]);
@@ -255,6 +276,8 @@ mod tests {
         }
         assert_eq!(of(libc::SYS_socket, [2, 1, 6, 0, 0, 0]), ALLOW);
         assert_ne!(of(libc::SYS_socket, [2, 1, 262, 0, 0, 0]), ALLOW);
+        assert_ne!(of(libc::SYS_socket, [2, 1, 256, 0, 0, 0]), ALLOW);
+        assert_ne!(of(libc::SYS_socket, [43, 1, 0, 0, 0, 0]), ALLOW);
         if cfg!(target_arch = "x86_64") {
             assert_ne!(of(libc::SYS_read | 0x4000_0000, [0; 6]), ALLOW);
         }
