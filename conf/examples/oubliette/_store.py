@@ -29,8 +29,8 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def home() -> Path:
     """The folder of everything."""
     named = os.environ.get("OUBLIETTE_HOME")
-    # This file is DATA/tools/NAMESPACE/_store.py.
-    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "oubliette"
+    # In the namespace's own folder, which its sandbox leaves it. Reloads pass over folders whose names begin with a dot.
+    folder = Path(named) if named else Path(__file__).resolve().parent / ".oubliette"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
