@@ -70,7 +70,11 @@ async fn a_dropped_folder_is_served_after_a_reload_and_gone_after_its_removal() 
     );
     assert_eq!(call().await.0, 404);
     eventually("the socket is gone", || async {
-        (!gateway.data_dir().join("workers/my-tools/worker.sock").exists()).then_some(())
+        (!gateway
+            .data_dir()
+            .join("workers/my-tools/worker.sock")
+            .exists())
+        .then_some(())
     })
     .await;
 }

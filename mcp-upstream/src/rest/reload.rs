@@ -1,5 +1,6 @@
 //! `POST /reload` (EX-80). The edge has authorized a request before it arrives here.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,10 +8,12 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::json;
 use tokio::time::timeout;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Snapshot};
 use tooldock_workers::reload::ReloadReport;
 
-use super::failing;
+use super::condition::Condition;
+use super::failing::{self, Failing};
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
@@ -28,10 +31,17 @@ pub(crate) async fn reload(core: &Core) -> Reply {
             "This process cannot reload",
         );
     };
+    let before = core.registry.snapshot();
+    let down: BTreeMap<_, _> = before
+        .namespaces
+        .iter()
+        .filter_map(|(name, namespace)| Some((name.clone(), failing::server(core, namespace)?)))
+        .collect();
     match reloader.reload().await {
         Ok(report) => {
             let snapshot = core.registry.snapshot();
-            let started = report.workers_restarted.iter();
+            // A reload starts servers that are down, too.
+            let started = report.workers_restarted.iter().chain(down.keys());
             let started = started.filter_map(|name| snapshot.namespaces.get(name));
             let settled = join_all(
                 started.map(|namespace| core.upstreams.of(namespace).settled(namespace).get()),
@@ -40,7 +50,7 @@ pub(crate) async fn reload(core: &Core) -> Reply {
             let settled = timeout(SETTLE, settled);
             let replicas = core.sessions.replicas();
             let (_, others) = tokio::join!(settled, replicas.other_reloads());
-            let mut body = body(core, &report, &snapshot);
+            let mut body = body(core, &report, &snapshot, &down);
             if let Some(others) = others {
                 body["replicas"] = json!(others);
             }
@@ -55,7 +65,12 @@ pub(crate) async fn reload(core: &Core) -> Reply {
 
 /// The report of a reload, with the issues of served namespaces (skipped files, clamped limits) and of files and folders that
 /// are not namespaces.
-fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::Value {
+fn body(
+    core: &Core,
+    report: &ReloadReport,
+    snapshot: &Snapshot,
+    down: &BTreeMap<NamespaceName, Failing>,
+) -> serde_json::Value {
     let unserved = core.registry.unserved();
     let unserved = unserved.iter().map(|(name, issue)| (name.as_str(), issue));
     let ignored = core.registry.ignored();
@@ -98,10 +113,13 @@ fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::
         let mut failed = report.failed.iter();
         failed.any(|failure| failure.namespace == namespace.name.as_str())
     };
-    // A reload does not restart unchanged servers; servers that failed before are listed nevertheless.
+    // A server that was down and is not up again in time is listed with its last reason.
+    let is_up = |namespace: &Namespace| Condition::of(core, namespace).state == "ready";
     let servers = snapshot.namespaces.values().filter(|it| !told(it));
     let servers = servers.filter_map(|namespace| {
-        let failing = failing::server(core, namespace)?;
+        let failing = failing::server(core, namespace);
+        let last = down.get(&namespace.name).filter(|_| !is_up(namespace));
+        let failing = failing.as_ref().or(last)?;
         Some(json!({
             "namespace": namespace.name,
             "code": failing.code,
