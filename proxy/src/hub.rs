@@ -47,6 +47,9 @@ const STREAMS_END: Duration = Duration::from_secs(2);
 /// Maximum time for workers to end after the last request.
 const WORKERS_STOP: Duration = Duration::from_secs(5);
 
+/// Time that the reload gets to end after the first scan. It ends later only if packages are still being installed.
+const SCAN_END: Duration = Duration::from_secs(1);
+
 /// The control loop, with the objects that it drives.
 pub(crate) struct Hub {
     pub(crate) reloader: Arc<Reloader>,
@@ -326,14 +329,18 @@ async fn first_scan(
     arrival.begin(&replicas).await;
     if let Some(reloader) = reloader {
         let registry = Arc::clone(reloader.registry());
-        let scan = tokio::spawn(async move { report(reloader.reload().await) });
-        // The first scan may end before the reload does, while packages are being installed. A predecessor serves all namespaces
-        // meanwhile.
+        let mut scan = tokio::spawn(async move { report(reloader.reload().await) });
+        // The first scan may end long before the reload does, while packages are being installed. A predecessor serves all
+        // namespaces meanwhile.
         let serves = arrival.predecessor.is_some();
+        let scanned = async {
+            registry.wait_until_scanned().await;
+            tokio::time::sleep(SCAN_END).await;
+        };
+        // An error of the task is a panic, which is logged.
         tokio::select! {
-            // An error is a panic, which is logged.
-            _ = scan => {}
-            () = registry.wait_until_scanned(), if !serves => {}
+            _ = &mut scan => {}
+            () = scanned, if !serves => {}
         }
     }
     health.set_ready();
