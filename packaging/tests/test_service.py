@@ -10,7 +10,8 @@ from conftest import PACKAGING, ROOT, program, run
 
 SERVICE = PACKAGING / "systemd/tooldock.service"
 # Scale of `systemd-analyze security`, ten times: 20 is "OK".
-EXPOSURE_MAX = 20
+# Tenths. Namespaces of users and mounts, and the calls that make them, are open for the sandbox of tools.
+EXPOSURE_MAX = 25
 
 
 def units(folder: Path) -> list[str]:
