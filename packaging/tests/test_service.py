@@ -9,8 +9,8 @@ import pytest
 from conftest import PACKAGING, ROOT, program, run
 
 SERVICE = PACKAGING / "systemd/tooldock.service"
-# Scale of `systemd-analyze security`, ten times: 20 is "OK".
-# Tenths. Namespaces of users and mounts, and the calls that make them, are open for the sandbox of tools.
+# Scale of `systemd-analyze security`, ten times: 25 is "OK". Namespaces of users and mounts, and the calls that make them, are
+# open for the sandbox of tools.
 EXPOSURE_MAX = 25
 
 
