@@ -21,6 +21,7 @@ use http::header::{CACHE_CONTROL, COOKIE, HeaderMap, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use serde::Deserialize;
 use tooldock_filters::config::OauthConfig;
+use tooldock_filters::network::network_of;
 use tooldock_filters::oauth::Issuer;
 use tooldock_filters::token::TokenDigest;
 use tooldock_upstream::reply::{Head, Reply};
@@ -76,6 +77,7 @@ struct BegunLogin {
     cookie: TokenDigest,
     /// The digest of the page's proof.
     proof: TokenDigest,
+    /// The client's address, or the /64 of an IPv6 address.
     client: IpAddr,
     since: Instant,
     request: AuthorizationRequest,
@@ -94,12 +96,13 @@ impl BegunLogins {
         let login = BegunLogin {
             cookie: TokenDigest::of(cookie.as_bytes()),
             proof: TokenDigest::of(proof.as_bytes()),
-            client,
+            client: network_of(client),
             since,
             request,
         };
         let mut begun = self.begun();
         begun.retain(|_, login| login.is_open(since));
+        let client = network_of(client);
         make_room(&mut begun, BEGUN_OF_CLIENT_MAX, |it| it.client == client);
         make_room(&mut begun, BEGUN_MAX, |_| true);
         begun.insert(state.into(), login);

@@ -323,7 +323,7 @@ async fn a_token_that_an_issuer_did_not_make_opens_no_login_by_it() {
         assert_eq!(of("scope"), "mcp:all");
         let state = of("state");
         browser
-            .end(&format!("http://{web}/login?code=c0de&state={state}"))
+            .end(&format!("http://{web}/login?code=code-of-the-login&state={state}"))
             .await
     };
     let bearer = |token: &str| json!({"access_token": token, "token_type": "Bearer"});
@@ -353,7 +353,7 @@ async fn a_token_that_an_issuer_did_not_make_opens_no_login_by_it() {
     // The client shows its secret as RFC 6749 writes it, and the secret is nowhere else.
     let asked = one.state().asked.clone();
     assert!(
-        asked.contains("grant_type=authorization_code&code=c0de"),
+        asked.contains("grant_type=authorization_code&code=code-of-the-login"),
         "{asked}"
     );
     assert!(
@@ -364,7 +364,7 @@ async fn a_token_that_an_issuer_did_not_make_opens_no_login_by_it() {
     let (status, body) = end().await;
     assert!(status == 503 && says(&body, "500"), "{body}");
     let log = gateway.log();
-    for hidden in ["s3cret", "c0de", &*right] {
+    for hidden in ["s3cret", "code-of-the-login", &*right] {
         assert!(!log.contains(hidden), "a secret is in the log");
     }
 }
@@ -394,4 +394,26 @@ async fn a_person_logs_in_by_an_issuer_in_a_browser() {
     assert_eq!(seen["kept"], json!([]), "a token or a code is kept");
     assert_eq!(seen["forged"], json!(true));
     assert_eq!(seen["denied"], json!(true));
+}
+
+#[tokio::test]
+async fn why_an_issuer_cannot_be_asked_is_in_the_log_and_not_in_the_answer() {
+    let web = free_address();
+    let closed = format!("http://{}", free_address());
+    let client = json!({"client_id": "ui"});
+    let gateway = gateway(web, json!([entry(&closed, &client)])).await;
+    let browser = Browser::at(web);
+    let (status, body) = answered(browser.post(LOGIN, &json!({"issuer": closed}))).await;
+    assert!(
+        status == 503 && says(&body, "its log has the cause"),
+        "{body}"
+    );
+    for cause in ["refused", "os error", "connect"] {
+        assert!(!says(&body, cause), "{body}");
+    }
+    let log = gateway.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("a login at the web UI"));
+    assert!(line.is_some_and(|line| line.contains("refused")), "{log}");
 }

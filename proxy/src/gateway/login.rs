@@ -24,6 +24,9 @@ use crate::web_session;
 /// Maximum size of a step's body, in bytes. Codes have some hundred.
 const BODY_MAX: usize = 32 * 1024;
 
+/// Message for a login whose issuer cannot be asked. The page has no credentials yet, so the cause is in the log alone.
+const UNREACHABLE: &str = "the gateway cannot ask the issuer now; its log has the cause";
+
 /// Message for a step of a login that is not there, or was begun by another browser.
 const NOT_BEGUN: &str = "This login was not begun in this browser, took longer than 10 minutes, or has ended already. Begin again.";
 
@@ -201,12 +204,13 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
 /// The refusal of a step that failed at the issuer.
 fn refused(issuer: &Issuer, failure: LoginFailure) -> Rejection {
     let name = &issuer.config().issuer;
-    let (reason, cause) = match failure {
-        LoginFailure::Refused(cause) => (Reason::BadRequest, cause),
-        LoginFailure::Unavailable(cause) => (Reason::IssuerUnavailable, cause),
+    let (reason, cause, told) = match &failure {
+        LoginFailure::Refused(cause) => (Reason::BadRequest, cause, cause.as_str()),
+        LoginFailure::Unavailable(cause) => (Reason::IssuerUnavailable, cause, cause.as_str()),
+        LoginFailure::Unreachable(cause) => (Reason::IssuerUnavailable, cause, UNREACHABLE),
     };
     tracing::warn!(issuer = name, %cause, "a login at the web UI by an issuer failed");
-    Rejection::new(reason, format!("The login by {name} failed: {cause}."))
+    Rejection::new(reason, format!("The login by {name} failed: {told}."))
 }
 
 /// The refusal of an issuer's token, in words for the person who logs in.

@@ -59,8 +59,10 @@ pub(crate) struct AuthorizationRequest {
 pub(crate) enum LoginFailure {
     /// The issuer or the redirect refused it: another login may succeed.
     Refused(String),
-    /// The issuer cannot be reached, or is not configured as it needs to be.
+    /// The issuer answered in a way that no login can continue with, or too many logins run.
     Unavailable(String),
+    /// The issuer cannot be asked. The cause, such as a private address or a variable without a value, is for the operator alone.
+    Unreachable(String),
 }
 
 /// The members of a token endpoint's answer that are read. Not `Debug`.
@@ -103,7 +105,7 @@ impl Issuers {
     ///
     /// # Errors
     ///
-    /// [`LoginFailure::Unavailable`] without usable metadata of the issuer.
+    /// [`LoginFailure::Unreachable`] without metadata of the issuer, [`LoginFailure::Unavailable`] if they cannot be used.
     pub(crate) async fn request_authorization(
         &self,
         issuer: &Issuer,
@@ -113,10 +115,10 @@ impl Issuers {
         let config = issuer.config();
         let Some(client) = config.web_login() else {
             let message = "admission.oauth[].web of the issuer is off".to_owned();
-            return Err(LoginFailure::Unavailable(message));
+            return Err(LoginFailure::Unreachable(message));
         };
         let metadata = self.metadata_for_login(config).await;
-        let metadata = metadata.map_err(LoginFailure::Unavailable)?;
+        let metadata = metadata.map_err(LoginFailure::Unreachable)?;
         let usable = || -> Result<_, String> {
             let methods = metadata.code_challenge_methods_supported.as_ref();
             if methods.is_some_and(|it| !it.iter().any(|it| it == "S256")) {
@@ -173,11 +175,11 @@ impl Issuers {
             return Err(LoginFailure::Unavailable(message));
         };
         let from = config.endpoint(&request.token_endpoint);
-        let from = from.map_err(LoginFailure::Unavailable)?;
+        let from = from.map_err(LoginFailure::Unreachable)?;
         let secret = match &client.client_secret {
             None => None,
             Some(secret) => {
-                let secret = client_password("web", secret).map_err(LoginFailure::Unavailable)?;
+                let secret = client_password("web", secret).map_err(LoginFailure::Unreachable)?;
                 Some(Secret::new(secret))
             }
         };
@@ -190,7 +192,7 @@ impl Issuers {
             bytes_max: ANSWER_MAX,
             deadline: DEADLINE,
         });
-        let (status, body) = fetched.await.map_err(LoginFailure::Unavailable)?;
+        let (status, body) = fetched.await.map_err(LoginFailure::Unreachable)?;
         if status == StatusCode::OK {
             return access_token(&body);
         }

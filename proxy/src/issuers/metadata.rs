@@ -105,7 +105,11 @@ fn metadata_urls(issuer: &str) -> Vec<String> {
 }
 
 impl Metadata {
-    /// The same metadata, if they are those of the configured issuer.
+    /// Checks that the metadata name the configured issuer.
+    ///
+    /// # Errors
+    ///
+    /// When they name another issuer.
     fn of(self, config: &OauthConfig) -> Result<Self, String> {
         match self.issuer == config.issuer {
             true => Ok(self),
