@@ -1,6 +1,6 @@
 //! The sandbox of tools: a hostile Python tool and a hostile stdio server that try to get out, under each mode.
 //!
-//! `off` is the control: what is refused below must be open there. A machine whose kernel lacks a part has that part open, and
+//! `off` is the control: every access that another mode must refuse succeeds there. A machine whose kernel lacks a part has that part open, and
 //! says so in `/ready`.
 
 use std::fs;
@@ -249,7 +249,7 @@ impl House {
         })
     }
 
-    /// Tries a way; returns whether it led out, and what was said.
+    /// Tries a way out of the sandbox. Returns true if it succeeded, and the text of the tool's answer.
     async fn attempt(&self, namespace: &str, way: &str) -> (bool, String) {
         let arguments = json!({"way": way, "where": self.surroundings(namespace)});
         let (status, answer) = self.gateway.call(namespace, "attempt", arguments).await;
@@ -287,7 +287,7 @@ async fn differences(mode: &str) -> Vec<String> {
                 "basic" => Some(*basic),
                 _ => Some(*strict),
             };
-            // A part that the kernel lacks refuses nothing; what is open anyway stays open.
+            // A part that the kernel lacks refuses nothing, so the access succeeds if it does in `off`.
             let expected = match expected {
                 Some(SHUT) if !needs.are_met(&support) => None,
                 expected => expected,

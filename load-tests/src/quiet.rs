@@ -8,8 +8,8 @@ use crate::processes::machine_busy;
 
 /// Cores busy with other work above which a sample is considered disturbed.
 pub(crate) const NOISY: f64 = 0.25;
-/// Maximum CPU time of a request to nginx on a quiet machine, in microseconds; usually it is 7 to 10. If it is more, other work
-/// takes caches, clock speed or whole cores, and not equally from all processes: ratios are then not conclusive.
+/// Maximum CPU time of a request to nginx on a quiet machine, in microseconds; 7 to 10 are usual. A higher time shows that other
+/// programs take caches, clock speed or cores. They do not take them equally from all processes, so ratios are not conclusive.
 pub(crate) const QUIET_N_US: f64 = 11.0;
 /// Number of consecutive quiet checks after which the machine counts as quiet.
 const LOOKS: usize = 3;

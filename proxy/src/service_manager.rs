@@ -120,7 +120,7 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // Of two concurrent reloads, the manager waits for the end of both.
+        // Two reloads may run at the same time. The service manager hears `READY=1` when the last of them has ended.
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.sender.send(vec![NotifyState::Ready]);
         }

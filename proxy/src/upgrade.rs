@@ -421,14 +421,13 @@ impl OfferState {
 /// noted in the data directory. Gateways that share a data directory note the last of them alone.
 fn trusted(channel: &Channel, effective: &Effective) -> anyhow::Result<()> {
     let peer = channel.peer()?;
-    let own = rustix::process::getuid().as_raw();
     let is_noted = || {
         let noted = listening::process(&effective.data_dir);
         let pid = peer.pid.map(|it| it.as_raw_nonzero().get());
         noted.is_some_and(|noted| Some(noted.pid()) == pid)
     };
     let is_alone = effective.role != Role::Manager && effective.shared_as().is_none();
-    if peer.uid != own && peer.uid != 0 || is_alone && !is_noted() {
+    if !is_of_gateway_user(peer.uid) || is_alone && !is_noted() {
         return Err(anyhow!("another process listens in its place"));
     }
     Ok(())
@@ -439,9 +438,8 @@ fn is_successor(channel: &Channel) -> Result<(), String> {
     let peer = channel
         .peer()
         .map_err(|error| format!("its credentials are unknown: {error}"))?;
-    let (uid, own) = (peer.uid, rustix::process::getuid().as_raw());
-    if uid != own && uid != 0 {
-        return Err(format!("it runs as user {uid}"));
+    if !is_of_gateway_user(peer.uid) {
+        return Err(format!("it runs as user {}", peer.uid));
     }
     match peer.pid {
         None => Err("it runs in another PID namespace (another container)".into()),
@@ -450,6 +448,11 @@ fn is_successor(channel: &Channel) -> Result<(), String> {
         }
         Some(_) => Ok(()),
     }
+}
+
+/// Returns true for the user of this process, and for root.
+fn is_of_gateway_user(uid: u32) -> bool {
+    uid == rustix::process::getuid().as_raw() || uid == 0
 }
 
 /// Folder of a socket. The path must have one.

@@ -9,7 +9,7 @@
 //!                  each peer likewise
 //! ```
 //!
-//! The order of the fronts changes with each repetition. Errors of the gateway are failures of the run; errors of a peer are
+//! Each repetition measures the fronts in another order. Errors of the gateway are failures of the run; errors of a peer are
 //! results.
 
 mod alone;

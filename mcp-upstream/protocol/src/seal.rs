@@ -3,8 +3,8 @@
 //! A token is `base64url(nonce ‖ AES-256-GCM(facts))` with a random nonce of 96 bits: visible ASCII, unforgeable, and
 //! unreadable without the key. Each kind of token has its own associated data, so that no token is accepted as one of another
 //! kind. A sealed id contains its replica and facts about the session; only the session store knows if the id is still valid.
-//! One key may seal 2^32 tokens, after which the probability that two have the same nonce is 2^-33: at a hundred a second that
-//! is more than a year.
+//! A key may seal 2^32 tokens, after which the probability that two have the same nonce is 2^-33. A gateway that seals a
+//! hundred tokens a second reaches that number after more than a year.
 
 use std::fmt;
 use std::sync::Arc;

@@ -144,7 +144,7 @@ impl<'a> FileEntries<'a> {
                 base: base.to_owned(),
                 disabled,
             };
-            // Of a repeated key the last one counts, as in the clients.
+            // A key that stands twice has the value of its last place, as in the clients that read these files.
             if let Some(before) = seen.insert(label.clone(), self.entries.len()) {
                 let before: usize = before;
                 self.findings.push(Finding {

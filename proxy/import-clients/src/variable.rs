@@ -70,7 +70,7 @@ pub(crate) fn parse(text: &str, folders: &Folders<'_>) -> ParsedText {
 fn next_reference(text: &str) -> Option<(usize, &'static str, &'static str)> {
     let forms = [("${{", "}}"), ("${", "}"), ("{env:", "}")];
     let found = forms.map(|(open, close)| Some((text.find(open)?, open, close)));
-    // Of the forms that begin at the same byte, the longer one comes first.
+    // `${{` and `${` begin at the same byte: the longer form is listed first, and `min_by_key` keeps the first.
     found.into_iter().flatten().min_by_key(|it| it.0)
 }
 

@@ -63,8 +63,8 @@ impl<'a> Location<'a> {
     }
 }
 
-/// The locations that nginx may choose for a path: several if it is unknown what a regular expression matches. The path
-/// counts as one of the location `own`, even if that has a regular expression.
+/// The locations that nginx may choose for a path; several if a regular expression among them cannot be evaluated here. The
+/// path counts as a match of the location `own`, even if `own` has a regular expression.
 pub(crate) fn chosen<'a>(
     locations: &[Location<'a>],
     path: &str,

@@ -30,7 +30,7 @@ pub enum GrantSource {
 /// The scopes of an access token, and the other scopes of its issuer.
 #[derive(Debug)]
 pub struct TokenScopes {
-    /// Those of the token's scopes that are configured.
+    /// Scopes of the token that the configuration maps to scopes of the gateway.
     pub held: Vec<Box<str>>,
     /// All scopes of the issuer that are configured.
     pub offered: Arc<[OfferedScope]>,

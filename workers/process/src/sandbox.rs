@@ -1,5 +1,5 @@
-//! From the sandbox that is configured for a namespace to the one that a process is started in: which paths of the data
-//! directory are its own, which files of the machine are the gateway's, and what the kernel can.
+//! Makes the sandbox of a process from the `sandbox` of its namespace, the namespace's own paths in the data directory, the
+//! gateway's files elsewhere, and the parts of a sandbox that the kernel has.
 //!
 //! Knows the gateway by [`HostFacts`] alone. Without a data directory, as in tests, there is no sandbox.
 
@@ -257,11 +257,9 @@ impl SandboxHost {
             let mut found = process.env.iter().filter(|(key, _)| key == name);
             found.next().map(|(_, value)| PathBuf::from(value.expose()))
         };
-        // Every path begins with an empty one, and with the root.
+        // An empty path and the root are prefixes of every path, so that they would make all files the process's own.
         let own_paths = || process.own.iter().filter(|it| is_a_place(&it.path));
         let own = |path: &Path| own_paths().any(|it| path.starts_with(&it.path));
-        // Variables of the process may be its namespace's own, and must open nothing.
-        let gateways = |name: &str| std::env::var_os(name).map(PathBuf::from);
         let is_covered = |path: &Path| covered.iter().any(|it| path.starts_with(it));
 
         let mut kept: BTreeSet<KeptPath> = own_paths().cloned().collect();
@@ -287,13 +285,13 @@ impl SandboxHost {
                 None => {}
             }
         }
-        let certificates = CERTIFICATES.iter().filter_map(|it| gateways(it));
+        let certificates = CERTIFICATES.iter().filter_map(|it| gateways_variable(it));
         kept.extend(
             certificates
                 .filter(|it| is_covered(it) && !facts.files.contains(it))
                 .map(KeptPath::readable),
         );
-        let home = gateways("HOME");
+        let home = gateways_variable("HOME");
         if let Some(home) = home.as_deref().and_then(below_data) {
             for folder in HOME_FOLDERS {
                 let folder = home.join(folder);
@@ -367,7 +365,7 @@ impl SandboxHost {
                 read.extend(prefixes_of(&folder));
                 read.push(folder);
             }
-            write.extend(CACHES.iter().filter_map(|it| gateways(it)));
+            write.extend(CACHES.iter().filter_map(|it| gateways_variable(it)));
             if let Some(home) = &home {
                 write.extend([".cache", ".npm"].map(|it| home.join(it)));
                 read.push(home.join(".local"));
@@ -493,11 +491,13 @@ fn find(program: &Path, path: Option<PathBuf>) -> Option<PathBuf> {
 fn prefix_of(program: &Path) -> Option<PathBuf> {
     let prefix = program.parent()?.parent()?;
     let is_one = prefix.join("lib").is_dir() && prefix.parent().is_some();
-    (is_one && Some(prefix) != home().as_deref()).then(|| prefix.to_owned())
+    (is_one && Some(prefix) != gateways_variable("HOME").as_deref()).then(|| prefix.to_owned())
 }
 
-fn home() -> Option<PathBuf> {
-    std::env::var_os("HOME").map(PathBuf::from)
+/// A path in the gateway's own environment. Variables of a process may come from its namespace's `tooldock.yaml`, and must open
+/// nothing.
+fn gateways_variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).map(PathBuf::from)
 }
 
 /// The installations that programs of a folder belong to: the folder above it, that of the folder's real path, those of the

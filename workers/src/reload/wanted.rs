@@ -344,8 +344,8 @@ pub(super) fn relimited(
     issues.retain(|issue| issue.code != CLAMPED);
     issues.extend(clamped);
     Some(Arc::new(Namespace {
-        // The namespace's own patterns were valid when it was started. An invalid pattern of the operator might have been meant
-        // to exclude callers.
+        // Patterns of the namespace's own file were valid when the namespace was started, so an invalid pattern is the operator's.
+        // It may have been meant to exclude callers: nobody is admitted.
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         issues,
         gate: gate(Some(current), limits.max_concurrency.local(), limits.queue),

@@ -7,9 +7,9 @@
 //!                     initialize again with the client's own words ──▶ another backend ──▶ record
 //! ```
 //!
-//! One message of a session reopens the server's session while the others wait; the client does not notice. State that the
-//! server kept for the old session (log level, subscriptions) is lost. For a server with relevant session state, the operator
-//! sets `stateful: true`; then the gateway's session ends instead.
+//! The first message that finds the server's session gone opens a new one, and later messages of the same client wait for it;
+//! the client does not notice. State that the server kept for the old session (log level, subscriptions) is lost. For a server
+//! with relevant session state, the operator sets `stateful: true`; then the gateway's session ends instead.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -303,7 +303,7 @@ impl<'a> Up<'a> {
     fn is_to_leave(&self, session: &Session, at: &Affinity, what: &Outgoing<'_>) -> bool {
         let backends = &self.server.spec.backends;
         let is_configured = backends.iter().any(|it| it.id.as_str() == &*at.backend);
-        // The message itself is one of the requests in flight.
+        // The number of requests in flight includes the request that is judged here.
         !is_configured
             && !self.server.spec.stateful
             && what.id.is_some()

@@ -161,7 +161,7 @@ fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<Publ
     for (at, (namespace, list)) in lists.iter().enumerate() {
         let mut own: HashMap<&str, ()> = HashMap::new();
         for tool in View::of(caller, namespace).tools(list) {
-            // Of two tools with the same name, a namespace serves the first.
+            // A namespace that lists two tools with the same name serves the first.
             if own.insert(tool.name(), ()).is_none() {
                 bare.entry(tool.name()).or_insert(at);
                 all.push((at, tool.name()));

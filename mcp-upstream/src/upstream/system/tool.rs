@@ -96,7 +96,8 @@ impl Hints {
         self
     }
 
-    /// The hints in the format of MCP, without those with their default value, or without a meaning for a tool that only reads.
+    /// The tool's annotations as MCP spells them. Hints with their default value are left out; for a tool that only reads, so are
+    /// the hints about destructive and repeated calls.
     fn annotations(self) -> Value {
         let hints = [
             ("destructiveHint", self.destructive, true),

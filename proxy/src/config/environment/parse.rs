@@ -132,7 +132,7 @@ pub(super) fn container(text: &str) -> Result<String, String> {
     }
 }
 
-/// One of the given words, in upper or lower case.
+/// Reads a word of a fixed list, in upper or lower case.
 pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let mut all = words.iter();
     let chosen = all.find(|(word, _)| word.eq_ignore_ascii_case(text));

@@ -281,7 +281,7 @@ pub struct Ceilings {
     pub sync_concurrency: usize,
     /// Highest `processes`.
     pub processes: usize,
-    /// The least `sandbox`: what it keeps away, a namespace's own file cannot open.
+    /// Weakest `sandbox` that a namespace's own `tooldock.yaml` may choose.
     pub sandbox: Sandbox,
 }
 

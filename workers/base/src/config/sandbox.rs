@@ -218,7 +218,7 @@ impl Sandbox {
             && at_most(self.cpu, other.cpu)
     }
 
-    /// Lowers this sandbox to a ceiling: what it opens beyond the ceiling is closed. Returns a sentence for each change.
+    /// Closes every path, network and limit that this sandbox opens and `ceiling` does not. Returns a sentence for each change.
     pub fn lower_to(&mut self, ceiling: &Self) -> Vec<String> {
         let mut said = Vec::new();
         if self.mode < ceiling.mode {

@@ -13,8 +13,8 @@
 //! | connections | Landlock forbids them; the guard makes the allowed ones, by seccomp's notifications | open, or by port |
 //! | calls of the kernel that tools never need | seccomp | open |
 //!
-//! The gateway asks once what the kernel can ([`KernelSupport`]) and describes a sandbox of these parts alone. A part that
-//! cannot be applied then is an error, and the command is not started.
+//! The gateway probes the kernel once ([`KernelSupport`]) and describes a sandbox by the parts that the kernel has. If such a part
+//! cannot be applied when a command starts, the start fails.
 
 mod connections;
 mod files;
@@ -37,7 +37,7 @@ pub use kernel::{KernelSupport, MountNamespace};
 
 /// Option of the guard: the sandbox, as JSON.
 pub(super) const OPTION: &str = "--sandbox";
-/// Argument in place of a command: prints what the kernel can, as JSON.
+/// Argument in place of a command: the guard prints [`KernelSupport`] as JSON and ends.
 pub(super) const PROBE: &str = "--probe-sandbox";
 
 /// A sandbox, complete: every path is absolute, and every part is one that the kernel has.
@@ -202,7 +202,7 @@ fn enter(own: &Confinement, cwd: &Path, channel: &UnixStream) -> Result<(), NotC
     Ok(())
 }
 
-/// Prints what the kernel can.
+/// Prints [`KernelSupport`] as JSON.
 pub(super) fn print_support() {
     let support = KernelSupport::probe();
     if let Ok(text) = serde_json::to_string(&support) {

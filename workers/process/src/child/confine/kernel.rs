@@ -366,7 +366,7 @@ pub(super) fn connect(socket: BorrowedFd<'_>, address: &[u8]) -> i32 {
     }
 }
 
-/// Reads an internet address in the kernel's own form; `None` for others.
+/// Reads an IPv4 or IPv6 address from the bytes of a `sockaddr`; `None` for other address families.
 pub(super) fn internet_address(bytes: &[u8]) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
     let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?);

@@ -1,5 +1,5 @@
-//! Refused accesses in what a sandboxed process prints or a function raises: each is explained once, so that an author knows
-//! what to allow.
+//! Explanations of accesses that a sandbox refused. An access is found in the output of the process or in the exception of a
+//! function, and explained once, with the key that allows it.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
