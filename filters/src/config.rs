@@ -257,7 +257,7 @@ pub enum AtOnce {
     /// No limit.
     #[default]
     Off,
-    /// At most this number of requests.
+    /// A maximum number of requests.
     AtMost(NonZeroU32),
 }
 

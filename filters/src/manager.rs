@@ -20,7 +20,7 @@ pub(crate) struct ManagerControls {
 }
 
 impl ManagerControls {
-    /// Without a manager's token, every request is refused.
+    /// The manager's listener has no token, so every request is refused.
     pub(crate) fn new(internal: Vec<Cidr>, token: Option<SecretToken>) -> Self {
         Self { internal, token }
     }

@@ -66,9 +66,9 @@ impl RetryAfter {
 pub(crate) struct KeyedLimiter<C: Clock = MonotonicClock> {
     shards: Box<[Mutex<Shard>]>,
     shard_keys_max: usize,
-    /// The nanoseconds in which one event is replenished.
+    /// The nanoseconds after which the budget allows one more event.
     each: u64,
-    /// The nanoseconds in which an empty budget is replenished completely.
+    /// The nanoseconds after which an empty budget is full again.
     whole: u64,
     burst: NonZeroU32,
     seed: RandomState,

@@ -16,22 +16,22 @@
 //! | name | chosen by | index |
 //! |---|---|---|
 //! | the upstream's own id | a stdio server | [`ConnectionInteractions`] |
-//! | the key within its call | the function, or the gateway for a server | [`CallInteractions`], which owns the entry |
-//! | the id that the client sees | the gateway | [`SessionInteractions`]; a modern client answers by key |
+//! | the key within its call | the Python function; the gateway, for a server's question | [`CallInteractions`], which owns the entry |
+//! | the id that the client sees | the gateway | [`SessionInteractions`]; a 2026-07-28 client answers by key |
 //!
 //! The deadline is enforced by the question's owner: by the call's future for the questions of a call, by a small task for a
-//! question that a server asks outside of calls. A call of a 2026-07-28 client that waits between two requests is kept in
-//! [`SuspendedCalls`] until the deadline of its questions.
+//! question that a server asks outside of calls. A call of a 2026-07-28 client is suspended between two requests: it is kept
+//! in [`SuspendedCalls`] until the deadline of its questions.
 //!
 //! There is deliberately no table for the whole process. Each id is unique only within its session, call or connection, so such
 //! a table would repeat the three indexes, its locks would be shared by unrelated clients, and the end of each scope would have
 //! to search it. With separate indexes, a question cannot be found from another client's session, and a scope is ended by
 //! dropping it.
 //!
-//! The bounds on open questions and kept answers are in this module: [`OPEN_IN_CALL`], [`OPEN_IN_SESSION`], [`EARLY_MAX`],
+//! The bounds on open questions and stored answers are in this module: [`OPEN_IN_CALL`], [`OPEN_IN_SESSION`], [`EARLY_MAX`],
 //! [`KEPT_ANSWERS_MAX`]. Events that wait to be read are bounded beside their queue (`interaction/events.rs`). The questions of
-//! one frame or one result are bounded by their reader, to as many as a call may have open. The number of calls that wait for
-//! their client is bounded by the namespace (`max_parked`).
+//! one message of a worker or of one `input_required` result are bounded by their reader, to as many as a call may have open. The
+//! number of suspended calls is bounded by the namespace (`max_parked`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -33,7 +33,7 @@ const BODY: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32010,"message
 /// The length of `BODY`.
 const BODY_LENGTH: &str = "125";
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// As long as an id the gateway makes up.
+/// Request id, as long as the ids that the gateway makes.
 const REQUEST_ID: &str = "0123abcd-4d2f1";
 /// The number of headers of the answer, with Pingora's date and connection.
 const HEADERS: usize = 7;

@@ -214,11 +214,11 @@ impl Config {
 /// The purpose for which a configuration is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// For running the gateway: a missing token is an error.
+    /// The gateway is to run: a missing token is an error.
     Serve,
-    /// For a check: a missing token is a warning.
+    /// The configuration is checked: a missing token is a warning.
     Check,
-    /// For a command that runs next to a gateway: a missing token is a warning, and so is an unusable `$DATA/config.yaml`.
+    /// A command runs next to a gateway: a missing token is a warning, and so is an unusable `$DATA/config.yaml`.
     Command,
 }
 

@@ -62,7 +62,7 @@ struct Login {
     ended: watch::Sender<()>,
 }
 
-/// Both halves of a login.
+/// The two halves of a login: the cookie's and the page's.
 struct Halves {
     /// The value of the cookie.
     id: String,

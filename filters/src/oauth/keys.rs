@@ -53,7 +53,7 @@ pub enum InvalidKeys {
 }
 
 impl KeySet {
-    /// Reads a JWKS. Keys that cannot sign tokens are skipped.
+    /// Reads a JWKS. Keys by which no token's signature can be verified are skipped: keys for encryption, unknown types.
     ///
     /// # Errors
     ///

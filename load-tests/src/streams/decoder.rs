@@ -40,7 +40,7 @@ enum At {
     Data(usize),
     /// Inside the line end after the data.
     AfterData,
-    /// After the last chunk.
+    /// The last chunk has been read.
     End,
 }
 

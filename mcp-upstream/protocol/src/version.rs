@@ -20,7 +20,7 @@ pub enum ProtocolVersion {
     /// Batches, sessions optional, no structured content.
     #[serde(rename = "2025-03-26")]
     V2025_03_26,
-    /// Without batches; with `MCP-Protocol-Version` and structured content.
+    /// The version without batches, and with `MCP-Protocol-Version` and structured content.
     #[serde(rename = "2025-06-18")]
     V2025_06_18,
     /// The newest revision with a handshake.

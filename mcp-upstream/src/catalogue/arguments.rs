@@ -146,7 +146,7 @@ impl InputSchema {
     ///
     /// # Errors
     ///
-    /// With `light`, if the check is not small.
+    /// `light` is set and the check is not small.
     pub(super) fn fault_of_result(&self, result: &[u8], light: bool) -> Result<Option<String>, ()> {
         let (bytes_max, steps_max) = match light {
             true => (LIGHT_BYTES_MAX, LIGHT_STEPS_MAX),

@@ -182,7 +182,7 @@ impl ToolList {
     ///
     /// # Errors
     ///
-    /// With `light`, if the schema is not compiled yet.
+    /// `light` is set and the schema is not compiled yet.
     pub(super) fn result_schema(
         &self,
         entry: &ToolEntry,

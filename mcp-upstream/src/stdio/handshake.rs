@@ -33,17 +33,17 @@ pub(crate) enum ProbedEra {
     Legacy {
         /// The protocol version that was negotiated.
         version: ProtocolVersion,
-        /// The result of `initialize`, in the server's bytes.
+        /// The result of `initialize`, byte for byte as the server sent it.
         result: Bytes,
     },
     /// The server accepts only requests with their own metadata.
     Modern {
-        /// The result of `server/discover`, in the server's bytes.
+        /// The result of `server/discover`, byte for byte as the server sent it.
         discover: Bytes,
     },
     /// The server accepts `initialize` and also requests with their own metadata.
     Dual {
-        /// The result of `server/discover`, in the server's bytes.
+        /// The result of `server/discover`, byte for byte as the server sent it.
         discover: Bytes,
     },
 }
@@ -53,7 +53,7 @@ pub(crate) enum ProbedEra {
 pub(crate) struct InitializeReply {
     /// The protocol version that was negotiated.
     pub(crate) version: ProtocolVersion,
-    /// The result of `initialize`, in the server's bytes.
+    /// The result of `initialize`, byte for byte as the server sent it.
     pub(crate) result: Bytes,
 }
 

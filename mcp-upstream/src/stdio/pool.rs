@@ -56,7 +56,7 @@ use rules::{HangThresholds, LAST_GOOD, PoolRules};
 use state::{InheritedSlot, PoolAction, PoolEvent, PoolStateMachine, ProcessId, WaiterId};
 pub(crate) use state::{Presence, ServerCopy};
 
-/// State that a pool's driver, keepers and leases share.
+/// State of a pool. Its driver (the task that starts processes), the keepers of its processes and the leases of callers share it.
 pub(super) struct PoolShared {
     pub(super) launcher: Arc<dyn Launcher>,
     /// The runtime for background work that no caller waits for.

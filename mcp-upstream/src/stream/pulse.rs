@@ -45,7 +45,7 @@ pub(super) struct Slots {
     next: u32,
 }
 
-/// A stream's position in the slots. Read and written under the slots' lock alone.
+/// A stream's position in the slots of the keep-alive timer. Read and written only while the lock of the slots is held.
 #[derive(Debug)]
 pub(super) struct PulseSlot(AtomicU32);
 

@@ -23,9 +23,9 @@ const ALONE: &str = "served alone here: clients may also use /mcp itself";
 /// The address of a `listen`.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum ListenOn {
-    /// On a port.
+    /// A port.
     Port(SocketAddr),
-    /// On a Unix socket, written `unix:/PATH`.
+    /// A Unix socket, written `unix:/PATH`.
     Socket(String),
 }
 

@@ -133,7 +133,7 @@ fn is_principal(name: &str, credentials: usize, view: &View<'_>) -> bool {
     cleaned(name).is_some() && digests.len() >= credentials
 }
 
-/// Returns true if every admitted client sends one of `credentials` in `header`, so that no other client is counted.
+/// Returns true if only clients that send one of `credentials` in `header` are admitted. The limit's zone counts no others then.
 fn lets_in_alone(credentials: &BTreeSet<&str>, header: &str, view: &View<'_>) -> bool {
     let digests = credentials.iter().filter_map(|it| token_digest(it, header));
     let digests: BTreeSet<_> = digests.collect();

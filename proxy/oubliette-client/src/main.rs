@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// In this order (REL-15): the host's tools, the caller's tools, then the MCP server.
+/// Serves in the order of REL-15: the host's tools, the caller's tools, then the MCP server.
 fn serve(options: Options) {
     let Options {
         socket,

@@ -175,10 +175,10 @@ pub(crate) struct ConnectArgs {
         default_value = "admin"
     )]
     pub(crate) scope: Vec<String>,
-    /// Use the key in this file, and make none
+    /// Use the API key in this file instead of making one
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Print the entry and write no file of the client. No key is made: YOUR-KEY stands in its place
+    /// Print the entry and write no file of the client. No API key is made: YOUR-KEY stands in its place
     #[arg(long)]
     pub(crate) print: bool,
     /// Make a key for --print, and print it

@@ -16,9 +16,9 @@ const PATH_MAX: usize = 107;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) enum ListenAddress {
-    /// On a port of this machine.
+    /// A port of this machine.
     Tcp(SocketAddr),
-    /// On a Unix socket, by its absolute path.
+    /// The absolute path of a Unix socket.
     Unix(PathBuf),
 }
 

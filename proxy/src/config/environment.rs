@@ -31,7 +31,7 @@ use super::listener::AuthScheme;
 use super::replicas::Peers;
 use super::{ConfigError, ListenerConfig, NamespaceRule, ProfileName, Role, Settings};
 
-/// For each key that a variable has set, the name of the variable, which errors about the key mention.
+/// The names of the variables that have set keys, by key. Errors about a key mention its variable.
 pub(crate) type SaidBy = BTreeMap<String, String>;
 
 /// A variable: its name, its key, and its setter.

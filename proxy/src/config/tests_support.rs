@@ -18,17 +18,17 @@ pub(crate) fn write(yaml: &str) -> (TempDir, PathBuf) {
     (dir, file)
 }
 
-/// As `tooldock check -c FILE` loads it.
+/// The configuration as `tooldock check -c FILE` loads it.
 pub(crate) fn checked(file: &Path, variables: &[(&str, &str)]) -> Result<Effective, ConfigError> {
     load(&options(file, Purpose::Check, Role::All, false, variables))
 }
 
-/// As `tooldock secrets` and other commands beside a gateway load it.
+/// The configuration as `tooldock secrets` and other commands beside a gateway load it.
 pub(crate) fn commanded(file: &Path) -> Result<Effective, ConfigError> {
     load(&options(file, Purpose::Command, Role::All, false, &[]))
 }
 
-/// As `tooldock serve -c FILE --role ROLE` loads it.
+/// The configuration as `tooldock serve -c FILE --role ROLE` loads it.
 pub(crate) fn served(
     file: &Path,
     role: Role,
@@ -37,7 +37,7 @@ pub(crate) fn served(
     load(&options(file, Purpose::Serve, role, false, variables))
 }
 
-/// As `tooldock serve -c FILE --dev` loads it.
+/// The configuration as `tooldock serve -c FILE --dev` loads it.
 pub(crate) fn served_dev(
     file: &Path,
     variables: &[(&str, &str)],

@@ -12,7 +12,7 @@ use rustls::sign::CertifiedKey;
 use tooldock_workers::remote::TlsSpec;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The certificates for connections to a server.
+/// The authorities and the client certificate for TLS connections to a remote server.
 #[derive(Clone, Default)]
 pub(crate) struct Material {
     /// The authorities by which the certificate of the backends is checked, instead of the system's certificates.

@@ -47,7 +47,7 @@ impl Cidr {
             (IpNet::V4(net), IpAddr::V4(address)) => {
                 let differ = net.addr().to_bits() ^ address.to_bits();
                 let host_bits = 32 - u32::from(net.prefix_len());
-                // Shifted by all its bits: every address is in a network of prefix 0.
+                // Prefix 0 is a shift by all 32 bits, for which `checked_shr` returns `None`: the network has every address.
                 differ.checked_shr(host_bits).unwrap_or(0) == 0
             }
             (IpNet::V6(net), IpAddr::V6(address)) => {

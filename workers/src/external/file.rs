@@ -75,7 +75,7 @@ impl ServersFile {
         Self::read_at(path, &path.with_file_name("registry-cache.yaml"))
     }
 
-    /// The namespaces' names that the file claims.
+    /// The names of namespaces that the file defines, each with its state. Another source of the same name is a conflict.
     pub(crate) fn claims(&self) -> impl Iterator<Item = Claim> {
         let all = self.servers.iter();
         all.map(|(name, entry)| {

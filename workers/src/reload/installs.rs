@@ -17,11 +17,11 @@ use crate::scan::NamespaceSource;
 
 type Installed = Result<NamespaceEnvironment, EnvironmentError>;
 
-/// The running installations, by namespace.
+/// The installations of dependencies that are in progress, by namespace.
 #[derive(Debug, Default)]
 pub(super) struct Installs(Mutex<BTreeMap<NamespaceName, Install>>);
 
-/// A running installation. Dropping it ends the installer.
+/// An installation of dependencies in progress. Dropping it ends the installer.
 #[derive(Debug)]
 struct Install {
     wanted: InstallKey,

@@ -62,8 +62,8 @@ pub(super) struct Itself {
 enum UnsettledStart {
     /// The files changed during one start: the namespace is reloaded once more, and then gets another worker.
     Once,
-    /// The files changed again during the following start. Another worker would change the files again, and a watcher would
-    /// request the next reload.
+    /// The files changed again while the next worker started, so a worker changes them itself. No reload follows: a further
+    /// worker would change them again, and the watcher would request reloads without end.
     Again,
 }
 

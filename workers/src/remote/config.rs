@@ -107,13 +107,13 @@ impl Default for RemoteServerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// In turn, in proportion to the weights.
+    /// Backends in turn, in proportion to their weights.
     RoundRobin,
     /// The backend with the fewest requests in flight for its weight.
     LeastBusy,
-    /// At random, in proportion to the weights.
+    /// A random backend, in proportion to the weights.
     Random,
-    /// By a hash of the client, so that each client always uses the same backend.
+    /// A backend by a hash of the client, so that each client always uses the same one.
     Hash,
 }
 

@@ -57,8 +57,8 @@ pub(super) const BARE_FILTER: Kind = Kind {
     ..UNAUTHORIZED
 };
 
-/// In the order in which the gateway checks them, which is that of the table. They are measured in this order and in reverse by
-/// turns, the bare filter and the gateway's 401 always next to each other.
+/// All kinds in the order in which the gateway checks them, which is that of the table. They are measured in this order and
+/// in reverse by turns, the bare filter and the gateway's 401 always next to each other.
 #[rustfmt::skip]
 pub(super) const KINDS: [Kind; 6] = [
     kind(403, "wrong host", r#""code":"host_not_allowed""#, Fault::Host),

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
     use crate::report::budget::{Budget, Outcome};
 
-    /// Of a load whose server takes 2 us a call.
+    /// Adds the figures of a load whose server takes 2 us a call.
     fn loaded(section: &mut Section, front: &str, case: Case, cpu_us: f64, n_us: f64) {
         let numbers = Numbers::one("cpu_us", cpu_us)
             .with_ratio("cpu_n", "cpu_us", Some(n_us))

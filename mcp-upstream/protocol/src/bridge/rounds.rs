@@ -19,7 +19,8 @@ pub const ROUNDS_MAX: usize = 32;
 /// Sender of the answer to one question.
 type AnswerSender = oneshot::Sender<Result<Bytes, CallError>>;
 
-/// The content of an `input_required` result: the questions that the server wants answered before its result.
+/// The content of an `input_required` result: the questions that the client is to answer before the server returns the call's
+/// final result.
 #[derive(Debug)]
 pub struct InputRequired {
     questions: Vec<Question>,

@@ -28,7 +28,7 @@ pub(super) enum PassThroughFailure {
     NoBackend,
     /// The backend could not be reached, or did not answer.
     Send(SendError),
-    /// The backend answered with a status that is not for clients.
+    /// The backend answered with a status that is not passed on, such as 401 or 500, and its `Retry-After`.
     Status(StatusCode, Option<HeaderValue>),
     /// The backend answered with a redirect. The text is the target, worded to follow "a redirect".
     Redirect(StatusCode, String),

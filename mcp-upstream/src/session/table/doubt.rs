@@ -116,8 +116,9 @@ impl SessionTable {
         }
     }
 
-    /// Compares one session with its record, and releases it if another replica has claimed it. Returns the replica that has
-    /// the session by its record; `None` without a record. If the store does not respond, the session remains in doubt.
+    /// Compares one session with its record, and releases the session if another replica has claimed it. Returns the replica
+    /// that the record names as the session's home; `None` without a record. If the store does not respond, the session remains
+    /// in doubt.
     pub(super) async fn compare(&self, id: &SessionId) -> Result<Option<ReplicaId>, StoreError> {
         let Some(store) = &self.store else {
             return Ok(None);

@@ -43,8 +43,8 @@ use crate::upstream::http::retry;
 
 /// Time limit for a server to confirm that it has read its opening messages.
 const READ_WAIT: Duration = Duration::from_secs(5);
-/// Time for a server that asked before its call to process the answer. No message shows when the server has done so; a client
-/// that is connected directly would send its first call later than that.
+/// Delay before the first call to a server that has asked a question before it: the server processes the answer meanwhile. No
+/// message says when it has. A client that is connected directly would take longer than this before its first call.
 const TAKEN_IN: Duration = Duration::from_millis(100);
 /// Number of steps that `TAKEN_IN` is divided into, with a ping after each: a server on a busy machine gets more time.
 const TAKEN_IN_PARTS: u32 = 4;

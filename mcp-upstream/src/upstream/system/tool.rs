@@ -64,21 +64,21 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// For tools that change nothing.
+    /// Hints of tools that change nothing.
     pub(super) const READS: Self = Self {
         read_only: true,
         destructive: false,
         idempotent: true,
         open_world: false,
     };
-    /// For tools that add something; repeating the call adds nothing more.
+    /// Hints of tools that add something; repeating the call adds nothing more.
     pub(super) const ADDS: Self = Self {
         read_only: false,
         destructive: false,
         idempotent: true,
         open_world: false,
     };
-    /// For tools that replace or remove something.
+    /// Hints of tools that replace or remove something.
     pub(super) const REPLACES: Self = Self {
         destructive: true,
         ..Self::ADDS

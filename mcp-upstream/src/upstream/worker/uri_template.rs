@@ -30,7 +30,7 @@ pub(in crate::upstream) fn could_match(template: &str, uri: &str) -> bool {
 }
 
 /// Returns true if the URI contains the template's literal texts, in their order, with any text in place of the expressions.
-/// For servers that alone know the values of the expressions.
+/// For URIs of servers, which alone know the values of the expressions.
 pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
     if uri.len() > URI_MAX {
         return false;

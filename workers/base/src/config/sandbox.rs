@@ -69,7 +69,7 @@ pub struct Sandbox {
 /// Addresses that processes may connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SandboxNetwork {
-    /// None: there are no internet sockets.
+    /// No network: internet sockets are refused.
     None,
     /// These alone.
     Only(Vec<SandboxAddress>),

@@ -59,7 +59,7 @@ impl<'a> Scan<'a> {
         (self.next() == Some(byte)).then_some(()).ok_or(Unread)
     }
 
-    /// Reads the key of a member and the colon after it; returns its begin and end.
+    /// Reads the key of a member and the colon after it. Returns the range of the key with its quotes.
     #[inline]
     pub(super) fn key(&mut self) -> Result<(usize, usize), Unread> {
         self.expect(b'"')?;

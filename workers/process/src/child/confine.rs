@@ -84,13 +84,13 @@ pub struct KeptPath {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkRule {
-    /// All but those to the gateway's own listeners and to metadata addresses.
+    /// Connections to any address but the gateway's own listeners and metadata addresses.
     Open,
-    /// None.
+    /// No connections.
     None,
-    /// To public addresses, and to the resolvers of names.
+    /// Connections to public addresses and to the system's DNS resolvers only.
     Public,
-    /// To these destinations, `host:port`, and to the resolvers of names.
+    /// Connections to these destinations, `host:port`, and to the system's DNS resolvers only.
     Only(Vec<String>),
 }
 

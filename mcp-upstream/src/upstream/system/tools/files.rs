@@ -208,7 +208,7 @@ pub(in super::super) struct WriteReport {
     /// True if the file held exactly this code already: nothing was written, and no earlier version was kept.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unchanged: bool,
-    /// The path of the former code, relative to the namespace's folder.
+    /// The path of the copy of the code that was replaced, relative to the namespace's folder. Not for a new file.
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_version: Option<String>,
     /// The reason why the file was not written.

@@ -48,7 +48,7 @@ pub(in super::super) struct SecretParameters {
     /// Gets the secret alone; leave it out for all namespaces.
     #[serde(default)]
     namespace: Option<Namespace>,
-    /// Whose personal value it is: a token's name, or key:NAME. Not with namespace.
+    /// Principal of the personal value: a token's name, or key:NAME. Not with namespace.
     #[serde(default)]
     principal: Option<PrincipalParameter>,
 }

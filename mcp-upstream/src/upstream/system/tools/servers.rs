@@ -65,7 +65,7 @@ pub(in super::super) struct AddServer;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct NewServer {
-    /// Becomes the namespace.
+    /// Name of the new server, and of its namespace.
     name: Namespace,
     /// A package: {"source": "registry", "name": "mcp-server-time", "package_type": "pypi", "args": []}. A command: {"command":
     /// "npx", "args": ["-y", "PACKAGE"]}. Variables: "env": {"API_KEY": "${API_KEY}"}, where ${API_KEY} is a secret of this

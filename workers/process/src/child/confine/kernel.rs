@@ -24,12 +24,12 @@ use super::{Confinement, mounts};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MountNamespace {
-    /// None.
+    /// No mount namespace.
     #[default]
     None,
-    /// With the privileges that the process has.
+    /// A mount namespace made with the privileges that the process has.
     Privileged,
-    /// Within a user namespace of its own.
+    /// A mount namespace within a user namespace of its own.
     User,
 }
 
