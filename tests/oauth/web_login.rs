@@ -323,7 +323,9 @@ async fn a_token_that_an_issuer_did_not_make_opens_no_login_by_it() {
         assert_eq!(of("scope"), "mcp:all");
         let state = of("state");
         browser
-            .end(&format!("http://{web}/login?code=code-of-the-login&state={state}"))
+            .end(&format!(
+                "http://{web}/login?code=code-of-the-login&state={state}"
+            ))
             .await
     };
     let bearer = |token: &str| json!({"access_token": token, "token_type": "Bearer"});

@@ -21,8 +21,9 @@ pub struct HiddenValues(Redactor);
 /// The principals whose personal values are hidden.
 #[derive(Clone, Copy)]
 enum Owners<'a> {
+    /// Every principal.
     All,
-    /// A caller alone; a caller without a principal has no values.
+    /// One principal. `None` is a caller without a principal, for whom no personal values exist.
     Caller(Option<&'a str>),
 }
 

@@ -101,7 +101,7 @@ impl<'a> InteractiveCall<'a> {
         let gate = &self.questions.namespace().gate;
         let waiting = self.trace.as_ref().map(|it| it.part(QUEUE));
         let entered = timeout_at(after(began, self.left), gate.enter(&self.principal)).await;
-        // The call never ran: it may be repeated safely, and the tool did not cause the delay.
+        // Without a permit in time the call has not run: it may be repeated safely, and the time does not count as the tool's.
         let permit = entered
             .map_err(|_| overloaded())?
             .map_err(|_| overloaded())?;

@@ -230,7 +230,7 @@ impl OwnedStreams {
             return (stream, false);
         }
         let dropped = list.prune(kind);
-        // Inserted before the newer streams of its kind.
+        // A stream's place is before the newer streams of its kind. Even and odd numbers are the two kinds.
         let newer = |it: &Arc<Stream>| it.number() % 2 == number % 2 && it.number() > number;
         let place = list.streams.iter().position(newer);
         let place = place.unwrap_or(list.streams.len());

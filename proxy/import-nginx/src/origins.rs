@@ -76,13 +76,14 @@ pub(crate) fn write(
     admission.add_with("origins", Node::list(origins), comment);
 }
 
-/// The pages that a location admits, and the directive that names them.
+/// The web pages, by origin, whose requests a location admits, and the directive that lists them.
 struct PlacePages<'a> {
     pages: Pages,
     at: &'a Directive,
     /// True when a condition refuses all other pages.
     is_guarded: bool,
-    /// True when a directive names the pages; false when the location itself implies its own pages.
+    /// True when a directive lists the origins, as `add_header Access-Control-Allow-Origin` does; false when there is none, and
+    /// pages of the gateway's own host alone are taken to be meant.
     is_named: bool,
 }
 

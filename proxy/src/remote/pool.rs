@@ -145,8 +145,8 @@ impl Pool {
     }
 
     /// A backend to try while none is healthy; each one is tried once a second. So a server that has recovered is detected by
-    /// the next request, and a server that is down delays few requests. The only backend is tried by each request while its
-    /// checks time out, since a tool may keep it busy.
+    /// the next request, and a server that is down delays few requests. Exception: the only backend of a pool is tried by
+    /// each request while its checks time out, since a tool may keep it busy. Backends in `avoid` are left out.
     fn trial(&self, avoid: &[BackendId], now: Instant) -> Option<&Arc<PoolMember>> {
         let mut left = self.ailing(avoid, now);
         left.find(|member| {

@@ -66,7 +66,7 @@ enum AnswerOwner {
     Address(IpAddr),
 }
 
-/// The bound on all answers of a process.
+/// The bound on the memory of all answers that the gateway's process holds for its clients.
 pub struct AnswerBudget {
     /// The limit on all answers together, in bytes.
     total: AtomicUsize,

@@ -94,8 +94,8 @@ pub struct NamespacePackages<'a> {
 pub enum Packages {
     /// Allowed: a reload was requested.
     Install,
-    /// The installation is not allowed: the namespace reloads itself. Code that edits its own requirements must not start an installer, and no
-    /// requested reload may wait for such an installer.
+    /// The installation is not allowed: the namespace reloads itself. Code that edits its own requirements must not start an
+    /// installer, and no requested reload may wait for such an installer.
     AsTheyAre,
 }
 

@@ -146,7 +146,7 @@ pub enum BuilderErrorCode {
 pub struct BuilderRequest {
     /// The job to do.
     pub task: Task,
-    /// Folder of the kept trees, `$DATA/repos`.
+    /// Folder of the downloaded repositories, `$DATA/repos`.
     pub repos: std::path::PathBuf,
     /// The settings in force.
     pub config: BuilderConfig,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// Maximum number of steps of a check that is carried out. A thousand items of ten members each take about half of that; in the
 /// worst known case, that many steps take a tenth of a second.
 pub(super) const STEPS_MAX: u64 = 200_000;
-/// The deepest nesting of steps, since the stack is bounded.
+/// The deepest recursion of a check, in subschemas within each other: the thread's stack is bounded.
 const NESTING_MAX: u64 = 512;
 /// The cost of trying a pattern, in steps.
 const PATTERN_STEPS: u64 = 20;

@@ -17,7 +17,8 @@ use crate::stream::StoreError;
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
     ids: Mutex<HashSet<SessionId>>,
-    /// Number of losses of the store's data after which all sessions were noted as unrecorded.
+    /// The store's count of losses of its data when all sessions were last added here. A higher count of the store means that
+    /// records have been lost since, and all are added again.
     losses: AtomicU64,
 }
 

@@ -39,7 +39,7 @@ impl WaitingCaller {
     }
 }
 
-/// The lanes of a link.
+/// The lanes of a link, one for each other runtime whose calls wait for responses: see the module's page.
 pub(super) struct Lanes(Mutex<OpenLanes>);
 
 struct OpenLanes {

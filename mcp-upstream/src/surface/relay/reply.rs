@@ -1,4 +1,5 @@
-//! Writes frames for the client. The codes, and the texts about keys and scopes, are part of the relay's contract (REL-02…07).
+//! Writes the relay's frames for the client. The `code` of errors, and their texts about keys and scopes, are part of the relay's
+//! contract: clients depend on them (requirements REL-02 to REL-07).
 
 use bytes::Bytes;
 use serde_json::value::RawValue;

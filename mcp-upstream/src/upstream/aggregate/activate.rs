@@ -135,8 +135,9 @@ fn plan<'a>(
     Err(format!("nothing was changed: {}{call}", wrong.join("; ")))
 }
 
-/// The call with each unknown name replaced by the nearest known name, and names of the other kind moved to the other list.
-/// `None` if a name would be both on and off, if no name is left, or if the call is too long to be shown.
+/// The call to suggest in an error: each unknown name is replaced by the nearest known name, and a resource's name among the
+/// tools, or a tool's among the resources, is moved to its list. `None` if a name would be turned on and off at once, if no name
+/// is left, or if the text is too long for an error.
 fn corrected(
     shown: &CatalogueView<'_>,
     lists: &[(&str, Vec<String>)],

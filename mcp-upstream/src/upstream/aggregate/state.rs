@@ -34,7 +34,7 @@ pub(super) struct CatalogueOffer {
     pub(super) prefix: Arc<str>,
     /// The current offer, or the last one if there is none.
     pub(super) offer: Option<Arc<Offer>>,
-    /// True if the offer is current.
+    /// True if the member serves the offer at present; false if it is down, and the offer is the last that it had.
     pub(super) now: bool,
 }
 

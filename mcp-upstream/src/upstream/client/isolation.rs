@@ -56,7 +56,7 @@ impl Client {
         }
     }
 
-    /// The era in which the server is opened for this client.
+    /// The era of MCP, with or without `initialize`, in which the gateway speaks to the server for this client.
     fn era(&self, speaks: EraSupport) -> Era {
         match speaks {
             EraSupport::Legacy => Era::Legacy,

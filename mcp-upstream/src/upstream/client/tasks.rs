@@ -155,7 +155,7 @@ impl RequestTasks {
         (self.foreign_cursor && leased.is_common()).then(|| refusal("Invalid cursor"))
     }
 
-    /// Updates the named tasks from a response to this method.
+    /// Updates the tasks that the request named, among those of the server's `process`, by the response to its `method`.
     pub(super) fn answered(&self, method: &str, process: &dyn ServerConnection, answer: &Response) {
         match (method, &*self.ids) {
             _ if answer.is_error() => {}
