@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use tooldock_base::config::SandboxMode;
 use tooldock_process::child::confine::KernelSupport;
+use tooldock_process::environment::find_program;
 use tooldock_process::sandbox::HostFacts;
 
 use crate::config::{Effective, ListenAddress, ProfileName};
@@ -39,6 +40,7 @@ pub(crate) fn facts(effective: &Effective, support: KernelSupport, sockets: Path
         ListenAddress::Unix(path) if is_private(it.profile) => Some(path.clone()),
         ListenAddress::Unix(_) | ListenAddress::Tcp(_) => None,
     });
+    let programs = std::env::current_exe().into_iter().chain(find_program("uv"));
     let variables = SECRET_VARIABLES.iter().filter_map(std::env::var_os);
     let files = effective.source.iter().cloned();
     let files = files
@@ -55,6 +57,7 @@ pub(crate) fn facts(effective: &Effective, support: KernelSupport, sockets: Path
         files: files
             .filter_map(|file| std::path::absolute(file).ok())
             .collect(),
+        programs: programs.collect(),
         ports: ports.chain(replicas).filter(|port| *port != 0).collect(),
     }
 }

@@ -33,8 +33,8 @@
 //! | `repositories/run.rs`, `repositories/store.rs` | starts `tooldock __builder`; reads the trees in `$DATA/repos` |
 //! | `metrics.rs` | metrics of workers and processes |
 //!
-//! A call takes the connection of the process with the fewest calls and passes no supervisor. `child/slice.rs` is one of two
-//! modules of the gateway with `unsafe`.
+//! A call takes the connection of the process with the fewest calls and passes no supervisor. `child/slice.rs` and
+//! `child/confine/kernel.rs` have `unsafe`, for calls of the kernel that no library has.
 
 pub mod child;
 pub mod environment;

@@ -82,6 +82,8 @@ pub struct HostFacts {
     pub sockets: Option<PathBuf>,
     /// Files of the gateway: its configuration, keys, secrets, logs. Those of the data directory need not be named.
     pub files: Vec<PathBuf>,
+    /// Programs that the gateway runs outside of a sandbox: its own file, and installers.
+    pub programs: Vec<PathBuf>,
     /// Ports of the gateway's listeners for management, metrics and replicas.
     pub ports: Vec<u16>,
 }
@@ -399,6 +401,7 @@ impl SandboxHost {
                 support: facts.support,
                 covered,
                 hidden,
+                programs: facts.programs.clone(),
                 kept: kept.into_iter().collect(),
                 read,
                 write,

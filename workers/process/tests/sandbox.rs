@@ -29,25 +29,34 @@ struct House {
 impl House {
     fn new() -> Self {
         let (data, users) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        for name in ["tools/own", "tools/other", "runtime", "venvs"] {
-            fs::create_dir_all(data.path().join(name)).unwrap();
+        let house = Self { data, users };
+        for name in ["tools/own", "tools/other", "runtime", "venvs", "../bin"] {
+            fs::create_dir_all(house.path(name)).unwrap();
         }
-        fs::write(data.path().join("tools/own/text"), "own").unwrap();
-        fs::write(data.path().join("tools/other/text"), "other").unwrap();
-        fs::write(data.path().join("keys.json"), "keys").unwrap();
-        fs::write(users.path().join("text"), "user").unwrap();
-        Self { data, users }
+        fs::write(house.path("tools/own/text"), "own").unwrap();
+        fs::write(house.path("tools/other/text"), "other").unwrap();
+        fs::write(house.path("keys.json"), "keys").unwrap();
+        fs::write(house.program(), "program").unwrap();
+        fs::write(house.users.path().join("text"), "user").unwrap();
+        house
     }
 
+    /// A path in the data directory, which is in a folder of the user's.
     fn path(&self, name: &str) -> PathBuf {
-        self.data.path().join(name)
+        self.data.path().join("above/data").join(name)
+    }
+
+    /// A program of the gateway, beside the data directory.
+    fn program(&self) -> PathBuf {
+        self.data.path().join("above/bin/program")
     }
 
     /// Output of a shell command in the sandbox.
     async fn says(&self, support: KernelSupport, mode: SandboxMode, script: &str) -> String {
         let host = SandboxHost::new(HostFacts {
             support,
-            data: Some(self.data.path().to_owned()),
+            data: Some(self.path("")),
+            programs: vec![self.program()],
             ..HostFacts::default()
         });
         let cwd = self.path("tools/own");
@@ -138,6 +147,31 @@ async fn a_folder_that_appears_later_is_closed_and_what_the_user_makes_stays_rea
     };
     let (text, ()) = tokio::join!(house.says(machine, SandboxMode::Basic, &script), making);
     assert_eq!(text, "user");
+}
+
+#[tokio::test]
+async fn the_folders_above_the_data_directory_and_the_gateways_programs_cannot_be_replaced() {
+    let machine = kernel_support(&guard());
+    if machine.mounts == MountNamespace::None {
+        return;
+    }
+    let house = House::new();
+    let (above, program) = (house.data.path().join("above"), house.program());
+    let script = format!(
+        "try() {{ \"$@\" 2>/dev/null && echo \"$*\"; }}; try mv {above} {above}-moved; try mv {bin} {bin}-moved; try rm -r {bin}; \
+         try mv {program} {program}-moved; try rm -f {program}; try cp /bin/sh {program}; cat {program}; \
+         touch {above}/new && mv {above}/new {bin}/new && echo works",
+        above = above.display(),
+        bin = above.join("bin").display(),
+        program = program.display(),
+    );
+    for mode in [SandboxMode::Basic, SandboxMode::Off] {
+        let text = house.says(machine, mode, &script).await;
+        match mode {
+            SandboxMode::Off => assert!(text.starts_with("mv "), "{text}"),
+            _ => assert_eq!(text, "programworks\n"),
+        }
+    }
 }
 
 #[tokio::test]

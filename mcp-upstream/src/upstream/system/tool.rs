@@ -1,8 +1,8 @@
 //! Definition of a management tool: a Rust type for its parameters and one for its result, from which its schemas are derived,
 //! its texts for models, and a function.
 //!
-//! A new tool is a type that implements [`ManagementTool`], in a file of its group in `tools/`, and its name in the table of
-//! that group. Parameters derive `Deserialize` with `deny_unknown_fields` and `JsonSchema`; the comments of their fields are
+//! A new tool is a type that implements [`ManagementTool`], in a file of its group in `tools/`, and a line in the table of
+//! `tools.rs`. Parameters derive `Deserialize` with `deny_unknown_fields` and `JsonSchema`; the comments of their fields are
 //! the descriptions for models. Wrong, missing and unknown arguments are refused before the tool runs.
 
 use std::future::Future;

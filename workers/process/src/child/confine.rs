@@ -53,6 +53,8 @@ pub struct Confinement {
     pub covered: Vec<PathBuf>,
     /// Files that cannot be read.
     pub hidden: Vec<PathBuf>,
+    /// Programs that the gateway runs outside of a sandbox: they cannot be changed.
+    pub programs: Vec<PathBuf>,
     /// Paths below covered folders that stay, if they exist.
     pub kept: Vec<KeptPath>,
     /// With [`SandboxMode::Strict`], all paths that may be read.

@@ -299,6 +299,7 @@ mod tests {
             support: KernelSupport::default(),
             covered: Vec::new(),
             hidden: Vec::new(),
+            programs: Vec::new(),
             kept: Vec::new(),
             read: Vec::new(),
             write: Vec::new(),

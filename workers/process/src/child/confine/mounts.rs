@@ -3,14 +3,16 @@
 //!
 //! A path that appears later in a covered folder is not there for the command; one that appears anywhere else is. A hidden
 //! file that is replaced by a rename becomes visible to commands that run already: where a folder holds nothing else, the
-//! folder is covered instead.
+//! folder is covered instead. Folders above the gateway's files are mount points, too, since the kernel renames and removes
+//! none: a process could otherwise put a folder of its own in their place, for the gateway to use.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags, statvfs};
+use rustix::fs::{Access, Mode, OFlags, StatVfsMountFlags, access, statvfs};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, mount, mount_bind_recursive, mount_change, mount_remount,
 };
@@ -30,6 +32,7 @@ pub(super) fn try_out(kind: MountNamespace) -> io::Result<()> {
 /// Covers and hides the paths of a sandbox, for this process and its descendants.
 pub(super) fn cover(own: &Confinement, cwd: &Path) -> io::Result<()> {
     make_namespace(own.support.mounts)?;
+    hold(own)?;
     let mut kept: Vec<KeptPath> = own.kept.clone();
     kept.sort();
     kept.dedup_by(|later, earlier| later.path == earlier.path);
@@ -101,6 +104,40 @@ fn make_namespace(kind: MountNamespace) -> io::Result<()> {
     // Mounts of the machine still arrive here, and none of these leaves.
     let kind = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", kind).map_err(Into::into)
+}
+
+/// Makes the folders above the gateway's files mount points, and its programs read-only, where this process could replace them.
+fn hold(own: &Confinement) -> io::Result<()> {
+    let real = |path: &PathBuf| fs::canonicalize(path).ok();
+    let programs: BTreeSet<PathBuf> = own.programs.iter().filter_map(real).collect();
+    let files = own.covered.iter().chain(&own.hidden).filter_map(real);
+    let files = files.chain(programs.iter().cloned());
+    // Sorted, so that a folder comes before those in it.
+    let above: BTreeSet<PathBuf> = files
+        .flat_map(|it| it.ancestors().skip(1).map(Path::to_owned).collect::<Vec<_>>())
+        .filter(|it| it.parent().is_some())
+        .collect();
+    for folder in above.iter().filter(|it| is_replaceable(it)) {
+        mount_bind_recursive(folder, folder)?;
+    }
+    for program in &programs {
+        let is_reachable = !own.covered.iter().any(|it| program.starts_with(it));
+        if is_reachable && (is_replaceable(program) || is_writable(program)) {
+            mount_bind_recursive(program, program)?;
+            make_read_only(program)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if this process could rename the path, or could give itself the right to do so.
+fn is_replaceable(path: &Path) -> bool {
+    path.parent().is_some_and(is_writable)
+}
+
+fn is_writable(path: &Path) -> bool {
+    let is_owner = || rustix::fs::stat(path).is_ok_and(|it| it.st_uid == getuid().as_raw());
+    access(path, Access::WRITE_OK).is_ok() || is_owner()
 }
 
 fn empty_folder(at: &Path) -> io::Result<()> {
