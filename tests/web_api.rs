@@ -524,6 +524,7 @@ async fn a_namespace_is_made_written_called_rolled_back_and_found_in_the_log() {
     );
 
     let figures = web.get("/api/namespaces/team1").await.1;
+    assert_eq!(figures["sandbox"]["mode"], "basic", "{figures}");
     assert_eq!(
         (&figures["kind"], &figures["calls_per_minute"]),
         (&json!("python"), &json!(1)),

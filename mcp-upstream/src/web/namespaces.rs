@@ -88,6 +88,7 @@ pub(super) fn shown(
         "state": condition.state,
         "members": members,
         "backends": backends,
+        "sandbox": core.registry.sandbox_of(namespace),
         "description": namespace.description,
         "endpoint": format!("{}/mcp/{name}", caller.profile.path_prefix),
         "tool_count": rest::tool_count(core, caller, namespace),

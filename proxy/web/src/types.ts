@@ -49,6 +49,7 @@ export interface Namespace {
   error_rate: number | null;
   p95_ms: number | null;
   in_flight: number;
+  sandbox: { mode: string; missing?: string[] } | null;
   error: Trouble | null;
   issues: Trouble[];
 }

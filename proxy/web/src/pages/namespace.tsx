@@ -83,12 +83,13 @@ function About({ namespace }: { namespace: Namespace }) {
     <>
       {namespace.description && <p class="lead">{namespace.description}</p>}
       <p class="quiet">
-        {namespace.kind} · {plural(namespace.tool_count, "tool")} · {count(namespace.calls_per_minute)} calls a minute · errors {percent(namespace.error_rate)} · 95 % within {milliseconds(namespace.p95_ms)}
+        {namespace.kind} · {plural(namespace.tool_count, "tool")} · {count(namespace.calls_per_minute)} calls a minute · errors {percent(namespace.error_rate)} · 95 % within {milliseconds(namespace.p95_ms)}{namespace.sandbox && ` · sandbox ${namespace.sandbox.mode}`}
       </p>
       {namespace.error && <Notice kind="bad"><p>{namespace.error.message} <code class="quiet">{namespace.error.code}</code></p>{namespace.error.hint && <p class="hint">{namespace.error.hint}</p>}</Notice>}
       {namespace.issues.map((issue, index) => (
         <Notice key={index} kind="warn"><p>{issue.subject && <strong>{issue.subject}: </strong>}{issue.message}</p>{issue.hint && <p class="hint">{issue.hint}</p>}</Notice>
       ))}
+      {namespace.sandbox?.missing && <Notice kind="warn"><p>The sandbox holds in part on this machine: {namespace.sandbox.missing.join("; ")}</p></Notice>}
       {namespace.secrets_status === "missing" && <Notice kind="warn"><p>Secrets are missing. <a href={link("secrets")}>Set them</a></p></Notice>}
     </>
   );
