@@ -135,8 +135,11 @@ pub(crate) struct Behind {
     pub(crate) is_served: bool,
 }
 
-/// A kind of upstream. It finds its state about a namespace by the [`Namespace`] of the request's snapshot.
-pub(crate) trait Upstream: Send + Sync + 'static {
+/// A kind of upstream: the requests that it reads and answers. It finds its state about a namespace by the [`Namespace`] of the
+/// request's snapshot.
+pub(crate) trait Upstream:
+    UpstreamSessions + UpstreamTools + UpstreamServer + Send + Sync + 'static
+{
     /// Returns true if this kind runs the namespace.
     fn serves(&self, namespace: &Namespace) -> bool;
 
@@ -151,11 +154,6 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     /// When the namespace does not have the method, or when that cannot be found out.
     fn offers(&self, _cx: &CallContext<'_>, _method: &str) -> Result<(), RequestError> {
         Ok(())
-    }
-
-    /// Returns true if a session's state at its upstream is lost, so that the session must end.
-    fn has_lost(&self, _namespace: &Namespace, _session: &Session) -> bool {
-        false
     }
 
     /// Returns true if a request may run twice without harm. `subject` is the tool of a call.
@@ -183,6 +181,38 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         arguments: Bytes,
     ) -> Result<Arc<dyn UpstreamCall>, CallError>;
 
+    /// Writes the complete response to `server/discover`. `versions` are those that the listener serves.
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        versions: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>>;
+
+    /// The eras that the server of a namespace speaks, as far as they are known without a request. `_client` is the era of the
+    /// client that wants to use it.
+    fn speaks(&self, _namespace: &Namespace, _client: Era) -> Option<EraSupport> {
+        None
+    }
+
+    /// State of the copy of the server that gets this client's requests.
+    fn copy(&self, _cx: &CallContext<'_>) -> ServerCopy {
+        ServerCopy::Running
+    }
+
+    /// Returns true if the server runs a task with this id that a call of the caller's principal began.
+    fn has_task(&self, _cx: &CallContext<'_>, _task: &str) -> bool {
+        false
+    }
+}
+
+/// The part of an upstream that clients' sessions and subscriptions use.
+pub(crate) trait UpstreamSessions {
+    /// Returns true if a session's state at its upstream is lost, so that the session must end.
+    fn has_lost(&self, _namespace: &Namespace, _session: &Session) -> bool {
+        false
+    }
+
     /// Writes the complete response to `initialize`, for a session whose client has declared its capabilities. `id` is raw
     /// JSON.
     fn initialize<'a>(
@@ -191,14 +221,6 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         id: &'a str,
         session: &'a Arc<Session>,
         version: ProtocolVersion,
-    ) -> Soon<'a, Result<Vec<u8>, CallError>>;
-
-    /// Writes the complete response to `server/discover`. `versions` are those that the listener serves.
-    fn discover<'a>(
-        &'a self,
-        cx: &'a CallContext<'a>,
-        id: &'a str,
-        versions: &'a [&'a str],
     ) -> Soon<'a, Result<Vec<u8>, CallError>>;
 
     /// Grants the parts of `subscriptions/listen` that the namespace supports.
@@ -213,7 +235,10 @@ pub(crate) trait Upstream: Send + Sync + 'static {
 
     /// Called when a session of the namespace opens its stream for messages outside of responses.
     fn stream_opened(&self, _namespace: &Namespace, _session: &Arc<Session>) {}
+}
 
+/// The part of an upstream that says which tools a namespace has, for surfaces other than MCP and for views.
+pub(crate) trait UpstreamTools {
     /// The tools of a namespace, including those that a view hides. `principal`: the caller, for servers that the gateway calls
     /// with the caller's credentials.
     fn tools<'a>(
@@ -245,13 +270,10 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     fn behind(&self, _namespace: &Namespace, _tool: &str) -> Option<Behind> {
         None
     }
+}
 
-    /// The eras that the server of a namespace speaks, as far as they are known without a request. `_client` is the era of the
-    /// client that wants to use it.
-    fn speaks(&self, _namespace: &Namespace, _client: Era) -> Option<EraSupport> {
-        None
-    }
-
+/// The part of an upstream that operators use: the state of a namespace's server, and commands to it.
+pub(crate) trait UpstreamServer {
     /// State of the server of a namespace; `None` if there is no server, or it was not needed yet.
     fn health(&self, _namespace: &Namespace) -> Option<health::ServerHealth> {
         None
@@ -283,16 +305,6 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     /// is no server.
     fn presence(&self, _namespace: &Namespace) -> Option<watch::Receiver<Presence>> {
         None
-    }
-
-    /// State of the copy of the server that gets this client's requests.
-    fn copy(&self, _cx: &CallContext<'_>) -> ServerCopy {
-        ServerCopy::Running
-    }
-
-    /// Returns true if the server runs a task with this id that a call of the caller's principal began.
-    fn has_task(&self, _cx: &CallContext<'_>, _task: &str) -> bool {
-        false
     }
 
     /// Waits until a new upstream serves, has failed, or turns out to take long.

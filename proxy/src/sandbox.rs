@@ -40,7 +40,9 @@ pub(crate) fn facts(effective: &Effective, support: KernelSupport, sockets: Path
         ListenAddress::Unix(path) if is_private(it.profile) => Some(path.clone()),
         ListenAddress::Unix(_) | ListenAddress::Tcp(_) => None,
     });
-    let programs = std::env::current_exe().into_iter().chain(find_program("uv"));
+    let programs = std::env::current_exe()
+        .into_iter()
+        .chain(find_program("uv"));
     let variables = SECRET_VARIABLES.iter().filter_map(std::env::var_os);
     let files = effective.source.iter().cloned();
     let files = files

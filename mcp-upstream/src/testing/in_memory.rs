@@ -26,6 +26,7 @@ use crate::protocol::{Method, ProtocolVersion};
 use crate::session::{CancelNotice, Session};
 use crate::upstream::{
     CallContext, IncomingRequest, Listening, PreparedRequest, Soon, ToolsWait, Upstream,
+    UpstreamServer, UpstreamSessions, UpstreamTools,
 };
 
 const TOOLS: &str = r#"{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"broken","inputSchema":{"type":"object"}}]}"#;
@@ -154,6 +155,17 @@ impl Upstream for InMemory {
         }
     }
 
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        _: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        Soon::Now(Ok(beginning(id, cx, None)))
+    }
+}
+
+impl UpstreamSessions for InMemory {
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -162,15 +174,6 @@ impl Upstream for InMemory {
         version: ProtocolVersion,
     ) -> Soon<'a, Result<Vec<u8>, CallError>> {
         Soon::Now(Ok(beginning(id, cx, Some(version))))
-    }
-
-    fn discover<'a>(
-        &'a self,
-        cx: &'a CallContext<'a>,
-        id: &'a str,
-        _: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
-        Soon::Now(Ok(beginning(id, cx, None)))
     }
 
     fn listen<'a>(
@@ -197,7 +200,9 @@ impl Upstream for InMemory {
     fn stream_opened(&self, _: &Namespace, _: &Arc<Session>) {
         self.streams.fetch_add(1, Ordering::SeqCst);
     }
+}
 
+impl UpstreamTools for InMemory {
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
@@ -211,6 +216,8 @@ impl Upstream for InMemory {
         Some(Arc::new(ToolList::of_page(TOOLS)))
     }
 }
+
+impl UpstreamServer for InMemory {}
 
 struct MemoryCall {
     facts: CallFacts,

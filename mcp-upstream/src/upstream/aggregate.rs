@@ -46,7 +46,7 @@ use tooldock_workers::registry::{Aggregate, Namespace, Registry, Snapshot, Upstr
 use super::health::MemberHealth;
 use super::{
     Behind, CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon,
-    ToolsWait, Upstream,
+    ToolsWait, Upstream, UpstreamServer, UpstreamSessions, UpstreamTools,
 };
 use crate::broadcast::{Audience, Filter};
 use crate::caller::Caller;
@@ -349,6 +349,27 @@ impl Upstream for AggregateUpstream {
         asked.call_tool(tool, arguments)
     }
 
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        versions: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        let format = cx.result_format();
+        let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
+        let out = answer.key("supportedVersions");
+        serde_json::to_writer(out, versions).expect("strings serialize into memory");
+        describe(&mut answer, false);
+        Soon::Now(Ok(answer.end()))
+    }
+
+    fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
+        AggregateRequest::new(&self.0, cx, None)
+            .is_ok_and(|asked| asked.member_of_task(task).is_some())
+    }
+}
+
+impl UpstreamSessions for AggregateUpstream {
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -362,20 +383,6 @@ impl Upstream for AggregateUpstream {
         format::escape(out, version.as_str().as_bytes());
         describe(&mut answer, version.has_tasks());
         format::server_info(answer.key("serverInfo"), &cx.namespace.name);
-        Soon::Now(Ok(answer.end()))
-    }
-
-    fn discover<'a>(
-        &'a self,
-        cx: &'a CallContext<'a>,
-        id: &'a str,
-        versions: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
-        let format = cx.result_format();
-        let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
-        let out = answer.key("supportedVersions");
-        serde_json::to_writer(out, versions).expect("strings serialize into memory");
-        describe(&mut answer, false);
         Soon::Now(Ok(answer.end()))
     }
 
@@ -418,12 +425,9 @@ impl Upstream for AggregateUpstream {
             runner.upstream().stream_opened(&member, session);
         }
     }
+}
 
-    fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
-        AggregateRequest::new(&self.0, cx, None)
-            .is_ok_and(|asked| asked.member_of_task(task).is_some())
-    }
-
+impl UpstreamTools for AggregateUpstream {
     /// All tools of the members, active or not.
     fn tools<'a>(
         &'a self,
@@ -483,7 +487,9 @@ impl Upstream for AggregateUpstream {
             is_served: slot.is_served(),
         })
     }
+}
 
+impl UpstreamServer for AggregateUpstream {
     fn members(&self, namespace: &Namespace) -> Vec<MemberHealth> {
         let Some(live) = self.0.of(namespace) else {
             return Vec::new();

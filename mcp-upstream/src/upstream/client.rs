@@ -39,7 +39,7 @@ use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use super::health::ServerHealth;
 use super::{
     CallContext, Client, IncomingRequest, Listening, PreparedRequest, ServerCopy, SessionChanges,
-    Soon, ToolsWait, Upstream,
+    Soon, ToolsWait, Upstream, UpstreamServer, UpstreamSessions, UpstreamTools,
 };
 use crate::bridge::server_info;
 use crate::broadcast::{Audience, Filter};
@@ -311,13 +311,6 @@ impl Upstream for ClientUpstream {
         self.0.processes.known_to_speak(namespace, client)
     }
 
-    fn has_lost(&self, namespace: &Namespace, session: &Session) -> bool {
-        // The server's session ended with the process from which the client's session was adopted.
-        let keeps_state =
-            matches!(&namespace.upstream, UpstreamKind::Remote(server) if server.spec.stateful);
-        keeps_state && session.is_taken_up() || self.0.processes.has_lost(namespace, session.tag())
-    }
-
     fn is_harmless(&self, namespace: &Namespace, method: &str, subject: &str) -> bool {
         let catalogue = self.0.catalogue(namespace, None);
         catalogue.is_ok_and(|it| it.is_repeatable(method, Some(subject)))
@@ -366,6 +359,48 @@ impl Upstream for ClientUpstream {
         ))
     }
 
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        versions: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        Soon::Later(Box::pin(async move {
+            let result = describe::discover(&self.0, cx, versions).await?;
+            Ok(format::raw_result(id, &result))
+        }))
+    }
+
+    fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
+        self.0.copy(cx)
+    }
+
+    fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
+        let own = match TaskNames::of(&self.0.key, cx) {
+            Some(names) => names.own(task),
+            None => Some(task.to_owned()),
+        };
+        let Some(task) = &own else {
+            return false;
+        };
+        let principal = cx.caller.principal.as_ref();
+        let place = self.0.known_place(cx);
+        place.is_some_and(|place| {
+            let (key, era) = (&place.key, place.open.era);
+            let processes = &self.0.processes;
+            processes.has_task(&cx.namespace, (key, era), principal, task)
+        })
+    }
+}
+
+impl UpstreamSessions for ClientUpstream {
+    fn has_lost(&self, namespace: &Namespace, session: &Session) -> bool {
+        // The server's session ended with the process from which the client's session was adopted.
+        let keeps_state =
+            matches!(&namespace.upstream, UpstreamKind::Remote(server) if server.spec.stateful);
+        keeps_state && session.is_taken_up() || self.0.processes.has_lost(namespace, session.tag())
+    }
+
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -375,18 +410,6 @@ impl Upstream for ClientUpstream {
     ) -> Soon<'a, Result<Vec<u8>, CallError>> {
         Soon::Later(Box::pin(async move {
             let result = describe::initialize(&self.0, cx, session, version).await?;
-            Ok(format::raw_result(id, &result))
-        }))
-    }
-
-    fn discover<'a>(
-        &'a self,
-        cx: &'a CallContext<'a>,
-        id: &'a str,
-        versions: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
-        Soon::Later(Box::pin(async move {
-            let result = describe::discover(&self.0, cx, versions).await?;
             Ok(format::raw_result(id, &result))
         }))
     }
@@ -417,7 +440,9 @@ impl Upstream for ClientUpstream {
             external.processes.session_returned(session.tag());
         }
     }
+}
 
+impl UpstreamTools for ClientUpstream {
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -447,7 +472,9 @@ impl Upstream for ClientUpstream {
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>> {
         self.0.catalogue(namespace, None).ok()?.known()
     }
+}
 
+impl UpstreamServer for ClientUpstream {
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
         self.0.processes.health(namespace)
     }
@@ -462,27 +489,6 @@ impl Upstream for ClientUpstream {
 
     fn presence(&self, namespace: &Namespace) -> Option<Receiver<Presence>> {
         self.0.processes.presence(namespace)
-    }
-
-    fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
-        self.0.copy(cx)
-    }
-
-    fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
-        let own = match TaskNames::of(&self.0.key, cx) {
-            Some(names) => names.own(task),
-            None => Some(task.to_owned()),
-        };
-        let Some(task) = &own else {
-            return false;
-        };
-        let principal = cx.caller.principal.as_ref();
-        let place = self.0.known_place(cx);
-        place.is_some_and(|place| {
-            let (key, era) = (&place.key, place.open.era);
-            let processes = &self.0.processes;
-            processes.has_task(&cx.namespace, (key, era), principal, task)
-        })
     }
 
     fn settled<'a>(&'a self, namespace: &'a Namespace) -> Soon<'a, ()> {

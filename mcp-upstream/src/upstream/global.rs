@@ -27,7 +27,7 @@ use tooldock_workers::registry::{Attachment, Namespace, Registry, SecretsStatus,
 use super::worker::describe;
 use super::{
     CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon, ToolsWait,
-    Upstream, Upstreams,
+    Upstream, UpstreamServer, UpstreamSessions, UpstreamTools, Upstreams,
 };
 use crate::broadcast::Filter;
 use crate::catalogue::{ToolEntry, ToolList};
@@ -311,6 +311,22 @@ impl Upstream for GlobalUpstream {
         Ok(unknown(cx, tool, arguments))
     }
 
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        versions: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        let format = cx.result_format();
+        let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
+        let out = answer.key("supportedVersions");
+        serde_json::to_writer(out, versions).expect("strings serialize into memory");
+        describe_self(&mut answer);
+        Soon::Now(Ok(answer.end()))
+    }
+}
+
+impl UpstreamSessions for GlobalUpstream {
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -324,20 +340,6 @@ impl Upstream for GlobalUpstream {
         format::escape(out, version.as_str().as_bytes());
         describe_self(&mut answer);
         format::server_info(answer.key("serverInfo"), &cx.namespace.name);
-        Soon::Now(Ok(answer.end()))
-    }
-
-    fn discover<'a>(
-        &'a self,
-        cx: &'a CallContext<'a>,
-        id: &'a str,
-        versions: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
-        let format = cx.result_format();
-        let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
-        let out = answer.key("supportedVersions");
-        serde_json::to_writer(out, versions).expect("strings serialize into memory");
-        describe_self(&mut answer);
         Soon::Now(Ok(answer.end()))
     }
 
@@ -355,7 +357,9 @@ impl Upstream for GlobalUpstream {
             guard: None,
         }))
     }
+}
 
+impl UpstreamTools for GlobalUpstream {
     /// An empty list: the endpoint has no tools of its own, and reads those of the namespaces for each caller.
     fn tools<'a>(
         &'a self,
@@ -371,6 +375,8 @@ impl Upstream for GlobalUpstream {
         None
     }
 }
+
+impl UpstreamServer for GlobalUpstream {}
 
 /// The published name of a tool whose own name belongs to an earlier namespace.
 fn prefixed<'a>(namespace: &NamespaceName, own: &str) -> Cow<'a, str> {

@@ -14,7 +14,7 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::{
     CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon, ToolsWait,
-    Upstream,
+    Upstream, UpstreamServer, UpstreamSessions, UpstreamTools,
 };
 use crate::broadcast::Filter;
 use crate::catalogue::ToolList;
@@ -120,13 +120,6 @@ impl Upstream for WorkerUpstream {
         }
     }
 
-    fn output(&self, namespace: &Namespace) -> Option<Arc<RecentLines>> {
-        match &namespace.upstream {
-            UpstreamKind::Worker(worker) => Some(worker.recent_output()),
-            _ => None,
-        }
-    }
-
     fn call_tool(
         &self,
         cx: &CallContext<'_>,
@@ -144,6 +137,25 @@ impl Upstream for WorkerUpstream {
         Ok(Arc::new(call))
     }
 
+    fn discover<'a>(
+        &'a self,
+        cx: &'a CallContext<'a>,
+        id: &'a str,
+        versions: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        let namespace = &cx.namespace;
+        let format = cx.result_format();
+        let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
+        let out = answer.key("supportedVersions");
+        serde_json::to_writer(out, versions).expect("strings serialize into memory");
+        let out = answer.key("capabilities");
+        out.extend_from_slice(capabilities(namespace).to_string().as_bytes());
+        instructions(&mut answer, namespace);
+        Soon::Now(Ok(answer.end()))
+    }
+}
+
+impl UpstreamSessions for WorkerUpstream {
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -159,23 +171,6 @@ impl Upstream for WorkerUpstream {
         let out = answer.key("capabilities");
         out.extend_from_slice(capabilities(namespace).to_string().as_bytes());
         format::server_info(answer.key("serverInfo"), &namespace.name);
-        instructions(&mut answer, namespace);
-        Soon::Now(Ok(answer.end()))
-    }
-
-    fn discover<'a>(
-        &'a self,
-        cx: &'a CallContext<'a>,
-        id: &'a str,
-        versions: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
-        let namespace = &cx.namespace;
-        let format = cx.result_format();
-        let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
-        let out = answer.key("supportedVersions");
-        serde_json::to_writer(out, versions).expect("strings serialize into memory");
-        let out = answer.key("capabilities");
-        out.extend_from_slice(capabilities(namespace).to_string().as_bytes());
         instructions(&mut answer, namespace);
         Soon::Now(Ok(answer.end()))
     }
@@ -201,7 +196,9 @@ impl Upstream for WorkerUpstream {
             guard: None,
         }))
     }
+}
 
+impl UpstreamTools for WorkerUpstream {
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -213,6 +210,15 @@ impl Upstream for WorkerUpstream {
 
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>> {
         Some(lists::declared(namespace))
+    }
+}
+
+impl UpstreamServer for WorkerUpstream {
+    fn output(&self, namespace: &Namespace) -> Option<Arc<RecentLines>> {
+        match &namespace.upstream {
+            UpstreamKind::Worker(worker) => Some(worker.recent_output()),
+            _ => None,
+        }
     }
 }
 

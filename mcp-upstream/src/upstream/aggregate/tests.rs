@@ -44,6 +44,18 @@ impl Upstream for Panicking {
         unreachable!("nobody gets so far")
     }
 
+    fn discover<'a>(
+        &'a self,
+        _: &'a CallContext<'a>,
+        _: &'a str,
+        _: &'a [&'a str],
+    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        panic!("a fault")
+    }
+}
+
+impl UpstreamSessions for Panicking {
     fn initialize<'a>(
         &'a self,
         _: &'a CallContext<'a>,
@@ -54,16 +66,6 @@ impl Upstream for Panicking {
         unreachable!("nobody gets so far")
     }
 
-    fn discover<'a>(
-        &'a self,
-        _: &'a CallContext<'a>,
-        _: &'a str,
-        _: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        panic!("a fault")
-    }
-
     fn listen<'a>(
         &'a self,
         _: &'a CallContext<'a>,
@@ -71,7 +73,9 @@ impl Upstream for Panicking {
     ) -> Soon<'a, Result<Listening, RequestError>> {
         unreachable!("nobody gets so far")
     }
+}
 
+impl UpstreamTools for Panicking {
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
@@ -85,6 +89,8 @@ impl Upstream for Panicking {
         None
     }
 }
+
+impl UpstreamServer for Panicking {}
 
 #[tokio::test(start_paused = true)]
 async fn a_member_whose_task_panics_keeps_no_list_waiting_and_is_asked_again() {

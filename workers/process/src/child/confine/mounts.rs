@@ -114,7 +114,12 @@ fn hold(own: &Confinement) -> io::Result<()> {
     let files = files.chain(programs.iter().cloned());
     // Sorted, so that a folder comes before those in it.
     let above: BTreeSet<PathBuf> = files
-        .flat_map(|it| it.ancestors().skip(1).map(Path::to_owned).collect::<Vec<_>>())
+        .flat_map(|it| {
+            it.ancestors()
+                .skip(1)
+                .map(Path::to_owned)
+                .collect::<Vec<_>>()
+        })
         .filter(|it| it.parent().is_some())
         .collect();
     for folder in above.iter().filter(|it| is_replaceable(it)) {
