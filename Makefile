@@ -283,12 +283,12 @@ torture: prerequisites ## 10,000 sessions of misbehaving servers, opened and dro
 SIMULATE ?= replicas=50 sessions=1000000 seed=7
 .PHONY: simulate simulate-redis
 simulate: ## 50 replicas with a million sessions in one process, by a clock that stands still: what breaks first
-	TOOLDOCK_SIMULATE='$(SIMULATE)' cargo test --profile fast --package tooldock-upstream --lib --locked -- \
+	TOOLDOCK_SIMULATE='$(SIMULATE)' cargo test --profile fast --package tooldock-sessions --lib --locked -- \
 		--ignored --nocapture simulation::a_run
 	cargo test --profile fast --package tooldock-filters --lib --locked -- --ignored --nocapture simulation::
 
 simulate-redis: ## what operations cost a redis-server of this machine, and sessions in memory
-	cargo test --profile fast --package tooldock-upstream --lib --locked -- --ignored --nocapture --test-threads=1 \
+	cargo test --profile fast --package tooldock-sessions --lib --locked -- --ignored --nocapture --test-threads=1 \
 		redis::tests::measured simulation::memory
 
 .PHONY: prerequisites

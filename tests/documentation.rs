@@ -125,7 +125,7 @@ fn every_relative_link_of_the_documentation_leads_to_a_file_and_heading() {
 }
 
 /// The crates, whose sources are written without `src/`: `proxy/edge.rs` is `proxy/src/edge.rs`.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "proxy",
     "proxy/import-clients",
     "proxy/import-nginx",
@@ -133,6 +133,7 @@ const CRATES: [&str; 12] = [
     "filters",
     "mcp-upstream",
     "mcp-upstream/protocol",
+    "mcp-upstream/sessions",
     "workers",
     "workers/base",
     "workers/builder",

@@ -13,10 +13,11 @@ use crate::support::ports::free_address;
 use crate::support::programs::root;
 
 /// Crates whose sources declare metrics.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "filters",
     "mcp-upstream",
     "mcp-upstream/protocol",
+    "mcp-upstream/sessions",
     "proxy",
     "proxy/otlp",
     "workers",

@@ -29,18 +29,18 @@ use tooldock_base::grant::Grant;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::trace::{RequestTrace, UpstreamSpan};
 use tooldock_process::worker::ToolReply;
+use tooldock_sessions::audit::{AuditSender, Transport};
+use tooldock_sessions::broadcast::Audience;
+use tooldock_sessions::call_error::{CallCause, rest_status};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::View;
+pub(crate) use tooldock_sessions::interaction::{EventSender, PeerEvent, ask_failed};
+use tooldock_sessions::session::CancelNotice;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 
-use crate::audit::{AuditSender, Transport};
-use crate::broadcast::Audience;
-use crate::call_error::{CallCause, rest_status};
-use crate::caller::Caller;
-use crate::catalogue::View;
-pub(crate) use crate::interaction::{EventSender, PeerEvent, ask_failed};
 use crate::jsonrpc::Response;
 use crate::metrics::UpstreamMetrics;
 use crate::protocol::Method;
-use crate::session::CancelNotice;
 use crate::trace;
 
 mod detached;
@@ -596,7 +596,7 @@ pub(crate) fn shortened(name: &str) -> &str {
 
 /// The error of a call or a request over a rate limit: `-32029`, with the seconds to wait.
 pub(crate) fn rate_limited(exhausted: &ExhaustedLimit) -> CallError {
-    let seconds = crate::call_error::retry_seconds(exhausted.wait);
+    let seconds = tooldock_sessions::call_error::retry_seconds(exhausted.wait);
     let Budget { limit, quota, .. } = &exhausted.budget;
     let window = exhausted.budget.window();
     CallError::new(

@@ -10,12 +10,12 @@ use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::call_error::{details, empty_object, rest_status, retry_seconds};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::replicas::ReplicaId;
 
-use crate::call_error::{details, empty_object, rest_status, retry_seconds};
-use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 use crate::protocol::code;
-use crate::replicas::ReplicaId;
 use crate::reply::{Head, Refusal, Reply};
 use crate::scopes;
 

@@ -7,8 +7,9 @@
 //! A running computation is not interrupted: each kind has its own budget. Its permit is released at its end, even if its
 //! client has disconnected.
 //!
-//! Budgets: `rest/openapi/effort.rs` for a document, `catalogue/arguments/effort.rs` for a check of arguments,
-//! `upstream/aggregate/nearness.rs` for suggestions of names. `catalogue/documents.rs` keeps documents as long as their list.
+//! Budgets: `rest/openapi/effort.rs` for a document, `mcp-upstream/sessions/catalogue/arguments/effort.rs` for a check of
+//! arguments, `upstream/aggregate/nearness.rs` for suggestions of names. `mcp-upstream/sessions/catalogue/documents.rs` keeps
+//! documents as long as their list.
 //! `workers/base/poll_watch.rs` detects computations that block an I/O thread anyway.
 
 use std::sync::LazyLock;

@@ -12,8 +12,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tooldock_sessions::caller::Caller;
 
-use crate::caller::Caller;
 use crate::mcp::head::McpHead;
 use crate::mcp::{self, Core};
 use crate::reply::Reply;

@@ -1,8 +1,9 @@
 //! The MCP and REST service behind the edge: one tool engine for both, called in process.
 //!
-//! The edge has admitted a request before this crate handles it. A request arrives as a [`caller::Caller`], the relevant
-//! headers and the body's bytes, and its response leaves as a [`reply::Reply`]. This crate opens no listener's socket, uses
-//! no Pingora type, and does not depend on `tooldock-filters`.
+//! The edge has admitted a request before this crate handles it. A request arrives as a [`tooldock_sessions::caller::Caller`],
+//! the relevant headers and the body's bytes, and its response leaves as a [`reply::Reply`]. This crate opens no listener's
+//! socket, uses no Pingora type, and does not depend on `tooldock-filters`. Messages and versions are in `tooldock-protocol`;
+//! sessions, streams, questions to clients, lists of entries, stores and the audit log in `tooldock-sessions`.
 //!
 //! ```text
 //! service ─┬─ mcp, legacy    the protocol's surfaces: version, session, how an answer travels
@@ -19,7 +20,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `service`, `mcp/core.rs` | the entry for the proxy: one `match` over the route's id; the state that all requests share |
-//! | `caller`, `reply`, `profile` | the caller, the reply and the rules of a listener, as values |
+//! | `reply` | the reply to a request, as a value |
 //! | `mcp` | POST on `/mcp`; `mcp/call.rs` runs a call, `mcp/exchange.rs` makes its answer a stream |
 //! | `mcp/sessions.rs`, `mcp/modern.rs` | GET and DELETE; requests of 2026-07-28 |
 //! | `mcp/pass_through.rs` | messages of remote servers that are forwarded unchanged, with a tap for records |
@@ -27,7 +28,7 @@
 //! | `rest` | REST, OpenAPI, reload, health; `rest/shape.rs`, `rest/vault.rs`, `rest/info.rs`: the older surfaces |
 //! | `web`, `pages` | `/api/*`, a file per group; the app of `/ui/`, read into memory at the start and by reloads |
 //! | `surface` | one client over pipes (`surface/stdio.rs`); the relay's frames (`surface/relay.rs`), which pass no filter |
-//! | `error`, `call_error`, `tool_result` | statuses and bodies of refusals; errors of failed calls; values as results |
+//! | `error`, `tool_result` | statuses and bodies of refusals; values as results |
 //! | `scopes`, `credentials`, `reload` | scopes that would open a tool; ports to the edge's credentials and to reloads |
 //! | `probe`, `probe_events`, `health` | probes of `tooldock doctor`; `/health` and `/ready` |
 //!
@@ -41,23 +42,17 @@
 //! | `upstream/client.rs`, `upstream/http.rs` | servers that speak MCP; sessions at remote servers, and the port to HTTP |
 //! | `upstream/aggregate.rs`, `upstream/global.rs` | several namespaces as one; all namespaces at once |
 //! | `stdio` | connections to servers, over pipes or as sessions: pools, leases, handshake, links, circuit breaker |
-//! | `catalogue` | tools and lists of a namespace, mended for strict clients, and the view of one caller |
-//! | `interaction` | questions to clients, their deadline and bounds, suspended calls |
 //! | `heavy_work` | large computations, on threads of their own behind a gate |
 //!
-//! # State and records
+//! # Records
 //!
 //! | module | holds |
 //! |---|---|
-//! | `session` | sessions and their table; `session/patch.rs` is the only change of a record |
-//! | `stream`, `broadcast` | server-sent events and the event log; changes of namespaces, announced to clients |
-//! | `stores` | SQLite and Redis behind `session/store.rs` and `stream/store.rs`; `stores/contract.rs`: facts of each |
-//! | `replicas` | replicas that share a store: beats, routing, news, reloads |
-//! | `audit`, `log_file`, `metrics`, `trace` | audit lines, files of lines, metrics, spans |
+//! | `metrics`, `trace` | metrics, spans |
 //! | `supervise` | loops that continue after a panic |
 //!
-//! For tests: `testing` (fakes and fixtures), `transcripts` (messages byte by byte), `cost` (allocations and instructions of a
-//! message), `simulation` (many replicas over a simulated Redis and clock; `filters/limits/shared/simulation.rs` for limits).
+//! For tests: `testing` (fakes, and a service over them), `transcripts` (messages byte by byte), `cost` (allocations and
+//! instructions of a message).
 //!
 //! # Odd messages
 //!
@@ -68,43 +63,32 @@
 //! | null members of clients' messages | `mcp-upstream/protocol/jsonrpc/nulls.rs`, at the entrance |
 //! | ids and null members of servers' messages | `mcp-upstream/protocol/jsonrpc/plain.rs`: pipes, client mode, pass-through |
 //! | null members of results; errors | `mcp-upstream/protocol/bridge/nulls.rs`, `mcp-upstream/protocol/bridge/errors.rs` |
-//! | lists; arguments in strings | `catalogue/mend.rs`; `catalogue/coerce.rs` |
-//! | results that miss their schema | `catalogue/results.rs` |
+//! | lists; arguments in strings | `mcp-upstream/sessions/catalogue/mend.rs`, `mcp-upstream/sessions/catalogue/coerce.rs` |
+//! | results that miss their schema | `mcp-upstream/sessions/catalogue/results.rs` |
 //! | the form of answers on a lenient listener | `mcp/form.rs` |
 //! | messages without an address | `stdio/link/owner.rs` finds the owner |
 //!
 //! `RequestError` stands in `tooldock_protocol::jsonrpc`, beside the parsers that return it, and its HTTP status in `error.rs`.
-//! `metrics` stands above `stream` and `stdio`: each part counts itself, and `metrics` registers them together.
+//! `metrics` stands above `stdio` and the streams of `tooldock-sessions`: each part counts itself, and `metrics` registers them
+//! together.
 
-pub mod audit;
-pub mod broadcast;
-mod call_error;
-pub mod caller;
-mod catalogue;
 mod credentials;
 pub mod engine;
 mod error;
 pub mod health;
 mod heavy_work;
-mod interaction;
 mod legacy;
-pub mod log_file;
 mod mcp;
 pub mod metrics;
 mod pages;
 pub mod probe;
 pub mod probe_events;
-pub mod profile;
 mod reload;
-pub mod replicas;
 pub mod reply;
 mod rest;
 mod scopes;
 pub mod service;
-pub mod session;
 mod stdio;
-pub mod stores;
-pub mod stream;
 mod supervise;
 mod surface;
 mod tool_result;
@@ -129,8 +113,6 @@ pub use upstream::system as management;
 
 #[cfg(test)]
 mod cost;
-#[cfg(test)]
-mod simulation;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -22,17 +22,17 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::Instant;
 use tooldock_base::poll_watch;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::profile::AcceptRule;
+use tooldock_sessions::session::table::Located;
+use tooldock_sessions::session::{Session, SessionState, SessionTransport};
 use tooldock_workers::registry::Namespace;
 
-use crate::caller::Caller;
 use crate::error::ToReply as _;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{self, Body, Invalid, Members, Message, RequestError};
-use crate::profile::AcceptRule;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::table::Located;
-use crate::session::{Session, SessionState, SessionTransport};
 use crate::trace;
 use crate::upstream::{CallContext, Client, IncomingRequest, PreparedRequest, store_away};
 

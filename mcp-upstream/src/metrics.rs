@@ -15,9 +15,9 @@ pub(crate) mod figures;
 pub(crate) mod toolman;
 
 use crate::stdio::metrics::StdioMetrics;
-use crate::stream::StreamMetrics;
 use breakdown::Breakdown;
 pub(crate) use breakdown::CallEnd;
+use tooldock_sessions::stream::StreamMetrics;
 use toolman::ToolmanMetrics;
 
 /// Histogram buckets of latencies in seconds: from a cache hit to the highest default ceiling of a call's time limit.
@@ -145,7 +145,7 @@ pub(crate) struct NamespaceMetrics {
 }
 
 impl UpstreamMetrics {
-    /// The counter of lost records for [`crate::audit::Audit::start`].
+    /// The counter of lost records for [`tooldock_sessions::audit::Audit::start`].
     pub fn audit_dropped(&self) -> IntCounter {
         self.audit_dropped.clone()
     }

@@ -13,10 +13,9 @@ use futures_util::Stream;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
-
-use crate::replicas::ReplicaId;
-pub use crate::session::UnclaimedSession;
-pub use crate::stream::Subscription;
+use tooldock_sessions::replicas::ReplicaId;
+pub use tooldock_sessions::session::UnclaimedSession;
+pub use tooldock_sessions::stream::Subscription;
 
 /// The media type `application/json`.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");

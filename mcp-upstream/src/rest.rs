@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::View;
 use tooldock_workers::registry::{Namespace, startup};
 
-use crate::caller::Caller;
-use crate::catalogue::View;
 use crate::engine::not_shown;
 use crate::error;
 use crate::mcp::Core;

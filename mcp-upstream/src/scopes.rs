@@ -1,8 +1,8 @@
 //! Determines the scopes that would open a tool, for holders of access tokens without these scopes.
 
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::caller::Caller;
 
-use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 
 /// The scopes that a failed call needs, separated by spaces; `None` if the call failed for another reason, or if the caller's

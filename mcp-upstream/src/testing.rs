@@ -1,10 +1,9 @@
-//! Helpers that the tests of this crate share: a caller, namespaces, a scripted backend, a service over it.
+//! Helpers that the tests of this crate share: a scripted backend, a service over it.
 
 pub(crate) mod head;
 pub(crate) mod remote;
 mod response;
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,81 +16,34 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tooldock_base::answers::AnswerBudget;
 use tooldock_base::budget::Budget;
-use tooldock_base::config::Limits;
-use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_base::gate::Gate;
-use tooldock_base::grant::{Grant, GrantSource};
-use tooldock_base::key_maker::KeyMaker;
+use tooldock_base::error::CallError;
 use tooldock_base::names::NamespaceName;
-use tooldock_base::parking::Parking;
-use tooldock_base::policy::ToolPolicy;
 use tooldock_base::route::RouteId;
 use tooldock_base::runtimes::Runtimes;
-use tooldock_base::scope::ScopeTable;
-use tooldock_base::tool::Tool;
 use tooldock_process::metrics::WorkerMetrics;
 use tooldock_process::worker::Operation;
+use tooldock_sessions::audit::Audit;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::session::config::SessionsConfig;
+use tooldock_sessions::testing::shadow::Shadow;
+use tooldock_sessions::testing::{broken, caller, namespace};
 use tooldock_workers::external::ProcessHost;
-use tooldock_workers::registry::{self, Namespace, Registry, SecretsStatus, Snapshot};
+use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 
-use crate::audit::Audit;
-use crate::broadcast::Audience;
-use crate::caller::{Caller, Visibility};
 use crate::engine::{CountedBy, ExhaustedLimit, Limiter, UpstreamCall};
 use crate::error::body_of;
 use crate::health::Health;
 use crate::mcp::head::{AcceptFlags, McpHead};
 use crate::metrics::UpstreamMetrics;
-use crate::profile::Profile;
 use crate::reload::ReloadControl;
 use crate::reply::Reply;
 use crate::seal::SessionKey;
 use crate::service::{AdmittedRequest, Service, ServiceParts};
-use crate::session::config::{EventLogConfig, SessionsConfig};
-use crate::stream::{EventLog, Pulse, StreamMetrics};
 use crate::upstream::client::connector::Connector;
 use crate::upstream::http::port::HttpClient;
 use crate::upstream::worker::{PreparedCall, WorkerPort, WorkerPorts};
 use crate::upstream::{CallContext, Client, Upstream, Upstreams};
 use crate::{legacy, mcp};
-
-/// A caller of the namespace `shared` on the core port.
-pub(crate) fn caller() -> Caller {
-    Caller {
-        namespace: Some("shared".parse().expect("a name")),
-        principal: Some(Arc::from("tester")),
-        client: "127.0.0.1".parse().expect("an address"),
-        request_id: Arc::from("r-1"),
-        profile: Arc::new(Profile::core()),
-        manager: false,
-        headers: None,
-        visibility: Visibility::All,
-        grant: None,
-        maker: KeyMaker::default(),
-        relay: None,
-        toolset: None,
-        note: None,
-        key_limits: None,
-        budget: None,
-        status_only: false,
-        trace: None,
-    }
-}
-
-/// The usual caller with an API key of these built-in scopes.
-pub(crate) fn caller_with_scopes(scopes: &[&str]) -> Caller {
-    let tools = ScopeTable::default().compile(scopes);
-    let source = GrantSource::Key {
-        id: Arc::from("k1"),
-    };
-    Caller {
-        grant: Some(Arc::new(Grant {
-            tools: Arc::new(tools.expect("built-in scopes")),
-            source,
-        })),
-        ..caller()
-    }
-}
 
 mod backend;
 mod in_memory;
@@ -100,7 +52,6 @@ pub(crate) mod shadow;
 
 pub(crate) use backend::FakeBackend;
 pub(crate) use in_memory::InMemory;
-use shadow::Shadow;
 
 struct Only(Arc<FakeBackend>);
 
@@ -140,115 +91,6 @@ pub(crate) fn function_call(
     Arc::new(call)
 }
 
-pub(crate) fn tool(declaration: Value) -> Arc<Tool> {
-    Arc::new(serde_json::from_value(declaration).expect("a tool"))
-}
-
-fn named_tool(name: &str) -> Arc<Tool> {
-    tool(json!({
-        "name": name, "description": "", "filename": "tools.py",
-        "inputSchema": { "type": "object" },
-    }))
-}
-
-/// A namespace with this name and a tool for each behaviour of the fake backend.
-pub(crate) fn namespace(name: &str) -> Namespace {
-    let mut tools = vec![tool(json!({
-        "name": "say_hello", "title": "Say Hello", "description": "Greet \"someone\".",
-        "inputSchema": { "type": "object", "properties": { "name": { "type": "string", "default": "World" } } },
-        "outputSchema": { "type": "object" }, "annotations": { "readOnlyHint": true },
-        "_meta": { "n": 1 }, "filename": "hello.py",
-    }))];
-    tools.extend(
-        [
-            "echo",
-            "value",
-            "image",
-            "hang",
-            "invalid_arguments",
-            "dependency_error",
-            "internal_error",
-            "worker_unavailable",
-            "overloaded",
-            "execution_timeout",
-            "secret_tool",
-        ]
-        .map(named_tool),
-    );
-    for name in ["talk", "missing_capability"] {
-        tools.push(tool(json!({
-            "name": name, "description": "", "filename": "tools.py", "context": true,
-            "inputSchema": { "type": "object" }, "icons": [{ "src": "data:," }],
-        })));
-    }
-    let limits = Limits {
-        tools_deny: vec!["secret_*".into()],
-        ..Limits::default()
-    };
-    Namespace {
-        name: name.parse().expect("a name"),
-        description: format!("Tools of {name}"),
-        version: "1.2.3".into(),
-        secrets: Vec::new(),
-        secrets_status: SecretsStatus::NoSecretsNeeded,
-        has_requirements: false,
-        policy: ToolPolicy::new(&limits).expect("valid patterns"),
-        tool_limits: BTreeMap::new(),
-        gate: Arc::new(Gate::new(limits.max_concurrency.local(), limits.queue)),
-        parked: Arc::new(Parking::new(limits.max_parked)),
-        limits,
-        tools,
-        resources: Vec::new(),
-        resource_templates: Vec::new(),
-        prompts: Vec::new(),
-        completions: false,
-        files: Vec::new(),
-        issues: Vec::new(),
-        upstream: registry::UpstreamKind::Empty,
-        content_hash: [0; 32],
-        attached: registry::Attachment::default(),
-        recovering: std::sync::Weak::new(),
-    }
-}
-
-/// A namespace with resources, templates, prompts and completion in addition to the tools.
-pub(crate) fn full(name: &str) -> Namespace {
-    fn from<T: serde::de::DeserializeOwned>(definition: Value, context: bool) -> Arc<T> {
-        let line = json!({ "definition": definition, "filename": "r.py", "context": context });
-        // Parsed from text: raw values cannot be taken from a parsed value.
-        Arc::new(serde_json::from_str(&line.to_string()).expect("a definition"))
-    }
-    let resource = |uri: &str, context| from(json!({ "uri": uri, "name": uri }), context);
-    let template = json!({ "uriTemplate": "test://item/{id}", "name": "item" });
-    let prompt = |name: &str, context| from(json!({ "name": name, "x": 1 }), context);
-    Namespace {
-        resources: vec![
-            resource("test://static", false),
-            resource("test://talk", true),
-        ],
-        resource_templates: vec![from(template, false)],
-        prompts: vec![
-            prompt("greet", false),
-            prompt("talk", true),
-            prompt("strict", false),
-        ],
-        completions: true,
-        ..namespace(name)
-    }
-}
-
-/// A namespace that failed to start.
-pub(crate) fn broken(name: &str) -> Namespace {
-    Namespace {
-        tools: Vec::new(),
-        upstream: registry::UpstreamKind::Failed(CallError::new(
-            CallErrorCode::DependencyError,
-            "no such package",
-        )),
-        ..namespace(name)
-    }
-}
-
 /// A service over fakes, with handles for inspecting it.
 pub(crate) struct Harness {
     registry: Arc<Registry>,
@@ -266,7 +108,7 @@ pub(crate) struct Wanted {
     pub(crate) streams_per_principal: usize,
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
-    pub(crate) audit: crate::audit::AuditSender,
+    pub(crate) audit: tooldock_sessions::audit::AuditSender,
     /// Connector for the namespaces that it isolates, as servers that speak MCP.
     pub(crate) externals: Option<Arc<dyn Connector>>,
     /// HTTP client for remote servers.
@@ -314,7 +156,7 @@ impl Wanted {
             sessions: self.sessions,
             sessions_per_principal: 100,
             session_bytes_per_principal: self.session_bytes_per_principal,
-            replicas: crate::replicas::Replicas::alone(),
+            replicas: tooldock_sessions::replicas::Replicas::alone(),
             session_key: SessionKey::from_text("a key for tests"),
             streams_per_principal: self.streams_per_principal,
             limiter: self.limiter,
@@ -543,16 +385,6 @@ impl Limiter for Unlimited {
     ) -> Result<Option<Budget>, ExhaustedLimit> {
         Ok(None)
     }
-}
-
-/// An audience without members, with the timer and the log of its streams.
-pub(crate) fn audience() -> (Arc<Pulse>, Arc<EventLog>, Arc<Audience>) {
-    let metrics = StreamMetrics::unregistered();
-    let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(&metrics));
-    let log = EventLog::new(EventLogConfig::default(), Arc::clone(&pulse), metrics);
-    let log = Arc::new(log);
-    let audience = Audience::new(Arc::clone(&log));
-    (pulse, log, audience)
 }
 
 /// The functions of MCP's paths, without the table of routes.

@@ -2,9 +2,9 @@
 
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::worker::ToolReply;
+use tooldock_sessions::call_error;
+use tooldock_sessions::caller::Caller;
 
-use crate::call_error;
-use crate::caller::Caller;
 use crate::format::{ResultFormat, ResultWriter, escape};
 
 /// The value that a function returned, as JSON.
@@ -93,9 +93,9 @@ mod tests {
     use super::*;
     use crate::format::ModernFormat;
     use crate::protocol::ProtocolVersion;
-    use crate::testing::caller;
     use bytes::Bytes;
     use serde_json::{Value, json};
+    use tooldock_sessions::testing::caller;
 
     const NEW: ResultFormat = ResultFormat::Legacy(ProtocolVersion::V2025_11_25);
 

@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderValue};
 use tooldock_base::error::CallErrorCode;
 use tooldock_base::json;
 use tooldock_base::trace::{Origin, PassedTrace, RequestTrace, TraceSink};
+use tooldock_sessions::caller::Caller;
 
-use crate::caller::Caller;
 use crate::jsonrpc::{Key, Members, spans};
 use crate::protocol::Method;
 

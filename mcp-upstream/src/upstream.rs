@@ -35,15 +35,15 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::child::output::RecentLines;
+use tooldock_sessions::broadcast::Filter;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::ToolList;
+use tooldock_sessions::session::Session;
 use tooldock_workers::registry::Namespace;
 
-use crate::broadcast::Filter;
-use crate::caller::Caller;
-use crate::catalogue::ToolList;
 use crate::engine::UpstreamCall;
 use crate::jsonrpc::{Members, RequestError};
 use crate::protocol::{Era, EraSupport, ProtocolVersion};
-use crate::session::Session;
 use crate::stdio::pool::Presence;
 pub(crate) use crate::stdio::pool::ServerCopy;
 

@@ -19,9 +19,9 @@ use bytes::Bytes;
 use http::Method;
 use tooldock_base::effect::{Effect, Missing, uncovered};
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::caller::Caller;
 use tooldock_workers::registry::startup;
 
-use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::system::Management;

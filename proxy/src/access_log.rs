@@ -18,8 +18,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use prometheus::{IntCounter, Registry};
-use tooldock_upstream::caller::CallNote;
-use tooldock_upstream::log_file::{self, LogFile, LogGuard, LogSender, Losses};
+use tooldock_sessions::caller::CallNote;
+use tooldock_sessions::log_file::{self, LogFile, LogGuard, LogSender, Losses};
 
 pub(crate) use self::entry::AccessEntry;
 use self::lines::AccessLogWriter;

@@ -56,7 +56,7 @@ use tooldock_base::secret::Secret;
 use tooldock_base::yaml::Value;
 use tooldock_filters::config::AdmissionConfig;
 use tooldock_process::repositories::BuilderConfig;
-use tooldock_upstream::session::config::{SessionsConfig, StoreConfig};
+use tooldock_sessions::session::config::{SessionsConfig, StoreConfig};
 use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::servers::ServersConfig;
 

@@ -37,7 +37,7 @@ use tooldock_filters::{
     Admission, AdmissionAttempt, AdmittedHead, ErrorShape, Fields, Permit, Reason, Rejection,
     RouteId, Verdict, lists_any_type,
 };
-use tooldock_upstream::profile::Profile;
+use tooldock_sessions::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
 use tooldock_upstream::{McpHead, Service};
 use tooldock_workers::registry::Registry;

@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tooldock_credentials::keys::KeyStore;
 use tooldock_otlp::OtlpGuard;
-use tooldock_upstream::audit::AuditGuard;
+use tooldock_sessions::audit::AuditGuard;
+use tooldock_sessions::replicas::{BEAT_EVERY, Replicas};
 use tooldock_upstream::health::Health;
-use tooldock_upstream::replicas::{BEAT_EVERY, Replicas};
 use tooldock_upstream::service::Service;
 use tooldock_workers::reload::Reloader;
 

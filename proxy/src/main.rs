@@ -3,9 +3,9 @@
 //! Exit code 0 is success; 2 is bad usage or configuration, with one plain line on standard error; 3 is a running gateway
 //! that a command cannot reach; 1 is any other failure.
 //!
-//! Admission is in `tooldock-filters`, the service that reads messages in `tooldock-upstream`, namespaces in `tooldock-workers`:
-//! this crate does not read the messages of requests. Start with `serve.rs`, which builds all parts, then
-//! `gateway.rs`, the phases of a request.
+//! Admission is in `tooldock-filters`, the service that reads messages in `tooldock-upstream`, sessions and their stores in
+//! `tooldock-sessions`, namespaces in `tooldock-workers`: this crate does not read the messages of requests. Start with
+//! `serve.rs`, which builds all parts, then `gateway.rs`, the phases of a request.
 //!
 //! # Requests
 //!

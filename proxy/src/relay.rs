@@ -23,7 +23,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tooldock_base::runtimes::Runtimes;
-use tooldock_upstream::caller::RelayPeer;
+use tooldock_sessions::caller::RelayPeer;
 use tooldock_upstream::{Guest, Relay, Service};
 
 use crate::config::{ListenAddress, RelayConfig};

@@ -26,8 +26,8 @@ use pingora_core::protocols::l4::socket::SocketAddr as LocalAddress;
 use pingora_http::RequestHeader;
 use tokio::sync::watch;
 use tooldock_filters::{Peer, Reason, Rejection};
-use tooldock_upstream::caller::Caller;
-use tooldock_upstream::replicas::{
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::replicas::{
     Announcement, ReplicaId, Replicas, RoutedRequest, Unanswered, Unrouted,
 };
 use tooldock_upstream::reply::{Refusal, Reply};

@@ -11,8 +11,8 @@ use tooldock_filters::{
     AcceptRule, Admission, Auth, EndpointAliases, ListenerRules, NamespaceRule, RouteGroup,
     SecretToken,
 };
-use tooldock_upstream::profile::{self, Profile};
-use tooldock_upstream::session::config::StoreConfig;
+use tooldock_sessions::profile::{self, Profile};
+use tooldock_sessions::session::config::StoreConfig;
 
 use crate::body::BodyLimits;
 use crate::config::{self, Effective, ListenAddress, ListenerConfig, ProfileName, ProfileSpec};

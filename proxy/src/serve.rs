@@ -32,7 +32,7 @@ use tooldock_process::metrics::WorkerMetrics;
 use tooldock_process::repositories::{Builder, BuilderHost};
 use tooldock_process::sandbox::SandboxHost;
 use tooldock_process::worker::WorkerHost;
-use tooldock_upstream::audit::Audit;
+use tooldock_sessions::audit::Audit;
 use tooldock_upstream::health::Health;
 use tooldock_upstream::management::Management;
 use tooldock_upstream::management::core::CoreLink;
@@ -316,7 +316,7 @@ struct Parts {
     metrics: Arc<EdgeMetrics>,
     state: StateMetrics,
     exported: prometheus::Registry,
-    audit: tooldock_upstream::audit::AuditGuard,
+    audit: tooldock_sessions::audit::AuditGuard,
     secrets: Arc<SecretStore>,
     issuers: Arc<Issuers>,
     keys: Arc<KeyStore>,

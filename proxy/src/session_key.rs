@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use tooldock_base::secret::Secret;
-use tooldock_upstream::session::SessionKey;
+use tooldock_sessions::session::SessionKey;
 
 use crate::kept_file;
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use tooldock_base::data_dir::DataDir;
 use tooldock_base::gateway_process::GatewayProcess;
-use tooldock_upstream::replicas::{Announcement, ReplicaId, Replicas};
+use tooldock_sessions::replicas::{Announcement, ReplicaId, Replicas};
+use tooldock_sessions::session::config::{StoreConfig, StoreUrl};
+use tooldock_sessions::stores::Stores;
+use tooldock_sessions::stores::disk::{Bounds, DiskDirectory, DiskStore, ReplicaFolder};
+use tooldock_sessions::stores::redis::{RedisStore, RedisUrl};
 use tooldock_upstream::seal::SessionKey;
-use tooldock_upstream::session::config::{StoreConfig, StoreUrl};
-use tooldock_upstream::stores::Stores;
-use tooldock_upstream::stores::disk::{Bounds, DiskDirectory, DiskStore, ReplicaFolder};
-use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
 
 use crate::config::{Effective, ListenAddress, Peers, ProfileName, Role, SocketMode};
 use crate::{kept_file, session_key, sockets};

@@ -107,6 +107,7 @@ fn comments_and_types_name_the_thing_they_are_about() {
     let folders = [
         "filters/src",
         "mcp-upstream/protocol/src",
+        "mcp-upstream/sessions/src",
         "mcp-upstream/src",
         "proxy/bin",
         "proxy/import-clients/src",

@@ -14,6 +14,7 @@ use crate::support::programs;
 const CRATES: &[(&str, &[&str])] = &[
     ("filters/src/lib.rs", FILTERS),
     ("mcp-upstream/protocol/src/lib.rs", PROTOCOL),
+    ("mcp-upstream/sessions/src/lib.rs", SESSIONS),
     ("mcp-upstream/src/lib.rs", MCP_UPSTREAM),
     ("proxy/otlp/src/lib.rs", OTLP),
     ("proxy/src/main.rs", PROXY),
@@ -63,24 +64,14 @@ const FILTERS: &[&str] = &[
 
 const PROTOCOL: &[&str] = &["version", "jsonrpc", "format", "seal", "bridge", "testing"];
 
-/// Implementations of upstreams are listed apart from the trait.
-const MCP_UPSTREAM: &[&str] = &[
-    // Terms of callers, calls and credentials.
-    "probe",
+const SESSIONS: &[&str] = &[
+    // Terms of callers and records.
     "profile",
     "caller",
-    "trace",
-    "scopes",
     "call_error",
-    "supervise",
-    "reload",
-    "credentials",
-    "health",
-    "heavy_work",
     "log_file",
-    // Modules that know no upstream.
     "audit",
-    "tool_result",
+    // Conversations with clients, and the entries that they see.
     "stream",
     "replicas",
     "interaction",
@@ -88,6 +79,21 @@ const MCP_UPSTREAM: &[&str] = &[
     "stores",
     "broadcast",
     "catalogue",
+    "testing",
+];
+
+/// Implementations of upstreams are listed apart from the trait.
+const MCP_UPSTREAM: &[&str] = &[
+    // Terms of calls, and ports.
+    "probe",
+    "trace",
+    "scopes",
+    "supervise",
+    "reload",
+    "credentials",
+    "health",
+    "heavy_work",
+    "tool_result",
     // Connections, the engine, and the upstreams of namespaces.
     "stdio",
     "metrics",

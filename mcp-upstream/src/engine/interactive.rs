@@ -25,13 +25,13 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tooldock_base::answers::AnswerAccount;
 use tooldock_base::gate::{Permit, Principal};
 use tooldock_base::trace::RequestTrace;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::interaction::{CallInteractions, after};
 
 use super::{
     CallFacts, CallOutcome, CallSecrets, Engine, EventSender, Peer, Work, end_span, overloaded,
     timed_out,
 };
-use crate::caller::Caller;
-use crate::interaction::{CallInteractions, after};
 use crate::trace::QUEUE;
 
 mod inbox;

@@ -5,11 +5,11 @@
 
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::issue::Issue;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::View;
 use tooldock_workers::registry::Namespace;
 
 use super::unknown_tool;
-use crate::caller::Caller;
-use crate::catalogue::View;
 
 /// Maximum number of files that one message names.
 const FILES_MAX: usize = 3;
@@ -71,8 +71,9 @@ fn first_line(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_sessions::testing::{caller, caller_with_scopes, namespace};
+
     use super::*;
-    use crate::testing::{caller, caller_with_scopes, namespace};
 
     const REPEAT: &str =
         "repeat.py was not loaded: SyntaxError: '(' was never closed (repeat.py line 1)";

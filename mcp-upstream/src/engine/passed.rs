@@ -13,12 +13,12 @@ use tokio::time::{Instant, timeout_at};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::gate::Permit;
 use tooldock_base::trace::{PassedTrace, UpstreamSpan};
+use tooldock_sessions::audit::AuditSender;
+use tooldock_sessions::call_error::CallCause;
+use tooldock_sessions::caller::Caller;
 
 use super::record::CallRecord;
 use super::{CallFacts, CountedBy, Engine, overloaded};
-use crate::audit::AuditSender;
-use crate::call_error::CallCause;
-use crate::caller::Caller;
 use crate::trace::{QUEUE, error_of};
 
 /// A call in pass-through mode that was admitted and has its permit.

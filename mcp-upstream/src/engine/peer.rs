@@ -7,10 +7,10 @@ use prometheus::IntCounter;
 use tooldock_base::answers::AnswerAccount;
 use tooldock_base::trace::{PassedTrace, UpstreamSpan};
 use tooldock_process::worker::{CallSink, LogLevel};
+use tooldock_sessions::interaction::{Interaction, QuestionSet, cannot_be_asked};
 
 use super::interactive::CallInbox;
 use super::{CallSecrets, EventSender, PeerEvent};
-use crate::interaction::{Interaction, QuestionSet, cannot_be_asked};
 
 /// Sends messages to the client of a call before the reply, and asks the client if possible. Never waits. Cheap to clone.
 #[derive(Clone)]

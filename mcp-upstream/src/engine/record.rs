@@ -8,12 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 use http::StatusCode;
 use tooldock_base::error::CallErrorCode;
 use tooldock_base::trace::{Attribute, CallEnd as TracedCall, RequestTrace};
+use tooldock_sessions::audit::{AuditRecord, AuditSender, Transport};
+use tooldock_sessions::call_error::{CallCause, rest_status};
+use tooldock_sessions::caller::{CallNote, CallSummary, Caller};
 use tooldock_workers::registry::Namespace;
 
 use super::{CallFacts, Engine, UNKNOWN_NAME_MAX, shortened};
-use crate::audit::{AuditRecord, AuditSender, Transport};
-use crate::call_error::{CallCause, rest_status};
-use crate::caller::{CallNote, CallSummary, Caller};
 use crate::metrics::{CallEnd, NamespaceMetrics};
 use crate::protocol::method::TOOLS_CALL;
 use crate::trace::{PIPES, error_of};

@@ -6,16 +6,15 @@ use tooldock_base::answers::AnswerBudget;
 use tooldock_base::error::CallErrorCode;
 use tooldock_base::gate::Gate;
 use tooldock_process::worker::Operation;
+use tooldock_sessions::audit::{Audit, AuditConfig};
+use tooldock_sessions::testing::{audience, caller, caller_with_scopes, namespace};
 use tooldock_workers::registry::Namespace;
 
 use super::*;
-use crate::audit::{Audit, AuditConfig};
 use crate::jsonrpc::ResponseOutcome;
 use crate::metrics::UpstreamMetrics;
 use crate::metrics::breakdown::BreakdownConfig;
-use crate::testing::{
-    self, FakeBackend, Refuses, Unlimited, caller, caller_with_scopes, function_call, namespace,
-};
+use crate::testing::{FakeBackend, Refuses, Unlimited, function_call};
 use crate::upstream::Client;
 
 struct Fixture {
@@ -34,7 +33,7 @@ fn fixture(change: impl FnOnce(&mut Namespace)) -> Fixture {
             limiter: Arc::new(Unlimited),
             audit: Audit::off(),
             metrics: Arc::new(metrics),
-            audience: testing::audience().2,
+            audience: audience().2,
             answers: AnswerBudget::unbounded(),
             registry: Arc::default(),
         }),
@@ -115,7 +114,7 @@ async fn a_full_queue_refuses_at_once() {
 #[tokio::test]
 async fn a_tool_outside_of_the_callers_scopes_is_refused_whether_or_not_it_exists() {
     let fixture = fixture(|_| {});
-    let reader = crate::testing::caller_with_scopes(&["read"]);
+    let reader = tooldock_sessions::testing::caller_with_scopes(&["read"]);
     for tool in ["say_hello", "nope"] {
         let call = fixture.tool(tool);
         let refused = fixture.engine.run(&reader, &call, None).await;
@@ -129,7 +128,7 @@ async fn a_tool_outside_of_the_callers_scopes_is_refused_whether_or_not_it_exist
         unknown.err().map(|error| error.code),
         Some(CallErrorCode::ToolNotFound)
     );
-    let admin = crate::testing::caller_with_scopes(&["admin"]);
+    let admin = tooldock_sessions::testing::caller_with_scopes(&["admin"]);
     let call = fixture.tool("say_hello");
     assert!(fixture.engine.run(&admin, &call, None).await.is_ok());
 }
@@ -221,7 +220,7 @@ async fn every_call_leaves_one_audit_line_however_it_ends() {
 async fn what_is_no_tool_takes_the_same_path_and_is_counted_by_its_method() {
     let refuses = Arc::new(Refuses("test://static", Mutex::default()));
     let mut fixture = fixture(|namespace| {
-        *namespace = crate::testing::full("shared");
+        *namespace = tooldock_sessions::testing::full("shared");
         namespace.gate = Arc::new(Gate::new(1, 0));
         namespace.limits.max_result = bytesize::ByteSize::b(60);
     });

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::session::{Session, SessionTransport};
 
-use crate::caller::Caller;
 use crate::jsonrpc::{self, Body, Invalid, Message, RequestError};
 use crate::mcp::exchange::Exchange;
 use crate::mcp::head::McpHead;
 use crate::mcp::{self, Core, batch, initialize, one_way};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::{Session, SessionTransport};
 use crate::upstream::{Client, IncomingRequest, PreparedRequest};
 
 /// Handles a message. A malformed message, or one without a session, is refused in the HTTP response; every other response is

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::caller::Caller;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::session::{Binding, EndSession as _, Session, SessionTransport};
+use tooldock_sessions::stream::{StreamKind, frame};
+
 use crate::jsonrpc::RequestError;
 use crate::mcp::{self, Core};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::{Binding, EndSession as _, Session, SessionTransport};
-use crate::stream::{StreamKind, frame};
 
 /// The address for the client's POSTs, without the listener's prefix and the session's id.
 const MESSAGES: &str = "/messages?session_id=";

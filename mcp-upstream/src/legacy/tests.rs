@@ -2,11 +2,12 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::testing::caller;
 
-use crate::caller::Caller;
 use crate::mcp::head::McpHead;
 use crate::mcp::tests::wire::Wire;
-use crate::testing::{Harness, caller, harness, head, parts};
+use crate::testing::{Harness, harness, head, parts};
 
 /// A client: its stream and the session id for its posts.
 struct Client<'a> {
@@ -337,7 +338,7 @@ async fn changes_and_comments_come_on_the_stream() {
 #[tokio::test(start_paused = true)]
 async fn clients_behind_a_prefix_are_told_paths_with_it() {
     let harness = harness();
-    let mut profile = crate::profile::Profile::core();
+    let mut profile = tooldock_sessions::profile::Profile::core();
     profile.path_prefix = "/tools".into();
     let mut behind = caller();
     behind.profile = std::sync::Arc::new(profile);

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use http::StatusCode;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session};
 
 use super::{Core, exchange, forget_session};
-use crate::caller::Caller;
 use crate::engine::{CallFacts, CallOutcome, DetachedFuture, Talks, UpstreamCall, UpstreamReply};
 use crate::format::{self, CacheScope, ResultFormat};
 use crate::jsonrpc::RequestError;
 use crate::protocol::method::RESOURCES_READ;
 use crate::reply::Reply;
 use crate::scopes;
-use crate::session::{CancelNotice, InFlightCalls, Session};
 use crate::tool_result;
 use crate::upstream::CallContext;
 

@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use tooldock_process::child::output::RecentLines;
+use tooldock_sessions::broadcast::Audience;
+use tooldock_sessions::session::SessionTable;
+use tooldock_sessions::session::config::PollAfter;
+use tooldock_sessions::stream::open::OpenStreams;
+use tooldock_sessions::stream::{EventLog, Pulse, StreamLimiter};
 use tooldock_workers::registry::Registry;
 
-use crate::broadcast::Audience;
 use crate::credentials::Credentials;
 use crate::engine::Engine;
 use crate::health::Health;
@@ -18,10 +22,6 @@ use crate::metrics::figures::FigureNotes;
 use crate::pages::Pages;
 use crate::probe::Probes;
 use crate::reload::ReloadControl;
-use crate::session::SessionTable;
-use crate::session::config::PollAfter;
-use crate::stream::open::OpenStreams;
-use crate::stream::{EventLog, Pulse, StreamLimiter};
 use crate::upstream::http::port::HttpClient;
 use crate::upstream::system::Management;
 use crate::upstream::{SessionChanges, Upstreams};

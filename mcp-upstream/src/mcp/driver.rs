@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 
-use crate::interaction::{EventReceiver, PeerEvent, Suspendable};
+use tooldock_sessions::interaction::{EventReceiver, PeerEvent, Suspendable};
 
 /// A running call, which is polled through [`Self::next`]. Dropping it cancels the call.
 pub(crate) struct CallDriver<T> {
@@ -78,8 +78,9 @@ impl<T: Send + 'static> Suspendable for CallDriver<T> {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_sessions::interaction::events;
+
     use super::*;
-    use crate::interaction::events;
 
     #[tokio::test]
     async fn a_call_that_ended_while_it_waited_keeps_its_outcome() {

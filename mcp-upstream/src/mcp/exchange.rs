@@ -17,6 +17,10 @@ use http::StatusCode;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::session::config::PollAfter;
+use tooldock_sessions::session::{Session, SessionState};
+use tooldock_sessions::stream::open::OpenKind;
+use tooldock_sessions::stream::{Finishing, Stream, StreamKind, frame};
 
 use super::open_stream;
 use crate::engine::{DetachedFuture, UpstreamCall, go_on};
@@ -24,10 +28,6 @@ use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::session::config::PollAfter;
-use crate::session::{Session, SessionState};
-use crate::stream::open::OpenKind;
-use crate::stream::{Finishing, Stream, StreamKind, frame};
 use crate::upstream::{CallContext, PreparedRequest};
 
 mod body;
@@ -368,9 +368,10 @@ async fn sleep_until(at: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_sessions::session::{Binding, SessionId, SessionTransport};
+    use tooldock_sessions::stream::Pulse;
+
     use super::*;
-    use crate::session::{Binding, SessionId, SessionTransport};
-    use crate::stream::Pulse;
 
     #[tokio::test(start_paused = true)]
     async fn an_exchange_waits_a_minute_for_its_readers_in_all() {

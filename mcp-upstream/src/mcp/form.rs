@@ -17,13 +17,13 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use smallvec::SmallVec;
 use tooldock_base::answers::{AnswerAccount, NoAnswerRoom};
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::profile::{AcceptRule, Profile};
+use tooldock_sessions::stream::frame;
 
 use super::head::AcceptFlags;
 use super::{events_head, pass_through};
 use crate::jsonrpc::RequestError;
-use crate::profile::{AcceptRule, Profile};
 use crate::reply::{BodyStream, Head, JSON, Reply};
-use crate::stream::frame;
 
 /// Returns true if answers to a POST with this `Accept` may have to be converted.
 pub(super) fn may_change(accept: AcceptFlags, profile: &Profile) -> bool {

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use http::HeaderMap;
+use tooldock_sessions::profile::{AcceptRule, Profile};
 
-use crate::profile::{AcceptRule, Profile};
 use crate::protocol::ProtocolVersion;
 
 /// The name of the session header, in lower case.

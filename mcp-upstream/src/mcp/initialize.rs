@@ -8,16 +8,16 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tooldock_sessions::session::client;
+use tooldock_sessions::session::{
+    Binding, ClientFacts, PatchRefused, Session, SessionPatch, SessionTransport, UnclaimedSession,
+};
 
 use super::head::{AcceptFlags, SESSION_HEADER};
 use super::{Core, acceptable, create_session, forget_session};
 use crate::jsonrpc::{self, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::{Head, Reply};
-use crate::session::client;
-use crate::session::{
-    Binding, ClientFacts, PatchRefused, Session, SessionPatch, SessionTransport, UnclaimedSession,
-};
 use crate::upstream::CallContext;
 
 #[derive(Deserialize)]

@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::View;
+use tooldock_sessions::interaction;
+use tooldock_sessions::profile::AcceptRule;
 
 use super::head::{Carrier, McpHead};
 use super::{BOTH_BY_NAME, EITHER, context, namespace, pass_through, prepare};
-use crate::caller::Caller;
-use crate::catalogue::View;
 use crate::engine::NO_ARGUMENTS;
 use crate::error::ToReply as _;
-use crate::interaction;
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
 use crate::mcp::Core;
-use crate::profile::AcceptRule;
 use crate::protocol::method::TOOLS_CALL;
 use crate::protocol::{self, ProtocolVersion};
 use crate::reply::Reply;

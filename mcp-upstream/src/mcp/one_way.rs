@@ -5,12 +5,12 @@
 //! requested each time a function needs them.
 
 use serde_json::value::RawValue;
+use tooldock_sessions::interaction::AnswerFate;
+use tooldock_sessions::session::SessionPatch;
 
-use crate::interaction::AnswerFate;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{Key, Members, RequestError, Response};
 use crate::mcp::Core;
-use crate::session::SessionPatch;
 use crate::upstream::CallContext;
 
 /// Handles a notification.

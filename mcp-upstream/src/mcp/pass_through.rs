@@ -22,20 +22,22 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::error::CallError;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::session::{
+    Binding, Session, SessionPatch, SessionTransport, UnclaimedSession,
+};
+use tooldock_sessions::stream::frame;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::RemoteServer;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
 use super::{Core, acceptable, call, create_session, initialize};
-use crate::caller::Caller;
 use crate::engine::{CallFacts, PassedCall, Talks, timed_out, unknown_tool};
 use crate::jsonrpc::{Key, Members, Message, RequestError};
 use crate::metrics::UpstreamMetrics;
 use crate::protocol::method::TOOLS_CALL;
 use crate::protocol::{Era, Method as Name, ProtocolVersion, is_misspelt_call};
 use crate::reply::{Head, Reply};
-use crate::session::{Binding, Session, SessionPatch, SessionTransport, UnclaimedSession};
-use crate::stream::frame;
 use crate::upstream::client::RequestSubject;
 use crate::upstream::http::port::HttpClient;
 use crate::upstream::{CallContext, ToolsWait};

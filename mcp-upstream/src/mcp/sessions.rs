@@ -5,20 +5,20 @@ use std::sync::Arc;
 use http::StatusCode;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::profile::SessionRule;
+use tooldock_sessions::session::table::{Created, ResumedStream};
+use tooldock_sessions::session::{Binding, ClientFacts, EndSession, Session, SessionPatch};
+use tooldock_sessions::stream::open::OpenKind;
+use tooldock_sessions::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
 use tooldock_workers::registry::Namespace;
 
 use super::head::McpHead;
 use super::{
     Core, agree, events_head, header_version, modern, namespace, pass_through, refused, session,
 };
-use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
-use crate::profile::SessionRule;
 use crate::reply::Reply;
-use crate::session::table::{Created, ResumedStream};
-use crate::session::{Binding, ClientFacts, EndSession, Session, SessionPatch};
-use crate::stream::open::OpenKind;
-use crate::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
 use crate::upstream::{gauge, store_away, store_failure};
 
 /// Answers GET: opens or resumes a stream.

@@ -12,9 +12,11 @@ mod streams;
 mod talking;
 pub(crate) mod wire;
 
-use crate::caller::Caller;
-use crate::profile::{AcceptRule, SessionRule};
-use crate::testing::{Harness, Refuses, Wanted, caller, delivered, harness, head, parts};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::profile::{AcceptRule, SessionRule};
+use tooldock_sessions::testing::caller;
+
+use crate::testing::{Harness, Refuses, Wanted, delivered, harness, head, parts};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#;
 const LIST: &str = r#"{"jsonrpc":"2.0","id":"l","method":"tools/list","params":{}}"#;

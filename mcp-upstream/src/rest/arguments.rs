@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::value::RawValue;
+pub(super) use tooldock_sessions::catalogue::arguments::are_required;
 
 use super::EarlyReply;
-pub(super) use crate::catalogue::arguments::are_required;
 use crate::jsonrpc::{self, RequestError};
 
 /// The arguments of a call. An empty body counts as `{}` (RST-10), and so does white space for a tool that needs no arguments.

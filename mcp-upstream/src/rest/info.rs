@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tooldock_sessions::caller::Caller;
 use tooldock_workers::registry::Namespace;
 
 use super::{EarlyReply, InNamespace, json as reply, tool_count};
-use crate::caller::Caller;
 use crate::error;
 use crate::mcp::Core;
 use crate::protocol::ProtocolVersion;

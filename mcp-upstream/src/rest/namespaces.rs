@@ -1,10 +1,10 @@
 //! `/namespaces`: lists the namespaces that the caller may use (EX-23).
 
 use serde::Serialize;
+use tooldock_sessions::caller::Caller;
 
 use super::failing::{self, Failing};
 use super::json;
-use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::reply::Reply;
 

@@ -16,14 +16,14 @@ use tooldock_workers::registry::Namespace;
 
 use sha2::{Digest as _, Sha256};
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::{Access, ToolEntry, ToolList};
+use tooldock_sessions::profile::RestShape;
 
 use super::{arguments, unknown_namespace};
-use crate::caller::Caller;
-use crate::catalogue::{Access, ToolEntry, ToolList};
 use crate::error;
 use crate::heavy_work;
 use crate::mcp::Core;
-use crate::profile::RestShape;
 use crate::reply::Reply;
 use crate::upstream::global::GlobalTools;
 

@@ -16,10 +16,10 @@ use tooldock_base::error::CallErrorCode;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::worker_state::WorkerState;
 use tooldock_process::sandbox::SandboxState;
+use tooldock_sessions::caller::{Caller, Visibility};
 use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
 
 use super::condition::{CRASH_LOOP, Condition, MemberCondition};
-use crate::caller::{Caller, Visibility};
 use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::health::ServerHealth;

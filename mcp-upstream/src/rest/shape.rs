@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tooldock_sessions::catalogue::ToolEntry;
+use tooldock_sessions::profile::RestShape;
 use tooldock_workers::registry::Namespace;
 
 use super::json;
-use crate::catalogue::ToolEntry;
-use crate::profile::RestShape;
 use crate::reply::Reply;
 
 /// A tool of a list, before it is written in a form.

@@ -6,14 +6,13 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tooldock_base::route::RouteId;
+use tooldock_sessions::caller::{Caller, Visibility};
+use tooldock_sessions::testing::{broken, caller, namespace, tool};
 use tooldock_workers::reload::ReloadReport;
 
-use crate::caller::{Caller, Visibility};
 use crate::reload::ReloadControl;
 use crate::service::AdmittedRequest;
-use crate::testing::{
-    Harness, Refuses, Wanted, asked, broken, caller, harness, namespace, parts, tool,
-};
+use crate::testing::{Harness, Refuses, Wanted, asked, harness, parts};
 
 async fn request(
     harness: &Harness,

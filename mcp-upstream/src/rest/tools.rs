@@ -4,16 +4,16 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::value::RawValue;
 use tooldock_base::error::CallError;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::profile::RestShape;
 use tooldock_workers::hidden::HiddenValues;
 
 use super::shape::{self, ShapedTool};
 use super::{EarlyReply, InNamespace, answer, arguments, vault};
-use crate::caller::Caller;
 use crate::engine::not_shown;
 use crate::error;
 use crate::heavy_work;
 use crate::mcp::Core;
-use crate::profile::RestShape;
 use crate::reply::Reply;
 use crate::upstream::global::GlobalTools;
 use crate::upstream::{CallContext, Upstream};

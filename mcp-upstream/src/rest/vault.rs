@@ -6,12 +6,12 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::profile::RestShape;
 
 use super::{EarlyReply, InNamespace, tools};
-use crate::caller::Caller;
 use crate::jsonrpc::{self, RequestError};
 use crate::mcp::Core;
-use crate::profile::RestShape;
 use crate::reply::Reply;
 
 /// Maximum number of arguments in a list.

@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use http::StatusCode;
 use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::caller::{Caller, Visibility};
+use tooldock_sessions::profile::{Profile, RestShape};
 use tooldock_workers::registry::startup;
 
 use super::Service;
-use crate::caller::{Caller, Visibility};
 use crate::error;
 use crate::mcp::Core;
-use crate::profile::{Profile, RestShape};
 use crate::reply::Reply;
 use crate::rest;
 use crate::upstream::system::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};

@@ -12,16 +12,17 @@ use tooldock_base::policy::ToolPolicy;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::secret::Secret;
 use tooldock_process::metrics::WorkerMetrics;
+use tooldock_sessions::audit::Audit;
+use tooldock_sessions::testing::{caller, namespace};
 use tooldock_workers::external::{ExternalServer, StdioSettings, StdioSpec};
 use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::server_settings::Isolation;
 
 use super::*;
-use crate::audit::Audit;
 use crate::mcp::head::MirroredHeaders;
 use crate::mcp::tests::wire::Wire;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
-use crate::testing::{Unlimited, asked, caller, delivered, head, namespace, parts};
+use crate::testing::{Unlimited, asked, delivered, head, parts};
 
 mod cost;
 
@@ -87,7 +88,7 @@ impl House {
             sessions: SessionsConfig::default(),
             sessions_per_principal: 100,
             session_bytes_per_principal: bytesize::ByteSize::mib(64),
-            replicas: crate::replicas::Replicas::alone(),
+            replicas: tooldock_sessions::replicas::Replicas::alone(),
             session_key: SessionKey::from_text("a key for tests"),
             streams_per_principal: 10,
             limiter: Arc::new(Unlimited),

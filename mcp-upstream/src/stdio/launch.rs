@@ -16,6 +16,7 @@ use tooldock_credentials::personal::{Personal, PersonalValues};
 use tooldock_credentials::secrets::PersonalSecrets;
 use tooldock_process::child::Exit;
 use tooldock_process::child::output::RecentLines;
+use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::external::{
     ExternalServer, InstallStep, NotInstalled, ProcessHost, ServerProcess, StdioSettings, StdioSpec,
 };
@@ -25,7 +26,6 @@ use tooldock_workers::server_settings::{Isolation, ListMode};
 use super::link::{Homes, Inbound, Link, LinkLimits};
 use super::process::failure::Raw;
 use super::wire::Pipes;
-use crate::catalogue::Catalogue;
 
 /// A server of the registry, by which its pool is found.
 #[derive(Clone, Copy)]

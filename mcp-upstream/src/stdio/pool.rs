@@ -19,6 +19,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::broadcast::Audience;
+use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::external::StdioSettings;
 use tooldock_workers::registry::Registry;
 use tooldock_workers::remote::BackendId;
@@ -27,8 +29,6 @@ use super::launch::{Launcher, ServerRef};
 use super::metrics::{LastGood, ServerMetrics};
 use super::process::{Installation, Process, ProcessOpening};
 use super::turns::{Requests, StartTurns};
-use crate::broadcast::Audience;
-use crate::catalogue::Catalogue;
 use crate::jsonrpc::ProtocolViolation;
 use crate::protocol::{Era, EraSupport};
 

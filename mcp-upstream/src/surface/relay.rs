@@ -35,8 +35,8 @@ use tooldock_base::failures::{FailureLimits, FailureOutcome, FailureTable};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::trace::TraceSink;
 use tooldock_credentials::keys::{ApiKey, KeyState, KeyStore, KeyTables};
+use tooldock_sessions::profile::Profile;
 
-use crate::profile::Profile;
 use crate::upstream::system::KeyTools;
 
 mod call;

@@ -31,8 +31,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::trace::TraceSink;
+use tooldock_sessions::caller::Caller;
 
-use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
 use crate::stdio::wire::{ServerLine, ServerLines};

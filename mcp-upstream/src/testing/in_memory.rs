@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::worker::{LogLevel, ToolReply};
+use tooldock_sessions::broadcast::Filter;
+use tooldock_sessions::catalogue::ToolList;
+use tooldock_sessions::session::{CancelNotice, Session};
 use tooldock_workers::registry::Namespace;
 
 use super::script;
-use crate::broadcast::Filter;
-use crate::catalogue::ToolList;
 use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, unknown_tool};
 use crate::format;
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::{Method, ProtocolVersion};
-use crate::session::{CancelNotice, Session};
 use crate::upstream::{
     CallContext, IncomingRequest, Listening, PreparedRequest, Soon, ToolsWait, Upstream,
     UpstreamServer, UpstreamSessions, UpstreamTools,

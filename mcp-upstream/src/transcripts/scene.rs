@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tooldock_base::route::RouteId;
+use tooldock_sessions::testing::{caller, full, namespace};
 
 use super::mask::Mask;
 use super::server::{Envelope, Event, Leases, Line, Server, done};
@@ -23,7 +24,7 @@ use crate::mcp::head::McpHead;
 use crate::protocol::EraSupport;
 use crate::reply::Reply;
 use crate::service::{AdmittedRequest, Service};
-use crate::testing::{Wanted, asked, caller, full, namespace};
+use crate::testing::{Wanted, asked};
 
 /// Time limit of each step.
 const LIMIT: Duration = Duration::from_secs(20);

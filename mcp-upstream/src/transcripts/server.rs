@@ -14,9 +14,9 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tooldock_base::error::CallError;
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::registry::Namespace;
 
-use crate::catalogue::Catalogue;
 use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};
 use crate::protocol::ClientIdentity;
 use crate::stdio::link::{CallAccount, Homes, Link, LinkCall, LinkLimits, NotificationSink};

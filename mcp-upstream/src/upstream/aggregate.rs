@@ -41,6 +41,10 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::broadcast::{Audience, Filter};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::ToolList;
+use tooldock_sessions::session::Session;
 use tooldock_workers::registry::{Aggregate, Namespace, Registry, Snapshot, UpstreamKind};
 
 use super::health::MemberHealth;
@@ -48,16 +52,12 @@ use super::{
     Behind, CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon,
     ToolsWait, Upstream, UpstreamServer, UpstreamSessions, UpstreamTools,
 };
-use crate::broadcast::{Audience, Filter};
-use crate::caller::Caller;
-use crate::catalogue::ToolList;
 use crate::engine::UpstreamCall;
 use crate::format::{self, ResultFormat, ResultWriter};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::metrics::toolman::ToolmanMetrics;
 use crate::protocol::ProtocolVersion;
 use crate::seal::SessionKey;
-use crate::session::Session;
 
 mod activate;
 mod asked;

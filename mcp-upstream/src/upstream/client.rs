@@ -34,6 +34,10 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::json;
 use tooldock_process::child::output::RecentLines;
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::broadcast::{Audience, Filter};
+use tooldock_sessions::catalogue::{Access, ListKind, ToolList, cursor};
+use tooldock_sessions::session::{Session, SessionState};
+use tooldock_sessions::stream::EventLog;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 
 use super::health::ServerHealth;
@@ -42,8 +46,6 @@ use super::{
     Soon, ToolsWait, Upstream, UpstreamServer, UpstreamSessions, UpstreamTools,
 };
 use crate::bridge::server_info;
-use crate::broadcast::{Audience, Filter};
-use crate::catalogue::{Access, ListKind, ToolList, cursor};
 use crate::engine::{CallFacts, Talks, UpstreamCall};
 use crate::format;
 use crate::jsonrpc::{self, Key, Members, Request, RequestError};
@@ -51,9 +53,7 @@ use crate::protocol::{
     Era, EraSupport, Method, ProtocolVersion, is_misspelt_call, method::TOOLS_CALL,
 };
 use crate::seal::SessionKey;
-use crate::session::{Session, SessionState};
 use crate::stdio::pool::Presence;
-use crate::stream::EventLog;
 
 mod binding;
 mod call;

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::audit::Transport;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::View;
+use tooldock_sessions::session::Session;
 use tooldock_workers::registry::Namespace;
 
 use super::Upstream;
-use crate::audit::Transport;
-use crate::caller::Caller;
-use crate::catalogue::View;
 use crate::format::{ModernFormat, ResultFormat};
 use crate::protocol::ProtocolVersion;
-use crate::session::Session;
 
 /// Context of a message while it is handled.
 pub(crate) struct CallContext<'a> {

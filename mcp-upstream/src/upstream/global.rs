@@ -22,6 +22,9 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::parking::Parking;
 use tooldock_base::policy::ToolPolicy;
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::broadcast::Filter;
+use tooldock_sessions::catalogue::{ToolEntry, ToolList};
+use tooldock_sessions::session::{CancelNotice, Session, SessionPatch};
 use tooldock_workers::registry::{Attachment, Namespace, Registry, SecretsStatus, UpstreamKind};
 
 use super::worker::describe;
@@ -29,14 +32,11 @@ use super::{
     CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon, ToolsWait,
     Upstream, UpstreamServer, UpstreamSessions, UpstreamTools, Upstreams,
 };
-use crate::broadcast::Filter;
-use crate::catalogue::{ToolEntry, ToolList};
 use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, Work, unknown_tool};
 use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, Message, RequestError};
 use crate::protocol::{Method, ProtocolVersion};
-use crate::session::{CancelNotice, Session, SessionPatch};
 
 mod view;
 

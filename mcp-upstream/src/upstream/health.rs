@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use tooldock_sessions::catalogue::MendReport;
 use tooldock_workers::registry::Namespace;
-
-use crate::catalogue::MendReport;
 
 /// A member of an aggregate, for `/ready`.
 #[derive(Debug)]

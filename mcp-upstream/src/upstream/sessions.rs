@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use tooldock_sessions::session::table::SessionTable;
+use tooldock_sessions::session::{Session, SessionPatch};
+use tooldock_sessions::stream::StoreError;
 
 use crate::jsonrpc::RequestError;
 use crate::metrics::UpstreamMetrics;
-use crate::session::table::SessionTable;
-use crate::session::{PatchRefused, Session, SessionPatch};
-use crate::stream::StoreError;
 
 /// Changes the records of sessions, and counts the sessions that were evicted for others. Cheap to clone.
 #[derive(Clone)]
@@ -42,19 +42,6 @@ impl SessionChanges {
         if evicted > 0 {
             self.metrics.sessions_evicted.inc_by(evicted as u64);
             self.metrics.sessions.set(gauge(self.table.count()));
-        }
-    }
-}
-
-impl From<PatchRefused> for RequestError {
-    fn from(refused: PatchRefused) -> Self {
-        match refused {
-            PatchRefused::Initialized => Self::Shape("the session is initialized already".into()),
-            PatchRefused::TooMuch(error) => Self::InvalidParams(error.to_string().into()),
-            PatchRefused::TooManySubscriptions(_) => Self::InvalidParams(
-                "the session has the maximum of subscriptions: unsubscribe from a resource first"
-                    .into(),
-            ),
         }
     }
 }

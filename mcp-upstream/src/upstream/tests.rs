@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::testing::{caller, namespace};
 
-use crate::caller::Caller;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::mcp::tests::wire::Wire;
 use crate::reply::Reply;
-use crate::testing::{Harness, InMemory, Wanted, asked, caller, delivered, head, namespace, parts};
+use crate::testing::{Harness, InMemory, Wanted, asked, delivered, head, parts};
 
 struct House {
     harness: Harness,

@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::child::output::RecentLines;
 use tooldock_process::worker::Operation;
+use tooldock_sessions::broadcast::Filter;
+use tooldock_sessions::catalogue::ToolList;
+use tooldock_sessions::session::Session;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::{
     CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon, ToolsWait,
     Upstream, UpstreamServer, UpstreamSessions, UpstreamTools,
 };
-use crate::broadcast::Filter;
-use crate::catalogue::ToolList;
 use crate::engine::UpstreamCall;
 use crate::format::{self, ResultFormat, ResultWriter};
 use crate::jsonrpc::{self, Members, RequestError};
 use crate::protocol::ProtocolVersion;
-use crate::session::Session;
 
 mod call;
 mod facts;

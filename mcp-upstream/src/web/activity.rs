@@ -14,11 +14,11 @@ use time::format_description::well_known::Rfc3339;
 use time::{Date, OffsetDateTime};
 use tokio::time::MissedTickBehavior;
 use tooldock_base::regular_file;
+use tooldock_sessions::caller::Caller;
 
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;
 use super::streams;
-use crate::caller::Caller;
 use crate::mcp::Core;
 
 /// Maximum size of the log that is read for one page, in bytes.

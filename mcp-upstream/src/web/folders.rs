@@ -6,11 +6,11 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::caller::Caller;
 
 use super::answer::{Answer, WebFailure, json_of, with_status};
 use super::request::{ApiRequest, namespace};
 use super::tools::{call, management, reload_soon};
-use crate::caller::Caller;
 use crate::mcp::Core;
 
 /// Maximum number of unserved folders whose files are inspected for one list.

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tooldock_process::child::output::{RecentLine, RecentLines};
+use tooldock_sessions::caller::Caller;
 
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;
 use super::server_process::follow;
-use crate::caller::Caller;
 use crate::mcp::Core;
 
 /// The levels of lines, from the most to the least severe.

@@ -10,11 +10,11 @@ use tooldock_base::error::CallError;
 use tooldock_base::key_maker::KeyId;
 use tooldock_base::scope::ADMIN;
 use tooldock_credentials::keys::{KeyRecord, KeyState, KeyStore};
+use tooldock_sessions::caller::Caller;
 
 use super::answer::{Answer, WebFailure, capitalised, json_of, with_status};
 use super::request::ApiRequest;
 use super::tools::{call, management};
-use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::upstream::system::KeySummary;
 

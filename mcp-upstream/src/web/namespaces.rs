@@ -7,12 +7,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tooldock_base::issue::Issue;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::{ToolEntry, View};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;
-use crate::caller::Caller;
-use crate::catalogue::{ToolEntry, View};
 use crate::error;
 use crate::mcp::Core;
 use crate::metrics::figures::{Figures, Rates};

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
+use tooldock_sessions::caller::Caller;
 use tooldock_workers::registry::Snapshot;
 
 use super::answer::{Answer, json_of};
 use super::namespaces::shown;
 use super::request::ApiRequest;
 use super::streams;
-use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::metrics::figures::{Figures, Rates};
 use crate::rest;

@@ -5,11 +5,11 @@ use http::Method;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::caller::Caller;
 use tooldock_workers::manage::ToolFileName;
 
 use super::WebRequest;
 use super::answer::{Answer, WebFailure, json_of};
-use crate::caller::Caller;
 
 /// Default number, and maximum number, of entries on a page.
 const PAGE: usize = 100;

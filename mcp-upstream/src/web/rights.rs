@@ -9,10 +9,10 @@ use std::sync::Arc;
 use tooldock_base::effect::{Cover, Effect, ToolEffects};
 use tooldock_base::grant::{Grant, GrantSource};
 use tooldock_base::scope::ScopeTable;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::testing::{caller, caller_with_scopes};
 
 use super::{All, Does, PATHS, Same, check, done_by};
-use crate::caller::Caller;
-use crate::testing::{caller, caller_with_scopes};
 use crate::upstream::system::Management;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/security.md");

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::json;
 use tooldock_base::effect::Effect;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::View;
 
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;
 use super::tools::management;
 use super::{All, Does, Same, check};
-use crate::caller::Caller;
-use crate::catalogue::View;
 use crate::mcp::Core;
 
 /// Maximum length of the searched text, in bytes.

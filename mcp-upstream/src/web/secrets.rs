@@ -8,12 +8,12 @@ use serde::Deserialize;
 use serde_json::json;
 use tooldock_base::secret::Secret;
 use tooldock_credentials::secrets::{Scope, SecretNames, SecretsError, Status};
+use tooldock_sessions::caller::Caller;
 
 use super::answer::{Answer, WebFailure, capitalised, json_of};
 use super::request::ApiRequest;
 use super::tools::{call, management, reload_soon};
 use super::trail;
-use crate::caller::Caller;
 use crate::mcp::Core;
 
 /// Runs `ask` on the store, on a thread that may block.

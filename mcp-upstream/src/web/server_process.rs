@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tooldock_process::child::output::{RecentLine, RecentLines};
+use tooldock_sessions::caller::Caller;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::answer::{Answer, WebFailure, capitalised, json_of};
@@ -15,7 +16,6 @@ use super::request::ApiRequest;
 use super::servers::{one, server_id};
 use super::tools::management;
 use super::{streams, trail};
-use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::rest::output::line;
 

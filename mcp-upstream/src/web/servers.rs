@@ -7,6 +7,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::caller::Caller;
 use tooldock_workers::manage::{ManagedServer, ServerRefused};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
@@ -15,7 +16,6 @@ use super::namespaces::hint;
 use super::request::ApiRequest;
 use super::tools::{call, management, reload_soon};
 use super::trail;
-use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::rest;
 use crate::rest::condition::Condition;

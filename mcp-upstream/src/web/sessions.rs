@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::session::Session;
 
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;
 use super::trail;
-use crate::caller::Caller;
 use crate::mcp::{Core, forget_session};
-use crate::session::Session;
 
 pub(super) fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let now = Instant::now();

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use tooldock_sessions::caller::Caller;
 
 use super::answer::{Answer, json_of};
 use super::namespaces::shown;
 use super::overview::figures_with_uptime;
-use crate::caller::Caller;
 use crate::mcp::Core;
 
 /// Answers with the dashboard, all namespaces, the ends of certificates, the last reload and the replicas.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::Value;
 use tokio::task::JoinHandle;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::stream::{Stream, frame};
 
 use super::answer::{Answer, WebFailure};
-use crate::caller::Caller;
 use crate::mcp::exchange::events_head;
 use crate::mcp::{Core, stream_place};
 use crate::reply::{Guards, Reply};
-use crate::stream::{Stream, frame};
 
 /// Handle by which a task sends the events of a stream.
 pub(super) struct StreamEvents(Arc<Stream>);

@@ -7,11 +7,11 @@ use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::profile::RestShape;
 
 use super::answer::{Answer, WebFailure};
-use crate::caller::Caller;
 use crate::mcp::Core;
-use crate::profile::RestShape;
 use crate::reply::Reply;
 use crate::rest;
 use crate::upstream::system::Management;

@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::audit::{AuditRecord, Transport};
+use tooldock_sessions::caller::Caller;
 
 use super::answer::WebFailure;
-use crate::audit::{AuditRecord, Transport};
-use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::protocol::method::TOOLS_CALL;
 

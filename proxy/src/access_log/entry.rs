@@ -10,8 +10,8 @@ use http::request::Parts;
 use http::{HeaderName, Method, Version};
 use tooldock_base::names::NamespaceName;
 use tooldock_filters::{AdmittedHead, Rejection};
-use tooldock_upstream::caller::{CallNote, CallSummary};
-use tooldock_upstream::log_file::Record;
+use tooldock_sessions::caller::{CallNote, CallSummary};
+use tooldock_sessions::log_file::Record;
 
 /// The longest path that is written, in bytes.
 const PATH_MAX: usize = 2048;

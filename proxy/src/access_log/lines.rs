@@ -7,8 +7,9 @@ use std::time::Duration;
 use http::Version;
 use serde_json::{Map, Value};
 use tooldock_filters::network;
-use tooldock_upstream::log_file::{Clock, LogFile, Sink};
-use tooldock_upstream::{Subject, session};
+use tooldock_sessions::log_file::{Clock, LogFile, Sink};
+use tooldock_sessions::session;
+use tooldock_upstream::Subject;
 
 use super::entry::AccessEntry;
 use crate::config::{AccessLogFormat, LogField, LogPattern};

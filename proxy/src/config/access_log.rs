@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tooldock_base::off_or;
-use tooldock_upstream::log_file::LogTarget;
+use tooldock_sessions::log_file::LogTarget;
 
 use super::log_pattern::LogPattern;
 

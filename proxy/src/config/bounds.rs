@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use tooldock_base::bounds::{BoundedValue, TIMES, within};
 use tooldock_base::config::{LimitsPatch, OutOfBounds};
-use tooldock_upstream::session::config::{BYTES_MIN, PollAfter};
+use tooldock_sessions::session::config::{BYTES_MIN, PollAfter};
 
 use super::replicas::GRACE_MAX;
 use super::{Config, ConfigError};

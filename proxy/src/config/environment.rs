@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use tooldock_base::names::InvalidNamespaceName;
 use tooldock_base::secret::Secret;
-use tooldock_upstream::profile::{AcceptRule, BatchRule, SessionRule};
+use tooldock_sessions::profile::{AcceptRule, BatchRule, SessionRule};
 use tooldock_upstream::protocol::ProtocolVersion;
 
 use self::parse::{

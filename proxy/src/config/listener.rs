@@ -8,7 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tooldock_base::names::{InvalidNamespaceName, NamespaceName};
 use tooldock_filters::Auth;
-use tooldock_upstream::profile::{AcceptRule, BatchRule, Profile, RestShape, SessionRule};
+use tooldock_sessions::profile::{AcceptRule, BatchRule, Profile, RestShape, SessionRule};
 use tooldock_upstream::protocol::ProtocolVersion;
 
 use super::address::{ListenAddress, SocketMode};

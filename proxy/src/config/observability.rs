@@ -1,7 +1,7 @@
 //! The key `observability:`.
 
 use serde::{Deserialize, Serialize};
-use tooldock_upstream::audit::AuditConfig;
+use tooldock_sessions::audit::AuditConfig;
 use tooldock_upstream::metrics::breakdown::BreakdownConfig;
 
 use super::access_log::AccessLogConfig;

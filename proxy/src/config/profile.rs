@@ -3,7 +3,7 @@
 //! A listener begins with the row of its profile, and its own keys change single values of it.
 
 use tooldock_filters::{RouteGroup, RouteGroups};
-use tooldock_upstream::profile::Profile;
+use tooldock_sessions::profile::Profile;
 
 use super::listener::{AuthScheme, ProfileName};
 

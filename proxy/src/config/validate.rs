@@ -12,9 +12,9 @@ use tooldock_base::scope::ScopeTable;
 use tooldock_filters::RouteGroups;
 use tooldock_filters::config::Introspection;
 use tooldock_filters::origin::OriginPattern;
+use tooldock_sessions::session::config::{SessionsConfig, StoreConfig};
+use tooldock_sessions::stores::redis::{RedisStore, RedisUrl};
 use tooldock_upstream::protocol::ProtocolVersion;
-use tooldock_upstream::session::config::{SessionsConfig, StoreConfig};
-use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
 use tooldock_workers::narrow::selects_tools;
 use tooldock_workers::remote::Mode;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tooldock_upstream::session::config::PollAfter;
+use tooldock_sessions::session::config::PollAfter;
 
 /// Settings of reloads for changed files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tooldock_upstream::session::config::StoreConfig;
-use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
+use tooldock_sessions::session::config::StoreConfig;
+use tooldock_sessions::stores::redis::{RedisStore, RedisUrl};
 
 use super::Finding;
 use crate::config::Effective;

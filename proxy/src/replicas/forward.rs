@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tooldock_base::gateway_process::GatewayProcess;
 use tooldock_base::metric_table;
-use tooldock_upstream::replicas::{Announcement, ReplicaId, Replicas};
+use tooldock_sessions::replicas::{Announcement, ReplicaId, Replicas};
 use tooldock_upstream::reply::{BodyStream, Head, Reply};
 use tooldock_workers::remote::{Backend, BackendId, Host, is_hop_by_hop};
 

@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue};
 use pingora_http::RequestHeader;
 use serde::{Deserialize, Serialize};
 use tooldock_filters::Peer;
-use tooldock_upstream::replicas::{ReplicaId, Replicas};
+use tooldock_sessions::replicas::{ReplicaId, Replicas};
 use tooldock_upstream::seal::SessionKey;
 
 use super::Met;

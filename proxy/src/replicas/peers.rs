@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tooldock_upstream::replicas::Replicas;
+use tooldock_sessions::replicas::Replicas;
 
 /// Interval between two lookups.
 const EVERY: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 //!
 //! Heartbeats are sent through the store, so they do not show that a network, a firewall or a certificate separates two
 //! replicas. A replica that does not respond to two consecutive checks is recorded in
-//! [`Replicas`](tooldock_upstream::replicas::Replicas). A replica whose heartbeats have stopped is checked, too: while it
+//! [`Replicas`](tooldock_sessions::replicas::Replicas). A replica whose heartbeats have stopped is checked, too: while it
 //! responds, it is disconnected from the store and has not ended.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{MissedTickBehavior, interval};
-use tooldock_upstream::replicas::{Announcement, ReplicaId};
+use tooldock_sessions::replicas::{Announcement, ReplicaId};
 
 use super::ReplicaLink;
 

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use tooldock_base::budget::Budget;
 use tooldock_base::names::NamespaceName;
 use tooldock_filters::{self as filters, Subject};
-use tooldock_upstream::caller::Caller;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::replicas::{AnnouncedReload, Replicas};
 use tooldock_upstream::engine::{CountedBy, ExhaustedLimit, Limiter};
-use tooldock_upstream::replicas::{AnnouncedReload, Replicas};
 use tooldock_upstream::{Pages, ReloadControl, Service};
 use tooldock_workers::reload::{ReloadReport, Reloader};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::time::MissedTickBehavior;
 use tooldock_base::metric_table;
-use tooldock_upstream::replicas::Replicas;
+use tooldock_sessions::replicas::Replicas;
 
 use crate::rules::Rules;
 

@@ -2,7 +2,7 @@
 //! of their exchanges with the store. docs/scaling.md has the figures.
 //!
 //! Real: the limits of each replica, and their reports to the store. Simulated: the script of the store
-//! (`mcp-upstream/stores/redis/budgets.lua`), the exchanges every 100 ms, at a different moment for each replica, and the
+//! (`mcp-upstream/sessions/stores/redis/budgets.lua`), the exchanges every 100 ms, at a different moment for each replica, and the
 //! delay of their answers. Calls, delays and the time for which the store is away come from a seed.
 
 use std::collections::HashMap;

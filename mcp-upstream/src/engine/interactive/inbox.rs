@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use prometheus::IntCounter;
 use tooldock_process::worker::{CallEvent, CallSink};
+use tooldock_sessions::broadcast::Audience;
+use tooldock_sessions::interaction::{CallInteractions, Interaction, QuestionSet, of_function};
 
-use crate::broadcast::Audience;
 use crate::engine::{CallSecrets, PeerEvent};
-use crate::interaction::{CallInteractions, Interaction, QuestionSet, of_function};
 
 /// Receives a call's events and questions from the reader of the upstream's connection. Never waits.
 pub(in crate::engine) struct CallInbox {

@@ -9,16 +9,19 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::gate::Gate;
 use tooldock_base::parking::Parking;
 use tooldock_process::worker::{AskMethod, Operation, Question};
+use tooldock_sessions::audit::Audit;
+use tooldock_sessions::broadcast::Filter;
+use tooldock_sessions::interaction::{
+    EventReceiver, Interaction, OPEN_IN_CALL, Responder, ask_failed, events,
+};
+use tooldock_sessions::stream::{Pulse, Stream};
+use tooldock_sessions::testing::{audience, caller, namespace};
 use tooldock_workers::registry::Namespace;
 
 use super::*;
-use crate::audit::Audit;
-use crate::broadcast::Filter;
 use crate::engine::{PeerEvent, UpstreamReply};
-use crate::interaction::{EventReceiver, Interaction, OPEN_IN_CALL, Responder, ask_failed, events};
 use crate::metrics::UpstreamMetrics;
-use crate::stream::{Pulse, Stream};
-use crate::testing::{self, FakeBackend, Unlimited, caller, function_call, namespace};
+use crate::testing::{FakeBackend, Unlimited, function_call};
 use crate::upstream::Client;
 
 struct Fixture {
@@ -46,7 +49,7 @@ fn fixture_with(change: impl FnOnce(&mut Namespace)) -> Fixture {
             limiter: Arc::new(Unlimited),
             audit: Audit::off(),
             metrics: Arc::new(metrics),
-            audience: testing::audience().2,
+            audience: audience().2,
             answers: AnswerBudget::unbounded(),
             registry: Arc::default(),
         }),
@@ -292,7 +295,9 @@ async fn more_calls_than_may_ask_go_on_without_an_answer() {
 async fn a_principal_may_not_keep_all_calls_of_a_namespace_waiting() {
     let fixture = fixture_with(|namespace| namespace.parked = Arc::new(Parking::new(8)));
     let parked = &fixture.namespace.parked;
-    let principal = crate::testing::caller().principal_name().to_owned();
+    let principal = tooldock_sessions::testing::caller()
+        .principal_name()
+        .to_owned();
     let _held: Vec<_> = (0..7)
         .map(|_| parked.enter(&principal).expect("room"))
         .collect();

@@ -5,9 +5,9 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
+use tooldock_sessions::stream::Subscription;
 
 use crate::reply::{BodyError, Head, Reply};
-use crate::stream::Subscription;
 
 /// Head of a response that is a stream of events. Its headers make proxies forward each event at once and unchanged.
 pub(crate) fn events_head() -> Head {

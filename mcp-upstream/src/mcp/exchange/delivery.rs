@@ -7,13 +7,13 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::interaction::{self, EventSender, Interaction, PeerEvent};
+use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session};
 
 use crate::engine::{Talks, UpstreamCall};
-use crate::interaction::{self, EventSender, Interaction, PeerEvent};
 use crate::jsonrpc::RequestError;
 use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::mcp::{Core, call};
-use crate::session::{CancelNotice, InFlightCalls, Session};
 use crate::upstream::CallContext;
 
 /// A running call whose messages are read one by one. In a session it can be cancelled by its id; dropping it always cancels

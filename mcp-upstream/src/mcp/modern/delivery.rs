@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+use tooldock_sessions::interaction::{self, Interaction, PeerEvent, Suspendable};
 
 use super::exchange::Inputs;
 use crate::engine::{CallOutcome, UpstreamCall};
-use crate::interaction::{self, Interaction, PeerEvent, Suspendable};
 use crate::jsonrpc::{self, Message, RequestError, splice};
 use crate::mcp::Core;
 use crate::mcp::driver::{CallDriver, DriverStep};

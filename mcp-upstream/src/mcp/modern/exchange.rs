@@ -16,20 +16,20 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::value::RawValue;
 use tooldock_process::worker::Question;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::interaction::{NoPlace, ResumeRefusal};
+use tooldock_sessions::stream::open::OpenKind;
+use tooldock_sessions::stream::{Stream, frame};
 use tooldock_workers::registry::Namespace;
 
 use super::delivery::{InputRequests, ModernCall, Recipient, Step};
-use crate::caller::Caller;
 use crate::engine::{CallOutcome, Talks, UpstreamCall, ask_failed};
 use crate::format::{self, ResultFormat};
-use crate::interaction::{NoPlace, ResumeRefusal};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::{Core, call};
 use crate::reply::Reply;
 use crate::seal::BoundRequest;
-use crate::stream::open::OpenKind;
-use crate::stream::{Stream, frame};
 use crate::upstream::{CallContext, RequestMeta};
 
 /// A request that begins or continues a call.

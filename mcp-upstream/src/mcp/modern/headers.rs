@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tooldock_sessions::catalogue::ToolEntry;
 
-use crate::catalogue::ToolEntry;
 use crate::jsonrpc::{self, Key, Members};
 use crate::mcp::head::{Carrier, McpHead, MirroredHeaders};
 use crate::protocol::mirrored::decode;

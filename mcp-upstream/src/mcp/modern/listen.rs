@@ -8,15 +8,15 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tooldock_sessions::broadcast::Filter;
+use tooldock_sessions::session::subscriptions::URIS_MAX;
+use tooldock_sessions::stream::open::OpenKind;
+use tooldock_sessions::stream::{Stream, frame};
 
-use crate::broadcast::Filter;
 use crate::jsonrpc::{self, RequestError};
 use crate::mcp::exchange::events_head;
 use crate::mcp::{Core, stream_place};
 use crate::reply::{Guards, Reply};
-use crate::session::subscriptions::URIS_MAX;
-use crate::stream::open::OpenKind;
-use crate::stream::{Stream, frame};
 use crate::upstream::CallContext;
 
 #[derive(Deserialize)]

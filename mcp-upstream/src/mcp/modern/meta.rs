@@ -7,9 +7,9 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tooldock_sessions::session::client;
 
 use crate::jsonrpc::{self, Key, Members};
-use crate::session::client;
 use crate::upstream::RequestMeta;
 
 /// A request's metadata, with the version that the request names.

@@ -8,11 +8,12 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use http::StatusCode;
 use serde_json::{Value, json};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::testing::{caller, full};
 
 use super::super::head::{AcceptFlags, McpHead, MirroredHeaders};
-use crate::caller::Caller;
 use crate::reply::Reply;
-use crate::testing::{Harness, Wanted, caller, full};
+use crate::testing::{Harness, Wanted};
 
 mod listen;
 mod questions;

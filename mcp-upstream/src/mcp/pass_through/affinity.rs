@@ -21,6 +21,7 @@ use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+use tooldock_sessions::session::{Affinity, Session, SessionPatch, UPSTREAM_ID_MAX};
 use tooldock_workers::remote::BackendId;
 
 use super::answer;
@@ -32,7 +33,6 @@ use crate::jsonrpc::RequestError;
 use crate::mcp::forget_session;
 use crate::mcp::head::SESSION_HEADER;
 use crate::protocol::{ProtocolVersion, negotiated};
-use crate::session::{Affinity, Session, SessionPatch, UPSTREAM_ID_MAX};
 use crate::upstream::http::port::{Backend, BackendRequest, BackendResponse, Backends};
 
 /// Maximum size of the answer to `initialize`, in bytes.

@@ -17,6 +17,7 @@ use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER}
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::stream::frame;
 
 use super::events::{self, Splitter};
 use super::failure::PassThroughFailure;
@@ -26,7 +27,6 @@ use super::tap::{self, LongMessage, MessageKind};
 use crate::engine::{CallSecrets, timed_out};
 use crate::jsonrpc::received;
 use crate::reply::{Head, Reply};
-use crate::stream::frame;
 use crate::upstream::http::media::{shown_media_type, without_mark};
 use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
 use crate::upstream::http::redirect_target;

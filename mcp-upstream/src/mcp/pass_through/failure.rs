@@ -9,9 +9,9 @@ use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::call_error::CallCause;
 use tooldock_workers::remote::BackendId;
 
-use crate::call_error::CallCause;
 use crate::error::ToReply as _;
 use crate::jsonrpc::RequestError;
 use crate::protocol::Era;
@@ -194,9 +194,9 @@ impl PassThroughFailure {
         let mut head = Head::json(self.status());
         let told = match self {
             Self::Status(_, retry_after) => retry_after.clone(),
-            Self::Refused(error) => error
-                .retry_after
-                .map(|after| HeaderValue::from(crate::call_error::retry_seconds(after))),
+            Self::Refused(error) => error.retry_after.map(|after| {
+                HeaderValue::from(tooldock_sessions::call_error::retry_seconds(after))
+            }),
             _ => None,
         };
         let again = matches!(

@@ -11,9 +11,9 @@ use http::header::{
 };
 use http::{HeaderMap, Method};
 use smallvec::SmallVec;
+use tooldock_sessions::profile::AcceptRule;
 
 use crate::mcp::head::SESSION_HEADER;
-use crate::profile::AcceptRule;
 use crate::reply::JSON;
 use crate::upstream::http::passed;
 use crate::upstream::http::port::RequestHeaders;

@@ -12,6 +12,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use tokio::time::timeout;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::session::Session;
+use tooldock_sessions::stream::open::OpenKind;
+use tooldock_sessions::stream::{Role, Stream, StreamGuard};
 use tooldock_workers::registry::Namespace;
 
 use super::events::{self, Splitter};
@@ -21,16 +25,12 @@ use super::pending::InFlightGuard;
 use super::resume::EventIds;
 use super::up::{Outgoing, Up};
 use super::{answer, tap, up_of_stream};
-use crate::caller::Caller;
 use crate::engine::{CallSecrets, timed_out};
 use crate::jsonrpc::RequestError;
 use crate::mcp::head::McpHead;
 use crate::mcp::{Core, stream_place};
 use crate::protocol::Era;
 use crate::reply::{Head, Reply};
-use crate::session::Session;
-use crate::stream::open::OpenKind;
-use crate::stream::{Role, Stream, StreamGuard};
 use crate::upstream::CallContext;
 use crate::upstream::http::port::{BackendResponse, ResponseBody};
 

@@ -9,6 +9,9 @@ use http::{HeaderMap, StatusCode};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::call_error::CallCause;
+use tooldock_sessions::session::in_flight::InFlightCall;
+use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session, SessionState};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 
@@ -16,12 +19,9 @@ use super::affinity::told;
 use super::failure::PassThroughFailure;
 use super::resume::EventIds;
 use super::up::{Up, Way};
-use crate::call_error::CallCause;
 use crate::engine::{CallSecrets, PassedCall, timed_out};
 use crate::protocol::Era;
 use crate::reply::Reply;
-use crate::session::in_flight::InFlightCall;
-use crate::session::{CancelNotice, InFlightCalls, Session, SessionState};
 use crate::upstream::http::port::Departure;
 
 /// A message that was passed to the server and whose answer is awaited or being passed on.

@@ -6,16 +6,17 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::testing::caller;
 use tooldock_workers::remote::{Mode, RemoteSpec};
 
-use crate::caller::Caller;
 use crate::error::body_of;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::reply::Reply;
 use crate::testing::remote::{
     EVENTS, FakeClient, FakePool, JSON, Then, coded, error, in_pieces, remote, response,
 };
-use crate::testing::{Harness, Refuses, Wanted, caller, delivered, head, parts};
+use crate::testing::{Harness, Refuses, Wanted, delivered, head, parts};
 use crate::upstream::http::port::{BodyError, SendErrorKind};
 
 mod answers;

@@ -11,16 +11,16 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::trace::PassedTrace;
+use tooldock_sessions::caller::{CallNote, Caller};
+use tooldock_sessions::session::{Affinity, Session};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
 
 use super::failure::PassThroughFailure;
 use super::headers::{self, BodyKind, LAST_EVENT_ID, PROTOCOL_VERSION};
-use crate::caller::{CallNote, Caller};
 use crate::jsonrpc::plain::is_same_id;
 use crate::mcp::Core;
 use crate::reply::JSON;
-use crate::session::{Affinity, Session};
 use crate::trace;
 use crate::upstream::http::media::{MediaKind, ReadAhead, begins_as_json, media_kind};
 use crate::upstream::http::port::{

@@ -7,12 +7,14 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::testing::{caller, full};
 
 use super::PING;
 use super::wire::Wire;
 use crate::mcp::head::McpHead;
-use crate::testing::shadow::{self, Shadow};
-use crate::testing::{Harness, Wanted, caller, full, head};
+use crate::testing::shadow;
+use crate::testing::{Harness, Wanted, head};
+use tooldock_sessions::testing::shadow::Shadow;
 
 /// A service whose sessions are recorded.
 fn recorded() -> (Harness, Arc<Shadow>) {

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use tooldock_sessions::session::config::SessionsConfig;
+use tooldock_sessions::testing::{broken, caller, namespace};
 
 use super::super::head::{AcceptFlags, McpHead};
 use super::wire::Wire;
 use crate::reply::Reply;
-use crate::session::config::SessionsConfig;
-use crate::testing::{Harness, Wanted, broken, caller, harness, head, namespace, parts};
+use crate::testing::{Harness, Wanted, harness, head, parts};
 
 const CHANGED: &str = "notifications/tools/list_changed";
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use tooldock_sessions::session::config::{PollAfter, SessionsConfig};
+use tooldock_sessions::testing::caller;
 
 use super::wire::Wire;
 use super::{PING, accept, call};
 use crate::mcp::head::McpHead;
 use crate::reply::Reply;
-use crate::session::config::{PollAfter, SessionsConfig};
-use crate::testing::{Harness, Wanted, caller, delivered, harness, head, parts};
+use crate::testing::{Harness, Wanted, delivered, harness, head, parts};
 
 /// The greatest id that JavaScript can represent: no session asks that many questions, in any number of processes.
 const NEVER_ASKED: u64 = (1 << 53) - 1;

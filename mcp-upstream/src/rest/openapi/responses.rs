@@ -157,10 +157,10 @@ fn unwrapped(schema: &RawValue) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use tooldock_base::error::CallErrorCode;
+    use tooldock_sessions::call_error::rest_status;
+    use tooldock_sessions::testing::tool;
 
     use super::*;
-    use crate::call_error::rest_status;
-    use crate::testing::tool;
 
     fn documented(fails: Fails) -> Vec<u16> {
         let statuses = STATUSES.iter().map(|row| row.0);

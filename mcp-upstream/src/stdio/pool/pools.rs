@@ -14,6 +14,8 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_credentials::secrets::PersonalSecrets;
 use tooldock_process::child::output::RecentLines;
+use tooldock_sessions::broadcast::Audience;
+use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::BackendId;
 
@@ -21,8 +23,6 @@ use super::key::{ConnectionKey, OpenAs, Opener};
 use super::rules::HangThresholds;
 use super::state::{PoolEvent, Presence, ServerCopy};
 use super::{Driver, PoolShared, PoolState, ProcessLease};
-use crate::broadcast::Audience;
-use crate::catalogue::Catalogue;
 use crate::jsonrpc::ProtocolViolation;
 use crate::protocol::{Era, EraSupport};
 use crate::stdio::launch::{Launchers, ServerRef};

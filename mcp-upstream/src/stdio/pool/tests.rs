@@ -11,23 +11,23 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::runtimes::Runtimes;
 use tooldock_process::metrics::WorkerMetrics;
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::catalogue::PageKey;
+use tooldock_sessions::session::config::EventLogConfig;
+use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics};
 use tooldock_workers::external::{ExternalServer, ProcessHost, Restart, StdioSpec};
 use tooldock_workers::registry::{Snapshot, UpstreamKind};
 use tooldock_workers::server_settings::Isolation;
 
 use super::state::PoolCounts;
 use super::*;
-use crate::catalogue::PageKey;
 use crate::jsonrpc::{Notification, ResponseOutcome, ServerRequest};
 use crate::protocol::ClientIdentity;
-use crate::session::config::EventLogConfig;
 use crate::stdio::breaker::BreakerState;
 use crate::stdio::launch::ProcessLaunchers;
 use crate::stdio::link::{CallOwner, Inbound};
 use crate::stdio::metrics::StdioMetrics;
 use crate::stdio::process::ProcessListener;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
-use crate::stream::{EventLog, Pulse, StreamMetrics};
 
 mod healing;
 mod installing;
@@ -131,7 +131,7 @@ impl House {
             ..Snapshot::default()
         };
         if let Some(server) = server {
-            let mut namespace = crate::testing::namespace("ns");
+            let mut namespace = tooldock_sessions::testing::namespace("ns");
             namespace.upstream = UpstreamKind::External(Arc::clone(server));
             // Shorter than any of the thresholds, which are at least as long as calls may take.
             namespace.limits.timeout = Duration::from_millis(100);

@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
 use tooldock_base::error::CallError;
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::catalogue::{Catalogue, PageSource, late};
 
 use super::Process;
-use crate::catalogue::{Catalogue, PageSource, late};
 use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{Era, ServerInfo};
 use crate::stdio::pool::ReplayState;

@@ -29,10 +29,10 @@ use slab::Slab;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::broadcast::{Audience, Change};
+use tooldock_sessions::catalogue::Catalogue;
 
 use super::tasks::Tasks;
-use crate::broadcast::{Audience, Change};
-use crate::catalogue::Catalogue;
 use crate::jsonrpc::{Key, Notification, ProtocolViolation, RpcError, ServerRequest, notification};
 use crate::protocol::code;
 use crate::stdio::link::{CallOwner, CallsInHand, Inbound};
@@ -431,9 +431,10 @@ pub(super) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
+    use tooldock_sessions::session::config::EventLogConfig;
+    use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics};
+
     use super::*;
-    use crate::session::config::EventLogConfig;
-    use crate::stream::{EventLog, Pulse, StreamMetrics};
 
     pub(in crate::stdio::process) fn audience() -> Arc<Audience> {
         let pulse = Pulse::new(std::time::Duration::from_secs(15));
@@ -691,8 +692,9 @@ pub(super) mod tests {
             Arc::default(),
             ServerMetrics::unregistered("ns"),
         );
-        let stream = crate::stream::Stream::detached(&Pulse::new(Duration::from_secs(15)));
-        let filter = crate::broadcast::Filter {
+        let stream =
+            tooldock_sessions::stream::Stream::detached(&Pulse::new(Duration::from_secs(15)));
+        let filter = tooldock_sessions::broadcast::Filter {
             tools: true,
             ..Default::default()
         };

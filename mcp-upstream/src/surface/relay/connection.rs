@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::caller::RelayPeer;
 
 use super::call::{Conversation, FrameHead};
 use super::frame::{self, Frame, FrameError};
@@ -20,7 +21,6 @@ use super::memory::FrameMemory;
 use super::room::Guest;
 use super::whole_lines::WholeLines;
 use super::{Relay, reply};
-use crate::caller::RelayPeer;
 use crate::mcp::Core;
 use crate::stdio::wire::{ServerLine, ServerLines};
 use crate::surface::outbox::{self, Outbox};

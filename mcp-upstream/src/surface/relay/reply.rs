@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::call_error::retry_seconds;
+use tooldock_sessions::catalogue::ToolEntry;
 
-use crate::call_error::retry_seconds;
-use crate::catalogue::ToolEntry;
 use crate::engine::{CallOutcome, UpstreamReply};
 use crate::format::{self, ResultFormat};
 use crate::jsonrpc::{self, ResponseOutcome, spans};
@@ -189,9 +189,9 @@ mod tests {
 
     use serde_json::{Value, json};
     use tooldock_process::worker::ToolReply;
+    use tooldock_sessions::catalogue::ToolList;
 
     use super::*;
-    use crate::catalogue::ToolList;
 
     fn said(frame: &[u8]) -> Value {
         serde_json::from_slice(frame).expect("JSON")
@@ -223,9 +223,9 @@ mod tests {
         let list = ToolList::of_page(
             r#"{"tools":[{"name":"a","title":"A","description":"d","inputSchema":{"n":1.50},"x":1},{"name":"b"}]}"#,
         );
-        let view = crate::testing::caller();
-        let namespace = crate::testing::namespace("shared");
-        let view = crate::catalogue::View::of(&view, &namespace);
+        let view = tooldock_sessions::testing::caller();
+        let namespace = tooldock_sessions::testing::namespace("shared");
+        let view = tooldock_sessions::catalogue::View::of(&view, &namespace);
         let frame = tools("7", view.tools(&list));
         assert!(String::from_utf8_lossy(&frame).contains("1.50"));
         assert_eq!(

@@ -13,10 +13,11 @@ use tokio::time::timeout;
 use tooldock_base::failures::FailureLimits;
 use tooldock_base::scope::ScopeTable;
 use tooldock_credentials::keys::{KeyKind, KeyStore, MadeKey, NewKey};
+use tooldock_sessions::caller::RelayPeer;
+use tooldock_sessions::testing::{broken, namespace};
 
 use super::{FrameLimits, Relay};
-use crate::caller::RelayPeer;
-use crate::testing::{Harness, Wanted, broken, namespace};
+use crate::testing::{Harness, Wanted};
 
 /// The time limit for anything that must come.
 const SOON: Duration = Duration::from_secs(20);

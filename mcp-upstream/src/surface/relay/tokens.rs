@@ -13,16 +13,16 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::key_maker::KeyId;
 use tooldock_credentials::keys::{ApiKey, KeyTables};
 use tooldock_process::worker::ToolReply;
+use tooldock_sessions::audit::Transport;
+use tooldock_sessions::session::CancelNotice;
 use tooldock_workers::registry::Namespace;
 
 use super::frame::ToolCall;
-use crate::audit::Transport;
 use crate::engine::{
     CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, insufficient_scope,
 };
 use crate::protocol::Method;
 use crate::protocol::method::TOOLS_CALL;
-use crate::session::CancelNotice;
 use crate::upstream::system::KeyTools;
 
 /// The names of the token tools. They take precedence over tools of the relay's namespace with the same names.

@@ -9,13 +9,13 @@ use futures_util::stream::BoxStream;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::poll_watch::PollSubject;
 use tooldock_base::trace::TraceSink;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::stream::frame;
 
-use crate::caller::Caller;
 use crate::jsonrpc::{self, Message, RequestError};
 use crate::mcp::head::{AcceptFlags, Carrier, McpHead, SESSION_HEADER};
 use crate::mcp::{self, Core};
 use crate::reply::{Guards, Reply};
-use crate::stream::frame;
 use crate::surface::outbox::Outbox;
 use crate::trace;
 

@@ -9,11 +9,12 @@ use tokio::io::{
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::profile::Profile;
+use tooldock_sessions::testing::{caller, full, namespace};
 
 use super::ConversationEnd;
-use crate::caller::Caller;
-use crate::profile::Profile;
-use crate::testing::{Harness, InMemory, Wanted, caller, full, namespace};
+use crate::testing::{Harness, InMemory, Wanted};
 
 /// The time limit for anything that must come.
 const SOON: Duration = Duration::from_secs(20);

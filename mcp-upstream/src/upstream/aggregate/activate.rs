@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tooldock_base::error::CallError;
+use tooldock_sessions::broadcast::Change;
 use tooldock_workers::aggregate::{ActivePatterns, AggregateOptions};
 
 use super::catalogue::{Catalogue, PublishedEntry};
@@ -15,7 +16,6 @@ use super::own::{ACTIVATE, AggregateReply, CatalogueView, LISTS, activation, act
 use super::snapshot::Snapshot;
 use super::toolsets::{Active, Keep, Switches, changes, keep_in_session};
 use super::{AggregatesState, RunningAggregate};
-use crate::broadcast::Change;
 use crate::heavy_work;
 
 /// Maximum number of names and patterns in one call, and of patterns among them: each pattern is matched with all entries.
@@ -406,8 +406,9 @@ impl Activation {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_sessions::session::Toolset;
+
     use super::*;
-    use crate::session::Toolset;
 
     /// The refusal of an activation of these tools in an empty catalogue.
     fn refused(tools_on: &[String]) -> String {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::ToolList;
 use tooldock_workers::aggregate::AggregateOptions;
 use tooldock_workers::registry::Namespace;
 
@@ -20,8 +22,6 @@ use super::state::MemberReadiness;
 use super::toolsets::{self, Active};
 use super::visible::Visible;
 use super::{AggregatesState, DEPTH_MAX, names};
-use crate::caller::Caller;
-use crate::catalogue::ToolList;
 use crate::engine::{CallFacts, Talks, UpstreamCall, UpstreamReply};
 use crate::format::{CacheScope, ResultWriter};
 use crate::jsonrpc::spans::{self, MemberEdit};

@@ -4,16 +4,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::audit::Transport;
+use tooldock_sessions::session::CancelNotice;
 
 use super::own::AggregateReply;
 use super::references::References;
-use crate::audit::Transport;
 use crate::engine::{
     CallFacts, CallOutcome, Delegate, Peer, Talks, UpstreamCall, UpstreamReply, Work,
 };
 use crate::format::ResultFormat;
 use crate::protocol::code;
-use crate::session::CancelNotice;
 
 /// A call that a member answers.
 pub(super) struct MemberCall {

@@ -8,6 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::value::RawValue;
+use tooldock_sessions::session::Toolset;
+use tooldock_sessions::session::toolset::EntryId;
 use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec, ToolNames};
 
 use super::budget::Budget;
@@ -16,8 +18,6 @@ use super::nearness::NameShape;
 use super::offer::OfferEntry;
 use super::state::CatalogueOffer;
 use crate::jsonrpc::{self, spans};
-use crate::session::Toolset;
-use crate::session::toolset::EntryId;
 
 /// Maximum number of characters of a description in the catalogue's text.
 const DESCRIPTION_MAX: usize = 132;

@@ -3,11 +3,12 @@
 //! An activation is valid for the caller's session, or for requests with the handle of its response. Callers without a session
 //! get instructions for the handle; callers that cannot send a handle get no hints about activation.
 
+use tooldock_sessions::audit::Transport;
+
 use super::asked::AggregateRequest;
 use super::catalogue::{EntryKind, PublishedEntry};
 use super::own::{ACTIVATE, AggregateReply, activation_of, call_of};
 use super::toolsets::{HANDLE_KEY, Keep};
-use crate::audit::Transport;
 use crate::engine::shortened;
 
 impl AggregateRequest<'_> {

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::future::join_all;
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::catalogue::ToolList;
+use tooldock_sessions::session::Toolset;
 use tooldock_workers::aggregate::ActivationScope;
 use tooldock_workers::registry::Aggregate;
 
@@ -13,8 +15,6 @@ use super::member::MemberSlot;
 use super::own::{self, CatalogueView};
 use super::state::CatalogueOffer;
 use super::toolsets::SharedSets;
-use crate::catalogue::ToolList;
-use crate::session::Toolset;
 
 /// A running aggregate, for as long as its configuration is unchanged.
 pub(super) struct RunningAggregate {

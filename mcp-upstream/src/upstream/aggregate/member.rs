@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Duration, Instant, sleep_until, timeout};
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::broadcast::{Audience, Change};
 use tooldock_workers::aggregate::{Member, Pin};
 use tooldock_workers::registry::{AggregateMember, Namespace, Registry, Snapshot};
 
@@ -22,7 +23,6 @@ use super::pace::{Pace, again_after, retry_after};
 use super::reading::{self, MemberReading};
 use super::state::{CatalogueOffer, MemberReadiness, Why};
 use super::{AggregatesState, Kinds, is_aggregate, nested};
-use crate::broadcast::{Audience, Change};
 use crate::stdio::pool::Presence;
 use crate::supervise::supervise;
 

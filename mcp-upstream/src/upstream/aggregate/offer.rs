@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
+use tooldock_sessions::broadcast::Change;
+use tooldock_sessions::catalogue::{ListKind, mend};
 use tooldock_workers::aggregate::Pin;
 
-use crate::broadcast::Change;
-use crate::catalogue::{ListKind, mend};
 use crate::protocol::Era;
 
 /// Maximum size of the names and definitions that are kept of one member, of all its lists together: 8 MiB.

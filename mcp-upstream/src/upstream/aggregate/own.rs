@@ -6,16 +6,16 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::audit::Transport;
+use tooldock_sessions::session::Toolset;
 use tooldock_workers::aggregate::AggregateOptions;
 
 use super::catalogue::{Catalogue, EntryKind, PublishedEntry};
 use super::nearness::nearest;
 use super::toolsets::HANDLE_KEY;
-use crate::audit::Transport;
 use crate::engine::{CallOutcome, UpstreamReply};
 use crate::format::ResultFormat;
 use crate::jsonrpc::{Response, ResponseOutcome};
-use crate::session::Toolset;
 
 /// Name of the tool that activates and deactivates tools and resources.
 pub(super) const ACTIVATE: &str = "toolman_activate";

@@ -8,13 +8,13 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tooldock_base::error::CallError;
 use tooldock_base::key_maker::KeyMaker;
+use tooldock_sessions::caller::{Caller, Visibility};
+use tooldock_sessions::profile::Profile;
 use tooldock_workers::registry::Namespace;
 
 use super::offer::{NAME_MAX, Offer, OfferEntry, OfferRoom, TEMPLATE_MAX, URI_MAX};
-use crate::caller::{Caller, Visibility};
 use crate::engine::{Peer, UpstreamReply};
 use crate::jsonrpc::{self, Message, RequestError, ResponseOutcome, spans};
-use crate::profile::Profile;
 use crate::protocol::{ProtocolVersion, code};
 use crate::upstream::{CallContext, Client, IncomingRequest, PreparedRequest, Upstream};
 

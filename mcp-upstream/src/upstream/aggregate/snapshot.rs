@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use tooldock_sessions::session::Toolset;
+
 use super::catalogue::{Catalogue, PublishedEntry};
 use super::own::CatalogueView;
-use crate::session::Toolset;
 
 /// A catalogue with the caller's toolset and visibility, owned so that it can be sent to another thread.
 pub(super) struct Snapshot {

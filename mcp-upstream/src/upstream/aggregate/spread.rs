@@ -4,13 +4,13 @@
 use futures_util::future::join_all;
 use tokio::time::{Duration, timeout};
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::session::SessionPatch;
 
 use super::asked::{AggregateRequest, may_reach, text_of};
 use super::member::MemberSlot;
 use crate::engine::Peer;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{Key, RequestError};
-use crate::session::SessionPatch;
 use crate::upstream::{IncomingRequest, PreparedRequest, ServerCopy};
 
 /// Time limit for passing a log level to the members.

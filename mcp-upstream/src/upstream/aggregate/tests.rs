@@ -1,6 +1,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tooldock_sessions::caller::RelayPeer;
+use tooldock_sessions::session::config::EventLogConfig;
+use tooldock_sessions::session::table::{SessionTable, TableLimits};
+use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics};
 use tooldock_workers::aggregate::{
     ActivePatterns, AggregateOptions, AggregateSpec, Member, MemberKind,
 };
@@ -8,11 +12,7 @@ use tooldock_workers::registry::AggregateMember;
 
 use super::state::MemberReadiness;
 use super::*;
-use crate::caller::RelayPeer;
 use crate::metrics::UpstreamMetrics;
-use crate::session::config::EventLogConfig;
-use crate::session::table::{SessionTable, TableLimits};
-use crate::stream::{EventLog, Pulse, StreamMetrics};
 
 /// A kind of upstream that panics when its lists are read.
 #[derive(Default)]
@@ -100,9 +100,13 @@ async fn a_member_whose_task_panics_keeps_no_list_waiting_and_is_asked_again() {
     let name: NamespaceName = "calc".parse().unwrap();
     registry.swap(Snapshot {
         generation: 1,
-        namespaces: [(name.clone(), Arc::new(crate::testing::namespace("calc")))].into(),
+        namespaces: [(
+            name.clone(),
+            Arc::new(tooldock_sessions::testing::namespace("calc")),
+        )]
+        .into(),
     });
-    let (_pulse, _events, audience) = crate::testing::audience();
+    let (_pulse, _events, audience) = tooldock_sessions::testing::audience();
     let home = Home {
         registry,
         kinds: Arc::new(Kinds {
@@ -152,7 +156,7 @@ fn aggregates(registry: &Arc<Registry>, audience: Arc<Audience>) -> AggregateUps
         key.clone(),
         Arc::new(events),
         None,
-        crate::replicas::Replicas::alone(),
+        tooldock_sessions::replicas::Replicas::alone(),
     );
     let changes = SessionChanges::new(Arc::new(table), Arc::clone(&metrics));
     let kind: Arc<dyn Upstream> = Arc::new(Panicking::default());
@@ -180,7 +184,7 @@ fn aggregate_of_calc() -> Arc<Namespace> {
     let aggregate = Arc::new(Aggregate { spec, members });
     Arc::new(Namespace {
         upstream: UpstreamKind::Aggregate(aggregate),
-        ..crate::testing::namespace("all")
+        ..tooldock_sessions::testing::namespace("all")
     })
 }
 
@@ -192,7 +196,7 @@ async fn the_toolset_of_a_caller_without_a_session_goes_to_a_handle_and_by_the_r
         generation: 1,
         namespaces: [(namespace.name.clone(), Arc::clone(&namespace))].into(),
     });
-    let (_pulse, _events, audience) = crate::testing::audience();
+    let (_pulse, _events, audience) = tooldock_sessions::testing::audience();
     let all = aggregates(&registry, audience);
     let body = Bytes::new();
     let keep_of = |caller: &Caller| {
@@ -200,7 +204,7 @@ async fn the_toolset_of_a_caller_without_a_session_goes_to_a_handle_and_by_the_r
         let asked = AggregateRequest::new(&all.0, &cx, None).expect("it is served");
         asked.active.keep.form()
     };
-    assert_eq!(keep_of(&crate::testing::caller()), "handle");
+    assert_eq!(keep_of(&tooldock_sessions::testing::caller()), "handle");
     let peer = RelayPeer {
         uid: 0,
         gid: 0,
@@ -209,7 +213,7 @@ async fn the_toolset_of_a_caller_without_a_session_goes_to_a_handle_and_by_the_r
     };
     let by_relay = Caller {
         relay: Some(Arc::new(peer)),
-        ..crate::testing::caller()
+        ..tooldock_sessions::testing::caller()
     };
     assert_eq!(keep_of(&by_relay), "nowhere");
 }
@@ -222,7 +226,7 @@ async fn an_old_request_does_not_begin_an_aggregate_again_that_was_removed() {
         generation: 1,
         namespaces: [(namespace.name.clone(), Arc::clone(&namespace))].into(),
     });
-    let (_pulse, _events, audience) = crate::testing::audience();
+    let (_pulse, _events, audience) = tooldock_sessions::testing::audience();
     let AggregateUpstream(shared) = aggregates(&registry, audience);
     assert!(shared.of(&namespace).is_some());
     registry.swap(Snapshot {

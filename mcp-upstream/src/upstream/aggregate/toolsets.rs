@@ -20,14 +20,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 use tooldock_base::names::{ANONYMOUS, NamespaceName};
+use tooldock_sessions::broadcast::Change;
+use tooldock_sessions::session::toolset::{DIFFERENCES_MAX, EntryId};
+use tooldock_sessions::session::{Session, SessionPatch, Toolset};
 use tooldock_workers::aggregate::ActivationScope;
 
-use crate::broadcast::Change;
 use crate::jsonrpc::{self, Key, Members, RequestError, spans};
 use crate::metrics::toolman::{KeptToolset, ToolmanMetrics};
 use crate::seal::SessionKey;
-use crate::session::toolset::{DIFFERENCES_MAX, EntryId};
-use crate::session::{Session, SessionPatch, Toolset};
 use crate::upstream::CallContext;
 use crate::upstream::sessions::SessionChanges;
 
@@ -315,15 +315,15 @@ mod tests {
     use std::time::Duration;
 
     use tokio::time::Instant;
+    use tooldock_sessions::session::config::EventLogConfig;
+    use tooldock_sessions::session::table::{SessionTable, TableLimits};
+    use tooldock_sessions::session::{Binding, SessionTransport};
+    use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics};
+    use tooldock_sessions::testing::shadow::Shadow;
 
     use super::*;
     use crate::metrics::UpstreamMetrics;
     use crate::protocol::ProtocolVersion;
-    use crate::session::config::EventLogConfig;
-    use crate::session::table::{SessionTable, TableLimits};
-    use crate::session::{Binding, SessionTransport};
-    use crate::stream::{EventLog, Pulse, StreamMetrics};
-    use crate::testing::shadow::Shadow;
 
     fn metrics() -> Arc<UpstreamMetrics> {
         Arc::new(UpstreamMetrics::new(&prometheus::Registry::new()).unwrap())
@@ -386,7 +386,7 @@ mod tests {
             key,
             Arc::new(events),
             Some(store),
-            crate::replicas::Replicas::alone(),
+            tooldock_sessions::replicas::Replicas::alone(),
         ));
         let name: NamespaceName = "toolman".parse().unwrap();
         let binding = Binding {

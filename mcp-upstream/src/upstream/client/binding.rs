@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::session::Session;
 
 use super::ExternalServers;
 use super::inbound::InboundHandler;
 use super::watch::Watch;
-use crate::session::Session;
 
 /// State of one external server for one session.
 pub(super) struct UpstreamBinding {

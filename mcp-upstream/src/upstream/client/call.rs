@@ -10,6 +10,10 @@ use tooldock_base::config::OutputSchema;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::json;
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::catalogue::coerce::coerced;
+use tooldock_sessions::catalogue::{Access, Catalogue, ListKind, PageKey, ResultCheck, ToolList};
+use tooldock_sessions::interaction::Responder;
+use tooldock_sessions::session::CancelNotice;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{BackendId, RemoteRetry};
 
@@ -24,17 +28,13 @@ use super::{
 };
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{errors, nulls, reply, rounds, shapes, state};
-use crate::catalogue::coerce::coerced;
-use crate::catalogue::{Access, Catalogue, ListKind, PageKey, ResultCheck, ToolList};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
 use crate::heavy_work;
-use crate::interaction::Responder;
 use crate::jsonrpc::{
     self, Key, ProtocolViolation, Request, Response, ResponseOutcome, Unreadable, spans,
 };
 use crate::protocol::{ClientIdentity, Era, code};
 use crate::seal::BoundRequest;
-use crate::session::CancelNotice;
 use crate::stdio::link::{CallAccount, Canceller, NotificationSink};
 use crate::stdio::metrics::LastGood;
 use crate::stdio::process::ProcessListener;

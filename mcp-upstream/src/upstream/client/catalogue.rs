@@ -7,6 +7,9 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout, timeout_at};
 use tooldock_base::error::CallError;
+use tooldock_sessions::catalogue::{
+    Catalogue, ListReading, PageSource, ReadingOutcome, ToolList, late,
+};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::server_settings::ListMode;
 
@@ -14,7 +17,6 @@ use super::connector::{Era, Isolation, Opener, ServerConnection, ServerInfo};
 use super::isolation;
 use super::own_lists::OwnLists;
 use super::{ExternalServers, Requester};
-use crate::catalogue::{Catalogue, ListReading, PageSource, ReadingOutcome, ToolList, late};
 use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::Client;
@@ -32,10 +34,13 @@ pub(super) struct ListOwner<'a> {
     pub(super) principal: Option<&'a Arc<str>>,
 }
 
+/// Pages of a server's lists, read over its connection.
+struct ConnectionPages<'a>(&'a dyn ServerConnection);
+
 #[async_trait]
-impl PageSource for Arc<dyn ServerConnection> {
+impl PageSource for ConnectionPages<'_> {
     fn server(&self) -> ServerInfo {
-        self.opening().clone()
+        self.0.opening().clone()
     }
 
     async fn page(
@@ -43,7 +48,7 @@ impl PageSource for Arc<dyn ServerConnection> {
         method: &'static str,
         params: &RawValue,
     ) -> Result<ResponseOutcome, CallError> {
-        let sent = self.request(method, Some(params), None)?;
+        let sent = self.0.request(method, Some(params), None)?;
         let answer = sent.answer.await;
         Ok(answer.map_err(|unanswered| unanswered.error)?.outcome())
     }
@@ -178,7 +183,9 @@ impl ExternalServers {
             };
             let leased = self.lease(namespace, &client, &requester, "tools/list");
             let leased = leased.await?;
-            let list = catalogue.read(&namespace.name, &leased.process).await?;
+            let list = catalogue
+                .read(&namespace.name, &ConnectionPages(&*leased.process))
+                .await?;
             leased.process.answered();
             return Ok(list);
         }
@@ -194,7 +201,9 @@ impl ExternalServers {
             "tools/list",
         );
         let leased = self.lease_at(namespace, &client, place).await?;
-        let list = catalogue.read(&namespace.name, &leased.process).await?;
+        let list = catalogue
+            .read(&namespace.name, &ConnectionPages(&*leased.process))
+            .await?;
         leased.process.answered();
         Ok(list)
     }

@@ -14,11 +14,11 @@ use tokio::sync::watch;
 use tooldock_base::error::CallError;
 use tooldock_process::child::output::RecentLines;
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 pub(crate) use tooldock_workers::server_settings::Isolation;
 
-use crate::catalogue::Catalogue;
 use crate::jsonrpc::{ProtocolViolation, Request, Response, ResponseOutcome};
 pub(crate) use crate::protocol::{Era, EraSupport, ServerInfo};
 pub(crate) use crate::stdio::link::Inbound;

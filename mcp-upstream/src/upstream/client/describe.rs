@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::session::Session;
 use tooldock_workers::registry::Namespace;
 
 use super::connector::{Era, ServerInfo};
 use super::{ExternalServers, Requester};
 use crate::bridge::server_info;
 use crate::protocol::ProtocolVersion;
-use crate::session::Session;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::{CallContext, Client};
 

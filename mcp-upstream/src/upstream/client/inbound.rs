@@ -27,21 +27,21 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tooldock_base::names::NamespaceName;
 use tooldock_process::worker::{AskMethod, LogLevel, Question};
+use tooldock_sessions::broadcast::{Audience, Change};
+use tooldock_sessions::interaction::{
+    self, ConnectionInteractions, Interaction, Responder, TakenBack, ask_failed,
+};
+use tooldock_sessions::session::Session;
+use tooldock_sessions::stream::EventLog;
 use tooldock_workers::hidden::HiddenValues;
 
 use super::connector::Inbound;
 use super::task_names::TaskNames;
-use crate::broadcast::{Audience, Change};
 use crate::engine::Peer;
-use crate::interaction::{
-    self, ConnectionInteractions, Interaction, Responder, TakenBack, ask_failed,
-};
 use crate::jsonrpc::{self, Notification, ServerRequest, spans};
 use crate::protocol::code;
 use crate::seal::SessionKey;
-use crate::session::Session;
 use crate::stdio::link::NotificationSink;
-use crate::stream::EventLog;
 
 /// Maximum number of messages that wait for a session's stream. Further notifications are dropped, and further requests
 /// refused.

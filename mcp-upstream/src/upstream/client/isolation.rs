@@ -25,12 +25,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tooldock_sessions::session::SessionState;
 
 use super::Requester;
 use super::connector::{ConnectionKey, Era, EraSupport, Isolation, OpenAs};
 use crate::jsonrpc::spans;
 use crate::protocol::{ClientIdentity, ProtocolVersion};
-use crate::session::SessionState;
 use crate::upstream::Client;
 
 /// The connection for a request, and how to open it.
@@ -208,11 +208,11 @@ fn nothing() -> Arc<RawValue> {
 mod tests {
     use bytes::Bytes;
     use tokio::time::Instant;
-
-    use super::*;
-    use crate::session::{
+    use tooldock_sessions::session::{
         Binding, ClientFacts, Session, SessionId, SessionPatch, SessionTransport,
     };
+
+    use super::*;
     use crate::upstream::RequestMeta;
 
     fn session(capabilities: &str) -> Client {

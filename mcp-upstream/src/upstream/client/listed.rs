@@ -14,12 +14,12 @@ use async_trait::async_trait;
 use http::HeaderMap;
 use serde_json::value::RawValue;
 use tooldock_base::error::CallError;
+use tooldock_sessions::catalogue::{PageSource, listed_by};
 
 use super::call::{ServerCall, unreadable};
 use super::connector::{Fate, MissingResponse, ServerConnection, ServerInfo};
 use super::isolation::ConnectionTarget;
 use super::{ConnectionLease, ListOwner};
-use crate::catalogue::{PageSource, listed_by};
 use crate::engine::unknown_tool;
 use crate::jsonrpc::{Key, Request, ResponseOutcome};
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::catalogue::Catalogue;
+use tooldock_sessions::catalogue::Catalogue;
 
 /// Maximum number of principals whose lists are cached for a namespace. Beyond that, all lists are dropped and read again.
 const PRINCIPALS_MAX: usize = 1_000;

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::child::output::RecentLines;
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 
@@ -18,7 +19,6 @@ use super::connector::{
     ConnectionKey, Connector, Era, EraSupport, Fate, Isolation, MissingResponse, OpenAs, Opener,
     SentRequest, ServerConnection, ServerInfo,
 };
-use crate::catalogue::Catalogue;
 use crate::jsonrpc::{ProtocolViolation, Request, ResponseOutcome};
 use crate::stdio::launch::ServerRef;
 use crate::stdio::link::{CallAccount, LinkCall, NotificationSink};

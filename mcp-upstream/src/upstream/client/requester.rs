@@ -7,11 +7,11 @@ use http::{HeaderMap, HeaderName};
 use serde_json::Value;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::trace::PassedTrace;
+use tooldock_sessions::caller::CallNote;
 use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::remote::Balance;
 
 use crate::bridge::params::{self, Trace};
-use crate::caller::CallNote;
 use crate::jsonrpc::Request;
 use crate::stdio::link::CallOwner;
 use crate::trace;

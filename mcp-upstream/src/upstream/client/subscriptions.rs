@@ -6,17 +6,17 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::broadcast::Filter;
+use tooldock_sessions::interaction::after;
+use tooldock_sessions::session::SessionPatch;
 
 use super::binding::UpstreamBinding;
 use super::connector::ServerInfo;
 use super::watch::{NotWatched, Watch};
 use super::{ConnectionLease, ExternalServers, Requester};
 use crate::bridge::{errors, server_info};
-use crate::broadcast::Filter;
 use crate::format;
-use crate::interaction::after;
 use crate::jsonrpc::{self, Key, RequestError, Response, ResponseOutcome};
-use crate::session::SessionPatch;
 use crate::upstream::{CallContext, IncomingRequest};
 
 const LISTEN: &str = "subscriptions/listen";

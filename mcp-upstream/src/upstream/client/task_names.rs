@@ -9,11 +9,11 @@ use bytes::Bytes;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::session::Session;
 
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::seal::{SessionKey, TaskSeal};
-use crate::session::Session;
 use crate::upstream::CallContext;
 
 /// The key in metadata that names the task to which a message belongs.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_base::json;
+use tooldock_sessions::session::Session;
 use tooldock_workers::registry::Namespace;
 
 use super::binding::UpstreamBinding;
@@ -26,7 +27,6 @@ use crate::jsonrpc::{
 };
 use crate::protocol::code;
 use crate::seal::SessionKey;
-use crate::session::Session;
 use crate::stdio::link::Inbound;
 use crate::stdio::process::tasks;
 pub(super) use crate::stdio::process::tasks::TaskOwner;

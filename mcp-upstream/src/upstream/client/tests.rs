@@ -10,14 +10,15 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tooldock_base::config::Limits;
 use tooldock_base::policy::ToolPolicy;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::PageKey;
+use tooldock_sessions::testing::{caller, namespace};
 
 use super::connector::{ConnectionKey, Era, EraSupport, Isolation};
-use crate::caller::Caller;
-use crate::catalogue::PageKey;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::mcp::tests::wire::Wire;
 use crate::reply::Reply;
-use crate::testing::{Harness, Wanted, caller, delivered, head, namespace, parts};
+use crate::testing::{Harness, Wanted, delivered, head, parts};
 
 mod fake;
 mod legacy;

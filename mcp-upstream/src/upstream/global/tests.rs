@@ -2,10 +2,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tooldock_base::names::NamespaceName;
+use tooldock_sessions::caller::{Caller, Visibility};
+use tooldock_sessions::testing::{broken, caller, namespace, tool};
 use tooldock_workers::registry::Namespace;
 
-use crate::caller::{Caller, Visibility};
-use crate::testing::{Harness, Wanted, broken, caller, head, namespace, tool};
+use crate::testing::{Harness, Wanted, head};
 
 /// A namespace with tools of these names.
 fn having(name: &str, tools: &[&str]) -> Namespace {

@@ -14,11 +14,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::{ToolEntry, ToolList, View};
 use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
 
 use super::prefixed;
-use crate::caller::Caller;
-use crate::catalogue::{ToolEntry, ToolList, View};
 use crate::upstream::{Soon, ToolsWait, Upstreams};
 
 /// Time that a request waits for the lists of servers. The last known list replaces a late one; without one, the namespace is

@@ -10,12 +10,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_base::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnswerRoom};
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::call_error::retry_seconds;
 use tooldock_workers::remote::{BackendId, RemoteServer};
 
 use super::media::{MediaKind, media_kind};
 use super::port::{BackendResponse, BodyError, ResponseBody, SendError, SendErrorKind};
 use super::session_words::{REFUSAL_MAX, SessionWords, session_words};
-use crate::call_error::retry_seconds;
 use crate::jsonrpc::plain::call_number;
 use crate::jsonrpc::{self, Message};
 

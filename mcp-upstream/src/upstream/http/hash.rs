@@ -2,8 +2,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::caller::Caller;
-use crate::session::Session;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::session::Session;
 
 /// The hash of a client: of its session, if it has one, else of its principal and address.
 pub(crate) fn of_client(caller: &Caller, session: Option<&Session>) -> u64 {

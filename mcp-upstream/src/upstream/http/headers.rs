@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tooldock_sessions::catalogue::Catalogue;
 
-use crate::catalogue::Catalogue;
 use crate::jsonrpc::{self, Key, Members, Message};
 use crate::protocol::{MODERN, mirrored};
 

@@ -2,9 +2,8 @@
 //! `headers.pass` names, and the trace of the request. The gateway's id of the request is added.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tooldock_sessions::caller::Caller;
 use tooldock_workers::remote::HeaderRules;
-
-use crate::caller::Caller;
 
 /// Header of the trace (W3C Trace Context), which is always passed on.
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -62,11 +61,11 @@ pub(crate) fn is_trace(name: &HeaderName) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use tooldock_sessions::testing::caller;
 
     #[test]
     fn the_id_of_the_request_replaces_what_the_client_said() {
-        let mut caller = testing::caller();
+        let mut caller = caller();
         let rules = HeaderRules {
             pass: vec!["x-request-id".into()],
             forward_id: true,

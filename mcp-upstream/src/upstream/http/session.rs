@@ -28,6 +28,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::remote::RemoteServer;
 
 use super::answer::{self, RequestFailure, SessionVerdict};
@@ -39,7 +40,6 @@ use super::port::{
 };
 use super::reached::CurrentServer;
 use super::{listen, sse, stream};
-use crate::catalogue::Catalogue;
 use crate::jsonrpc;
 use crate::jsonrpc::plain::call_number;
 use crate::protocol::ProtocolVersion;

@@ -15,6 +15,9 @@ use tokio::sync::mpsc;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_process::metrics::WorkerMetrics;
+use tooldock_sessions::broadcast::Audience;
+use tooldock_sessions::session::config::EventLogConfig;
+use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics};
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::{
@@ -28,11 +31,8 @@ use super::port::{
     Backend, BackendRequest, BackendResponse, BackendState, Backends, BodyError, HttpClient,
     RequestHeaders, ResponseBody, SendError, SendErrorKind,
 };
-use crate::broadcast::Audience;
-use crate::session::config::EventLogConfig;
 use crate::stdio::metrics::StdioMetrics;
 use crate::stdio::pool::Pools;
-use crate::stream::{EventLog, Pulse, StreamMetrics};
 
 pub(super) type Sent = Result<BackendResponse, SendError>;
 type Play = dyn Fn(Seen) -> Pin<Box<dyn Future<Output = Sent> + Send>> + Send + Sync;
@@ -265,7 +265,7 @@ impl Scene {
             StreamMetrics::unregistered(),
         );
         let registry = Arc::new(Registry::default());
-        let mut namespace = crate::testing::namespace("ns");
+        let mut namespace = tooldock_sessions::testing::namespace("ns");
         namespace.upstream = UpstreamKind::Remote(Arc::clone(&server));
         let mut snapshot = Snapshot::default();
         snapshot

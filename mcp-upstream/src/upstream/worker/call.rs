@@ -13,15 +13,15 @@ use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::key_maker::KeyMaker;
 use tooldock_process::worker::{CallSink, Operation, ToolReply, Worker, WorkerCall};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::coerce::coerced;
+use tooldock_sessions::session::CancelNotice;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 
 use super::{WorkerUpstream, facts, fault, string_member};
-use crate::caller::Caller;
-use crate::catalogue::coerce::coerced;
 use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, explained};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::protocol::Method;
-use crate::session::CancelNotice;
 use crate::upstream::{CallContext, PreparedRequest};
 
 /// Maximum number of characters of an unknown prompt's name in messages.

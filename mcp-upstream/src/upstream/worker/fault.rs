@@ -2,9 +2,9 @@
 
 use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_sessions::caller::Caller;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
-use crate::caller::Caller;
 use crate::engine::shortened;
 
 /// Maximum size of a traceback that is logged, in bytes. The end names the exception, so the beginning is cut.
@@ -86,7 +86,7 @@ fn end_of(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use tooldock_sessions::testing::{caller, namespace};
 
     fn failed(code: CallErrorCode, details: &str) -> CallError {
         let mut error = CallError::new(code, "KeyError: 'TOKEN'");
@@ -95,14 +95,14 @@ mod tests {
     }
 
     fn masking() -> Namespace {
-        let mut namespace = testing::namespace("calc");
+        let mut namespace = namespace("calc");
         namespace.limits.mask_errors = true;
         namespace
     }
 
     #[test]
     fn a_masked_exception_keeps_its_code_and_names_the_request() {
-        let caller = testing::caller();
+        let caller = caller();
         let error = failed(
             CallErrorCode::InternalError,
             r#"{"traceback":"Traceback …"}"#,
@@ -121,14 +121,14 @@ mod tests {
     #[test]
     fn a_result_of_a_wrong_type_is_masked_as_exceptions_are() {
         let error = failed(CallErrorCode::OutputType, "{}");
-        let masked = shown(error, &testing::caller(), &masking(), "t");
+        let masked = shown(error, &caller(), &masking(), "t");
         assert_eq!(masked.code, CallErrorCode::OutputType);
         assert!(!masked.message.contains("TOKEN"), "{}", masked.message);
     }
 
     #[test]
     fn what_is_meant_for_callers_is_not_masked() {
-        let mut caller = testing::caller();
+        let mut caller = caller();
         for code in [CallErrorCode::ToolError, CallErrorCode::InvalidArguments] {
             let shown = shown(failed(code, "{}"), &caller, &masking(), "t");
             assert_eq!(shown.message, "KeyError: 'TOKEN'");
@@ -141,7 +141,7 @@ mod tests {
         );
         caller.manager = false;
         let error = failed(CallErrorCode::InternalError, "{}");
-        let open = testing::namespace("calc");
+        let open = namespace("calc");
         assert_eq!(
             shown(error, &caller, &open, "t").message,
             "KeyError: 'TOKEN'"

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use tooldock_base::tool::Tool;
+use tooldock_sessions::catalogue::{ToolEntry, ToolList};
 use tooldock_workers::registry::Namespace;
 
-use crate::catalogue::{ToolEntry, ToolList};
 use crate::format::{self, ResultFormat, ResultWriter};
 use crate::jsonrpc::{Key, Members, RequestError};
 use crate::upstream::CallContext;

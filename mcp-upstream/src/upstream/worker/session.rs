@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::session::{Session, SessionPatch};
 use tooldock_workers::registry::Namespace;
 
 use super::{WorkerUpstream, string_member, uri_template};
 use crate::format::ResultWriter;
 use crate::jsonrpc::{Key, Members, RequestError};
-use crate::session::{Session, SessionPatch};
 use crate::upstream::CallContext;
 
 impl WorkerUpstream {

@@ -5,16 +5,17 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tooldock_base::config::Limits;
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::session::{Binding, ClientFacts, Session, SessionPatch, SessionTransport};
+use tooldock_sessions::testing::{broken, caller, full, namespace};
 use tooldock_workers::registry::Namespace;
 
 use super::*;
-use crate::caller::Caller;
 use crate::engine::{CallOutcome, Talks};
 use crate::format::ModernFormat;
 use crate::jsonrpc::Message;
 use crate::mcp;
-use crate::session::{Binding, ClientFacts, Session, SessionPatch, SessionTransport};
-use crate::testing::{Harness, broken, caller, full, harness, namespace};
+use crate::testing::{Harness, harness};
 use crate::upstream::{Client, RequestMeta};
 
 /// A conversation with a namespace that has all kinds of entries, over the harness's backend.
@@ -64,7 +65,7 @@ fn session() -> Arc<Session> {
         version: ProtocolVersion::V2025_11_25,
         transport: SessionTransport::Streamable,
     };
-    let id = crate::session::SessionId::random();
+    let id = tooldock_sessions::session::SessionId::random();
     let session = Session::new(id, binding, Instant::now());
     session.change(SessionPatch::Confirm);
     let raw = |text: &str| serde_json::from_str(text).expect("JSON");

@@ -9,8 +9,8 @@ use bytesize::ByteSize;
 use tooldock_base::config::Concurrency;
 use tooldock_base::secret::Secret;
 use tooldock_process::repositories::GitScheme;
+use tooldock_sessions::session::config::PollAfter;
 use tooldock_upstream::protocol::ProtocolVersion;
-use tooldock_upstream::session::config::PollAfter;
 
 use crate::config::LogLevel;
 

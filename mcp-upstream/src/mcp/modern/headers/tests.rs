@@ -1,10 +1,10 @@
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tooldock_sessions::catalogue::ToolList;
+use tooldock_sessions::testing::tool;
 
 use super::*;
-use crate::catalogue::ToolList;
 use crate::jsonrpc::Members;
-use crate::testing::tool;
 
 const SCHEMA: &str = r#"{"type":"object","properties":{
     "region":{"type":"string","x-mcp-header":"Region"},

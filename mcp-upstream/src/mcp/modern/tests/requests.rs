@@ -1,7 +1,8 @@
 //! Contents of requests, the order of their checks, and the form of simple answers.
 
+use tooldock_sessions::profile::Profile;
+
 use super::*;
-use crate::profile::Profile;
 use crate::testing::parts;
 
 fn list() -> Value {

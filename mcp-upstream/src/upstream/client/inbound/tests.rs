@@ -1,11 +1,12 @@
 //! The time since which a process's client is away.
 
+use tooldock_sessions::session::config::EventLogConfig;
+use tooldock_sessions::session::{Binding, SessionId, SessionTransport};
+use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics, StreamReaders as _};
+
 use super::*;
 use crate::jsonrpc::RawId;
 use crate::protocol::ProtocolVersion;
-use crate::session::config::EventLogConfig;
-use crate::session::{Binding, SessionId, SessionTransport};
-use crate::stream::{EventLog, Pulse, StreamMetrics, StreamReaders as _};
 
 fn session() -> Arc<Session> {
     let binding = Binding {
@@ -52,17 +53,17 @@ async fn a_client_is_away_without_request_stream_and_question() {
     assert_eq!(ears.away_since(later), Some(left));
 
     let (call, _registration) = futures_util::future::AbortHandle::new_pair();
-    let entry = crate::session::InFlightCalls::enter(
+    let entry = tooldock_sessions::session::InFlightCalls::enter(
         &session,
         "1",
         call,
-        Arc::new(crate::session::in_flight::NoNotice),
+        Arc::new(tooldock_sessions::session::in_flight::NoNotice),
     );
     assert_eq!(ears.away_since(later), None, "it waits for an answer");
     drop(entry);
 
-    let wait = crate::interaction::tests::Wait::new();
-    let (question, _told) = crate::interaction::tests::round(&wait);
+    let wait = tooldock_sessions::interaction::testing::Wait::new();
+    let (question, _told) = tooldock_sessions::interaction::testing::round(&wait);
     handler.asked.note(RawId::new("1"), &question);
     session.touch(opened);
     assert_eq!(ears.away_since(later), None, "it is asked something");

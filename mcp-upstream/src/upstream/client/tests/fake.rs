@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::worker::LogLevel;
+use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::registry::Namespace;
 
-use crate::catalogue::Catalogue;
 use crate::jsonrpc::{
     self, Asker, Message, Notification, RawId, Request, Response, ResponseOutcome, RpcError,
     ServerRequest, spans,

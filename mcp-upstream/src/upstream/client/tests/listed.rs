@@ -1,7 +1,9 @@
 //! If some tools are closed to a caller, names go up as the server lists them, and in no other spelling.
 
+use tooldock_sessions::testing::caller_with_scopes;
+
 use super::*;
-use crate::testing::{asked, caller_with_scopes};
+use crate::testing::asked;
 
 /// Spellings of a closed tool that a server may take for it.
 const SPELLINGS: [&str; 8] = [

@@ -244,7 +244,10 @@ async fn listening_subscribes_at_the_server_for_as_long_as_it_lasts() {
         );
         let audience = &house.harness.service.core().audience;
         let name = "shared".parse().expect("a name");
-        audience.announce(&name, crate::broadcast::Change::Updated("test://a".into()));
+        audience.announce(
+            &name,
+            tooldock_sessions::broadcast::Change::Updated("test://a".into()),
+        );
         let news = wire.message().await.expect("news");
         assert_eq!(news["params"]["uri"], "test://a");
         assert_eq!(

@@ -1,0 +1,125 @@
+//! Cache of the last good pages of one server's lists, as the server wrote them, for when the server is unavailable.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use tooldock_protocol::version::Era;
+
+/// Maximum size of all cached pages, in bytes; a page that does not fit is not cached.
+pub(super) const BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Maximum length of the cursor of a cached page, in bytes: a cursor is client input until the server has accepted it.
+pub(super) const CURSOR_MAX: usize = 1024;
+/// Maximum number of pages that are kept of one server.
+pub(super) const PAGES_MAX: usize = 1000;
+/// The method that lists the tools.
+pub(super) const TOOLS_LIST: &str = "tools/list";
+/// The list methods of MCP.
+const METHODS: [&str; 4] = [
+    TOOLS_LIST,
+    "prompts/list",
+    "resources/list",
+    "resources/templates/list",
+];
+
+/// Identifies a page of a list: era, method and cursor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PageKey {
+    /// The era of the connection that lists the page.
+    pub(super) era: Era,
+    pub(super) method: &'static str,
+    /// The cursor as raw JSON; `None` for the first page.
+    pub(super) cursor: Option<Box<str>>,
+}
+
+/// The kept pages of one server's lists, by their keys.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    by_key: HashMap<PageKey, Bytes>,
+    /// The total size of pages and their cursors.
+    bytes: usize,
+}
+
+impl PageKey {
+    /// The key of a page; `None` if the method is not a list method, or if the cursor has more than `CURSOR_MAX` bytes.
+    pub fn of(era: Era, method: &str, cursor: Option<&str>) -> Option<Self> {
+        let method = METHODS.into_iter().find(|known| *known == method)?;
+        if cursor.is_some_and(|cursor| cursor.len() > CURSOR_MAX) {
+            return None;
+        }
+        let cursor = cursor.map(Into::into);
+        Some(Self {
+            era,
+            method,
+            cursor,
+        })
+    }
+
+    /// The key of the first page of the same list.
+    pub(super) fn first(&self) -> Self {
+        Self {
+            cursor: None,
+            ..self.clone()
+        }
+    }
+
+    fn weight(&self, page: &Bytes) -> usize {
+        page.len() + self.cursor.as_ref().map_or(0, |cursor| cursor.len())
+    }
+}
+
+impl Pages {
+    pub(super) fn get(&self, key: &PageKey) -> Option<&Bytes> {
+        self.by_key.get(key)
+    }
+
+    /// Returns true if the page is cached under this cursor or another cursor of the same list.
+    pub(super) fn has(&self, key: &PageKey, result: &Bytes) -> bool {
+        match self.by_key.get(key) {
+            Some(page) => page == result,
+            None => {
+                let same = |own: &PageKey| own.era == key.era && own.method == key.method;
+                key.cursor.is_some()
+                    && (self.by_key.iter()).any(|(own, page)| same(own) && page == result)
+            }
+        }
+    }
+
+    /// Removes all pages of a list.
+    pub(super) fn leave(&mut self, era: Era, method: &'static str) {
+        let bytes = &mut self.bytes;
+        self.by_key.retain(|key, page| {
+            let left = key.era == era && key.method == method;
+            *bytes -= if left { key.weight(page) } else { 0 };
+            !left
+        });
+    }
+
+    /// Keeps a page. Returns true if there was room.
+    pub(super) fn keep(&mut self, key: PageKey, page: Bytes) -> bool {
+        if let Some(before) = self.by_key.remove(&key) {
+            self.bytes -= key.weight(&before);
+        }
+        let weight = key.weight(&page);
+        let fits = self.by_key.len() < PAGES_MAX && self.bytes + weight <= BYTES_MAX;
+        if fits {
+            self.bytes += weight;
+            self.by_key.insert(key, page);
+        }
+        fits
+    }
+
+    /// Replaces all pages of the tools, each with the cursor that requested it.
+    pub(super) fn replace(&mut self, era: Era, pages: Vec<(Option<String>, Bytes)>) {
+        self.leave(era, TOOLS_LIST);
+        for (cursor, page) in pages {
+            if let Some(key) = PageKey::of(era, TOOLS_LIST, cursor.as_deref()) {
+                self.keep(key, page);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.by_key.len(), self.bytes)
+    }
+}

@@ -1,0 +1,322 @@
+//! Views: the tools of a namespace that one caller may see and call. All code that shows or runs tools asks a view.
+//!
+//! A view contains the tools that both the namespace's policy and the scopes of the caller's credential allow. A further
+//! restriction of views must be a field of [`Access`], which [`View::allows_tool`] and [`View::fingerprint`] then include.
+//!
+//! Scopes name tools by their names in their own namespaces. An aggregate publishes its members' tools under other names, so
+//! the view of an aggregate ignores scopes, and the views of its members apply them.
+
+use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tooldock_base::config::Limits;
+use tooldock_base::grant::Grant;
+use tooldock_base::scope::ToolScope;
+use tooldock_protocol::jsonrpc;
+use tooldock_protocol::jsonrpc::spans::{self, MemberEdit};
+use tooldock_protocol::version::CacheScope;
+use tooldock_workers::registry::{Namespace, UpstreamKind};
+
+use super::list::{ToolEntry, ToolList};
+use crate::caller::{Caller, Visibility};
+
+/// The properties of a caller that decide its views.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// True when the caller's token, or another token of its listener, does not open every namespace.
+    scoped: bool,
+    /// The tools that the scopes of the caller's credential allow.
+    grant: Option<Arc<Grant>>,
+}
+
+/// The tools of a namespace that a caller may see and call.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    namespace: &'a Namespace,
+    scoped: bool,
+    /// The tools that scopes open; `None` for all tools.
+    tools: Option<&'a ToolScope>,
+}
+
+/// Error: the page is not a JSON object with an array of tools, or contains a key twice.
+struct Unreadable;
+
+/// A fingerprint that is equal for views that show the same tools of a list in the same form.
+pub(super) type Fingerprint = ([u8; 32], Option<[u8; 32]>, CacheScope);
+
+impl Access {
+    /// Copies the properties of a caller that decide its views.
+    pub fn of(caller: &Caller) -> Self {
+        Self {
+            scoped: is_scoped(caller),
+            grant: caller.grant.clone(),
+        }
+    }
+
+    /// The view of a namespace with this access.
+    pub fn view<'a>(&'a self, namespace: &'a Namespace) -> View<'a> {
+        View::new(namespace, self.scoped, self.grant.as_deref())
+    }
+}
+
+/// Returns true if lists for this caller may differ from those for other callers of its listener.
+fn is_scoped(caller: &Caller) -> bool {
+    let everywhere = matches!(caller.visibility, Visibility::All);
+    !everywhere || caller.grant.is_some() || caller.profile.scoped_tokens
+}
+
+impl<'a> View<'a> {
+    /// The view of a namespace for a caller.
+    pub fn of(caller: &'a Caller, namespace: &'a Namespace) -> Self {
+        Self::new(namespace, is_scoped(caller), caller.grant.as_deref())
+    }
+
+    fn new(namespace: &'a Namespace, scoped: bool, grant: Option<&'a Grant>) -> Self {
+        let is_aggregate = matches!(namespace.upstream, UpstreamKind::Aggregate(_));
+        Self {
+            namespace,
+            scoped,
+            tools: grant.filter(|_| !is_aggregate).map(|it| &*it.tools),
+        }
+    }
+
+    /// Returns true if the scopes of the caller's credential open the tool. The namespace's policy is not considered.
+    pub fn opens_tool(self, name: &str) -> bool {
+        let policy = &self.namespace.policy;
+        self.tools
+            .is_none_or(|scope| policy.check_scope(scope, name).is_ok())
+    }
+
+    /// Returns true if the tool may be shown and called.
+    pub fn allows_tool(self, name: &str) -> bool {
+        self.namespace.policy.allows_tool(name) && self.opens_tool(name)
+    }
+
+    /// Returns true if every tool may be shown and called, whatever its name.
+    pub fn allows_every_tool(self) -> bool {
+        let opened = self.tools.is_none_or(ToolScope::is_admin);
+        opened && self.namespace.policy.allows_every_tool()
+    }
+
+    /// Returns true if the caller may learn why a tool is missing: the file that failed to load, and its error. True only for
+    /// callers whose scopes open every tool, and for names that the policy does not hide.
+    pub fn may_explain_missing(self, name: &str) -> bool {
+        self.tools.is_none_or(ToolScope::is_admin) && self.namespace.policy.allows_tool(name)
+    }
+
+    /// The tools of a list that may be shown.
+    pub fn tools(self, list: &ToolList) -> impl Iterator<Item = &ToolEntry> {
+        let all = list.entries().iter();
+        all.filter(move |tool| self.allows_tool(tool.name()))
+    }
+
+    /// Finds a tool of a list, if it may be shown.
+    pub fn tool<'l>(self, list: &'l ToolList, name: &str) -> Option<&'l ToolEntry> {
+        // The name is compared first: matching patterns costs more.
+        list.tool(name).filter(|_| self.allows_tool(name))
+    }
+
+    /// The scope in which clients may cache lists and `server/discover`: public if all admitted callers see the same tools of
+    /// the namespace (MOD-08).
+    pub fn cache_scope(self) -> CacheScope {
+        static USUAL: LazyLock<Limits> = LazyLock::new(Limits::default);
+        let (usual, limits) = (&*USUAL, &self.namespace.limits);
+        let open = !self.scoped
+            && limits.principals == usual.principals
+            && limits.tools_allow == usual.tools_allow
+            && limits.tools_deny == usual.tools_deny
+            && limits.within.is_none();
+        match open {
+            true => CacheScope::Public,
+            false => CacheScope::Private,
+        }
+    }
+
+    /// The fingerprint of the properties that decide how lists are written for this view.
+    pub(super) fn fingerprint(self) -> Fingerprint {
+        let opened = self.tools.map(ToolScope::fingerprint);
+        (
+            self.namespace.policy.fingerprint(),
+            opened,
+            self.cache_scope(),
+        )
+    }
+
+    /// Filters a page of a server's list: hidden tools are omitted, visible entries keep their bytes. A page that depends on
+    /// the caller gets the private cache scope. `None` if some tools are hidden and the page is ambiguous: of a repeated key, a
+    /// client may read the other value.
+    pub fn of_page(self, result: Bytes) -> Option<Bytes> {
+        match self.changed(&result) {
+            Ok(Some(changed)) => Some(changed.into()),
+            Ok(None) => Some(result),
+            Err(Unreadable) => self.allows_every_tool().then_some(result),
+        }
+    }
+
+    /// The reduced page; `None` if nothing changes.
+    fn changed(self, page: &[u8]) -> Result<Option<String>, Unreadable> {
+        let object = spans::raw(page).ok_or(Unreadable)?.get();
+        let members = spans::members(object).ok_or(Unreadable)?;
+        let value = |name| {
+            let mut all = members.iter();
+            all.find_map(|(key, value)| (*key == name).then_some(*value))
+        };
+        let mut changes = Vec::new();
+        if let Some(tools) = value("tools") {
+            let all: Vec<&RawValue> = serde_json::from_str(tools).map_err(|_| Unreadable)?;
+            if let Some(shown) = self.shown(&all) {
+                changes.push(MemberEdit::Set("tools", shown.into()));
+            }
+        }
+        if self.cache_scope() == CacheScope::Private && value("cacheScope").is_some() {
+            changes.push(MemberEdit::Set("cacheScope", Cow::Borrowed("\"private\"")));
+        }
+        Ok((!changes.is_empty()).then(|| spans::edit(object, &changes)))
+    }
+
+    /// The entries that may be shown, as a JSON list; `None` if all may be.
+    fn shown(self, all: &[&RawValue]) -> Option<String> {
+        let may_stay = |tool: &&&RawValue| {
+            let name = spans::member(tool, "name").and_then(jsonrpc::string);
+            name.is_some_and(|name| self.allows_tool(&name))
+        };
+        let stay: Vec<_> = all.iter().filter(may_stay).map(|tool| tool.get()).collect();
+        (stay.len() < all.len()).then(|| format!("[{}]", stay.join(",")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tooldock_base::policy::ToolPolicy;
+
+    use super::*;
+    use crate::profile::Profile;
+    use crate::testing::{caller, caller_with_scopes, namespace};
+
+    fn limited(change: impl Fn(&mut Limits)) -> Namespace {
+        let mut limited = namespace("shared");
+        limited.limits = Limits::default();
+        change(&mut limited.limits);
+        limited.policy = ToolPolicy::new(&limited.limits).expect("patterns");
+        limited
+    }
+
+    fn shown(text: &str, deny: &[&str], scoped: bool) -> Option<String> {
+        let of = limited(|it| it.tools_deny = deny.iter().map(|it| (*it).to_owned()).collect());
+        let access = Access {
+            scoped,
+            grant: None,
+        };
+        let view = access.view(&of);
+        let shown = view.of_page(Bytes::copy_from_slice(text.as_bytes()))?;
+        Some(String::from_utf8(shown.to_vec()).expect("UTF-8"))
+    }
+
+    fn page(text: &str, deny: &[&str], scoped: bool) -> String {
+        shown(text, deny, scoped).expect("readable")
+    }
+
+    #[test]
+    fn a_page_that_may_hide_a_denied_tool_is_not_shown() {
+        for text in [
+            r#"{"tools":[{"name":"drop_all"}],"_meta":{},"_meta":{}}"#,
+            r#"{"tools":[],"tools":[{"name":"drop_all"}]}"#,
+            r#"{"tools":[],"\u0074ools":[{"name":"drop_all"}]}"#,
+            r#"{"tools":{"0":{"name":"drop_all"}}}"#,
+            r#"[{"name":"drop_all"}]"#,
+        ] {
+            assert_eq!(shown(text, &["drop_*"], false), None, "{text}");
+            // A view that hides nothing leaves a server's page unchanged.
+            assert_eq!(shown(text, &[], false).as_deref(), Some(text));
+        }
+        let twice = r#"{"tools":[{"name":"a","name":"drop_all"}]}"#;
+        assert_eq!(page(twice, &["drop_*"], false), r#"{"tools":[]}"#);
+        assert_eq!(page("{}", &["drop_*"], false), "{}");
+    }
+
+    #[test]
+    fn what_is_denied_is_left_out_and_the_rest_keeps_its_bytes() {
+        let text = r#"{"tools":[{"name":"a", "x":1.50},{"name":"drop_b"}],"nextCursor":"c"}"#;
+        assert_eq!(
+            page(text, &["drop_*"], false),
+            r#"{"tools":[{"name":"a", "x":1.50}],"nextCursor":"c"}"#
+        );
+        assert_eq!(page(text, &[], false), text);
+    }
+
+    #[test]
+    fn a_list_that_is_not_everybodys_says_so() {
+        let text = r#"{"tools":[],"cacheScope":"public"}"#;
+        assert_eq!(page(text, &[], false), text);
+        assert_eq!(
+            page(text, &[], true),
+            r#"{"tools":[],"cacheScope":"private"}"#
+        );
+        assert_eq!(page(r#"{"tools":[]}"#, &[], true), r#"{"tools":[]}"#);
+    }
+
+    #[test]
+    fn a_tool_is_found_by_its_name_where_the_policy_allows_it() {
+        let list = ToolList::of_page(r#"{"tools":[{"name":"add"},{"name":"drop_all"}]}"#);
+        let limited = limited(|it| it.tools_deny = vec!["drop_*".into()]);
+        let caller = caller();
+        let view = View::of(&caller, &limited);
+        let names: Vec<_> = view.tools(&list).map(ToolEntry::name).collect();
+        assert_eq!(names, ["add"]);
+        assert!(view.tool(&list, "add").is_some());
+        assert!(view.tool(&list, "drop_all").is_none());
+        assert!(view.tool(&list, "missing").is_none());
+    }
+
+    #[test]
+    fn scopes_narrow_a_view_beside_the_policy() {
+        let limited = limited(|it| it.tools_deny = vec!["project_get".into()]);
+        let reader = caller_with_scopes(&["read"]);
+        let view = View::of(&reader, &limited);
+        let shown = |name| (view.opens_tool(name), view.allows_tool(name));
+        assert_eq!(shown("project_list"), (true, true));
+        assert_eq!(shown("project_get"), (true, false));
+        assert_eq!(shown("project_create"), (false, false));
+        assert!(!view.allows_every_tool());
+        assert_eq!(view.cache_scope(), CacheScope::Private);
+        let page = r#"{"tools":[{"name":"project_list"},{"name":"project_create"}]}"#;
+        let page = view.of_page(Bytes::from_static(page.as_bytes()));
+        assert_eq!(
+            page.as_deref(),
+            Some(&br#"{"tools":[{"name":"project_list"}]}"#[..])
+        );
+    }
+
+    #[test]
+    fn a_list_is_public_where_nobody_is_kept_out() {
+        let open = limited(|_| {});
+        let scope = |caller: &Caller| View::of(caller, &open).cache_scope();
+        assert_eq!(scope(&caller()), CacheScope::Public);
+
+        let mut scoped = caller();
+        scoped.visibility = Visibility::Only(Arc::new(|_| true));
+        assert_eq!(scope(&scoped), CacheScope::Private);
+
+        let mut beside_scoped = caller();
+        beside_scoped.profile = Arc::new(Profile {
+            scoped_tokens: true,
+            ..Profile::core()
+        });
+        assert_eq!(scope(&beside_scoped), CacheScope::Private);
+
+        for change in [
+            |limits: &mut Limits| limits.principals = vec!["ci".into()],
+            |limits: &mut Limits| limits.tools_allow = vec!["get_*".into()],
+            |limits: &mut Limits| limits.tools_deny = vec!["drop_*".into()],
+            |limits: &mut Limits| limits.within = Some(Box::new(limits.lists())),
+        ] {
+            let filtered = limited(change);
+            let scope = View::of(&caller(), &filtered).cache_scope();
+            assert_eq!(scope, CacheScope::Private);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Cache of serialized lists of tools. A list never changes, so the text written for the first request is reused for all
+//! requests whose callers may see the same tools; only the id of the response differs.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tooldock_protocol::format::ResultFormat;
+
+use super::list::ToolList;
+use super::view::{Fingerprint, View};
+
+/// Maximum size of a written list that is kept, in bytes; a longer one is written for each request.
+const KEPT_MAX: usize = 256 * 1024;
+/// Maximum number of serialized forms of one list; a new form replaces the oldest. Each view has three forms: legacy without
+/// output schemas, legacy with output schemas, and modern.
+const FORMS_MAX: usize = 12;
+
+/// The written forms of one list.
+#[derive(Debug, Default)]
+pub(super) struct WrittenLists(Mutex<Vec<(Form, Bytes)>>);
+
+/// Key of a written form: the spelling of its era, and the fingerprint of its view.
+type Form = (Spelling, Fingerprint);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    Legacy { output_schemas: bool },
+    Modern,
+}
+
+impl ToolList {
+    /// The result of `tools/list` in this format, if it was written for this view.
+    pub fn written(&self, format: &ResultFormat, view: View<'_>) -> Option<Bytes> {
+        let form = form(format, view);
+        let written = self.written.lock();
+        let mut all = written.iter();
+        all.find(|(own, _)| *own == form)
+            .map(|(_, result)| result.clone())
+    }
+
+    /// Keeps a form that was just written.
+    pub fn keep_written(&self, format: &ResultFormat, view: View<'_>, result: &[u8]) {
+        if result.len() > KEPT_MAX {
+            return;
+        }
+        let form = form(format, view);
+        let mut written = self.written.lock();
+        // Another request may have written the form first.
+        written.retain(|(own, _)| *own != form);
+        if written.len() >= FORMS_MAX {
+            written.remove(0);
+        }
+        written.push((form, Bytes::copy_from_slice(result)));
+    }
+}
+
+impl WrittenLists {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Form, Bytes)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn form(format: &ResultFormat, view: View<'_>) -> Form {
+    let spelling = match format {
+        ResultFormat::Legacy(_) => Spelling::Legacy {
+            output_schemas: format.has_structured_content(),
+        },
+        ResultFormat::Modern(_) => Spelling::Modern,
+    };
+    (spelling, view.fingerprint())
+}

@@ -1,0 +1,16 @@
+//! Counts of allocations and instructions in tests of this crate; `make cost` compares instructions with `cost.json`.
+
+use tokio::runtime::{Builder, Runtime};
+
+#[path = "../../../tests/support/counted.rs"]
+mod counted;
+
+pub(crate) use counted::allocations;
+
+/// A runtime with one thread, like each of the proxy's runtimes by default.
+pub(crate) fn runtime() -> Runtime {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}

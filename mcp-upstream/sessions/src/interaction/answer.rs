@@ -1,0 +1,154 @@
+//! Answers to questions, and the responders that deliver them to the upstream.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_process::worker::{Ask, Question, Replier};
+use tooldock_protocol::jsonrpc::{self, Response, ResponseOutcome, ServerRequest, spans};
+use tooldock_protocol::version::code;
+
+use super::{OpenQuestionGuard, ask_failed, missing_capability};
+
+/// Maximum length of a client's error message that a function gets, in characters.
+const REFUSAL_MAX: usize = 512;
+
+/// Delivers an answer to the upstream that asked. Dropping the responder without an answer fails a server's request.
+pub enum Responder {
+    /// A worker's function, which waits for the question's key.
+    Function(Replier),
+    /// A request of a stdio server. The guard counts the question as open if it belongs to a call. Boxed, see
+    /// `QuestionPhase`.
+    Request(Box<ServerRequest>, Option<OpenQuestionGuard>),
+    /// A round of questions, all of which must be answered before the server is called again.
+    Round(oneshot::Sender<Result<Bytes, CallError>>),
+}
+
+/// Questions that are asked together, each with its responder.
+pub type QuestionSet = Vec<(Question, Responder)>;
+
+/// The answer to a question.
+pub(super) enum Answer {
+    /// The complete response of a client to a request.
+    Response(Response),
+    /// The result of the question's method, a JSON object.
+    Result(Bytes),
+    /// The reason why the question has no answer.
+    Failed(CallError),
+}
+
+impl Responder {
+    /// The memory of a question with this responder, in bytes.
+    pub(super) fn bytes(&self, question: Option<&Question>) -> usize {
+        match self {
+            // The question's parameters are part of the request.
+            Self::Request(request, _) => request.bytes(),
+            Self::Function(_) | Self::Round(_) => {
+                question.map_or(0, |it| it.key.len() + it.params.len())
+            }
+        }
+    }
+
+    pub(super) fn answer(self, key: &str, answer: Answer) {
+        match (self, answer) {
+            (Self::Request(request, _unanswered), Answer::Response(response)) => {
+                request.forward(&response);
+            }
+            (Self::Request(request, _unanswered), Answer::Result(result)) => {
+                match spans::raw(&result) {
+                    Some(result) => {
+                        request.answer(Ok(result));
+                    }
+                    None => request.refuse(code::INTERNAL, "The client's answer cannot be read"),
+                }
+            }
+            (Self::Request(request, _unanswered), Answer::Failed(error)) => {
+                let code = match error.code {
+                    CallErrorCode::MissingCapability => code::METHOD_NOT_FOUND,
+                    _ => code::INTERNAL,
+                };
+                request.refuse(code, &error.message);
+            }
+            (Self::Function(replier), answer) => {
+                replier.answer(key, answer.outcome().as_deref());
+            }
+            (Self::Round(waits), answer) => {
+                let _ = waits.send(answer.outcome());
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// The size of a result that waits to be delivered, in bytes; 0 for other answers.
+    pub(super) fn kept(&self) -> usize {
+        match self {
+            Self::Result(result) => result.len(),
+            Self::Response(_) | Self::Failed(_) => 0,
+        }
+    }
+
+    /// The answer in the form for responders that accept only results.
+    fn outcome(self) -> Result<Bytes, CallError> {
+        match self {
+            Self::Response(response) => match response.outcome() {
+                ResponseOutcome::Result(result) => Ok(result),
+                ResponseOutcome::Error(error) => Err(refused(&error)),
+            },
+            Self::Result(result) => Ok(result),
+            Self::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// The questions of a function, each with its responder.
+pub fn of_function(ask: Ask) -> QuestionSet {
+    let Ask { questions, replier } = ask;
+    let questions = questions.into_iter();
+    questions
+        .map(|it| (it, Responder::Function(replier.clone())))
+        .collect()
+}
+
+/// Fails questions before they are sent to the client.
+pub(crate) fn refuse(asked: QuestionSet, reason: &str) {
+    for (question, responder) in asked {
+        responder.answer(&question.key, Answer::Failed(ask_failed(reason)));
+    }
+}
+
+/// Fails the questions of a call whose caller cannot be asked.
+pub fn cannot_be_asked(asked: QuestionSet) {
+    for (question, responder) in asked {
+        let failed = Answer::Failed(missing_capability(question.method));
+        responder.answer(&question.key, failed);
+    }
+}
+
+/// The error for the function, made from the client's error object.
+fn refused(error: &[u8]) -> CallError {
+    #[derive(Deserialize)]
+    struct ErrorFields<'a> {
+        #[serde(borrow, default)]
+        code: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        message: Option<&'a RawValue>,
+    }
+    let refusal = serde_json::from_slice::<ErrorFields<'_>>(error).ok();
+    let code = refusal
+        .as_ref()
+        .and_then(|refusal| refusal.code)
+        .map_or_else(String::new, |code| {
+            let code: String = code.get().chars().take(16).collect();
+            format!(" ({code})")
+        });
+    let message = refusal
+        .and_then(|refusal| refusal.message)
+        .and_then(jsonrpc::string)
+        .unwrap_or_default();
+    let message: String = message.chars().take(REFUSAL_MAX).collect();
+    ask_failed(format!(
+        "The client answered with an error{code}: {message}"
+    ))
+}

@@ -1,0 +1,116 @@
+//! Open requests of a stdio server to its only client, indexed by the server's ids.
+//!
+//! The link's table of requests (`mcp-upstream/stdio/link/questions.rs`) ensures that each use of an id is answered at most once.
+//! That table also covers requests that never become a question.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::watch;
+use tooldock_process::worker::AskMethod;
+use tooldock_protocol::jsonrpc::{Key, Members, Notification, RawId, ServerRequest};
+
+use super::{EARLY_MAX, Interaction};
+
+/// Questions of a server on one connection, or on successive connections of the same session.
+#[derive(Default)]
+pub struct ConnectionInteractions {
+    /// Open questions, at most as many as a link may have open. The lock is never held across an await.
+    book: Mutex<Book>,
+    /// The number of questions in calls without an answer.
+    unanswered: Arc<watch::Sender<usize>>,
+}
+
+#[derive(Default)]
+struct Book {
+    open: Vec<(RawId, Weak<Interaction>)>,
+    /// Questions from before the call that the server was opened for.
+    early: Vec<(AskMethod, ServerRequest)>,
+}
+
+/// Counts one question without an answer until it is dropped.
+pub struct OpenQuestionGuard(Arc<watch::Sender<usize>>);
+
+impl ConnectionInteractions {
+    /// Records a question under the server's id.
+    pub fn note(&self, id: RawId, entry: &Arc<Interaction>) {
+        let mut book = self.book();
+        book.open.retain(|(_, entry)| is_awaited(entry));
+        book.open.push((id, Arc::downgrade(entry)));
+    }
+
+    /// Stores a request of the server until the call begins. Returns the request if [`EARLY_MAX`] requests are stored already.
+    pub fn keep_early(&self, method: AskMethod, request: ServerRequest) -> Option<ServerRequest> {
+        let mut book = self.book();
+        if book.early.len() >= EARLY_MAX {
+            return Some(request);
+        }
+        book.early.push((method, request));
+        None
+    }
+
+    /// Takes out the requests that were stored until the call began.
+    pub fn take_early(&self) -> Vec<(AskMethod, ServerRequest)> {
+        std::mem::take(&mut self.book().early)
+    }
+
+    /// Ends the question that a server's `notifications/cancelled` names, since the server does not want its answer any more.
+    pub fn withdraw(&self, notification: &Notification<'_>) {
+        let params = notification.params.as_deref().unwrap_or_default();
+        let members = std::str::from_utf8(params)
+            .ok()
+            .and_then(Members::of_params);
+        let id = members
+            .as_ref()
+            .and_then(|members| members.name(Key::RequestId));
+        let Some(id) = id else {
+            return;
+        };
+        let (entry, _early) = {
+            let mut book = self.book();
+            let early = book.early.iter().position(|(_, it)| it.id().as_str() == id);
+            let early = early.map(|place| book.early.remove(place));
+            let place = book.open.iter().rposition(|(own, _)| own.as_str() == id);
+            (place.map(|place| book.open.swap_remove(place).1), early)
+        };
+        if let Some(entry) = entry.and_then(|entry| entry.upgrade()) {
+            entry.withdraw(&notification.message);
+        }
+    }
+
+    /// Returns true if the server waits for the answer to a question.
+    pub fn any_open(&self) -> bool {
+        self.book().open.iter().any(|(_, entry)| is_awaited(entry))
+    }
+
+    /// Counts a question of a call as unanswered until the guard is dropped.
+    pub fn unanswered(&self) -> OpenQuestionGuard {
+        self.unanswered.send_modify(|open| *open += 1);
+        OpenQuestionGuard(Arc::clone(&self.unanswered))
+    }
+
+    /// Returns true if a question in a call has no answer.
+    pub fn is_asking(&self) -> bool {
+        *self.unanswered.borrow() > 0
+    }
+
+    /// Waits until every question in calls has its answer.
+    pub async fn settled(&self) {
+        let mut unanswered = self.unanswered.subscribe();
+        // Cannot fail: `self` holds the sender.
+        let _ = unanswered.wait_for(|open| *open == 0).await;
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_awaited(entry: &Weak<Interaction>) -> bool {
+    entry.upgrade().is_some_and(|entry| !entry.is_over())
+}
+
+impl Drop for OpenQuestionGuard {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open = open.saturating_sub(1));
+    }
+}

@@ -1,0 +1,422 @@
+//! Sessions: a session is the conversation of one client with one namespace.
+//!
+//! ```text
+//!   initialize ──▶ New ── notifications/initialized ──▶ Ready
+//!    GET /sse       │                                     │
+//!                   └───── DELETE, expiry, eviction, ─────┴──▶ Closed
+//!                          the end of an /sse stream
+//! ```
+//!
+//! A session belongs to one namespace and one principal; requests of others get the response for an unknown session (Q-07).
+//! Calls made in it outlive their requests: they end with their response, by `notifications/cancelled`, or with the session.
+//!
+//! Closing a session releases all that it owns in one step: its calls are cancelled, its streams end and drop their events, its
+//! open questions fail, and it receives no further changes. A session with a running call or a stream with a reader is in use,
+//! even if its client sends nothing.
+//!
+//! A session is live in one process. Its [`SessionRecord`] outlives the process: the table writes the record when the session
+//! begins, and a [`SessionPatch`] changes it. A process that continues the session records itself as its home. Calls, readers
+//! and open questions end with the process.
+//!
+//! The memory that clients can make a session hold is weighed ([`Session::weight`]), so that the table can bound it in bytes.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+use tooldock_base::names::NamespaceName;
+use tooldock_process::worker::LogLevel;
+use tooldock_protocol::jsonrpc::Response;
+use tooldock_protocol::seal::NoRandomness;
+use tooldock_protocol::version::ProtocolVersion;
+
+use crate::interaction::{AnswerFate, Interaction, SessionInteractions};
+use crate::replicas::ReplicaId;
+
+mod affinity;
+pub mod client;
+pub mod config;
+pub mod in_flight;
+mod last_use;
+pub mod patch;
+mod readers;
+pub mod record;
+pub mod store;
+pub mod subscriptions;
+pub mod table;
+pub mod toolset;
+mod unclaimed;
+mod weight;
+
+use crate::stream::OwnedStreams;
+pub use affinity::{Affinity, UPSTREAM_ID_MAX};
+pub use client::ClientFacts;
+pub use in_flight::{CancelNotice, InFlightCalls};
+use last_use::LastUse;
+pub use patch::{PatchRefused, SessionPatch};
+use readers::ReleasedSessions;
+pub use record::{Home, SessionRecord};
+use subscriptions::Subscriptions;
+pub use table::SessionTable;
+pub use tooldock_protocol::seal::{SessionId, SessionKey};
+pub use toolset::Toolset;
+pub use unclaimed::EndSession;
+pub use unclaimed::UnclaimedSession;
+
+/// The state of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SessionState {
+    /// Initialized by the gateway, not yet confirmed by the client.
+    New = 0,
+    /// The handshake is complete.
+    Ready = 1,
+    /// The session has ended.
+    Closed = 2,
+}
+
+/// The transport of a session's client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionTransport {
+    /// A single endpoint, and streams that can be resumed.
+    Streamable,
+    /// `GET /sse` and `POST /messages` (2024-11-05). The session ends with its stream.
+    Sse,
+}
+
+/// The properties of a session that are fixed when it is opened.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Binding {
+    /// The namespace of the session.
+    pub namespace: NamespaceName,
+    /// The principal whose token opened the session.
+    pub principal: Option<Arc<str>>,
+    /// The version that the session was opened with. Over HTTP+SSE the version is negotiated later: [`Session::version`] has the
+    /// version in force.
+    pub version: ProtocolVersion,
+    /// The transport of the client.
+    pub transport: SessionTransport,
+}
+
+impl Binding {
+    /// A new id for a session with this binding, which is opened at `replica`.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`], if the operating system's source fails.
+    pub fn mint_id(
+        &self,
+        key: &SessionKey,
+        replica: ReplicaId,
+        now: SystemTime,
+    ) -> Result<SessionId, NoRandomness> {
+        let principal = self.principal.as_deref();
+        key.seal_id(replica.0, &self.namespace, principal, self.version, now)
+    }
+}
+
+/// A live session, shared by the table and the requests of the session.
+pub struct Session {
+    id: SessionId,
+    binding: Binding,
+    /// Digest that identifies the session in logs, since its id is a credential.
+    tag: Arc<str>,
+    /// The epoch of the session's [`Home`] in this process.
+    epoch: u32,
+    state: AtomicU8,
+    became_ready: Notify,
+    last_use: LastUse,
+    in_flight: InFlightCalls,
+    negotiated: OnceLock<ProtocolVersion>,
+    client: OnceLock<Box<ClientFacts>>,
+    log_level: AtomicU8,
+    subscriptions: Subscriptions,
+    streams: OwnedStreams,
+    questions: SessionInteractions,
+    /// Registration for the changes of the session's namespace (`broadcast::Audience`), made with the first general stream.
+    /// Dropping the seat ends the registration.
+    seat: Mutex<Option<Seat>>,
+    /// The backend and the server's session to which the session's requests are passed on; `None` in client mode.
+    affinity: Mutex<Option<Arc<Affinity>>>,
+    /// The tools and resources that the session activated and deactivated, if its namespace is an aggregate.
+    toolset: Mutex<Arc<Toolset>>,
+    /// State that the session has at its MCP servers (connection, subscriptions), by namespace: of the session's namespace, or of
+    /// the members of an aggregate. Dropped when the session is closed.
+    upstream_bindings: Mutex<Vec<(NamespaceName, UpstreamPart)>>,
+    /// True when the table has skipped the session in its search for idle sessions because of open streams, until the last
+    /// reader disconnects.
+    set_aside: AtomicBool,
+    released: OnceLock<Arc<ReleasedSessions>>,
+    /// The weight that the table has booked for the session, in bytes.
+    booked: AtomicUsize,
+}
+
+/// State that a session has at one MCP server. Only the upstream of that server knows its type.
+type UpstreamPart = Arc<dyn Any + Send + Sync>;
+
+/// Registration of a session for the changes of its namespace, until the seat is dropped. Only the audience knows the type.
+pub(crate) type Seat = Box<dyn Any + Send + Sync>;
+
+/// Identifies a session in logs by a part of a digest of its id, since the id itself is a credential.
+pub fn tag(id: &str) -> String {
+    hex::encode(&Sha256::digest(id.as_bytes())[..8])
+}
+
+impl Session {
+    /// Returns true if this process took the session up from its record, and another process had it before.
+    pub fn is_taken_up(&self) -> bool {
+        self.epoch > 0
+    }
+
+    /// Creates a session that its client has not confirmed yet, at epoch 0.
+    pub fn new(id: SessionId, binding: Binding, now: Instant) -> Self {
+        Self {
+            tag: tag(id.as_str()).into(),
+            id,
+            binding,
+            epoch: 0,
+            state: AtomicU8::new(SessionState::New as u8),
+            became_ready: Notify::new(),
+            last_use: LastUse::new(now),
+            in_flight: InFlightCalls::default(),
+            negotiated: OnceLock::new(),
+            client: OnceLock::new(),
+            log_level: AtomicU8::new(LogLevel::Info as u8),
+            subscriptions: Subscriptions::default(),
+            streams: OwnedStreams::default(),
+            questions: SessionInteractions::default(),
+            seat: Mutex::default(),
+            affinity: Mutex::default(),
+            toolset: Mutex::default(),
+            upstream_bindings: Mutex::default(),
+            set_aside: AtomicBool::new(false),
+            released: OnceLock::new(),
+            booked: AtomicUsize::new(0),
+        }
+    }
+
+    /// The session's id.
+    pub fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    /// The fixed properties of the session.
+    pub fn binding(&self) -> &Binding {
+        &self.binding
+    }
+
+    /// The version in force: the negotiated version, else the version that the session was opened with.
+    pub fn version(&self) -> ProtocolVersion {
+        self.negotiated
+            .get()
+            .copied()
+            .unwrap_or(self.binding.version)
+    }
+
+    /// Returns true if the version was negotiated after the session was opened.
+    pub fn is_negotiated(&self) -> bool {
+        self.negotiated.get().is_some()
+    }
+
+    /// The client's description of itself; empty until the client has sent it.
+    pub fn client(&self) -> &ClientFacts {
+        match self.client.get() {
+            Some(facts) => facts,
+            None => ClientFacts::none(),
+        }
+    }
+
+    /// The least severe level of log messages that the client wants.
+    pub fn log_level(&self) -> LogLevel {
+        let level = usize::from(self.log_level.load(Ordering::Relaxed));
+        LogLevel::ALL.get(level).copied().unwrap_or(LogLevel::Info)
+    }
+
+    /// A short digest of the id, for logs.
+    pub fn tag(&self) -> &Arc<str> {
+        &self.tag
+    }
+
+    /// The state of the session.
+    pub fn state(&self) -> SessionState {
+        match self.state.load(Ordering::Acquire) {
+            0 => SessionState::New,
+            1 => SessionState::Ready,
+            _ => SessionState::Closed,
+        }
+    }
+
+    /// Returns true if the session belongs to this namespace and this principal.
+    pub fn belongs_to(&self, namespace: &NamespaceName, principal: Option<&str>) -> bool {
+        self.binding.namespace == *namespace && self.binding.principal.as_deref() == principal
+    }
+
+    /// Waits until the session is confirmed, at most for `patience`: a request may overtake the confirmation on another
+    /// connection (K-15). Returns true if the session is confirmed.
+    pub async fn confirmed_within(&self, patience: Duration) -> bool {
+        if self.state() != SessionState::New {
+            return self.state() == SessionState::Ready;
+        }
+        // Registered before the state is read again, so that a confirmation in between is not missed.
+        let changed = self.became_ready.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        if self.state() == SessionState::New {
+            let _ = timeout(patience, changed).await;
+        }
+        self.state() == SessionState::Ready
+    }
+
+    /// Ends the session with all its calls, streams and questions.
+    pub fn close(&self) {
+        self.state
+            .store(SessionState::Closed as u8, Ordering::SeqCst);
+        self.became_ready.notify_waiters();
+        self.in_flight.cancel_all();
+        self.questions.close();
+        self.streams.close();
+        self.subscriptions.clear();
+        self.take_seat(None);
+        let upstream_bindings = {
+            let own = self.upstream_bindings.lock();
+            std::mem::take(&mut *own.unwrap_or_else(PoisonError::into_inner))
+        };
+        drop(upstream_bindings);
+    }
+
+    /// Hands the session over to the replica that has claimed it: long streams end, so that their clients resume them there.
+    /// Running calls are still answered here.
+    pub(crate) fn hand_over(&self) {
+        self.subscriptions.clear();
+        self.take_seat(None);
+        self.streams.end_long();
+    }
+
+    /// The session's state at the server of a namespace, created by `make` on first use. A closed session does not store it.
+    pub fn upstream_binding<T: Any + Send + Sync>(
+        &self,
+        namespace: &NamespaceName,
+        make: impl FnOnce() -> Arc<T>,
+    ) -> Arc<T> {
+        let mut own = self
+            .upstream_bindings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let at = own.iter().position(|(name, _)| name == namespace);
+        let known = at.and_then(|at| Arc::clone(&own[at].1).downcast::<T>().ok());
+        let upstream_binding = known.unwrap_or_else(make);
+        if self.state() != SessionState::Closed {
+            let part = Arc::clone(&upstream_binding) as UpstreamPart;
+            match at {
+                Some(at) => own[at].1 = part,
+                None => own.push((namespace.clone(), part)),
+            }
+        }
+        upstream_binding
+    }
+
+    /// The tools and resources that the session activated and deactivated, if its namespace is an aggregate.
+    pub fn toolset(&self) -> Arc<Toolset> {
+        Arc::clone(&self.toolset.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_toolset(&self, toolset: Toolset) {
+        let mut own = self.toolset.lock().unwrap_or_else(PoisonError::into_inner);
+        *own = Arc::new(toolset);
+    }
+
+    /// Moves the time of the last use to `now`.
+    pub fn touch(&self, now: Instant) {
+        self.last_use.touch(now);
+    }
+
+    /// The time of the last use; a session with a running call or a stream with a reader is in use.
+    pub fn used_at(&self, now: Instant) -> Instant {
+        if self.is_busy() {
+            now
+        } else {
+            self.last_use.at()
+        }
+    }
+
+    /// Returns true if the session was used since it was opened, or is in use.
+    fn is_used(&self) -> bool {
+        self.last_use.is_touched() || self.is_busy()
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.in_flight.is_empty() || self.streams.any_read()
+    }
+
+    /// Returns true if the session has not been used for `patience`.
+    pub fn idle_for(&self, patience: Duration, now: Instant) -> bool {
+        // In nearly all cases the time alone decides, without taking a lock.
+        now.saturating_duration_since(self.last_use.at()) >= patience
+            && now.saturating_duration_since(self.used_at(now)) >= patience
+    }
+
+    /// The running calls of the session.
+    pub fn in_flight(&self) -> &InFlightCalls {
+        &self.in_flight
+    }
+
+    /// The streams of the session.
+    pub fn streams(&self) -> &OwnedStreams {
+        &self.streams
+    }
+
+    /// The resources that the session subscribes to.
+    pub fn subscriptions(&self) -> &Subscriptions {
+        &self.subscriptions
+    }
+
+    /// Registers a question to the client, and returns the request that asks it. `None` if an answer is no longer wanted, or if
+    /// the question failed, because the session has ended or a thousand questions are open.
+    pub fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
+        self.questions.ask(question)
+    }
+
+    /// Takes the client's answer to a question; `id` is raw JSON.
+    pub fn answer(&self, id: &str, answer: Response) -> AnswerFate {
+        self.questions.answer(id, answer)
+    }
+
+    /// Returns true if the session is registered in the audience.
+    pub(crate) fn is_seated(&self) -> bool {
+        self.seat().is_some()
+    }
+
+    /// Registers the session in the audience, or ends its registration. A seat that a closed session gets is dropped.
+    pub(crate) fn take_seat(&self, seat: Option<Seat>) {
+        let before = {
+            let mut own = self.seat();
+            let seat = seat.filter(|_| self.state() != SessionState::Closed);
+            std::mem::replace(&mut *own, seat)
+        };
+        drop(before);
+    }
+
+    fn seat(&self) -> std::sync::MutexGuard<'_, Option<Seat>> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("tag", &self.tag)
+            .field("binding", &self.binding)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

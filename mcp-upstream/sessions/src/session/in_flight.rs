@@ -1,0 +1,151 @@
+//! Running calls of a session, by which a client cancels a call by its request id.
+//!
+//! The number of entries needs no separate bound: the bounds on the calls of a namespace suffice. A call runs or waits in its
+//! gate (`max_concurrency` and `queue` calls), or it asks its client and holds one of the `max_parked` permits until it
+//! resumes; any other call is refused immediately.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::AbortHandle;
+
+use super::{Session, SessionState};
+
+/// The running calls by request id, each with the handle that stops it.
+#[derive(Debug, Default)]
+pub struct InFlightCalls {
+    /// Usually few entries: a list is smaller than a map. The lock is never held across an await.
+    calls: Mutex<CallRegistry>,
+}
+
+#[derive(Debug, Default)]
+struct CallRegistry {
+    next: u64,
+    running: Vec<InFlightEntry>,
+}
+
+#[derive(Debug)]
+struct InFlightEntry {
+    number: u64,
+    /// The request's id, raw JSON.
+    id: Box<str>,
+    handle: AbortHandle,
+    notice: Arc<dyn CancelNotice>,
+}
+
+/// Observer of a client's cancellation of its call; notified before the call is stopped.
+pub trait CancelNotice: Send + Sync {
+    /// Handles the client's complete `notifications/cancelled`. Must not block.
+    fn cancelled(&self, _message: &str) {}
+
+    /// Returns true if the call must be stopped by the gateway. If false, the upstream that runs the call handles the
+    /// cancellation, and [`Self::cancelled`] is not called. Must not block.
+    fn stops(&self) -> bool {
+        true
+    }
+}
+
+/// A notice that ignores cancellations.
+#[cfg(any(test, feature = "testing"))]
+pub struct NoNotice;
+
+#[cfg(any(test, feature = "testing"))]
+impl CancelNotice for NoNotice {}
+
+impl fmt::Debug for dyn CancelNotice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CancelNotice")
+    }
+}
+
+/// A call's entry in the table; dropping it removes the call and marks the session as used.
+#[derive(Debug)]
+pub struct InFlightCall {
+    session: Arc<Session>,
+    number: u64,
+}
+
+impl InFlightCalls {
+    /// Registers a call under the raw JSON of its request id. A second call with the same id is accepted; a cancellation stops
+    /// the newest.
+    pub fn enter(
+        session: &Arc<Session>,
+        id: &str,
+        handle: AbortHandle,
+        notice: Arc<dyn CancelNotice>,
+    ) -> InFlightCall {
+        let mut calls = session.in_flight.lock();
+        let number = calls.next;
+        calls.next += 1;
+        // A session that ended meanwhile has cancelled the calls it knew; this call was not among them.
+        if session.state() == SessionState::Closed {
+            handle.abort();
+        }
+        calls.running.push(InFlightEntry {
+            number,
+            id: id.into(),
+            handle,
+            notice,
+        });
+        InFlightCall {
+            session: Arc::clone(session),
+            number,
+        }
+    }
+
+    /// Stops the newest call of this request id; its observer receives the client's complete notification. Returns true if a
+    /// call was stopped. An unknown id is no error, since the call may have been answered already.
+    pub fn cancel(&self, id: &str, message: &str) -> bool {
+        let newest = {
+            let calls = self.lock();
+            let newest = calls.running.iter().rev().find(|call| *call.id == *id);
+            newest.map(|call| (call.handle.clone(), call.notice.clone()))
+        };
+        let newest = newest.filter(|(_, notice)| notice.stops());
+        if let Some((handle, notice)) = &newest {
+            notice.cancelled(message);
+            handle.abort();
+        }
+        newest.is_some()
+    }
+
+    /// Stops all calls.
+    pub(super) fn cancel_all(&self) {
+        for call in &self.lock().running {
+            call.handle.abort();
+        }
+    }
+
+    /// Number of running requests; registered notifications and streams have no id and are not counted.
+    pub fn requests(&self) -> usize {
+        let calls = self.lock();
+        calls.running.iter().filter(|it| !it.id.is_empty()).count()
+    }
+
+    /// Returns true if the session has no running call.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().running.is_empty()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, CallRegistry> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl InFlightCall {
+    /// Returns true unless the call's session has ended.
+    pub fn is_of_open_session(&self) -> bool {
+        self.session.state() != SessionState::Closed
+    }
+}
+
+impl Drop for InFlightCall {
+    fn drop(&mut self) {
+        self.session
+            .in_flight
+            .lock()
+            .running
+            .retain(|call| call.number != self.number);
+        self.session.touch(tokio::time::Instant::now());
+    }
+}

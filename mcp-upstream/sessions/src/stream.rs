@@ -1,0 +1,498 @@
+//! Streams of events, for a GET, a response in events, `/sse` or `subscriptions/listen`.
+//!
+//! A stream is a window of framed events, one reader's position in it, and a waker. The reader pulls; nothing is queued per
+//! reader and no task runs per stream. There are two kinds of memory:
+//!
+//! - *kept*: General and Request streams of a session. Events have ids and stay after they were read, within bounds
+//!   ([`log`]), so that a client that lost its connection resumes after the last event that it got.
+//! - *passing*: HTTP+SSE, `subscriptions/listen`, answers without a session. Events have no ids and are dropped once read;
+//!   the stream is over when its reader leaves.
+//!
+//! The bounds, in bytes of frames and a little per event, are: a kept stream `sessions.event_log.bytes` and `events`; the kept
+//! streams of one session a 64th of `total` (except streams with a reader, and the newest, which are bounded only by their own
+//! limits); all kept streams `total`, beyond which the principal that holds the most loses its oldest events; a passing stream 16
+//! MiB and 1024 events unread; all passing streams `total` once more, beyond which each may hold 64 KiB. A stream's newest event
+//! may be of any size within those totals.
+//!
+//! The life of a kept stream, `▷` marks a reader:
+//!
+//! ```text
+//!            read ▷                        finish
+//!   Unread ─────────▶ Attached ─────────────────────────▶ Finished ──▶ forgotten: aged out,
+//!                     ▲      │  reader leaves, is too       ▲   │       one of too many,
+//!             resume ▷│      │  slow or replaced; the       │   │ resume ▷ reads the rest,
+//!                     │      ▼  pulse ends it               │   ▼       then the end
+//!                     └── Detached ────── finish ───────────┘
+//!                            (events go on being kept)
+//!   any ── the session closes ──▶ Closed: readers end at once, events are dropped
+//! ```
+//!
+//! With a store ([`store`]) every event of a kept stream is stored, then shown, and the window holds its newest part. A process
+//! that continues a session reads a stream back when its client resumes it. A request's stream is over then: its calls have ended
+//! with their process, and the missing responses are errors.
+//!
+//! Delivery is exactly once and in order across a resume: the reader's position, the events and the current reader are under one
+//! lock, so a resume sees every event either in the window or after it. Locks are taken in the order pulse → stream and session's
+//! list of streams → stream; none is held while a waker is called or anything is awaited.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+pub mod config;
+pub mod frame;
+mod ledger;
+pub mod limit;
+pub mod log;
+mod metrics;
+pub mod open;
+mod owned;
+pub mod pulse;
+mod resumable;
+mod staged;
+pub mod store;
+mod subscription;
+mod window;
+
+pub use limit::{StreamGuard, StreamLimiter};
+pub use log::{EventLog, ResumeError, StreamKind};
+pub use metrics::StreamMetrics;
+pub use owned::{OwnedStreams, StreamCounts, StreamOwner, StreamReaders};
+pub(crate) use owned::{StreamLookup, UNRECORDED_MAX};
+pub use pulse::Pulse;
+pub use store::{EventStore, StoreError};
+pub use subscription::Subscription;
+
+use ledger::Share;
+pub use ledger::in_memory;
+use pulse::PulseSlot;
+use window::{Bounds, TrimOutcome, Window};
+
+/// Bounds on the unread events of a passing stream, in addition to its newest event: 1024 events, 16 MiB.
+const PASSING: Bounds = Bounds {
+    events: 1024,
+    bytes: 16 * 1024 * 1024,
+};
+
+/// Memory that a passing stream may use even when all passing streams together exceed their bound, in bytes: 64 KiB. So readers
+/// that keep up continue while other streams use up the total.
+const PASSING_SPARED: usize = 64 * 1024;
+
+/// A stream of events. Shared by its writer and its reader.
+pub struct Stream {
+    number: u32,
+    /// The epoch of its session in which the stream was opened. No event of an earlier epoch belongs to it.
+    epoch: u32,
+    pulse: Arc<Pulse>,
+    place: PulseSlot,
+    /// The session of the stream; `None` for a stream without one.
+    session: Option<Weak<dyn StreamReaders>>,
+    /// The account of the memory of the principal's streams; `None` for a passing stream.
+    share: Option<Arc<Share>>,
+    /// State of the stream. Critical sections are short; the lock is never held across an await.
+    state: Mutex<StreamState>,
+    /// Notified when the reader disconnects, or catches up with a writer that waits for it.
+    moved: Notify,
+}
+
+struct StreamState {
+    window: Window,
+    /// Events that are being stored.
+    staged: staged::StagedEvents,
+    role: Role,
+    phase: StreamPhase,
+    /// The number of the current reader.
+    reader: u32,
+    attached: bool,
+    /// True when the attached reader was too slow: it gets no more events.
+    cut: bool,
+    waker: Option<Waker>,
+    /// The event without data that the first reader gets.
+    priming: Option<NonZeroU64>,
+    /// The pulse's tick at the last write.
+    wrote: u32,
+    comment: bool,
+    /// True while a writer waits for the reader to catch up.
+    paced: bool,
+    /// True when the stream was broken off by [`Stream::break_off`], before its writer finished it.
+    broken: bool,
+    /// True when the current reader failed to catch up once: writers do not wait for it again.
+    lagging: bool,
+    ending: Ending,
+    /// The last frame of a stream that the pulse ends, unless it is the usual retry time.
+    farewell: Option<Box<Bytes>>,
+    /// True when the share has an entry for this stream.
+    listed: bool,
+}
+
+/// The use of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Notifications of a session, for its GET.
+    General,
+    /// The response to a request of a session, and the messages before it.
+    Request,
+    /// The only stream of an HTTP+SSE session.
+    Sse,
+    /// The response to a request without a session.
+    Answer,
+    /// The notifications of `subscriptions/listen`.
+    Listen,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StreamPhase {
+    /// Events may be added.
+    Open,
+    /// No events are added; existing ones can be read.
+    Finished,
+    /// No event can be read.
+    Closed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    No,
+    /// The end of the stream was requested. The present events and the last frame are still sent.
+    Wanted,
+    Said,
+}
+
+impl Role {
+    /// All roles, in the order of their gauges.
+    pub const ALL: [Self; 5] = [
+        Self::General,
+        Self::Request,
+        Self::Sse,
+        Self::Answer,
+        Self::Listen,
+    ];
+
+    /// The value of the metrics' label.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::General => "general",
+            Self::Request => "request",
+            Self::Sse => "sse",
+            Self::Answer => "answer",
+            Self::Listen => "listen",
+        }
+    }
+
+    /// Returns true for streams that are open until the client or the gateway ends them.
+    const fn is_long(self) -> bool {
+        matches!(self, Self::General | Self::Sse | Self::Listen)
+    }
+}
+
+impl From<StreamKind> for Role {
+    fn from(kind: StreamKind) -> Self {
+        match kind {
+            StreamKind::General => Self::General,
+            StreamKind::Request => Self::Request,
+            StreamKind::Sse => Self::Sse,
+        }
+    }
+}
+
+/// Finishes a stream when dropped.
+pub struct Finishing(Arc<Stream>);
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
+}
+
+impl Stream {
+    /// A passing stream without a session, for the answer to one request. `Audience::listen` of `broadcast` makes it a listener's
+    /// stream.
+    pub fn detached(pulse: &Arc<Pulse>) -> Arc<Self> {
+        Self::passing(pulse, Role::Answer)
+    }
+
+    /// A passing stream without a session, open until its client or the gateway ends it.
+    pub fn listening(pulse: &Arc<Pulse>) -> Arc<Self> {
+        Self::passing(pulse, Role::Listen)
+    }
+
+    /// A passing stream with this role, without a session.
+    pub fn passing(pulse: &Arc<Pulse>, role: Role) -> Arc<Self> {
+        Arc::new(Self::new(pulse, role, (0, 0), None, None, 0))
+    }
+
+    fn new(
+        pulse: &Arc<Pulse>,
+        role: Role,
+        (number, epoch): (u32, u32),
+        session: Option<Weak<dyn StreamReaders>>,
+        share: Option<Arc<Share>>,
+        sequence: u64,
+    ) -> Self {
+        Self {
+            number,
+            epoch,
+            pulse: Arc::clone(pulse),
+            place: PulseSlot::none(),
+            session,
+            share,
+            state: Mutex::new(StreamState {
+                window: Window::after(sequence),
+                staged: staged::StagedEvents::default(),
+                role,
+                phase: StreamPhase::Open,
+                reader: 0,
+                attached: false,
+                cut: false,
+                waker: None,
+                priming: None,
+                wrote: 0,
+                comment: false,
+                paced: false,
+                broken: false,
+                lagging: false,
+                ending: Ending::No,
+                farewell: None,
+                listed: false,
+            }),
+            moved: Notify::new(),
+        }
+    }
+
+    /// Adds a framed event to a passing stream. Returns `false` if the stream has ended: finished, disconnected from its
+    /// reader, or ended because the reader left more than 1024 events or 16 MiB unread beyond the newest, or more than 64 KiB
+    /// while all passing streams together exceed their bound. Does nothing on a kept stream, whose events come through its
+    /// [`EventLog`].
+    pub fn push(&self, frame: Bytes) -> bool {
+        if self.share.is_some() {
+            return false;
+        }
+        let mut state = self.lock();
+        if state.phase != StreamPhase::Open {
+            return false;
+        }
+        let before = state.window.cost();
+        state.window.push(0, frame, Instant::now());
+        let mut slow = state.window.trim(PASSING, true) == TrimOutcome::ReaderTooSlow;
+        let after = state.window.cost();
+        self.account(before, after);
+        slow |= after > PASSING_SPARED && self.pulse.passing_exceeded();
+        if slow {
+            state.phase = StreamPhase::Closed;
+            state.window.clear();
+            self.account(after, 0);
+        }
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+        let metrics = self.pulse.metrics();
+        if slow {
+            metrics.slow_readers.inc();
+            self.moved.notify_waiters();
+        } else {
+            metrics.events.inc();
+        }
+        !slow
+    }
+
+    /// A guard that finishes the stream when dropped: however the writer ends, even by a panic, no reader waits for more.
+    pub fn finish_on_drop(self: &Arc<Self>) -> Finishing {
+        Finishing(Arc::clone(self))
+    }
+
+    /// Finishes the stream: the reader reads the remaining events, then the end.
+    pub fn finish(&self) {
+        let waker = {
+            let mut state = self.lock();
+            if state.phase == StreamPhase::Open {
+                state.phase = StreamPhase::Finished;
+            }
+            state.waker.take()
+        };
+        wake(waker);
+    }
+
+    /// Ends the stream before its writer has finished it: the reader gets the remaining events and then an aborted stream. A
+    /// finished stream is not changed.
+    pub fn break_off(&self) {
+        let waker = {
+            let mut state = self.lock();
+            if state.phase == StreamPhase::Open {
+                state.phase = StreamPhase::Finished;
+                state.broken = true;
+            }
+            state.waker.take()
+        };
+        wake(waker);
+    }
+
+    /// Returns true if an added event would be neither read nor kept.
+    pub fn is_over(&self) -> bool {
+        self.lock().phase != StreamPhase::Open
+    }
+
+    /// Resolves when a passing stream has lost its reader, or has ended because its reader was too slow. Waits while there is
+    /// no reader yet.
+    pub async fn reader_gone(&self) {
+        loop {
+            // Registered before the state is read, so that a reader that disconnects in between is not missed.
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            if self.lock().phase == StreamPhase::Closed {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// Waits until the reader has caught up enough for more events, or until there is no reader to wait for, at most for
+    /// `patience`. A writer of many events uses this so as not to outrun a reader that has not been scheduled yet. A reader
+    /// that did not catch up in time is not waited for again.
+    pub async fn caught_up(&self, patience: Duration) {
+        let bounds = self
+            .share
+            .as_ref()
+            .map_or(PASSING, |share| share.ledger().bounds());
+        let taken = async {
+            loop {
+                let moved = self.moved.notified();
+                tokio::pin!(moved);
+                moved.as_mut().enable();
+                {
+                    let mut state = self.lock();
+                    let waits = state.is_read() && !state.lagging;
+                    if !waits || !state.window.is_behind(bounds) {
+                        return;
+                    }
+                    state.paced = true;
+                }
+                moved.await;
+            }
+        };
+        if timeout(patience, taken).await.is_err() {
+            self.lock().lagging = true;
+        }
+    }
+
+    /// Attaches a reader. An earlier reader ends; the new one continues from its position.
+    pub fn read(self: &Arc<Self>) -> Subscription {
+        let mut slots = self.pulse.slots();
+        let mut state = self.lock();
+        let (subscription, replaced) = self.attach(&mut slots, &mut state);
+        drop((state, slots));
+        wake(replaced);
+        subscription
+    }
+
+    fn attach(
+        self: &Arc<Self>,
+        slots: &mut pulse::Slots,
+        state: &mut StreamState,
+    ) -> (Subscription, Option<Waker>) {
+        state.reader = state.reader.wrapping_add(1);
+        state.wrote = self.pulse.now();
+        state.comment = false;
+        state.cut = false;
+        state.lagging = false;
+        state.ending = Ending::No;
+        if state.role.is_long() && self.pulse.has_ended() {
+            state.ending = Ending::Wanted;
+        }
+        if !state.attached {
+            state.attached = true;
+            slots.enter(self);
+            self.pulse.metrics().open(state.role).inc();
+            if let Some(session) = self.session.as_ref().and_then(Weak::upgrade) {
+                session.reader_came();
+            }
+        }
+        let subscription = Subscription {
+            stream: Arc::clone(self),
+            reader: state.reader,
+        };
+        (subscription, state.waker.take())
+    }
+
+    /// Detaches the reader, if it is still the current one.
+    fn detach(self: &Arc<Self>, reader: u32) {
+        let mut slots = self.pulse.slots();
+        let mut state = self.lock();
+        if state.reader != reader || !state.attached {
+            return;
+        }
+        state.attached = false;
+        state.waker = None;
+        slots.leave(self);
+        self.pulse.metrics().open(state.role).dec();
+        let passing = self.share.is_none();
+        if passing {
+            state.phase = StreamPhase::Closed;
+            let before = state.window.cost();
+            state.window.clear();
+            self.account(before, 0);
+        }
+        drop((state, slots));
+        self.moved.notify_waiters();
+        if let Some(session) = self.session.as_ref().and_then(Weak::upgrade) {
+            session.reader_left(Instant::now());
+        }
+    }
+
+    /// Accounts a change of the window's cost, among kept or passing streams.
+    fn account(&self, before: usize, after: usize) {
+        match &self.share {
+            Some(share) => share.account(before, after),
+            None => self.pulse.account_passing(before, after),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StreamState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StreamState {
+    /// Returns true if a reader is attached and can get further events.
+    fn is_read(&self) -> bool {
+        self.attached && !self.cut && self.ending == Ending::No && self.phase == StreamPhase::Open
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (cost, listed) = (state.window.cost(), state.listed);
+        self.account(cost, 0);
+        if let Some(share) = &self.share {
+            share.unlist(listed);
+        }
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("Stream")
+            .field("role", &state.role)
+            .field("number", &self.number)
+            .field("phase", &state.phase)
+            .field("attached", &state.attached)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

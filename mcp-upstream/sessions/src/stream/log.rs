@@ -1,0 +1,429 @@
+//! Event log of a session's streams, from which a client that lost a stream resumes it. The streams own the events, and the
+//! session owns the streams; every event of a session is added to its stream by this module.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _};
+use tokio::time::Instant;
+use tooldock_protocol::seal::SessionId;
+
+use super::config::EventLogConfig;
+use super::frame::{self, EventId};
+use super::ledger::{Ledger, in_memory};
+use super::owned::begin_of;
+use super::staged::StagingGuard;
+use super::store::{AppendOutcome, EventKind, EventStore, StoreError, StoredEvent, StreamRef};
+use super::{Pulse, Stream, StreamLookup, StreamMetrics, StreamOwner, Subscription};
+
+mod restore;
+
+/// Number of sessions to which a broadcast appends before it yields to the runtime.
+const BROADCAST_STEP: usize = 256;
+/// Maximum number of concurrent writes of one broadcast to the store. All replicas broadcast a change at the same time, and no
+/// operation of the store may wait for others longer than 50 ms: the writes of 50 replicas take it 22 ms (docs/scaling.md).
+const WRITES: usize = 16;
+
+/// The use of a session's stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamKind {
+    /// Server notifications outside of calls, for a GET of the client.
+    General,
+    /// The messages of one request, in the answer to its POST.
+    Request,
+    /// The only stream of an HTTP+SSE session. Its events have no ids and are not stored: that transport cannot resume.
+    Sse,
+}
+
+/// Opens, feeds and resumes the streams of sessions.
+///
+/// Within one stream, events are delivered in the order in which they were appended, each once to one reader, and after a
+/// resume again from the named event on. Appending never waits for a reader: a reader that leaves too much unread is
+/// disconnected, but the events remain in the log.
+pub struct EventLog {
+    pulse: Arc<Pulse>,
+    ledger: Arc<Ledger>,
+    /// Store that keeps events outside this process, if there is one.
+    store: Option<Arc<dyn EventStore>>,
+    /// True after the store failed to store an event, until it stores the next one.
+    fails: AtomicBool,
+}
+
+impl EventLog {
+    /// A log within these bounds, whose streams use this pulse.
+    ///
+    /// The total of [`EventLogConfig`] also bounds the passing streams of the pulse, separately from the kept streams.
+    pub fn new(limits: EventLogConfig, pulse: Arc<Pulse>, metrics: Arc<StreamMetrics>) -> Self {
+        pulse.bound_passing(in_memory(limits.total));
+        Self {
+            pulse,
+            ledger: Arc::new(Ledger::new(limits, metrics)),
+            store: None,
+            fails: AtomicBool::new(false),
+        }
+    }
+
+    /// Adds a store for the events.
+    pub fn with_store(self, store: Arc<dyn EventStore>) -> Self {
+        Self {
+            store: Some(store),
+            ..self
+        }
+    }
+
+    fn stream(
+        &self,
+        session: &dyn StreamOwner,
+        kind: StreamKind,
+        prime: bool,
+    ) -> Result<Arc<Stream>, StoreError> {
+        let readers = session.readers();
+        let share = self.ledger.share(session.principal());
+        let epoch = session.epoch();
+        session
+            .streams()
+            .open(kind, |number| {
+                let place = (number, epoch);
+                Stream::of_session(&self.pulse, kind, place, readers, share, prime)
+            })
+            .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
+    }
+
+    /// Adds a message to a stream of the session, and makes room for it. With a store the event is first stored, then shown; if
+    /// the store fails, the event is kept only in this process, which is logged. If the stream has ended, the message is
+    /// dropped.
+    pub async fn append(&self, session: &dyn StreamOwner, stream: &Arc<Stream>, message: &[u8]) {
+        if !stream.is_kept() {
+            stream.push(frame::message(None, message));
+            return;
+        }
+        let sequence = self.ledger.next_sequence();
+        if let Some(store) = &self.store {
+            let Some(staged) = stream.stage(sequence, message) else {
+                return;
+            };
+            self.keep(&**store, session.id(), &staged, message).await;
+        } else {
+            let framed = frame::message(Some(stream.event_id(sequence)), message);
+            if !stream.append(sequence, framed, message) {
+                return;
+            }
+            self.ledger.metrics.events.inc();
+        }
+        session.streams().shrink(self.ledger.session_max(), stream);
+        self.ledger.enforce_total();
+    }
+
+    /// Stores the event of `staged`.
+    async fn keep(
+        &self,
+        store: &dyn EventStore,
+        session: &SessionId,
+        staged: &StagingGuard,
+        message: &[u8],
+    ) {
+        let event = StoredEvent {
+            sequence: staged.sequence(),
+            kind: EventKind::Message(String::from_utf8_lossy(message).into_owned()),
+        };
+        let stored = store.append(staged.stream(session), &event).await;
+        if self.noted(stored) == Some(AppendOutcome::Foreign) {
+            staged.disown(message);
+        }
+    }
+
+    /// Logs when the store begins to fail and when it works again. Returns the outcome of the append, `None` if the store
+    /// failed: connected clients get the event nevertheless.
+    fn noted(&self, stored: Result<AppendOutcome, StoreError>) -> Option<AppendOutcome> {
+        let fails = stored.is_err();
+        if self.fails.load(Ordering::Relaxed) != fails
+            && self.fails.swap(fails, Ordering::Relaxed) != fails
+        {
+            match &stored {
+                Err(error) => tracing::error!(
+                    %error,
+                    "events are kept in this process alone until the session store can be written"
+                ),
+                Ok(_) => tracing::info!("events are kept in the session store again"),
+            }
+        }
+        stored.ok()
+    }
+}
+
+/// A message for the general streams of many sessions, with one sequence, framed once per stream number.
+struct Broadcast<'a> {
+    message: &'a [u8],
+    sequence: u64,
+    passing: Option<Bytes>,
+    /// Frames by stream number. Most clients have one general stream, so most streams share a number.
+    kept: HashMap<u32, Bytes>,
+}
+
+impl Broadcast<'_> {
+    fn kept(&mut self, stream: u32) -> Bytes {
+        let id = EventId {
+            stream,
+            sequence: self.sequence,
+        };
+        let message = self.message;
+        let framed = self.kept.entry(stream);
+        framed
+            .or_insert_with(|| frame::message(Some(id), message))
+            .clone()
+    }
+
+    fn passing(&mut self) -> Bytes {
+        let message = self.message;
+        let framed = self
+            .passing
+            .get_or_insert_with(|| frame::message(None, message));
+        framed.clone()
+    }
+}
+
+/// The reason why a stream cannot be resumed.
+#[derive(Debug, thiserror::Error)]
+pub enum ResumeError {
+    /// The id is malformed.
+    #[error("malformed event id")]
+    Malformed,
+    /// The session never had an event with that id in this process.
+    #[error("unknown event id")]
+    Unknown,
+    /// The log cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl EventLog {
+    /// Opens a stream of a session. With `prime` its first reader gets an event without data first, from whose id it can resume
+    /// (2025-11-25 and later). In a session that has ended the stream is over from the start.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`], if the log cannot be written.
+    pub async fn open(
+        &self,
+        session: &dyn StreamOwner,
+        kind: StreamKind,
+        prime: bool,
+    ) -> Result<Arc<Stream>, StoreError> {
+        self.open_owing(session, kind, prime, &[]).await
+    }
+
+    /// Opens a stream for the responses to these requests, given by their ids as raw JSON. If this process ends before it has
+    /// sent all of them, the client that resumes the stream gets errors.
+    ///
+    /// # Errors
+    ///
+    /// As [`EventLog::open`].
+    pub async fn open_owing(
+        &self,
+        session: &dyn StreamOwner,
+        kind: StreamKind,
+        prime: bool,
+        owes: &[Box<str>],
+    ) -> Result<Arc<Stream>, StoreError> {
+        let stream = self.stream(session, kind, prime)?;
+        if let Some(store) = self.store.as_ref().filter(|_| stream.is_kept()) {
+            let opened = StoredEvent {
+                sequence: stream.newest(),
+                kind: EventKind::Opened {
+                    owes: owes.iter().map(|id| id.to_string()).collect(),
+                },
+            };
+            let number = stream.number();
+            let session = session.id();
+            self.noted(store.append(StreamRef { session, number }, &opened).await);
+        }
+        Ok(stream)
+    }
+
+    /// Returns true if events outlive this process.
+    pub fn is_stored(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// Adds a message to exactly one general stream of the session: the newest with a reader, else the newest, whose client may
+    /// resume it later. Returns false if the session has no general stream.
+    pub async fn append_general(&self, session: &dyn StreamOwner, message: &[u8]) -> bool {
+        let Some(stream) = session.streams().general() else {
+            return false;
+        };
+        self.append(session, &stream, message).await;
+        true
+    }
+
+    /// Sends a message to many sessions, to each as [`EventLog::append_general`] does. Returns the number of sessions reached.
+    pub async fn broadcast(&self, sessions: &[&dyn StreamOwner], message: &[u8]) -> usize {
+        let mut broadcast = Broadcast {
+            message,
+            sequence: self.ledger.next_sequence(),
+            passing: None,
+            kept: HashMap::new(),
+        };
+        let mut reached = 0;
+        for some in sessions.chunks(BROADCAST_STEP) {
+            reached += match &self.store {
+                Some(store) => self.broadcast_stored(&**store, some, &mut broadcast).await,
+                None => self.broadcast_here(some, &mut broadcast),
+            };
+            self.ledger.enforce_total();
+            tokio::task::yield_now().await;
+        }
+        reached
+    }
+
+    fn broadcast_here(
+        &self,
+        sessions: &[&dyn StreamOwner],
+        broadcast: &mut Broadcast<'_>,
+    ) -> usize {
+        let mut reached = 0;
+        for session in sessions {
+            let Some(stream) = session.streams().general() else {
+                continue;
+            };
+            reached += 1;
+            if !stream.is_kept() {
+                stream.push(broadcast.passing());
+                continue;
+            }
+            let framed = broadcast.kept(stream.number());
+            stream.append(broadcast.sequence, framed, broadcast.message);
+            let max = self.ledger.session_max();
+            session.streams().shrink(max, &stream);
+        }
+        self.ledger.metrics.events.inc_by(reached as u64);
+        reached
+    }
+
+    /// Broadcasts through the store, with at most [`WRITES`] concurrent writes.
+    async fn broadcast_stored(
+        &self,
+        store: &dyn EventStore,
+        sessions: &[&dyn StreamOwner],
+        broadcast: &mut Broadcast<'_>,
+    ) -> usize {
+        let mut reached = 0;
+        let mut writes = Vec::new();
+        for session in sessions {
+            let Some(stream) = session.streams().general() else {
+                continue;
+            };
+            reached += 1;
+            if !stream.is_kept() {
+                stream.push(broadcast.passing());
+                self.ledger.metrics.events.inc();
+                continue;
+            }
+            let message = broadcast.message;
+            let Some(staged) = stream.stage(broadcast.sequence, message) else {
+                continue;
+            };
+            writes.push(async move {
+                self.keep(store, session.id(), &staged, message).await;
+                drop(staged);
+                let max = self.ledger.session_max();
+                session.streams().shrink(max, &stream);
+            });
+        }
+        stream::iter(writes)
+            .buffer_unordered(WRITES)
+            .collect::<()>()
+            .await;
+        reached
+    }
+
+    /// Resumes a stream after an event. A reader that is still attached is disconnected. Events older than the log are omitted;
+    /// if the stream no longer exists, a general stream continues empty and a request's stream has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`ResumeError::Malformed`] or [`ResumeError::Unknown`] for an id that names no event of the session, also for a request's
+    /// stream of another process of which no event was stored; [`ResumeError::Store`], if the store cannot be read.
+    pub async fn resume(
+        &self,
+        session: &dyn StreamOwner,
+        last_event_id: &str,
+    ) -> Result<Subscription, ResumeError> {
+        let id = EventId::parse(last_event_id).ok_or(ResumeError::Malformed)?;
+        let found = match session.streams().find(id.stream) {
+            StreamLookup::Earlier(kind) => match self.take_over(session, id.stream, kind).await? {
+                Some(stream) => StreamLookup::Kept(stream),
+                // The process that may have opened the stream has stored none of its events, so the request's outcome is unknown.
+                None if kind == StreamKind::Request => return Err(ResumeError::Unknown),
+                // Another process numbered the events of the stream.
+                None => StreamLookup::Earlier(kind),
+            },
+            found => found,
+        };
+        let own = begin_of(session.epoch());
+        let newest = own.saturating_add(self.ledger.newest_sequence());
+        let (stream, forgotten) = match found {
+            // A stream of another process with the same number. This process has nothing of it.
+            StreamLookup::Kept(stream) if !stream.may_have(id.sequence) => {
+                if !stream.is_general() {
+                    return Err(ResumeError::Unknown);
+                }
+                (self.stream(session, StreamKind::General, false)?, true)
+            }
+            StreamLookup::Kept(stream) => (stream, false),
+            StreamLookup::Never => return Err(ResumeError::Unknown),
+            StreamLookup::Forgotten(_) if id.sequence > newest => {
+                return Err(ResumeError::Unknown);
+            }
+            StreamLookup::Forgotten(kind) | StreamLookup::Earlier(kind) => {
+                let stream = match kind {
+                    StreamKind::General => self.stream(session, kind, false)?,
+                    StreamKind::Request | StreamKind::Sse => Stream::detached(&self.pulse),
+                };
+                if kind != StreamKind::General {
+                    stream.finish();
+                }
+                (stream, true)
+            }
+        };
+        let (subscription, missed) = if forgotten {
+            (stream.read(), true)
+        } else {
+            stream.read_after(id.sequence).ok_or(ResumeError::Unknown)?
+        };
+        let metrics = &self.ledger.metrics;
+        metrics.replays.inc();
+        metrics.window_misses.inc_by(u64::from(missed));
+        Ok(subscription)
+    }
+
+    /// Deletes the stored events of a session's streams.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`], if the store cannot be written.
+    pub(crate) async fn forget(&self, session: &SessionId) -> Result<(), StoreError> {
+        match &self.store {
+            Some(store) => store.forget(session).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Drops expired events. To be called every second or so.
+    pub fn sweep(&self, now: Instant) {
+        self.ledger.sweep(now);
+    }
+}
+
+impl fmt::Debug for EventLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventLog")
+            .field("bytes", &self.ledger.bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+//! Operations of the event log and the pulse on a stream, in addition to those of its writer and its reader.
+
+use std::num::NonZeroU64;
+use std::sync::{Arc, MutexGuard, Weak};
+use std::task::Waker;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::StreamReaders;
+use super::frame::{self, EventId};
+use super::ledger::Share;
+use super::owned::{begin_of, epoch_of};
+use super::store::{EventKind, Replay};
+use super::window::{TrimOutcome, Window};
+use super::{
+    Ending, Pulse, Role, Stream, StreamKind, StreamPhase, StreamState, Subscription, wake,
+};
+
+/// The state of a stream after events were removed from it.
+pub(super) struct RemainingEvents {
+    /// Sequence and time of the oldest event, by which the share orders the stream; `None` without events: the stream is then
+    /// not listed.
+    pub(super) oldest: Option<(u64, Instant)>,
+    /// True when nothing can be read from the stream any more.
+    pub(super) useless: bool,
+}
+
+impl Stream {
+    /// A stream of a session, opened in this epoch of it. With `prime` its first reader gets an event without data, from which it
+    /// can resume.
+    pub(super) fn of_session(
+        pulse: &Arc<Pulse>,
+        kind: StreamKind,
+        (number, epoch): (u32, u32),
+        session: Weak<dyn StreamReaders>,
+        share: Arc<Share>,
+        prime: bool,
+    ) -> Arc<Self> {
+        let kept = kind != StreamKind::Sse;
+        let begin = begin_of(epoch);
+        let sequence = match prime {
+            true => share.ledger().next_after(begin),
+            false => begin,
+        };
+        let share = kept.then_some(share);
+        let stream = Self::new(
+            pulse,
+            Role::from(kind),
+            (number, epoch),
+            Some(session),
+            share,
+            sequence,
+        );
+        if kept && prime {
+            stream.lock().priming = NonZeroU64::new(sequence);
+        }
+        Arc::new(stream)
+    }
+
+    /// A stream of a session that was live in another process, with its remaining events.
+    pub(super) fn restored(
+        pulse: &Arc<Pulse>,
+        kind: StreamKind,
+        number: u32,
+        session: Weak<dyn StreamReaders>,
+        share: Arc<Share>,
+        replay: &Replay,
+    ) -> Arc<Self> {
+        let role = Role::from(kind);
+        let before = replay.dropped;
+        let mut events = replay.events.iter();
+        let opening = events.find(|event| matches!(event.kind, EventKind::Opened { .. }));
+        // A stream whose opening is gone may be of any epoch.
+        let epoch = opening.map_or(0, |event| epoch_of(event.sequence));
+        let place = (number, epoch);
+        let stream = Self::new(pulse, role, place, Some(session), Some(share), 0);
+        let stream = Arc::new(stream);
+        let mut state = stream.lock();
+        state.window = Window::after_gap(before);
+        let events = replay.events.iter().filter_map(|event| {
+            let id = stream.event_id(event.sequence);
+            match &event.kind {
+                EventKind::Opened { .. } => {
+                    state.window.skip(event.sequence);
+                    None
+                }
+                EventKind::Message(message) => {
+                    let framed = frame::message(Some(id), message.as_bytes());
+                    Some((event.sequence, framed))
+                }
+            }
+        });
+        let events: Vec<_> = events.collect();
+        stream.show(state, events);
+        stream
+    }
+
+    /// Raises the newest sequence: a client may resume after any event up to `sequence`, and later events have higher
+    /// sequences.
+    pub(super) fn skip(&self, sequence: u64) {
+        self.lock().window.skip(sequence);
+    }
+
+    /// Returns true if the stream keeps events after they were read.
+    pub(super) fn is_kept(&self) -> bool {
+        self.share.is_some()
+    }
+
+    /// Returns true if an event with that sequence may be one of this stream: it is not, if an earlier epoch numbered it, on
+    /// another stream of the same number.
+    pub(super) fn may_have(&self, sequence: u64) -> bool {
+        sequence >= begin_of(self.epoch)
+    }
+
+    /// Number of the stream within its session.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Sequence of the newest event that the stream ever had, or of the event to resume from; that behind which its epoch numbers
+    /// events if there was none.
+    pub(super) fn newest(&self) -> u64 {
+        self.lock().window.newest()
+    }
+
+    pub(crate) fn is_general(&self) -> bool {
+        matches!(self.lock().role, Role::General | Role::Sse)
+    }
+
+    /// Returns true if a reader is attached and will read further events.
+    pub(crate) fn is_read(&self) -> bool {
+        self.lock().is_read()
+    }
+
+    /// Returns true if the stream is kept only for a client that may resume it.
+    pub(crate) fn is_parked(&self) -> bool {
+        let state = self.lock();
+        !state.attached && (state.phase != StreamPhase::Open || state.role == Role::General)
+    }
+
+    /// Returns true if the stream is kept only for a client that may resume it, and gets no further events.
+    pub(crate) fn is_left(&self) -> bool {
+        let state = self.lock();
+        !state.attached && state.phase != StreamPhase::Open
+    }
+
+    /// The memory of the stream's window, as counted in the total of kept streams, in bytes.
+    pub(crate) fn cost(&self) -> usize {
+        self.lock().window.cost()
+    }
+
+    /// Drops the events of a kept stream without a reader; a client that resumes it continues without them. Returns the number of
+    /// freed bytes.
+    pub(crate) fn shed(&self) -> usize {
+        let mut state = self.lock();
+        if state.attached || !self.is_kept() {
+            return 0;
+        }
+        let before = state.window.cost();
+        state.window.clear();
+        // The share's entry is kept, and is found to be outdated later, as after a trim.
+        self.account(before, 0);
+        before
+    }
+
+    pub(super) fn event_id(&self, sequence: u64) -> EventId {
+        EventId {
+            stream: self.number,
+            sequence,
+        }
+    }
+
+    /// Adds a message to a kept stream, with this sequence unless another event has overtaken it. `framed` is the message framed
+    /// with this sequence. Returns true if it was added; false if the stream is over, or keeps no events.
+    pub(super) fn append(self: &Arc<Self>, sequence: u64, framed: Bytes, message: &[u8]) -> bool {
+        let Some(share) = &self.share else {
+            return false;
+        };
+        let state = self.lock();
+        if state.phase != StreamPhase::Open {
+            return false;
+        }
+        if sequence > state.window.newest() {
+            self.show(state, [(sequence, framed)]);
+        } else {
+            let sequence = share.ledger().next_after(state.window.newest());
+            let framed = frame::message(Some(self.event_id(sequence)), message);
+            self.show(state, [(sequence, framed)]);
+        }
+        true
+    }
+
+    /// Adds events, newer than the existing ones, to a kept stream.
+    pub(super) fn show(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, StreamState>,
+        events: impl IntoIterator<Item = (u64, Bytes)>,
+    ) {
+        let Some(share) = &self.share else {
+            return;
+        };
+        let (ledger, now) = (share.ledger(), Instant::now());
+        let before = state.window.cost();
+        let reading = state.attached && !state.cut;
+        let (mut slow, mut newest) = (false, 0);
+        for (sequence, framed) in events {
+            state.window.push(sequence, framed, now);
+            slow |= state.window.trim(ledger.bounds(), reading) == TrimOutcome::ReaderTooSlow;
+            newest = sequence;
+        }
+        state.cut |= slow;
+        share.account(before, state.window.cost());
+        let oldest = state.window.oldest().unwrap_or((newest, now));
+        let listed = std::mem::replace(&mut state.listed, true);
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+        if slow {
+            ledger.metrics.slow_readers.inc();
+        }
+        if !listed {
+            share.list(oldest, self);
+        }
+    }
+
+    /// Attaches a reader after the event with that sequence. Returns true with the reader if later events were dropped before it
+    /// could read them. `None` if the stream has not reached that sequence.
+    pub(super) fn read_after(self: &Arc<Self>, sequence: u64) -> Option<(Subscription, bool)> {
+        let mut slots = self.pulse.slots();
+        let mut state = self.lock();
+        if sequence > state.window.newest() {
+            return None;
+        }
+        let missed = state.window.seek(sequence);
+        state.priming = None;
+        let (subscription, replaced) = self.attach(&mut slots, &mut state);
+        drop(state);
+        drop(slots);
+        wake(replaced);
+        Some((subscription, missed))
+    }
+
+    /// Removes events that are older than `since`.
+    pub(super) fn evict_before(&self, since: Instant) -> RemainingEvents {
+        self.evict(|_, at| at < since)
+    }
+
+    /// Removes one event if it is still the oldest.
+    pub(super) fn evict_one(&self, sequence: u64) -> RemainingEvents {
+        self.evict(|oldest, _| oldest == sequence)
+    }
+
+    fn evict(&self, mut goes: impl FnMut(u64, Instant) -> bool) -> RemainingEvents {
+        let mut state = self.lock();
+        let before = state.window.cost();
+        let mut slow = false;
+        while state
+            .window
+            .oldest()
+            .is_some_and(|(sequence, at)| goes(sequence, at))
+        {
+            slow |= state.window.evict_oldest() == Some(true);
+        }
+        self.account(before, state.window.cost());
+        let oldest = state.window.oldest();
+        state.listed = oldest.is_some();
+        let useless = oldest.is_none() && state.phase != StreamPhase::Open && !state.attached;
+        // A reader that had not read the removed events cannot continue as if nothing were missing.
+        slow &= state.attached && !state.cut;
+        state.cut |= slow;
+        let waker = slow.then(|| state.waker.take()).flatten();
+        drop(state);
+        wake(waker);
+        if let Some(share) = self.share.as_ref().filter(|_| slow) {
+            share.ledger().metrics.slow_readers.inc();
+        }
+        RemainingEvents { oldest, useless }
+    }
+
+    /// Ends the stream with its session: its events are dropped, and its reader ends.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.phase = StreamPhase::Closed;
+        state.priming = None;
+        state.staged.clear();
+        let before = state.window.cost();
+        state.window.clear();
+        self.account(before, 0);
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+        self.moved.notify_waiters();
+    }
+
+    /// Makes the stream a listener's: the pulse may end it, with this as its last event.
+    pub(crate) fn listen(&self, farewell: Bytes) {
+        let mut state = self.lock();
+        let gauges = state.attached.then(|| self.pulse.metrics());
+        if let Some(metrics) = gauges {
+            metrics.open(state.role).dec();
+            metrics.open(Role::Listen).inc();
+        }
+        state.role = Role::Listen;
+        state.farewell = Some(Box::new(farewell));
+        if self.pulse.has_ended() && state.ending == Ending::No {
+            state.ending = Ending::Wanted;
+        }
+        let waker = state.waker.take();
+        drop(state);
+        wake(waker);
+    }
+
+    /// Ends a long stream after its existing events and the farewell; other streams are not ended. Returns the waker of the
+    /// reader.
+    pub(super) fn end(&self) -> Option<Waker> {
+        let mut state = self.lock();
+        if !state.role.is_long() || state.ending != Ending::No {
+            return None;
+        }
+        state.ending = Ending::Wanted;
+        state.waker.take()
+    }
+
+    /// Ends a stream for an operator: a long stream as the pulse does, so that its client reconnects in the usual way; any
+    /// other stream by finishing it.
+    pub(super) fn end_for_operator(&self) {
+        match self.end() {
+            Some(waker) => wake(Some(waker)),
+            None => self.finish(),
+        }
+    }
+
+    /// Requests a comment, unless the stream has written since the tick before. Called by the pulse.
+    pub(super) fn comment(&self, tick_before: u32) -> Option<Waker> {
+        let mut state = self.lock();
+        if state.wrote == tick_before {
+            return None;
+        }
+        state.comment = true;
+        state.waker.take()
+    }
+}
