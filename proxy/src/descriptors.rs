@@ -22,9 +22,9 @@ const MANAGEMENT_MAX: usize = 64;
 /// Limits on the number of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connections {
-    /// Maximum on all listeners but the metrics listener.
+    /// Maximum number of connections on all listeners but the metrics listener.
     pub(crate) clients: usize,
-    /// Maximum on the metrics listener.
+    /// Maximum number of connections on the metrics listener.
     pub(crate) management: usize,
     configured: usize,
     /// The limit on open files, and the reserve. `None` without a limit.

@@ -107,7 +107,7 @@ pub trait ConfigurationView: std::fmt::Debug + Send + Sync {
     fn after_reload(&self) -> Result<Vec<ConfigurationChange>, String>;
 }
 
-/// A key of the configuration in force.
+/// A setting of the configuration in force.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConfiguredValue {
     /// The key, as `namespaces.defaults.timeout`.

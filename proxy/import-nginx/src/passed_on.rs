@@ -9,11 +9,11 @@ use crate::tree::Directive;
 use crate::values::is_literal;
 use crate::view::View;
 
-/// Report line for a server that gets `Authorization` from nginx without a condition that compares it.
+/// Report line for a backend to which nginx forwards `Authorization`, while no condition of nginx tests the header.
 const UNCHECKED: &str = "nginx passes Authorization on without judging it, so that the server may judge it: here it opens the gateway and does \
      not go up, and a server that asks for it answers 401";
 
-/// Report line for a server that gets `Authorization` from nginx with a condition that compares it.
+/// Report line for a backend to which nginx forwards `Authorization`, while a condition of nginx tests the header, too.
 const CHECKED: &str = "nginx judges Authorization and passes it on: here it does not go up, and a server that reads it, too, answers 401";
 
 /// Report line for requests of stateless clients.

@@ -315,7 +315,8 @@ fn is_ours(name: &str) -> bool {
         || unserved::is_variable(name)
 }
 
-/// Turns an error about a key whose value a variable gave into an error about the variable.
+/// Makes an error about a configuration key name the environment variable that the key's value came from, if there is such a
+/// variable.
 pub(super) fn blame(error: ConfigError, said_by: &SaidBy) -> ConfigError {
     let ConfigError::Key { key, reason } = &error else {
         return error;

@@ -100,7 +100,7 @@ impl PublicAddress {
     ///
     /// # Errors
     ///
-    /// The reason why no client could use it. It repeats nothing of a login.
+    /// The reason why no client could use the URL, without the user name and password of the URL.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         const WANTED: &str = "expected https://HOST, perhaps with a port and the prefix of a path";
         let url: Url = text.parse().map_err(|_| WANTED.to_owned())?;

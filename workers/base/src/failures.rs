@@ -43,7 +43,7 @@ pub enum FailureOutcome {
     Answered,
     /// The failure is answered like any wrong credential, and is the first of a spell.
     SpellBegan,
-    /// The failure occurred during a delay; the value is the time until the delay ends.
+    /// The failure occurred during the delay that earlier failures of its key caused; the value is the rest of that delay.
     Delayed(Duration),
 }
 

@@ -66,7 +66,7 @@ const CERTAIN: [&str; 14] = [
 ];
 /// The end of the first line of a private key.
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
-/// Minimum number of characters after a prefix of [`KNOWN`].
+/// Number of characters that must follow a prefix listed in [`KNOWN`] for the word to be masked.
 const KNOWN_REST_MIN: usize = 4;
 /// A word with at least this number of letters and digits is treated as a credential.
 const RANDOM_MIN: usize = 32;

@@ -86,9 +86,9 @@ pub struct BackendSpec {
 /// Changes to the headers of forwarded requests. Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeaderRules {
-    /// Headers that every request has.
+    /// Headers that are added to every request, with their values.
     pub set: Vec<(String, Secret)>,
-    /// Headers that no request has.
+    /// Names of headers that are removed from every request.
     pub remove: Vec<String>,
     /// Headers of the client's request that are forwarded; includes `authorization` if that is forwarded unchanged.
     pub pass: Vec<String>,

@@ -23,8 +23,9 @@ mod restore;
 
 /// Number of sessions to which a broadcast appends before it yields to the runtime.
 const BROADCAST_STEP: usize = 256;
-/// Maximum number of concurrent writes of one broadcast to the store. All replicas broadcast a change at the same time, and no
-/// operation of the store may wait for others longer than 50 ms: the writes of 50 replicas take it 22 ms (docs/scaling.md).
+/// Maximum number of concurrent writes of one broadcast to the store. All replicas broadcast a change at once, and no other
+/// operation of the store may be held up for more than 50 ms: with this limit the store needs 22 ms for the writes of 50
+/// replicas (docs/scaling.md).
 const WRITES: usize = 16;
 
 /// The use of a session's stream.

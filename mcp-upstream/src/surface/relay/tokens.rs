@@ -25,7 +25,7 @@ use crate::protocol::Method;
 use crate::protocol::method::TOOLS_CALL;
 use crate::upstream::system::KeyTools;
 
-/// The names of the token tools. They take precedence over tools of the relay's namespace with the same names.
+/// The names of the tools that make, list and revoke API keys. They take precedence over tools of the relay's namespace with the same names.
 const NAMES: [&str; 3] = ["token_create", "token_list", "token_revoke"];
 
 /// Returns true for the name of a token tool.
@@ -33,7 +33,7 @@ pub(super) fn is_token_tool(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Returns true if a key may use the token tools.
+/// Returns true if an API key may use the tools that make, list and revoke keys.
 pub(super) fn may_use(key: &ApiKey) -> bool {
     key.grant().tools.is_admin()
 }

@@ -107,7 +107,8 @@ impl RunningAggregate {
         let built = self.built();
         let list = built.tools.get_or_init(|| {
             let options = &self.aggregate.spec.options;
-            // The result of a call does not depend on the list of entries in the description, so the list is empty.
+            // The catalogue is only listed in the description of the tool that activates entries, which no call reads: an empty
+            // one does.
             let nothing = CatalogueView {
                 catalogue: &built.catalogue,
                 toolset: &Toolset::default(),

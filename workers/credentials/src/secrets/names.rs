@@ -155,7 +155,8 @@ impl SecretNames {
         Ok(check)
     }
 
-    /// The names, corrected to match the values. Without a key for the values, the names in the file of names.
+    /// The names of the secrets, corrected to agree with the file of values. If the key that decrypts the values is missing, the
+    /// names as their own file has them.
     fn meta(&self) -> Result<Meta, SecretsError> {
         match self.0.has_protection() {
             true => {

@@ -78,7 +78,7 @@ struct OwnedValue {
 pub struct BoundSecrets {
     /// The secrets without the values that belong to other namespaces.
     pub secrets: Secrets,
-    /// The owners, including new ones.
+    /// The owners of all values, with those that this computation has added.
     pub owners: Owners,
     /// Issues about values that a namespace does not get.
     pub issues: Vec<(NamespaceName, Issue)>,
