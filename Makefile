@@ -55,7 +55,7 @@ oubliette-client: ## the static client of the relay, target/oubliette-client
 .PHONY: test
 test: ## everything: lint, docs, unit, integration, Python and packaging tests, instruction counts, licences
 	@PYTHON=$(PYTHON) .ci/prerequisites tests
-	@MAKE="$(MAKE)" .ci/test cost-build+ lint test-build test-rust test-python test-packaging cost deny
+	@MAKE="$(MAKE)" .ci/test cost-build+ lint test-build test-python+ test-packaging+ test-rust cost deny
 
 .PHONY: ci
 ci: ## `make test` on a clean checkout, as it decides whether a change lands

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn cost_of_an_audit_line() {
+    fn an_audit_line_allocates_nothing() {
         let queue = Arc::new(RecordQueue::new(Losses::for_tests()));
         let sender = AuditSender {
             log: Some(LogSender::of(&queue)),

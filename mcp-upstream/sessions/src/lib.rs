@@ -1,10 +1,9 @@
-//! Sessions of clients: their table, streams, questions and lists, the stores that they outlive a process in, and the audit log.
+//! Sessions of clients: their table, streams, questions and tool lists, the stores of their records, and the audit log.
 //!
 //! ```text
-//! stores ──▶ session ──▶ stream ──▶ replicas     conversations, their events, and the process that has them
-//! broadcast ────┘  └───▶ interaction             changes of namespaces, and questions of servers, for clients
-//! catalogue ──▶ caller ──▶ profile               entries of a namespace, as one caller sees them
-//! audit ──▶ log_file                             a line per call
+//! stores, broadcast ──▶ session ──▶ interaction ──▶ replicas ──▶ stream    conversations, questions, processes, events
+//! catalogue ──▶ caller ──▶ profile                                         entries of a namespace, as one caller sees them
+//! audit ──▶ call_error, log_file                                           a line per call
 //! ```
 //!
 //! This crate does not depend on connections to servers, the engine, upstreams or surfaces: it opens a stream's events, but no
@@ -28,7 +27,7 @@
 //! | `call_error` | details and statuses of failed calls |
 //! | `testing` | fixtures for tests, of this crate and of others |
 //!
-//! For tests of this crate: `cost` (allocations and instructions), `simulation` (many replicas over a simulated Redis and clock;
+//! For tests of this crate: `cost` (allocations), `simulation` (many replicas over a simulated Redis and clock;
 //! `filters/limits/shared/simulation.rs` for limits).
 
 pub mod audit;
