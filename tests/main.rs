@@ -53,6 +53,7 @@ mod operator_cli;
 mod otlp;
 mod packaging;
 mod pass_through;
+mod pins;
 mod precedence;
 mod profiles;
 mod proxy_protocol;

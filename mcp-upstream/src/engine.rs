@@ -569,6 +569,14 @@ pub(crate) fn unknown_tool(name: &str) -> CallError {
     CallError::new(CallErrorCode::ToolNotFound, format!("Unknown tool: {name}"))
 }
 
+/// Adds the reason why a definition is hidden until it is approved to the error for an unknown name.
+pub(crate) fn held_back(mut error: CallError, held: Option<&str>) -> CallError {
+    if let Some(held) = held {
+        error.message = format!("{}; {held}", error.message);
+    }
+    error
+}
+
 /// The error for a tool that the scopes of the caller's credential do not open, whether or not the tool exists.
 pub(crate) fn insufficient_scope(name: &str) -> CallError {
     let name = shortened(name);

@@ -60,6 +60,8 @@ metric_table! {
         pub(crate) tools: IntGauge = "tooldock_tools", "Tools of all namespaces, as far as the lists of their servers are known";
         member_state: IntGaugeVec["namespace", "member", "state"] = "tooldock_member_state",
             "The state of each member of an aggregate, as /ready has it: 1 for the state that it is in";
+        pins: IntGaugeVec["namespace", "state"] = "tooldock_pins",
+            "Recorded definitions of servers by namespace and state: approved, changed, new, suspicious";
         remote_requests: IntCounterVec["namespace", "mode"] = "tooldock_remote_requests_total",
             "Requests to namespaces of remote servers, by how they travel: client, pass_through";
         audit_dropped: IntCounter = "tooldock_audit_dropped_total",
@@ -108,6 +110,7 @@ impl MemberState {
 struct ShownConditions {
     states: BTreeSet<&'static str>,
     members: BTreeSet<MemberState>,
+    pins: BTreeSet<(NamespaceName, &'static str)>,
 }
 
 /// FNV-1a hasher, fast for the few bytes of a name. Operators choose the names, so collisions by attackers are no concern.
@@ -178,6 +181,19 @@ impl UpstreamMetrics {
             self.member_state.with_label_values(&member.labels()).set(1);
         }
         shown.members = members;
+    }
+
+    /// Sets the number of recorded definitions by namespace and state.
+    pub(crate) fn show_pins(&self, pins: BTreeMap<(NamespaceName, &'static str), i64>) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, state) in shown.pins.iter().filter(|it| !pins.contains_key(*it)) {
+            let _ = self.pins.remove_label_values(&[name.as_str(), state]);
+        }
+        for ((name, state), count) in &pins {
+            let labels = [name.as_str(), state];
+            self.pins.with_label_values(&labels).set(*count);
+        }
+        shown.pins = pins.into_keys().collect();
     }
 
     /// Counts a request to a remote server by its mode.

@@ -23,6 +23,7 @@ pub(crate) mod info;
 pub(crate) mod namespaces;
 pub(crate) mod openapi;
 pub(crate) mod output;
+pub(crate) mod pins;
 pub(crate) mod public;
 pub(crate) mod reload;
 mod shape;

@@ -67,6 +67,7 @@ use crate::web::{self, WebRequest};
 use crate::{legacy, rest};
 
 mod own_core;
+mod pins;
 
 pub use own_core::OwnCore;
 
@@ -220,6 +221,10 @@ impl Service {
         if let Some(management) = &parts.management {
             registry.set_system(Arc::new(management.namespace()));
         }
+        let pins = registry.pins().cloned();
+        if let Some(pins) = &pins {
+            pins::report(pins, parts.audit.clone());
+        }
         let system = parts.management.clone().map(SystemPort::new).map(Arc::new);
         let ports = Arc::new(Workers {
             registry: Arc::clone(&registry),
@@ -233,6 +238,10 @@ impl Service {
             let aggregating = control.clone();
             let of_registry = Arc::clone(&registry);
             let pools = Pools::new(launchers, control, registry, audience, metrics);
+            if let Some(pins) = pins {
+                let (pools, audience) = (Arc::downgrade(&pools), Arc::clone(&shared.audience));
+                host.control.spawn(pins::announce(pins, pools, audience));
+            }
             made = Some(Arc::clone(&pools));
             let servers = shared.servers(Arc::new(PooledConnector(pools)));
             let workers = shared.workers(ports);
@@ -249,6 +258,9 @@ impl Service {
         self.core.upstreams.stop();
         if let Some(pools) = &self.pools {
             pools.shutdown(grace).await;
+        }
+        if let Some(pins) = self.core.registry.pins().cloned() {
+            let _ = tokio::task::spawn_blocking(move || pins.settle()).await;
         }
     }
 

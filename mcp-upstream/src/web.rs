@@ -37,6 +37,7 @@ mod gateway_log;
 mod keys;
 mod namespaces;
 mod overview;
+mod pins;
 mod request;
 mod search;
 mod secrets;
@@ -87,6 +88,7 @@ const READS_ACTIVITY: Does = All(&[Effect::ReadsActivity]);
 const READS_CONFIGURATION: Does = All(&[Effect::ReadsConfiguration]);
 const READS_KEYS: Does = All(&[Effect::ReadsRights, Effect::HandlesKeys]);
 const ENDS_WORK: Does = All(&[Effect::EndsOthersWork]);
+const APPROVES_PINS: Does = All(&[Effect::ApprovesPins]);
 
 /// Every path with its method and effects; `*` is a placeholder for one segment.
 const PATHS: &[(&str, &str, Does)] = &[
@@ -132,6 +134,9 @@ const PATHS: &[(&str, &str, Does)] = &[
     ("servers/*/stderr", "GET", READS_ACTIVITY),
     ("servers/*/stderr/events", "GET", READS_ACTIVITY),
     ("servers/*/restart", "POST", ENDS_WORK),
+    ("pins", "GET", READS_CONFIGURATION),
+    ("pins/*/approve", "POST", APPROVES_PINS),
+    ("pins/*/forget", "POST", APPROVES_PINS),
     ("registry", "GET", Same("search_registry")),
     ("secrets", "GET", Same("list_secrets")),
     ("secrets", "PUT", All(&[Effect::SetsSecrets])),
@@ -167,6 +172,9 @@ const COMMAND_PATHS: &[(&str, &str)] = &[
     ("activity/events", "GET"),
     ("sessions", "GET"),
     ("sessions/*", "DELETE"),
+    ("pins", "GET"),
+    ("pins/*/approve", "POST"),
+    ("pins/*/forget", "POST"),
 ];
 
 /// Answers a request below `/api/` or `/operator/`.
@@ -276,6 +284,9 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answe
             server_process::events(core, caller, request, name).await
         }
         ("POST", ["servers", name, "restart"]) => server_process::restart(core, caller, name).await,
+        ("GET", ["pins"]) => pins::list(core, caller, request),
+        ("POST", ["pins", name, "approve"]) => pins::approve(core, caller, request, name).await,
+        ("POST", ["pins", name, "forget"]) => pins::forget(core, caller, request, name).await,
         ("GET", ["registry"]) => servers::search(core, caller, request).await,
         ("GET", ["secrets"]) => secrets::list(core, request).await,
         ("PUT", ["secrets"]) => secrets::set(core, caller, request).await,

@@ -108,6 +108,8 @@ pub(crate) enum OperatorCommand {
     Reload(ReloadArgs),
     /// List the sessions of the running gateway, or end one
     Sessions(SessionsArgs),
+    /// Show recorded definitions of servers and their changes, approve or forget them
+    Pins(PinsArgs),
 }
 
 /// The running gateway that a command asks, and the token for it. A token is never an argument.
@@ -288,6 +290,70 @@ pub(crate) enum SessionsCommand {
         /// The session's id, as `sessions` shows it
         #[arg(value_name = "ID")]
         id: String,
+    },
+}
+
+/// The end of `tooldock pins --help`.
+const PINS_HELP: &str = "\
+Exit status:
+  0  done; for diff: every definition is approved    1  the gateway refuses; for diff: definitions wait for approval
+  2  wrong usage    3  no gateway is reached
+
+Example:
+  tooldock pins diff github
+  tooldock pins approve github create_issue";
+
+/// `tooldock pins`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = PINS_HELP)]
+pub(crate) struct PinsArgs {
+    #[command(subcommand)]
+    pub(crate) command: PinsCommand,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// Subcommands for recorded definitions.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PinsCommand {
+    /// List the recorded tools, prompts and resource templates with their states
+    List {
+        /// The namespace [default: all]
+        #[arg(value_name = "NAMESPACE")]
+        namespace: Option<String>,
+    },
+    /// Show the definitions that wait for approval, with their differences from the approved ones
+    Diff {
+        /// The namespace [default: all]
+        #[arg(value_name = "NAMESPACE")]
+        namespace: Option<String>,
+        /// Name of the tool or prompt, or the URI template [default: all]
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Approve the definitions of a namespace that wait
+    Approve {
+        /// The namespace
+        #[arg(value_name = "NAMESPACE")]
+        namespace: String,
+        /// Name of the tool or prompt, or the URI template [default: all]
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// Only the version with this digest, or its beginning, as diff shows it
+        #[arg(long, value_name = "DIGEST")]
+        digest: Option<String>,
+    },
+    /// Drop records: the definitions are recorded anew when they are next listed
+    Forget {
+        /// The namespace
+        #[arg(value_name = "NAMESPACE")]
+        namespace: String,
+        /// Name of the tool or prompt, or the URI template [default: all, as if the server was never seen]
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
     },
 }
 

@@ -1,8 +1,8 @@
-//! Commands that query a running gateway: `status`, `tools`, `call`, `logs`, `reload` and `sessions`.
+//! Commands that query a running gateway: `status`, `tools`, `call`, `logs`, `reload`, `sessions` and `pins`.
 //!
 //! Where their data comes from:
 //! - The gateway is found as `explain` finds it ([`gateway`]), and all requests go to its listener of the profile `core`.
-//! - `status`, `logs`, `reload` and `sessions` use `/operator/…` ([`client`]): the handlers of the web API's `/api/…`, under
+//! - `status`, `logs`, `reload`, `sessions` and `pins` use `/operator/…` ([`client`]): the handlers of the web API's `/api/…`, under
 //!   the same table of rights (`mcp-upstream/web.rs`, `COMMAND_PATHS`). A listener of the profile `v1-web` is not needed.
 //! - They take a token that opens `_system`, and an address in `admission.internal_cidrs`. `MANAGER_INTERNAL_TOKEN`, which
 //!   `explain` shows, is not needed: scopes decide which sessions and logs a key may see, and which sessions it may end.
@@ -23,6 +23,7 @@ pub(crate) mod gateway;
 mod logs;
 mod mcp;
 pub(crate) mod output;
+mod pins;
 mod reload;
 mod sessions;
 mod status;
@@ -93,6 +94,7 @@ pub(crate) fn run(command: OperatorCommand) -> ExitCode {
             OperatorCommand::Logs(arguments) => logs::run(arguments).await,
             OperatorCommand::Reload(arguments) => reload::run(arguments).await,
             OperatorCommand::Sessions(arguments) => sessions::run(arguments).await,
+            OperatorCommand::Pins(arguments) => pins::run(arguments).await,
         }
     });
     // A thread may still wait for a line of the terminal, which must not delay the end.

@@ -41,6 +41,7 @@ use tooldock_upstream::metrics::breakdown::Breakdown;
 use tooldock_upstream::{OwnCore, Pages, Service, ServiceParts};
 use tooldock_workers::external::{ProcessHost, check_servers_file};
 use tooldock_workers::manage::Workspace;
+use tooldock_workers::pins::{PINS_FILE, Pins};
 use tooldock_workers::registry::Registry;
 use tooldock_workers::reload::{ReloadMetrics, Reloader, VaultFolder};
 
@@ -402,6 +403,11 @@ impl Parts {
         let facts = sandbox::facts(effective, support, data.short_socket_dir());
         let sandbox = Arc::new(SandboxHost::new(facts));
         registry.set_sandbox(Arc::clone(&sandbox));
+        if effective.role != Role::Manager {
+            let pins = Pins::open(effective.data_dir.join(PINS_FILE));
+            registry.set_pins(Arc::clone(&pins));
+            control.spawn(pins.run());
+        }
         let servers = Arc::new(ProcessHost {
             sandbox: Arc::clone(&sandbox),
             guard: guard.clone(),

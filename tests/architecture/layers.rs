@@ -265,6 +265,7 @@ const PROCESS: &[&str] = &[
 const WORKERS: &[&str] = &[
     // Configured servers of one kind, folders.
     "yaml_edit",
+    "pins",
     "server_settings",
     "external",
     "remote",

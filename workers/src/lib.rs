@@ -28,6 +28,7 @@
 //! | `watch.rs`, `watch/burst.rs` | changes of the data directory, by inotify or by looking; many changes as one reload |
 //! | `explain.rs` | each rule between a credential and a tool, in words |
 //! | `hidden.rs` | secrets hidden in results of `test_tool`, and in errors by `mcp-upstream/engine/secrecy.rs` |
+//! | `pins.rs` | recorded definitions of servers, their changes, and the operator's decisions about them |
 //! | `recipients.rs` | namespaces and servers that receive a secret |
 //!
 //! Configured servers:
@@ -68,6 +69,7 @@ pub mod hidden;
 pub mod manage;
 pub mod manifest;
 pub mod narrow;
+pub mod pins;
 pub mod recipients;
 pub mod registry;
 pub mod reload;

@@ -237,6 +237,7 @@ pub(crate) fn effective_limits(
         if file.is_none() && !alone.sandbox.covers(&limits.sandbox) {
             limits.sandbox = alone.sandbox.clone();
         }
+        limits.pins = limits.pins.max(alone.pins);
         if alone.global_secrets == GlobalSecrets::Declared {
             limits.global_secrets = GlobalSecrets::Declared;
         }
@@ -333,6 +334,18 @@ fn clamped(
     });
     if let Some(sandbox) = &mut own.sandbox {
         sandbox.by_namespace = true;
+    }
+    let pins = config.defaults.pins;
+    if own.pins.is_some_and(|it| it < pins) {
+        issues.push(Issue {
+            code: CLAMPED,
+            subject: format!("{file}: pins"),
+            message: format!(
+                "pins is {} for all namespaces and can be loosened under namespaces.overrides only",
+                pins.as_str()
+            ),
+        });
+        own.pins = None;
     }
     if own.mask_errors == Some(false) && config.defaults.mask_errors {
         issues.push(Issue {

@@ -8,7 +8,7 @@
 //! | `aliases` | those of the operator's file |
 //! | `mask_errors` | on if the operator's file sets it |
 //! | `global_secrets` | `declared` if the operator's file sets it |
-//! | `sandbox` | the operator's, unless the merged one is at least as strict |
+//! | `sandbox`, `pins` | the operator's, unless the merged one is at least as strict |
 //! | `env_allowed` | the variables that both name |
 //! | a server of the operator's file | as in the operator's file; `enabled: false` counts, and limits if they are lower |
 //! | `toolman.NAME` | the operator's file if both name one |
@@ -75,7 +75,7 @@ pub fn narrow(
             );
             patch.aliases = aliases.to_vec();
         }
-        narrowing.patch(&key, patch, own.unwrap_or(&nothing), server);
+        narrowing.patch(&key, patch, own.unwrap_or(&nothing), server.as_ref());
     }
     for (name, server) in &mut servers.stdio {
         let own = operators_servers.stdio.get(name);
@@ -91,8 +91,9 @@ pub fn narrow(
             }
             None => {
                 server.source = Source::DataFile;
-                server.limits = server.limits_with_sandbox();
+                server.limits = server.own_limits();
                 server.sandbox = None;
+                server.pins = None;
                 if let Some(sandbox) = &mut server.limits.sandbox {
                     sandbox.by_namespace = true;
                 }
@@ -108,7 +109,7 @@ pub fn narrow(
     let names: BTreeSet<_> = names.cloned().collect();
     let limits = names.iter().filter_map(|name| {
         let limits = limits_of(operators_servers, name)?;
-        Some((name.clone(), limits.clone()))
+        Some((name.clone(), limits))
     });
     namespaces.operator = Some(Arc::new(OperatorLimits {
         namespaces: operator.clone(),
@@ -140,9 +141,9 @@ pub fn narrow_aggregates(
 }
 
 /// The configured limits of a server of that name.
-fn limits_of<'a>(servers: &'a ServersConfig, name: &NamespaceName) -> Option<&'a LimitsPatch> {
-    let stdio = servers.stdio.get(name).map(|server| &server.limits);
-    stdio.or_else(|| servers.remote.get(name).map(|server| &server.limits))
+fn limits_of(servers: &ServersConfig, name: &NamespaceName) -> Option<LimitsPatch> {
+    let stdio = servers.stdio.get(name).map(|server| server.own_limits());
+    stdio.or_else(|| servers.remote.get(name).map(|server| server.own_limits()))
 }
 
 fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) {
@@ -260,6 +261,15 @@ impl Narrowing<'_> {
             merged.sandbox.clone_from(&operator.sandbox);
         }
 
+        let pins = operator
+            .pins
+            .or_else(|| other.and_then(|other| other.pins))
+            .unwrap_or(self.defaults.pins);
+        if merged.pins.is_some_and(|it| it < pins) {
+            self.say(&key("pins"), &format!("stays {}", pins.as_str()));
+            merged.pins = operator.pins;
+        }
+
         let of = |list: fn(&LimitsPatch) -> &Option<Vec<String>>, default| {
             let said = list(operator).as_ref();
             said.or_else(|| other.and_then(|other| list(other).as_ref()))
@@ -300,7 +310,7 @@ impl Narrowing<'_> {
 #[cfg(test)]
 mod tests {
     use serde::de::DeserializeOwned;
-    use tooldock_base::config::{Concurrency, QUEUE_MAX, SandboxMode};
+    use tooldock_base::config::{Concurrency, PinMode, QUEUE_MAX, SandboxMode};
     use tooldock_base::policy::ToolPolicy;
     use tooldock_base::yaml;
     use tooldock_base::yaml::Value;
@@ -667,6 +677,48 @@ mod tests {
     }
 
     #[test]
+    fn the_data_file_makes_pins_stricter_and_never_looser() {
+        let narrowed = narrowed(
+            [
+                "{ defaults: { pins: enforce }, overrides: { loose: { pins: off } } }",
+                "{ s: { command: x, pins: enforce }, t: { command: x, pins: off } }",
+            ],
+            [
+                "{ defaults: { pins: off }, overrides: { s: { pins: off }, loose: { pins: off }, t: { pins: warn } } }",
+                "{ s: { pins: off }, new: { command: y, pins: off } }",
+            ],
+        );
+        let NarrowedConfig {
+            namespaces,
+            servers,
+            vain,
+        } = narrowed;
+        assert_eq!(namespaces.defaults.pins, PinMode::Enforce);
+        for (name, mode) in [
+            ("s", PinMode::Enforce),
+            ("t", PinMode::Warn),
+            ("loose", PinMode::Off),
+            ("new", PinMode::Enforce),
+            ("other", PinMode::Enforce),
+        ] {
+            let name: NamespaceName = name.parse().expect("a name");
+            let own = servers.stdio.get(&name).map(|it| it.own_limits());
+            let file = (name.as_str() == "new").then_some("config.yaml");
+            let own = own.unwrap_or_default();
+            let (limits, ..) = effective_limits(&own, file, &name, &namespaces);
+            assert_eq!(limits.pins, mode, "{name}");
+        }
+        let said = vain.join("\n");
+        for key in [
+            "namespaces.defaults.pins",
+            "namespaces.overrides.s.pins",
+            "upstreams.stdio.new.limits.pins",
+        ] {
+            assert!(said.contains(key), "{key}: {said}");
+        }
+    }
+
+    #[test]
     fn the_data_file_makes_a_sandbox_stricter_and_never_wider() {
         let narrowed = narrowed(
             [
@@ -694,7 +746,7 @@ mod tests {
         }
         for (name, mode) in [("s", SandboxMode::Strict), ("new", SandboxMode::Basic)] {
             let name: NamespaceName = name.parse().unwrap();
-            let own = narrowed.servers.stdio[&name].limits_with_sandbox();
+            let own = narrowed.servers.stdio[&name].own_limits();
             let (limits, ..) = effective_limits(&own, None, &name, namespaces);
             assert_eq!(limits.sandbox.mode, mode, "{name}");
         }

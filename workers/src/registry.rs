@@ -30,6 +30,7 @@ use tooldock_process::sandbox::{SandboxHost, SandboxState};
 use tooldock_process::worker::{SourceFile, Worker};
 
 use crate::external::ExternalServer;
+use crate::pins::{NamespacePins, Pins};
 use crate::remote::RemoteServer;
 
 pub use aggregate::{Aggregate, AggregateMember};
@@ -315,6 +316,8 @@ pub struct Registry {
     personal: Arc<PersonalSecrets>,
     /// The sandboxes of processes, as operators are shown them.
     sandbox: OnceLock<Arc<SandboxHost>>,
+    /// The pinned definitions of servers, if this process serves them.
+    pins: OnceLock<Arc<Pins>>,
     /// Namespaces that are in no snapshot yet.
     startup: Startup,
     /// Counts the reloads of all namespaces, including those that changed nothing.
@@ -344,6 +347,21 @@ impl Registry {
             | UpstreamKind::System
             | UpstreamKind::Failed(_) => None,
         }
+    }
+
+    /// Sets the pinned definitions of servers. Counts once.
+    pub fn set_pins(&self, pins: Arc<Pins>) {
+        let _ = self.pins.set(pins);
+    }
+
+    /// The pinned definitions of servers; `None` if this process serves none.
+    pub fn pins(&self) -> Option<&Arc<Pins>> {
+        self.pins.get()
+    }
+
+    /// The pins of a server's namespace; `None` if this process keeps no pins.
+    pub fn pins_of(&self, name: &NamespaceName) -> Option<Arc<NamespacePins>> {
+        Some(self.pins.get()?.of(name))
     }
 
     /// The personal values of principals, as the last reload read them.
@@ -406,6 +424,16 @@ impl Registry {
     pub fn swap(&self, next: Snapshot) -> Arc<Snapshot> {
         let next = Arc::new(next);
         let passed_headers = Arc::new(next.passed_headers());
+        if let Some(pins) = self.pins.get() {
+            // Before the snapshot is published, so that no list is judged by the mode before.
+            let servers = next.all().filter(|it| {
+                matches!(
+                    it.upstream,
+                    UpstreamKind::External(_) | UpstreamKind::Remote(_)
+                )
+            });
+            servers.for_each(|it| pins.of(&it.name).set_mode(it.limits.pins));
+        }
         let mut before = None;
         // Done under the channel's lock, so that after two concurrent swaps subscribers have the current snapshot.
         self.published.send_modify(|published| {

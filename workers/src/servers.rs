@@ -208,8 +208,8 @@ enum ServerEntry<'a> {
 impl ServerEntry<'_> {
     fn limits(self) -> LimitsPatch {
         match self {
-            Self::Stdio(config) => config.limits_with_sandbox(),
-            Self::Remote(config) => config.limits.clone(),
+            Self::Stdio(config) => config.own_limits(),
+            Self::Remote(config) => config.own_limits(),
             Self::Invalid(_) => LimitsPatch::default(),
         }
     }

@@ -16,6 +16,7 @@
 //! | documents made of them | `documents` |
 //! | arguments checked against a schema of the list | [`arguments`] |
 //! | results checked against the output schema of their tool | `results` |
+//! | definitions compared with the recorded ones, and hidden until they are approved | `pinned` |
 //! | pages mended for strict clients, and the faults of a server's lists | [`mend`], [`cursor`], `mending` |
 //! | arguments sent as JSON in strings, converted to the types of the schema | [`coerce`] |
 //!
@@ -48,6 +49,7 @@ use tokio::time::Instant;
 use tooldock_base::error::CallError;
 use tooldock_base::names::NamespaceName;
 use tooldock_protocol::version::Era;
+use tooldock_workers::pins::NamespacePins;
 use tooldock_workers::server_settings::ListMode;
 
 pub mod arguments;
@@ -59,6 +61,7 @@ pub mod mend;
 mod mending;
 mod pager;
 mod pages;
+mod pinned;
 mod refresh;
 mod results;
 #[cfg(test)]
@@ -106,6 +109,8 @@ struct CatalogueState {
     /// True when the hints must be read again, even from unchanged pages.
     stale: bool,
     version: u64,
+    /// The decision about pins after which everything here was read.
+    generation: u64,
     /// The last complete list of tools, of the current `version` or of an earlier one.
     tools: Option<KnownTools>,
     /// True when the server announces changes of its tools.
@@ -149,7 +154,15 @@ impl Catalogue {
         }
     }
 
-    /// The mended page of a list; `None` if the page needs no mending or is stored already.
+    /// Sets the pins of the server's definitions.
+    pub fn set_pins(&self, pins: Option<Arc<NamespacePins>>) {
+        if let Some(pins) = pins {
+            self.lists.set_pins(pins);
+        }
+    }
+
+    /// The page of a list without definitions that are not approved, mended; `None` if that changes nothing or the page is
+    /// stored already.
     pub fn mended(
         &self,
         namespace: &NamespaceName,
@@ -159,6 +172,19 @@ impl Catalogue {
         if !self.is_to_be_mended(key, page) {
             return None;
         }
+        let first = key.is_some_and(|key| key.cursor.is_none());
+        let pinned = self.lists.pinned(kind, page, first);
+        let page = pinned.as_ref().unwrap_or(page);
+        let mended = self.mended_page(namespace, (kind, key), (page, era));
+        mended.or(pinned)
+    }
+
+    fn mended_page(
+        &self,
+        namespace: &NamespaceName,
+        (kind, key): (ListKind, Option<&PageKey>),
+        (page, era): (&Bytes, Era),
+    ) -> Option<Bytes> {
         let Some(key) = key else {
             let taken = &mut HashSet::new();
             return self.lists.page(namespace, (kind, era), (page, None), taken);
@@ -175,11 +201,11 @@ impl Catalogue {
         self.lists.page(namespace, (kind, era), page, &mut taken)
     }
 
-    /// Returns true if a page must be searched for faults: lists are mended, and the page differs from the stored page. Pages
-    /// are stored in the form for clients.
+    /// Returns true if a page must be searched for faults: lists are mended or pinned, and the page differs from the stored
+    /// page. Pages are stored in the form for clients.
     pub fn is_to_be_mended(&self, key: Option<&PageKey>, page: &Bytes) -> bool {
         let is_known = |key| self.lock().pages.get(key) == Some(page);
-        self.lists.is_on() && !key.is_some_and(is_known)
+        (self.lists.is_on() || self.lists.is_pinned()) && !key.is_some_and(is_known)
     }
 
     /// The version of the tools: when it differs, the tools may have changed.
@@ -347,8 +373,21 @@ impl Catalogue {
         Ok(list)
     }
 
+    /// The state, without what was read before the last decision about pins.
     fn lock(&self) -> MutexGuard<'_, CatalogueState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = self.lists.pin_generation();
+        if inner.generation != generation {
+            *inner = CatalogueState {
+                generation,
+                stale: true,
+                version: next_version(),
+                announces: inner.announces,
+                reading: inner.reading.take(),
+                ..CatalogueState::default()
+            };
+        }
+        inner
     }
 }
 

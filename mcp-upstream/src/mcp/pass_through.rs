@@ -21,6 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tokio::time::{Instant, timeout_at};
+use tooldock_base::config::PinMode;
 use tooldock_base::error::CallError;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::{
@@ -294,7 +295,7 @@ async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(),
         Ok(list) if list.tool(tool).is_some() => Ok(()),
         // The server may list its tools only for its clients' own headers. A name in plain lower case is then accepted, since
         // it cannot be another spelling of a closed name.
-        Err(_) if is_plain(tool) => Ok(()),
+        Err(_) if is_plain(tool) && cx.namespace.limits.pins != PinMode::Enforce => Ok(()),
         Ok(_) | Err(_) => Err(unknown_tool(tool)),
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tooldock_base::error::CallErrorCode;
 use tooldock_base::worker_state::WorkerState;
+use tooldock_workers::pins::PinState;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use crate::mcp::Core;
@@ -225,10 +226,18 @@ pub(crate) fn show(core: &Core) {
     let awaited = core.registry.awaited();
     let snapshot = core.registry.snapshot();
     let (mut states, mut members) = (BTreeMap::new(), BTreeSet::new());
+    let mut pinned = BTreeMap::new();
     let mut tools = 0;
     for namespace in snapshot.namespaces.values() {
         let known = core.upstreams.of(namespace).tools_known(namespace);
         tools += known.map_or(0, |list| list.entries().len());
+        if let Some(pins) = super::pins::of(core, namespace) {
+            for state in PinState::ALL {
+                let count = pins.states.get(&state).copied().unwrap_or_default();
+                let count = i64::try_from(count).unwrap_or(i64::MAX);
+                pinned.insert((namespace.name.clone(), state.as_str()), count);
+            }
+        }
         let condition = Condition::of(core, namespace);
         *states.entry(condition.state).or_insert(0) += 1;
         members.extend(condition.members.into_iter().map(|member| MemberState {
@@ -241,6 +250,7 @@ pub(crate) fn show(core: &Core) {
     let awaited = awaited.filter(|&it| !snapshot.namespaces.contains_key(it));
     *states.entry("starting").or_insert(0) += i64::try_from(awaited.count()).unwrap_or(i64::MAX);
     core.metrics.show_conditions(&states, members);
+    core.metrics.show_pins(pinned);
     core.metrics
         .tools
         .set(i64::try_from(tools).unwrap_or(i64::MAX));

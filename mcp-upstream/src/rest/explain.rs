@@ -86,6 +86,7 @@ async fn answer(core: &Core, credential: &Credential, question: Question) -> Exp
     let (mut tools, mut left_out) = (Vec::new(), 0);
     if let Some(namespace) = &served {
         notes.extend(core.registry.sandbox_of(namespace).map(|it| it.in_words()));
+        notes.extend(super::pins::of(core, namespace).and_then(|it| it.in_words(name)));
         if let Some(tool) = &question.tool {
             rules.extend(of_tool(core, credential, namespace, tool));
         }

@@ -17,9 +17,11 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::worker_state::WorkerState;
 use tooldock_process::sandbox::SandboxState;
 use tooldock_sessions::caller::{Caller, Visibility};
+use tooldock_workers::pins::PinCounts;
 use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
 
 use super::condition::{CRASH_LOOP, Condition, MemberCondition};
+use super::pins;
 use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::health::ServerHealth;
@@ -72,6 +74,9 @@ struct Detail<'a> {
     /// The sandbox of the namespace's processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox: Option<SandboxState>,
+    /// The definitions of the namespace's server that wait for an operator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pins: Option<PinCounts>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     issues: Vec<Issue<'a>>,
 }
@@ -201,6 +206,10 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
             if let Some(replication) = core.sessions.replicas().state() {
                 body["replicas"] = json!(replication);
             }
+            if let Some(problem) = core.registry.pins().and_then(|it| it.problem()) {
+                let message = matches!(told, HealthDetail::All).then_some(problem);
+                body["pins"] = json!({ "state": "failed", "message": message });
+            }
             if unrecorded > 0 {
                 body["session_store"] = json!({ "state": "failed", "unrecorded": unrecorded });
             }
@@ -315,6 +324,7 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace, told: HealthDetail<'_>) -> 
         members: members.filter(|it| told.has_member(it)).collect(),
         processes: processes(namespace),
         sandbox: core.registry.sandbox_of(namespace),
+        pins: pins::of(core, namespace).filter(|it| !it.is_settled()),
         issues: namespace
             .issues
             .iter()
@@ -338,6 +348,7 @@ fn starting(name: &NamespaceName) -> Detail<'_> {
         members: Vec::new(),
         processes: None,
         sandbox: None,
+        pins: None,
         issues: Vec::new(),
     }
 }

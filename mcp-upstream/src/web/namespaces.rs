@@ -95,6 +95,7 @@ pub(super) fn shown(
         "folder": !namespace.is_server(),
         "has_requirements": namespace.has_requirements,
         "secrets_status": namespace.secrets_status.as_str(),
+        "pins": rest::pins::of(core, namespace).filter(|it| !it.is_settled()),
         "calls_per_minute": calls,
         "error_rate": error_rate,
         "p95_ms": p95_ms,

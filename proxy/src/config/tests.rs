@@ -528,7 +528,12 @@ fn the_shipped_file_shows_a_remote_server_with_every_key_at_its_default() {
         backends: Vec::new(),
         ..servers["search"].clone()
     };
-    assert_eq!(shown, Default::default());
+    // Without a key of its own, a server has the pins of namespaces.defaults.
+    let expected = tooldock_workers::remote::RemoteServerConfig {
+        pins: Some(tooldock_base::config::PinMode::Warn),
+        ..Default::default()
+    };
+    assert_eq!(shown, expected);
 }
 
 #[test]
@@ -544,9 +549,10 @@ fn the_shipped_file_shows_a_stdio_server_with_every_key_at_its_default() {
         command: String::new(),
         ..servers["time"].clone()
     };
-    // Without a key of its own, a server has the sandbox of namespaces.defaults.
+    // Without keys of its own, a server has the sandbox and the pins of namespaces.defaults.
     let expected = tooldock_workers::external::StdioServerConfig {
         sandbox: Some(tooldock_base::config::Sandbox::default()),
+        pins: Some(tooldock_base::config::PinMode::Warn),
         ..Default::default()
     };
     assert_eq!(shown, expected);

@@ -145,6 +145,18 @@ fn namespaces(status: &Value, text: &mut TerminalText) {
                 word(&member["reason"]).into(),
             ]);
         }
+        for waiting in ["changed", "new", "suspicious"] {
+            let names: Vec<_> = list(&namespace["pins"][waiting]).iter().map(word).collect();
+            if !names.is_empty() {
+                rows.push([
+                    "  definitions".into(),
+                    "pins".into(),
+                    state(waiting),
+                    "".into(),
+                    names.join(", ").into(),
+                ]);
+            }
+        }
         // A member that is down has a separate row.
         let issues = list(&namespace["issues"]).iter();
         for issue in issues.filter(|issue| issue["code"] != "member_down") {
@@ -252,6 +264,7 @@ mod tests {
                 "servers": {"total": 1, "running": 0}, "sessions": 1, "streams": 0, "problem": null},
             "namespaces": [
                 {"name": "calc", "kind": "python", "state": "ready", "tool_count": 1, "error": null, "backends": [],
+                    "pins": {"mode": "warn", "changed": ["add", "sum"]},
                     "members": [], "issues": [{"code": "syntax_error", "subject": "x.py", "message": "line 3"}]},
                 {"name": "far", "kind": "remote", "state": "failed", "tool_count": 0, "error": {"message": "refused"},
                     "backends": [{"backend": "a:1", "healthy": false, "problem": "no\u{1b}route"},
@@ -268,13 +281,14 @@ mod tests {
             2 namespaces, 1 tool, 1 server (0 running), 1 session, 0 streams\n\
             Last reload: partial at 2026-01-01T00:00:00Z (0.2 s)\n\
             \n\
-            NAMESPACE  KIND     STATE         TOOLS  REASON\n\
-            calc       python   ready         1\n\
-            \x20 x.py     issue    syntax_error         line 3\n\
-            far        remote   failed        0      refused\n\
-            \x20 a:1      backend  down                 no\\u{1b}route\n\
-            \x20 b:1      backend  draining\n\
-            odd                 not served           taken\n\
+            NAMESPACE      KIND     STATE         TOOLS  REASON\n\
+            calc           python   ready         1\n\
+            \x20 definitions  pins     changed              add, sum\n\
+            \x20 x.py         issue    syntax_error         line 3\n\
+            far            remote   failed        0      refused\n\
+            \x20 a:1          backend  down                 no\\u{1b}route\n\
+            \x20 b:1          backend  draining\n\
+            odd                     not served           taken\n\
             \n\
             LISTENER  CERTIFICATE ENDS\n\
             core      2030-01-01T00:00:00Z\n\

@@ -35,6 +35,15 @@ export interface Dashboard {
   problem: Trouble | null;
 }
 
+/** Definitions of a namespace's server that wait for an operator. */
+export interface WaitingPins {
+  mode: "warn" | "enforce";
+  changed?: string[];
+  new?: string[];
+  suspicious?: string[];
+  more?: number;
+}
+
 export interface Namespace {
   name: string;
   kind: string;
@@ -52,6 +61,7 @@ export interface Namespace {
   sandbox: { mode: string; missing?: string[] } | null;
   error: Trouble | null;
   issues: Trouble[];
+  pins?: WaitingPins | null;
 }
 
 export interface Tool {

@@ -16,7 +16,7 @@ mod sandbox;
 pub use concurrency::{Concurrency, InvalidConcurrency};
 pub use limits::{
     AccessLists, Ceilings, GlobalSecrets, Limits, LimitsPatch, OutOfBounds, OutputSchema,
-    PROCESSES_MAX, QUEUE_MAX, ToolLimits,
+    PROCESSES_MAX, PinMode, QUEUE_MAX, ToolLimits,
 };
 pub use sandbox::{InvalidSandboxAddress, Sandbox, SandboxAddress, SandboxMode, SandboxNetwork};
 

@@ -79,6 +79,8 @@ effects! {
     ReadsActivity: Cover::Admin, "reads calls, sessions and output of others";
     /// Ends sessions, streams and processes that other callers use.
     EndsOthersWork: Cover::Admin, "ends sessions, streams and processes of others";
+    /// Approves changed definitions of servers, and drops their records.
+    ApprovesPins: Cover::Admin, "approves changed tools of servers";
     /// Makes, lists and revokes API keys.
     HandlesKeys: Cover::Admin, "makes, lists and revokes API keys";
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 use tooldock_base::bounds::{TIMES, within};
-use tooldock_base::config::{LimitsPatch, Sandbox};
+use tooldock_base::config::{LimitsPatch, PinMode, Sandbox};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::Source;
 use tooldock_base::server_failure::InvalidServer;
@@ -53,6 +53,9 @@ macro_rules! server_keys {
             /// How far the program is kept from the rest of the machine; like `limits.sandbox`, which it wins over.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub sandbox: Option<Sandbox>,
+            /// The treatment of definitions that differ from the recorded ones; like `limits.pins`, which it wins over.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub pins: Option<PinMode>,
             /// Limits of the server's namespace: allowed tools, the time limit of a call, and the like.
             pub limits: LimitsPatch,
             /// True when the server has a namespace; false when it is switched off.
@@ -72,6 +75,7 @@ macro_rules! server_keys {
                     cwd: ".".into(),
                     $($key: $default,)*
                     sandbox: None,
+                    pins: None,
                     limits: LimitsPatch::default(),
                     enabled: true,
                     source: Source::default(),
@@ -80,9 +84,10 @@ macro_rules! server_keys {
         }
 
         impl StdioServerConfig {
-            /// The limits, with the server's own sandbox among them.
-            pub fn limits_with_sandbox(&self) -> LimitsPatch {
+            /// The limits, with the server's own `sandbox` and `pins` among them.
+            pub fn own_limits(&self) -> LimitsPatch {
                 let mut limits = self.limits.clone();
+                limits.pins = self.pins.or(limits.pins);
                 if self.sandbox.is_some() {
                     limits.sandbox.clone_from(&self.sandbox);
                 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tooldock_base::bounds::{TIMES, within};
-use tooldock_base::config::LimitsPatch;
+use tooldock_base::config::{LimitsPatch, PinMode};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::Template;
@@ -71,6 +71,9 @@ pub struct RemoteServerConfig {
     pub retry: RemoteRetry,
     /// Rules for excluding a backend from requests.
     pub health: RemoteHealth,
+    /// The treatment of definitions that differ from the recorded ones; like `limits.pins`, which it wins over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pins: Option<PinMode>,
     /// Limits of the server's namespace, such as the allowed tools and the time limit of a call.
     pub limits: LimitsPatch,
     /// True when the server has a namespace; false when it is switched off.
@@ -97,6 +100,7 @@ impl Default for RemoteServerConfig {
             keepalive: 64,
             retry: RemoteRetry::default(),
             health: RemoteHealth::default(),
+            pins: None,
             limits: LimitsPatch::default(),
             enabled: true,
         }
@@ -448,6 +452,13 @@ impl RemoteServerConfig {
         Ok(())
     }
 
+    /// The limits, with the server's own `pins` among them.
+    pub fn own_limits(&self) -> LimitsPatch {
+        let mut limits = self.limits.clone();
+        limits.pins = self.pins.or(limits.pins);
+        limits
+    }
+
     /// Checks keys that contradict `mode`.
     fn validate_mode(&self) -> Result<(), InvalidServer> {
         if self.mode != Mode::PassThrough {
@@ -460,6 +471,7 @@ impl RemoteServerConfig {
         for (key, contradicts) in [
             ("limits.tools_deny", denies),
             ("limits.tools_allow", allows),
+            ("pins", self.own_limits().pins == Some(PinMode::Enforce)),
             ("isolation", self.isolation != Isolation::Auto),
             ("transport", self.transport == Transport::Sse),
         ] {

@@ -64,7 +64,7 @@ impl ListKind {
     }
 
     /// The method that asks for the list.
-    pub(crate) fn method(self) -> &'static str {
+    pub fn method(self) -> &'static str {
         match self {
             Self::Tools => "tools/list",
             Self::Resources => "resources/list",

@@ -2,15 +2,18 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use serde::Serialize;
+use tooldock_base::config::PinMode;
 use tooldock_base::names::NamespaceName;
 use tooldock_protocol::version::Era;
+use tooldock_workers::pins::NamespacePins;
 use tooldock_workers::server_settings::ListMode;
 
 use super::mend::{self, ListKind, MENDS_MAX, Mend};
+use super::pinned;
 
 /// Maximum number of faults that `/ready` shows.
 const SHOWN_MAX: usize = 50;
@@ -24,6 +27,8 @@ pub struct ListMending {
     raw: AtomicBool,
     /// Mends that were logged. The lock is never held across an await.
     told: Mutex<MendLog>,
+    /// The pins of the server's definitions, if this process keeps pins.
+    pins: OnceLock<Arc<NamespacePins>>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +76,27 @@ impl ListMending {
     /// Returns true unless lists pass as the server wrote them.
     pub(super) fn is_on(&self) -> bool {
         !self.raw.load(Ordering::Relaxed)
+    }
+
+    /// Sets the pins of the server's definitions. Counts once: a namespace has the same pins for as long as the process runs.
+    pub(super) fn set_pins(&self, pins: Arc<NamespacePins>) {
+        let _ = self.pins.set(pins);
+    }
+
+    /// Returns true if definitions are compared with recorded ones.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.pins.get().is_some_and(|it| it.mode() != PinMode::Off)
+    }
+
+    /// Number of decisions about pins by which lists that were read before may look different now.
+    pub(super) fn pin_generation(&self) -> u64 {
+        self.pins.get().map_or(0, |it| it.generation())
+    }
+
+    /// Records the definitions of a page as the server wrote it. Returns the page without definitions that are hidden until they
+    /// are approved; `None` if none is hidden.
+    pub(super) fn pinned(&self, kind: ListKind, page: &Bytes, first: bool) -> Option<Bytes> {
+        pinned::page(self.pins.get()?, kind, page, first)
     }
 
     /// Mends a page of a list; `None` if the page needs no mending. `asked_by` is the raw cursor with which the page was

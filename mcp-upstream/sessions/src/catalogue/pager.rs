@@ -97,6 +97,8 @@ pub(super) async fn read(
         let page = Bytes::copy_from_slice(&page);
         let asked_by = cursor.as_deref().map(RawValue::get);
         let kind = (ListKind::Tools, read.era);
+        let pinned = lists.pinned(ListKind::Tools, &page, asked_by.is_none());
+        let page = pinned.unwrap_or(page);
         let mended = lists.page(namespace, kind, (&page, asked_by), &mut taken);
         let page = mended.unwrap_or(page);
         let ToolPage { entries, next } = ToolPage::read(&page);

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tooldock_base::config::Limits;
+use tooldock_base::config::{Limits, PinMode};
 use tooldock_base::grant::Grant;
 use tooldock_base::scope::ToolScope;
 use tooldock_protocol::jsonrpc;
@@ -97,7 +97,17 @@ impl<'a> View<'a> {
     /// Returns true if every tool may be shown and called, whatever its name.
     pub fn allows_every_tool(self) -> bool {
         let opened = self.tools.is_none_or(ToolScope::is_admin);
-        opened && self.namespace.policy.allows_every_tool()
+        opened && self.namespace.policy.allows_every_tool() && !self.is_pinned()
+    }
+
+    /// Returns true if the tools of a server can be called only after an operator approved them: a tool that no list shows must
+    /// not be called either.
+    fn is_pinned(self) -> bool {
+        let is_server = matches!(
+            self.namespace.upstream,
+            UpstreamKind::External(_) | UpstreamKind::Remote(_)
+        );
+        is_server && self.namespace.limits.pins == PinMode::Enforce
     }
 
     /// Returns true if the caller may learn why a tool is missing: the file that failed to load, and its error. True only for

@@ -1,11 +1,14 @@
 //! Decides which messages for a remote server are forwarded in pass-through mode: by the server's `mode`, or with `auto` by the
 //! facts already known, without a request to the server.
 //!
+//! Under `pins: enforce` nothing is passed through, since lists must be read before clients get them.
+//!
 //! A legacy session has one mode from `initialize` to its end: its messages are forwarded if its record names a backend.
 
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
+use tooldock_base::config::PinMode;
 use tooldock_workers::remote::{Mode, Transport};
 use tooldock_workers::server_settings::Isolation;
 
@@ -13,11 +16,15 @@ use super::remote;
 use crate::mcp::head::AcceptFlags;
 use crate::protocol::{Era, EraSupport};
 use crate::upstream::{CallContext, Client};
+use tooldock_sessions::catalogue::ListKind;
 
 /// Returns true if a legacy message is forwarded in pass-through mode. Sessions require an explicit setting for that, since
 /// client mode does more for them: it splits batches, stores events that a client missed, and repeats the client's settings in
 /// a new session.
 pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
+    if cx.namespace.limits.pins == PinMode::Enforce {
+        return false;
+    }
     if let Some(session) = cx.session() {
         return session.affinity().is_some();
     }
@@ -26,13 +33,23 @@ pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
 
 /// Returns true if a request of 2026-07-28 is passed through.
 pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) -> bool {
+    let pins = cx.namespace.limits.pins;
+    if pins == PinMode::Enforce {
+        return false;
+    }
     match remote(&cx.namespace).map(|server| server.spec.mode) {
         None | Some(Mode::Client) => false,
         // Task ownership is tracked in client mode only.
         Some(Mode::PassThrough) => !takes_tasks(cx, method),
         // `server/discover` is answered in client mode, which bridges eras and so offers more than the server.
         Some(Mode::Auto) => {
-            method != "server/discover" && !takes_tasks(cx, method) && as_it_is(cx, accept)
+            // Lists are recorded in client mode, but for resources, which have no pins.
+            let list = ListKind::of(method).filter(|it| *it != ListKind::Resources);
+            let is_pinned_list = pins != PinMode::Off && list.is_some();
+            method != "server/discover"
+                && !is_pinned_list
+                && !takes_tasks(cx, method)
+                && as_it_is(cx, accept)
         }
     }
 }

@@ -226,6 +226,13 @@ impl Pools {
         Ok(Arc::clone(&self.pool(server.into())?.catalogue))
     }
 
+    /// Has the lists of a namespace's server read again, if it runs.
+    pub(crate) fn list_anew(&self, namespace: &NamespaceName) {
+        if let Some(pool) = self.latest(namespace) {
+            pool.catalogue.changed();
+        }
+    }
+
     /// Counts a request that was answered from a last good answer.
     pub(crate) fn fell_back<'a>(&self, server: impl Into<ServerRef<'a>>, what: LastGood) {
         if let Ok(pool) = self.pool(server.into()) {
@@ -434,6 +441,7 @@ impl Pools {
         let catalogue = known.map(|pool| Arc::clone(&pool.shared.catalogue));
         let catalogue = catalogue.unwrap_or_default();
         catalogue.set_lists(server.lists());
+        catalogue.set_pins(self.registry.pins_of(server.name()));
         let shared = PoolShared::new(
             self.launchers.launcher(server),
             self.control.clone(),

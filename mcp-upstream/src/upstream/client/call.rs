@@ -116,6 +116,7 @@ impl UpstreamCall for ServerCall {
 
 impl ServerCall {
     async fn run(&self, peer: &Peer) -> Result<Response, CallError> {
+        self.check_prompt()?;
         let shared = self.shared_list().await;
         if self.facts.namespace.limits.coerce_arguments && self.facts.method.is_tool_call() {
             // The future is boxed, so that the futures of other calls stay small.

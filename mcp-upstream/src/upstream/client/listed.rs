@@ -13,14 +13,16 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use http::HeaderMap;
 use serde_json::value::RawValue;
-use tooldock_base::error::CallError;
+use tooldock_base::config::PinMode;
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_sessions::catalogue::{PageSource, listed_by};
+use tooldock_workers::pins::PinKind;
 
 use super::call::{ServerCall, unreadable};
 use super::connector::{Fate, MissingResponse, ServerConnection, ServerInfo};
 use super::isolation::ConnectionTarget;
 use super::{ConnectionLease, ListOwner};
-use crate::engine::unknown_tool;
+use crate::engine::{held_back, shortened, unknown_tool};
 use crate::jsonrpc::{Key, Request, ResponseOutcome};
 
 /// Result of looking up a tool in the shared list.
@@ -110,10 +112,33 @@ impl ServerCall {
         let is_for_all = place.is_common() && !self.requester.is_told_apart();
         match shared {
             SharedList::Open => Ok(true),
-            SharedList::Unlisted if is_for_all => Err(unknown_tool(&self.facts.subject)),
+            SharedList::Unlisted if is_for_all => Err(self.unlisted()),
             SharedList::Unread(error) if is_for_all => Err(error),
             SharedList::Unlisted | SharedList::Unread(_) => Ok(false),
         }
+    }
+
+    /// The error for a tool that is not listed; a tool that is hidden until it is approved has the reason.
+    fn unlisted(&self) -> CallError {
+        let facts = &self.facts;
+        let pins = self.external.registry.pins_of(&facts.namespace.name);
+        let held = pins.and_then(|it| it.held_back(PinKind::Tool, &facts.subject));
+        held_back(unknown_tool(&facts.subject), held)
+    }
+
+    /// Refuses a prompt that is hidden until it is approved.
+    pub(super) fn check_prompt(&self) -> Result<(), CallError> {
+        let facts = &self.facts;
+        if facts.namespace.limits.pins != PinMode::Enforce || &*facts.method != "prompts/get" {
+            return Ok(());
+        }
+        let pins = self.external.registry.pins_of(&facts.namespace.name);
+        let Some(held) = pins.and_then(|it| it.held_back(PinKind::Prompt, &facts.subject)) else {
+            return Ok(());
+        };
+        let unknown = format!("Unknown prompt: {}", shortened(&facts.subject));
+        let error = CallError::new(CallErrorCode::InvalidArguments, unknown);
+        Err(held_back(error, Some(held)))
     }
 
     /// Looks up a tool that is not in the shared list at the client's own process.
@@ -144,7 +169,7 @@ impl ServerCall {
         })?;
         match listed.tool(&self.facts.subject) {
             Some(_) => Ok(()),
-            None => Err(unknown_tool(&self.facts.subject).into()),
+            None => Err(self.unlisted().into()),
         }
     }
 }

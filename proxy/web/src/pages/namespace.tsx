@@ -11,6 +11,7 @@ import { Windowed } from "../ui/windowed.tsx";
 import { ToolPanel } from "./call.tsx";
 import { Connect } from "./connect.tsx";
 import { NamespaceLog } from "./namespace-log.tsx";
+import { Pins } from "./pins.tsx";
 import { Prompts, Resources } from "./resources.tsx";
 import { NewFolder } from "./sources.tsx";
 
@@ -67,7 +68,7 @@ function OneNamespace({ name, tab, item, search }: { name: string; tab: string; 
         <a class="button plain" href={`${link("activity")}?namespace=${encodeURIComponent(name)}`}>Activity</a>
       </PageHead>
       {loaded.error && <Problem error={loaded.error} retry={loaded.reload} />}
-      {namespace && <About namespace={namespace} />}
+      {namespace && <About namespace={namespace} onDone={loaded.reload} />}
       <Tabs label={`Parts of ${name}`} current={tab} tabs={TABS.map(([id, text]) => ({ id, text, href: link("namespaces", name, id) }))} />
       {tab === "tools" && <Tools namespace={name} chosen={item} search={search} />}
       {tab === "resources" && <Resources namespace={name} />}
@@ -78,7 +79,7 @@ function OneNamespace({ name, tab, item, search }: { name: string; tab: string; 
   );
 }
 
-function About({ namespace }: { namespace: Namespace }) {
+function About({ namespace, onDone }: { namespace: Namespace; onDone: () => void }) {
   return (
     <>
       {namespace.description && <p class="lead">{namespace.description}</p>}
@@ -90,6 +91,7 @@ function About({ namespace }: { namespace: Namespace }) {
         <Notice key={index} kind="warn"><p>{issue.subject && <strong>{issue.subject}: </strong>}{issue.message}</p>{issue.hint && <p class="hint">{issue.hint}</p>}</Notice>
       ))}
       {namespace.sandbox?.missing && <Notice kind="warn"><p>The sandbox holds in part on this machine: {namespace.sandbox.missing.join("; ")}</p></Notice>}
+      {namespace.pins && <Pins namespace={namespace.name} waiting={namespace.pins} onDone={onDone} />}
       {namespace.secrets_status === "missing" && <Notice kind="warn"><p>Secrets are missing. <a href={link("secrets")}>Set them</a></p></Notice>}
     </>
   );

@@ -190,6 +190,8 @@ limits! {
         coerce_arguments: bool = false;
         /// How far the processes are kept from the rest of the machine.
         sandbox: Sandbox = Sandbox::default();
+        /// The treatment of a server's definitions that differ from the recorded ones.
+        pins: PinMode = PinMode::Warn;
     }
 }
 
@@ -203,6 +205,33 @@ pub enum OutputSchema {
     Warn,
     /// The call fails with `output_type`.
     Strict,
+}
+
+/// The treatment of definitions of a server (tools, prompts, resource templates) that differ from the recorded ones. The order
+/// is from the least strict to the strictest.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum PinMode {
+    /// Definitions are neither recorded nor compared.
+    Off,
+    /// Differences are reported, and served.
+    #[default]
+    Warn,
+    /// Differences are reported, and hidden until an operator approves them.
+    Enforce,
+}
+
+impl PinMode {
+    /// The mode as a configuration file spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Warn => "warn",
+            Self::Enforce => "enforce",
+        }
+    }
 }
 
 /// The secrets of scope `global` that the workers of a namespace get (WRK-18).

@@ -1,0 +1,27 @@
+//! The pinned definitions of a namespace that wait for an operator, for `/ready`, `explain` and the metrics.
+
+use tooldock_base::config::PinMode;
+use tooldock_workers::pins::PinCounts;
+use tooldock_workers::registry::{Namespace, UpstreamKind};
+
+use crate::mcp::Core;
+
+/// The pins of a namespace, with those of the servers of an aggregate's own file; `None` where nothing is pinned.
+pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<PinCounts> {
+    let pins = core.registry.pins()?;
+    let own = |it: &Namespace| {
+        let is_pinned = it.limits.pins != PinMode::Off;
+        pins.counts(&it.name).filter(|_| is_pinned)
+    };
+    match &namespace.upstream {
+        UpstreamKind::External(_) | UpstreamKind::Remote(_) => own(namespace),
+        UpstreamKind::Aggregate(aggregate) => {
+            let members = aggregate.own_namespaces().filter_map(|it| own(it));
+            members.reduce(PinCounts::with)
+        }
+        UpstreamKind::Worker(_)
+        | UpstreamKind::Empty
+        | UpstreamKind::System
+        | UpstreamKind::Failed(_) => None,
+    }
+}

@@ -1,0 +1,64 @@
+//! Pinned definitions of servers: their events in the audit log, and decisions about them in lists and at clients.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use tooldock_workers::pins::{PinEvent, PinKind, PinState, Pins};
+
+use crate::stdio::pool::Pools;
+use tooldock_sessions::audit::{AuditRecord, AuditSender, KeptArguments, Transport};
+use tooldock_sessions::broadcast::{Audience, Change};
+
+/// Writes events to the audit log.
+pub(super) fn report(pins: &Pins, audit: AuditSender) {
+    pins.observe(Box::new(move |event| audit.send(record(event))));
+}
+
+/// The audit record of an event: the method is that of the list, the subject the definition.
+fn record(event: &PinEvent) -> AuditRecord {
+    AuditRecord {
+        at: SystemTime::now(),
+        request_id: "pins".into(),
+        transport: Transport::Mcp,
+        namespace: event.namespace.clone(),
+        via: None,
+        method: match event.kind {
+            PinKind::Tool => "tools/list",
+            PinKind::Prompt => "prompts/list",
+            PinKind::Template => "resources/templates/list",
+        },
+        subject: event.name.as_str().into(),
+        status: match event.state {
+            PinState::Approved => "ok",
+            PinState::Changed => "pin_changed",
+            PinState::New => "pin_new",
+            PinState::Suspicious => "pin_suspicious",
+        },
+        http_status: 200,
+        cause: None,
+        latency: Duration::ZERO,
+        protocol_version: None,
+        session: None,
+        client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        principal: None,
+        token_id: None,
+        relay: None,
+        arguments: KeptArguments::None,
+        coerced: false,
+    }
+}
+
+/// Has lists read again after decisions, and tells clients that they changed. Ends with the pools.
+pub(super) async fn announce(pins: Arc<Pins>, pools: Weak<Pools>, audience: Arc<Audience>) {
+    loop {
+        let decided = pins.decisions().await;
+        let Some(pools) = pools.upgrade() else { return };
+        for name in decided {
+            pools.list_anew(&name);
+            for change in [Change::Tools, Change::Prompts, Change::Resources] {
+                audience.announce(&name, change);
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! `/api/pins`: recorded definitions of servers, their changes, and decisions about them.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tooldock_base::names::NamespaceName;
+use tooldock_workers::pins::{PinState, Pins, PinsError, server_name};
+
+use super::answer::{Answer, WebFailure, json_of};
+use super::request::ApiRequest;
+use super::trail;
+use crate::engine::shortened;
+use crate::heavy_work;
+use crate::mcp::Core;
+use tooldock_sessions::caller::Caller;
+
+/// Minimum length of a digest's beginning that names a version, in characters.
+const DIGEST_MIN: usize = 8;
+/// Number of characters of a digest in messages.
+const DIGEST_SHOWN: usize = 12;
+
+fn pins(core: &Core) -> Result<Arc<Pins>, WebFailure> {
+    let pins = core.registry.pins().cloned();
+    pins.ok_or_else(|| {
+        WebFailure::refused(
+            "This process serves no servers; the core keeps the pins of their definitions",
+        )
+    })
+}
+
+/// Answers with the recorded definitions: of all namespaces that the caller may use, or of the parameter `namespace`; of all
+/// names, or of `name`; in all states, or in those of `state`, such as `changed,new`.
+pub(super) fn list(core: &Core, caller: &Caller, request: &ApiRequest) -> Answer {
+    let pins = pins(core)?;
+    let (namespace, name) = (request.parameter("namespace"), request.parameter("name"));
+    let wanted = states(request)?;
+    if let Some(namespace) = namespace {
+        named(core, caller, namespace)?;
+    }
+    let mut found = pins.list(namespace, name, |own| may_see(caller, own));
+    if found.is_empty()
+        && let Some(namespace) = namespace
+    {
+        is_known(core, caller, &pins, namespace, name)?;
+    }
+    found.retain(|it| wanted.contains(&it.state));
+    let shown = |pin: &_| serde_json::to_value(pin).unwrap_or_default();
+    let rest = json!({ "problem": pins.problem() });
+    request.page_of("pins", found, |pin| shown(&pin), rest)
+}
+
+fn states(request: &ApiRequest) -> Result<Vec<PinState>, WebFailure> {
+    let Some(text) = request.parameter("state") else {
+        return Ok(PinState::ALL.to_vec());
+    };
+    let known = |word: &str| PinState::ALL.into_iter().find(|it| it.as_str() == word);
+    let states: Option<Vec<_>> = text.split(',').map(known).collect();
+    states.ok_or_else(|| {
+        WebFailure::invalid(
+            "state",
+            "state must be approved, changed, new or suspicious, or several with commas",
+        )
+    })
+}
+
+/// Returns true if the caller may use a namespace; members of an aggregate go with their aggregate.
+fn opens(caller: &Caller, name: &NamespaceName) -> bool {
+    caller.opens(&name.owner())
+}
+
+/// Returns true if the caller may use the namespace of a record.
+fn may_see(caller: &Caller, own: &str) -> bool {
+    server_name(own).is_some_and(|own| opens(caller, &own))
+}
+
+/// Approves the waiting version of each definition of a namespace, or of the parameter `name`; with `digest`, the version whose
+/// digest begins so. A definition of which several versions wait is skipped, or refused if `name` is given.
+pub(super) async fn approve(
+    core: &Core,
+    caller: &Caller,
+    request: &ApiRequest,
+    namespace: &str,
+) -> Answer {
+    let (pins, own) = (pins(core)?, named(core, caller, namespace)?);
+    let name = request.parameter("name").map(str::to_owned);
+    let digest = request.parameter("digest").map(str::to_ascii_lowercase);
+    if digest.as_ref().is_some_and(|it| it.len() < DIGEST_MIN) {
+        let message = format!("digest must be at least the first {DIGEST_MIN} characters");
+        return Err(WebFailure::invalid("digest", message));
+    }
+    is_known(core, caller, &pins, namespace, name.as_deref())?;
+    let operation = operation("approve_pins", namespace, name.as_deref());
+    let work = {
+        let (pins, name, digest) = (Arc::clone(&pins), name.clone(), digest.clone());
+        move || pins.approve(&own, name.as_deref(), digest.as_deref())
+    };
+    let done = decided(core, caller, &operation, work).await?;
+    if let (Some((_, name, digests)), true) = (done.skipped.first(), name.is_some()) {
+        let message = format!(
+            "Several versions of {} wait for approval: {}; compare them by `tooldock pins diff {namespace}`, and name the one to \
+             approve by --digest (parameter digest)",
+            shortened(name),
+            beginnings(digests)
+        );
+        return Err(WebFailure::refused(message));
+    }
+    let is_empty = done.approved.is_empty() && done.skipped.is_empty();
+    if let (true, Some(digest)) = (is_empty, digest) {
+        return Err(WebFailure::not_found(
+            "pin_not_found",
+            format!(
+                "No version with the digest {digest} waits for approval; the server may have changed it again"
+            ),
+        ));
+    }
+    let approved = done.approved.into_iter();
+    let approved: Vec<_> = approved
+        .map(|(kind, name, digest)| json!({"kind": kind, "name": name, "digest": digest}))
+        .collect();
+    let skipped = done.skipped.into_iter();
+    let skipped: Vec<_> = skipped
+        .map(|(kind, name, digests)| json!({"kind": kind, "name": name, "digests": digests}))
+        .collect();
+    json_of(&json!({ "approved": approved, "skipped": skipped }))
+}
+
+/// The first characters of digests, for messages.
+fn beginnings(digests: &[String]) -> String {
+    let begin = |it: &String| it.chars().take(DIGEST_SHOWN).collect::<String>();
+    digests.iter().map(begin).collect::<Vec<_>>().join(", ")
+}
+
+/// Drops the records of a namespace: of all names, or of the parameter `name`.
+pub(super) async fn forget(
+    core: &Core,
+    caller: &Caller,
+    request: &ApiRequest,
+    namespace: &str,
+) -> Answer {
+    let (pins, own) = (pins(core)?, named(core, caller, namespace)?);
+    let name = request.parameter("name").map(str::to_owned);
+    is_known(core, caller, &pins, namespace, name.as_deref())?;
+    let operation = operation("forget_pins", namespace, name.as_deref());
+    let work = move || pins.forget(&own, name.as_deref());
+    let done = decided(core, caller, &operation, work).await?;
+    let forgotten: Vec<_> = done
+        .into_iter()
+        .map(|(kind, name)| json!({"kind": kind, "name": name}))
+        .collect();
+    json_of(&json!({ "forgotten": forgotten }))
+}
+
+/// The operation as the audit log has it.
+fn operation(what: &str, namespace: &str, name: Option<&str>) -> String {
+    match name {
+        Some(name) => format!("{what} {namespace} {}", shortened(name)),
+        None => format!("{what} {namespace}"),
+    }
+}
+
+/// Makes a decision, which writes the file, outside the message threads.
+async fn decided<T: Send + 'static>(
+    core: &Core,
+    caller: &Caller,
+    operation: &str,
+    work: impl FnOnce() -> Result<T, PinsError> + Send + 'static,
+) -> Result<T, WebFailure> {
+    let done = heavy_work::run(&caller.principal, work).await;
+    let done = match done {
+        Ok(done) => done.map_err(|error| WebFailure::refused(error.to_string())),
+        Err(error) => Err(WebFailure::refused(error.message)),
+    };
+    trail::note(core, caller, operation, &done);
+    done
+}
+
+fn named(core: &Core, caller: &Caller, namespace: &str) -> Result<NamespaceName, WebFailure> {
+    let own = server_name(namespace);
+    let own = own.filter(|own| opens(caller, own));
+    own.ok_or_else(|| unknown(core, caller, namespace))
+}
+
+/// Refuses names without a record. A served namespace may have no records yet.
+fn is_known(
+    core: &Core,
+    caller: &Caller,
+    pins: &Pins,
+    namespace: &str,
+    name: Option<&str>,
+) -> Result<(), WebFailure> {
+    let is_recorded = !pins.list(Some(namespace), None, |_| true).is_empty();
+    let is_served = || {
+        let name = server_name(namespace);
+        name.is_some_and(|name| core.registry.find(&name).is_some())
+    };
+    if !is_recorded && !is_served() {
+        return Err(unknown(core, caller, namespace));
+    }
+    let Some(name) = name else { return Ok(()) };
+    let found = pins.list(Some(namespace), Some(name), |_| true);
+    if found.iter().any(|it| it.namespace == namespace) {
+        return Ok(());
+    }
+    if let Some(other) = found.iter().find(|it| may_see(caller, &it.namespace)) {
+        let message = format!(
+            "{} is a definition of {}: name that",
+            shortened(name),
+            other.namespace
+        );
+        return Err(WebFailure::not_found("pin_not_found", message));
+    }
+    let near = pins.nearest(Some(namespace), name, |own| may_see(caller, own));
+    Err(WebFailure::not_found(
+        "pin_not_found",
+        format!(
+            "{namespace} has no recorded definition {}{}",
+            shortened(name),
+            proposed(near)
+        ),
+    ))
+}
+
+/// The failure for a namespace that does not exist, or that the caller may not use: both are told the same.
+fn unknown(core: &Core, caller: &Caller, namespace: &str) -> WebFailure {
+    let near = core
+        .registry
+        .pins()
+        .and_then(|it| it.nearest(None, namespace, |own| may_see(caller, own)));
+    WebFailure::not_found(
+        "namespace_not_found",
+        format!(
+            "There is no namespace {}, and no record of one{}",
+            shortened(namespace),
+            proposed(near)
+        ),
+    )
+}
+
+fn proposed(near: Option<String>) -> String {
+    near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}

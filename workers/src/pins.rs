@@ -1,0 +1,598 @@
+//! Pinned definitions: tools, prompts and resource templates of servers as they were first seen, the changes since, and the
+//! operator's decisions about them.
+//!
+//! ```text
+//!   page of a list ──▶ NamespacePins::judge ──▶ which entries are shown
+//!                            │ sightings
+//!                            ▼
+//!                          Pins ──▶ pins.json (one writer)          ◀── tooldock pins approve, forget
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `definition.rs` | the canonical form of a definition, and its digest |
+//! | `findings.rs` | text that people do not see, or that is aimed at models |
+//! | `difference.rs` | the difference of two definitions, as text |
+//! | `record.rs` | the records, and the rules by which a sighting changes them |
+//! | `judge.rs` | the pins of one namespace: which entries of a page are shown |
+//! | `file.rs` | reading and replacing `pins.json` |
+//! | `report.rs` | records as operators are shown them |
+//!
+//! Sightings change the records in memory, and are written after a pause, so that a server that changes its tools each second
+//! costs no more than one write in that time. Decisions of operators are written before they are answered. Both are applied to
+//! the file as it is then: several gateways may share it. A file that cannot be read is never replaced; until it can be read,
+//! nothing is approved.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::Notify;
+use tooldock_base::config::PinMode;
+use tooldock_base::names::NamespaceName;
+
+mod definition;
+mod difference;
+mod file;
+mod findings;
+mod judge;
+mod record;
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub use difference::Difference;
+pub use findings::{DEFINITION_MAX, Finding};
+pub use judge::{Judgement, ListPage, NamespacePins, PageEntry};
+pub use record::{Approval, PinKind, PinState};
+use report::ShapeIndex;
+pub use report::{Pin, PinCounts, PinVersion};
+
+use file::{PinsFile, Stamp};
+use record::{
+    NAME_MAX, NAMES_MAX, PinFile, Seen, Sighting, SightingOutcome, Unwritten, VERSIONS_MAX,
+};
+
+/// Name of the file in the data directory.
+pub const PINS_FILE: &str = "pins.json";
+/// Shortest time between two writes of sightings.
+const WRITE_EVERY: Duration = Duration::from_secs(2);
+/// Interval of looking for changes that other gateways wrote.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Maximum number of events of one namespace that are reported in [`EVENT_WINDOW`].
+const EVENTS_MAX: u32 = 50;
+/// Period in which the events of a namespace are counted.
+const EVENT_WINDOW: Duration = Duration::from_secs(600);
+
+/// An event for the log, the audit log and other observers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinEvent {
+    /// The namespace of the server.
+    pub namespace: NamespaceName,
+    /// Kind of the definition.
+    pub kind: PinKind,
+    /// Name of the definition, without characters that hide text, shortened.
+    pub name: String,
+    /// The state that the definition has now.
+    pub state: PinState,
+    /// Digest of the version that was seen.
+    pub digest: String,
+    /// True if the definition is hidden until it is approved.
+    pub hidden: bool,
+}
+
+/// Observer of events.
+pub type PinObserver = Box<dyn Fn(&PinEvent) + Send + Sync>;
+
+/// Reason why a decision was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum PinsError {
+    /// The file cannot be read or written.
+    #[error("{0}")]
+    File(String),
+}
+
+/// The pins of all namespaces.
+pub struct Pins {
+    /// The file; `None` keeps the records in memory alone.
+    file: Option<PinsFile>,
+    state: Mutex<PinsState>,
+    /// Pins of namespaces, kept for as long as the process runs: there is one for each server ever served.
+    namespaces: Mutex<HashMap<NamespaceName, Arc<NamespacePins>>>,
+    /// Namespaces about which an operator, or another gateway, decided.
+    decided: Mutex<BTreeSet<NamespaceName>>,
+    /// Wakes the task that announces decisions.
+    has_decided: Notify,
+    /// Wakes the writer.
+    has_news: Notify,
+    observer: OnceLock<PinObserver>,
+}
+
+struct PinsState {
+    records: PinFile,
+    /// The file's version that `records` began with.
+    stamp: Option<Stamp>,
+    /// Reason why the file cannot be read. Sightings are then kept in memory alone.
+    unreadable: Option<String>,
+    /// Reason why the file cannot be written.
+    unwritten: Option<String>,
+    /// Sightings that the file does not have.
+    waiting: Unwritten,
+    /// Number of reported events by namespace, since the time.
+    told: HashMap<NamespaceName, (Instant, u32)>,
+    /// The recorded names by their shapes; `None` after records were replaced or dropped.
+    shapes: Option<ShapeIndex>,
+    /// Namespaces whose records are full, so that each is logged once.
+    full: HashSet<NamespaceName>,
+}
+
+impl Pins {
+    /// The pins in a file of the data directory. A file that cannot be read is reported by [`Pins::problem`].
+    pub fn open(path: PathBuf) -> Arc<Self> {
+        let pins = Self::new(Some(PinsFile::new(path)));
+        pins.look();
+        pins
+    }
+
+    /// Pins without a file.
+    pub fn in_memory() -> Arc<Self> {
+        Self::new(None)
+    }
+
+    fn new(file: Option<PinsFile>) -> Arc<Self> {
+        Arc::new(Self {
+            file,
+            state: Mutex::new(PinsState {
+                records: PinFile::default(),
+                stamp: None,
+                unreadable: None,
+                unwritten: None,
+                waiting: Unwritten::default(),
+                told: HashMap::new(),
+                shapes: None,
+                full: HashSet::new(),
+            }),
+            namespaces: Mutex::default(),
+            decided: Mutex::default(),
+            has_decided: Notify::new(),
+            has_news: Notify::new(),
+            observer: OnceLock::new(),
+        })
+    }
+
+    /// Sets the observer of events. Counts once.
+    pub fn observe(&self, observer: PinObserver) {
+        let _ = self.observer.set(observer);
+    }
+
+    /// The pins of a namespace.
+    pub fn of(self: &Arc<Self>, name: &NamespaceName) -> Arc<NamespacePins> {
+        let mut all = lock(&self.namespaces);
+        if let Some(own) = all.get(name) {
+            return Arc::clone(own);
+        }
+        let waiting = self.waiting(name);
+        let own = Arc::new(NamespacePins::new(name.clone(), Arc::clone(self), waiting));
+        all.insert(name.clone(), Arc::clone(&own));
+        own
+    }
+
+    /// The pins of a namespace that was served; `None` for other names.
+    pub fn known(&self, name: &NamespaceName) -> Option<Arc<NamespacePins>> {
+        lock(&self.namespaces).get(name).cloned()
+    }
+
+    /// Reason why the file cannot be read or written, with the remedy.
+    pub fn problem(&self) -> Option<String> {
+        let state = self.state();
+        state.unreadable.clone().or_else(|| state.unwritten.clone())
+    }
+
+    /// Writes sightings and reads changes of other gateways, for as long as the process runs.
+    pub async fn run(self: Arc<Self>) {
+        let mut written = tokio::time::Instant::now();
+        loop {
+            let is_news = tokio::time::timeout(LOOK_EVERY, self.has_news.notified())
+                .await
+                .is_ok();
+            if is_news {
+                tokio::time::sleep_until(written + WRITE_EVERY).await;
+            }
+            let pins = Arc::clone(&self);
+            let done = tokio::task::spawn_blocking(move || pins.settle());
+            let _ = done.await;
+            if is_news {
+                written = tokio::time::Instant::now();
+            }
+        }
+    }
+
+    /// Reads changes of other gateways, and writes the sightings that the file does not have. Blocks.
+    pub fn settle(&self) {
+        self.look();
+        let has_work = {
+            let state = self.state();
+            !state.waiting.is_empty() || state.unwritten.is_some()
+        };
+        if has_work {
+            // A failure is logged, and shown until the next attempt.
+            let _ = self.write(|_| ());
+        }
+    }
+
+    /// Waits for decisions about namespaces, and returns the names.
+    pub async fn decisions(&self) -> BTreeSet<NamespaceName> {
+        loop {
+            let decided = std::mem::take(&mut *lock(&self.decided));
+            if !decided.is_empty() {
+                return decided;
+            }
+            self.has_decided.notified().await;
+        }
+    }
+
+    /// Approves the waiting version of each definition of a namespace, or of the definition `name`; with `digest`, the version
+    /// whose digest begins so. Definitions of which several versions are meant are skipped; with `name`, nothing is approved
+    /// then. Blocks until the file is written.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or written.
+    pub fn approve(
+        &self,
+        namespace: &NamespaceName,
+        name: Option<&str>,
+        digest: Option<&str>,
+    ) -> Result<Approval, PinsError> {
+        let done = self.write(|records| records.approve(namespace.as_str(), name, digest))?;
+        if !done.approved.is_empty() {
+            self.judge_anew([namespace]);
+            self.decide([namespace.clone()]);
+        }
+        Ok(done)
+    }
+
+    /// Drops the records of a namespace: of all names, or of `name`. Returns the dropped names. Blocks until the file is
+    /// written.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or written.
+    pub fn forget(
+        &self,
+        namespace: &NamespaceName,
+        name: Option<&str>,
+    ) -> Result<Vec<(PinKind, String)>, PinsError> {
+        let dropped = self.write(|records| records.forget(namespace.as_str(), name))?;
+        if !dropped.is_empty() {
+            self.judge_anew([namespace]);
+            self.decide([namespace.clone()]);
+        }
+        Ok(dropped)
+    }
+
+    /// Announces a decision about these namespaces, and outdates the lists that were judged before. Where pins are not enforced,
+    /// a decision changes nothing that clients see, and nothing is announced.
+    fn decide(&self, names: impl IntoIterator<Item = NamespaceName>) {
+        let mut is_announced = false;
+        for name in names {
+            let pins = self.known(&name);
+            let Some(pins) = pins.filter(|it| it.mode() == PinMode::Enforce) else {
+                continue;
+            };
+            pins.decided();
+            lock(&self.decided).insert(name);
+            is_announced = true;
+        }
+        if is_announced {
+            self.has_decided.notify_one();
+        }
+    }
+
+    /// Forgets the pages of namespaces that were judged before, so that the next list is recorded as if it was not seen.
+    fn judge_anew<'a>(&self, names: impl IntoIterator<Item = &'a NamespaceName>) {
+        for pins in names.into_iter().filter_map(|name| self.known(name)) {
+            pins.forget_pages();
+        }
+    }
+
+    /// The names of namespaces that were served.
+    fn served(&self) -> Vec<NamespaceName> {
+        lock(&self.namespaces).keys().cloned().collect()
+    }
+
+    /// Reads the file if it changed.
+    fn look(&self) {
+        let Some(file) = &self.file else { return };
+        let stamp = file.stamp();
+        {
+            let state = self.state();
+            // A file that was removed is written again from memory. One that could not be read is read anew in any case.
+            let is_same = stamp == state.stamp || stamp.is_none() && state.unreadable.is_none();
+            if is_same {
+                return;
+            }
+        }
+        let read = file.read();
+        let mut state = self.state();
+        match read {
+            Ok((records, stamp)) => {
+                let is_back = state.unreadable.take().is_some();
+                if is_back {
+                    tracing::info!("{} can be read again", file.path().display());
+                }
+                state.shapes = None;
+                let before = std::mem::replace(&mut state.records, records);
+                state.stamp = stamp;
+                state.see_waiting();
+                let dropped = namespaces(&before, &state.records, PinFile::drops);
+                let decided = namespaces(&before, &state.records, PinFile::decides);
+                drop(state);
+                self.judge_anew(&dropped);
+                self.decide(match is_back {
+                    // Everything was hidden.
+                    true => self.served(),
+                    false => decided,
+                });
+            }
+            Err(problem) => {
+                // The stamp of what could not be read, so that it is not read again each time.
+                state.stamp = stamp;
+                if state.unreadable.as_ref() != Some(&problem) {
+                    tracing::error!("{problem}");
+                    let first = state.unreadable.replace(problem).is_none();
+                    drop(state);
+                    if first {
+                        // Nothing is approved any more.
+                        self.decide(self.served());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Changes the records in the file, after the waiting sightings. Without a change and without sightings nothing is written.
+    fn write<T>(&self, change: impl FnOnce(&mut PinFile) -> T) -> Result<T, PinsError> {
+        let Some(file) = &self.file else {
+            let mut state = self.state();
+            state.waiting = Unwritten::default();
+            return Ok(change(&mut state.records));
+        };
+        let failed = |problem: String| PinsError::File(problem);
+        {
+            let state = self.state();
+            if let Some(problem) = &state.unreadable {
+                return Err(failed(problem.clone()));
+            }
+        }
+        let lock = file.lock().map_err(|error| self.cannot_write(error))?;
+        // Another gateway may have written since.
+        self.look();
+        let mut state = self.state();
+        if let Some(problem) = &state.unreadable {
+            return Err(failed(problem.clone()));
+        }
+        state.shapes = None;
+        let before = state.records.clone();
+        let changed = change(&mut state.records);
+        let is_changed = before != state.records;
+        if !is_changed && state.waiting.is_empty() && state.unwritten.is_none() {
+            return Ok(changed);
+        }
+        let written = std::mem::take(&mut state.waiting);
+        let records = state.records.clone();
+        drop(state);
+        let outcome = file.replace(&records);
+        drop(lock);
+        let mut state = self.state();
+        match outcome {
+            Ok(stamp) => {
+                state.stamp = stamp;
+                if state.unwritten.take().is_some() {
+                    tracing::info!("{} is written again", file.path().display());
+                }
+                Ok(changed)
+            }
+            Err(error) => {
+                // What was decided is not in force: it would be lost at the next start.
+                let later = std::mem::replace(&mut state.waiting, written);
+                state.waiting.append(later);
+                if is_changed {
+                    state.records = before;
+                    state.see_waiting();
+                }
+                drop(state);
+                Err(self.cannot_write(error))
+            }
+        }
+    }
+
+    fn cannot_write(&self, error: String) -> PinsError {
+        let mut state = self.state();
+        if state.unwritten.as_ref() != Some(&error) {
+            tracing::error!("{error}");
+            state.unwritten = Some(error.clone());
+        }
+        PinsError::File(error)
+    }
+
+    /// Records a sighting in memory, and wakes the writer. Returns true if the version may be shown where pins are enforced.
+    fn see(&self, name: &NamespaceName, sighting: Sighting, hides: bool) -> bool {
+        let mut state = self.state();
+        let is_unreadable = state.unreadable.is_some();
+        let before = match &sighting.what {
+            Seen::Definition { name, version } => {
+                let entry = state
+                    .records
+                    .entry(&sighting.namespace, sighting.kind, name);
+                entry.is_some_and(|it| it.knows(&version.digest))
+            }
+            Seen::PageEnd { .. } => {
+                let list = state.records.namespaces.get(&sighting.namespace);
+                let list = list.and_then(|own| own.lists.get(&sighting.kind));
+                // A list without entries is no first list.
+                list.is_none_or(|it| it.complete || it.entries.is_empty())
+            }
+        };
+        let outcome = state.records.see(&sighting);
+        let is_new =
+            !before && !matches!(outcome, SightingOutcome::Full | SightingOutcome::Varying);
+        if let (Seen::Definition { name, .. }, Some(shapes)) = (&sighting.what, &mut state.shapes)
+            && is_new
+        {
+            shapes.add(&sighting.namespace, sighting.kind, name);
+        }
+        if is_new {
+            state.waiting.push(sighting.clone());
+            self.has_news.notify_one();
+        }
+        let Seen::Definition {
+            name: entry,
+            version,
+        } = &sighting.what
+        else {
+            return true;
+        };
+        if outcome == SightingOutcome::Full && state.full.insert(name.clone()) {
+            tracing::warn!(
+                namespace = %name,
+                "the server of namespace {name} has more than {NAMES_MAX} definitions, or a name of more than {NAME_MAX} bytes: \
+                 {} {:?} and further ones are not recorded",
+                sighting.kind.as_str(),
+                judge::short(entry)
+            );
+        }
+        let reported = match outcome {
+            SightingOutcome::Pending(reported) if !before => Some(reported),
+            _ => None,
+        };
+        let is_told = reported.is_some()
+            && {
+                let (since, count) = state
+                    .told
+                    .entry(name.clone())
+                    .or_insert((Instant::now(), 0));
+                if since.elapsed() > EVENT_WINDOW {
+                    (*since, *count) = (Instant::now(), 0);
+                }
+                *count = count.saturating_add(1);
+                if *count == EVENTS_MAX + 1 {
+                    tracing::warn!(
+                        namespace = %name,
+                        "the server of namespace {name} changes its definitions all the time: further changes are recorded, and not \
+                         logged for {} minutes",
+                        EVENT_WINDOW.as_secs() / 60
+                    );
+                }
+                *count <= EVENTS_MAX
+            };
+        let findings = version.findings.clone();
+        let entry_record = state
+            .records
+            .entry(&sighting.namespace, sighting.kind, entry);
+        let differences = entry_record
+            .filter(|_| is_told)
+            .and_then(|it| it.differences());
+        if !before && reported.is_some() && entry_record.is_some_and(|it| it.is_varying()) {
+            tracing::warn!(
+                namespace = %name,
+                "{} {:?} of the server of namespace {name} has had more than {VERSIONS_MAX} versions: it varies, and further \
+                 versions are neither recorded nor reported until a version is approved or the record is forgotten (tooldock \
+                 pins)",
+                sighting.kind.as_str(),
+                judge::short(entry)
+            );
+        }
+        drop(state);
+        if let (Some(reported), true) = (reported, is_told) {
+            let event = PinEvent {
+                namespace: name.clone(),
+                kind: sighting.kind,
+                name: judge::short(entry),
+                state: reported,
+                digest: version.digest.clone(),
+                hidden: hides,
+            };
+            let argument = judge::argument(entry);
+            report::log(
+                &event,
+                argument.as_deref(),
+                &findings,
+                differences.as_deref(),
+            );
+            if let Some(observer) = self.observer.get() {
+                observer(&event);
+            }
+        }
+        if let SightingOutcome::Recorded { first: false } = outcome {
+            tracing::info!(
+                namespace = %name,
+                "{} {:?} of the server of namespace {name} is new, and recorded",
+                sighting.kind.as_str(),
+                judge::short(entry)
+            );
+        }
+        // Nothing counts as approved while the records of earlier runs are unknown.
+        !is_unreadable
+            && matches!(
+                outcome,
+                SightingOutcome::Known | SightingOutcome::Recorded { .. }
+            )
+    }
+
+    fn state(&self) -> MutexGuard<'_, PinsState> {
+        lock(&self.state)
+    }
+}
+
+impl PinsState {
+    /// Applies the sightings that wait to be written to the records.
+    fn see_waiting(&mut self) {
+        for sighting in self.waiting.iter() {
+            self.records.see(sighting);
+        }
+    }
+}
+
+/// The names of namespaces for which `differ` finds a difference between two files.
+fn namespaces(
+    before: &PinFile,
+    after: &PinFile,
+    differ: impl Fn(&PinFile, &PinFile, &str) -> bool,
+) -> Vec<NamespaceName> {
+    let names = before.namespaces.keys().chain(after.namespaces.keys());
+    let names: BTreeSet<&String> = names.collect();
+    let changed = names.into_iter().filter(|it| differ(before, after, it));
+    changed.filter_map(|name| server_name(name)).collect()
+}
+
+/// The namespace of a server by its name, also that of a server that belongs to an aggregate alone (`AGGREGATE.LABEL`). For names
+/// in records and in questions of operators; clients reach no namespace by it.
+pub fn server_name(text: &str) -> Option<NamespaceName> {
+    match text.split_once('.') {
+        Some((aggregate, label)) => {
+            let aggregate: NamespaceName = aggregate.parse().ok()?;
+            Some(aggregate.member(label))
+        }
+        None => text.parse().ok(),
+    }
+}
+
+/// The current time in seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |it| it.as_secs())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for Pins {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pins")
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}
