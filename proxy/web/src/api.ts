@@ -40,6 +40,8 @@ let anonymous = location.pathname.endsWith("/login");
 export const loginWanted = signal<"no" | "first" | "expired">("no");
 let waiting: Array<{ again: () => void; never: () => void }> = [];
 let answeredOnce = false;
+/** Number of logins in this page: a 401 to a request from before the last one asks for no other. */
+let logins = 0;
 
 /** The login by an issuer that this page was opened for: while it ends, and why it failed. */
 export const issuerLogin = signal<{ busy?: boolean; error?: Error }>({});
@@ -68,6 +70,7 @@ export async function logIn(given: string): Promise<void> {
 }
 
 function repeatWaiting(): void {
+  logins += 1;
   loginWanted.value = "no";
   const all = waiting;
   waiting = [];
@@ -173,6 +176,7 @@ export async function send(path: string, asked: Asked = {}): Promise<Response> {
       body = JSON.stringify(asked.body);
       headers["Content-Type"] = "application/json";
     }
+    const before = logins;
     let answer: Response;
     try {
       answer = await fetch(path, { method: asked.method ?? "GET", headers, body, signal: asked.signal, redirect: "error", credentials: anonymous ? "omit" : "same-origin" });
@@ -185,6 +189,7 @@ export async function send(path: string, asked: Asked = {}): Promise<Response> {
       if (answer.ok) return answer;
       throw await refusal(answer);
     }
+    if (before !== logins) continue;
     if (!(await whenLoggedIn())) throw new ApiError(401, "unauthorized", "Not logged in. Your entries are kept; log in and repeat the action.");
   }
 }
