@@ -153,7 +153,7 @@ fn ci_the_image_and_the_recording_have_one_version_of_rust() {
         image.contains(&format!("/rust:{version}-slim-")),
         "{version}: conf/container/Containerfile has another"
     );
-    for crate_of_counts in ["filters", "mcp-upstream", "mcp-upstream/sessions"] {
+    for crate_of_counts in ["filters", "mcp-upstream"] {
         let counts = text(&format!("{crate_of_counts}/cost.json"));
         assert!(
             counts.contains(&format!("\"compiler\": \"rustc {version}\"")),
