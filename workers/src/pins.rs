@@ -127,6 +127,24 @@ struct PinsState {
     full: HashSet<NamespaceName>,
 }
 
+impl PinsState {
+    /// Says that the first list of a server is recorded, at its end: all of it is approved without an operator.
+    fn log_first_list(&self, end: &Sighting) {
+        let own = self.records.namespaces.get(&end.namespace);
+        let list = own.and_then(|it| it.lists.get(&end.kind));
+        if let (Seen::PageEnd { .. }, Some(list)) = (&end.what, list.filter(|it| it.complete)) {
+            tracing::info!(
+                namespace = end.namespace,
+                "the first list of {}s of the server of namespace {} is recorded: its {} definitions are approved, but for \
+                 suspicious ones",
+                end.kind.as_str(),
+                end.namespace,
+                list.entries.len()
+            );
+        }
+    }
+}
+
 impl Pins {
     /// The pins in a file of the data directory. A file that cannot be read is reported by [`Pins::problem`].
     pub fn open(path: PathBuf) -> Arc<Self> {
@@ -320,7 +338,13 @@ impl Pins {
             Ok((records, stamp)) => {
                 let is_back = state.unreadable.take().is_some();
                 if is_back {
-                    tracing::info!("{} can be read again", file.path().display());
+                    let path = file.path().display();
+                    match stamp.is_some() {
+                        true => tracing::info!("{path} can be read again"),
+                        false => tracing::warn!(
+                            "{path} is gone: the next list of each server counts as its first one"
+                        ),
+                    }
                 }
                 state.shapes = None;
                 let before = std::mem::replace(&mut state.records, records);
@@ -428,16 +452,10 @@ impl Pins {
                     .entry(&sighting.namespace, sighting.kind, name);
                 entry.is_some_and(|it| it.knows(&version.digest))
             }
-            Seen::PageEnd { .. } => {
-                let list = state.records.namespaces.get(&sighting.namespace);
-                let list = list.and_then(|own| own.lists.get(&sighting.kind));
-                // A list without entries is no first list.
-                list.is_none_or(|it| it.complete || it.entries.is_empty())
-            }
+            Seen::PageEnd { .. } => false,
         };
         let outcome = state.records.see(&sighting);
-        let is_new =
-            !before && !matches!(outcome, SightingOutcome::Full | SightingOutcome::Varying);
+        let is_new = !before && outcome.is_recorded();
         if let (Seen::Definition { name, .. }, Some(shapes)) = (&sighting.what, &mut state.shapes)
             && is_new
         {
@@ -446,6 +464,7 @@ impl Pins {
         if is_new {
             state.waiting.push(sighting.clone());
             self.has_news.notify_one();
+            state.log_first_list(&sighting);
         }
         let Seen::Definition {
             name: entry,

@@ -255,7 +255,7 @@ impl NamespacePins {
         }
         // A tool is called by its entry in the list; a prompt by its name alone.
         let is_unknown = kind == PinKind::Prompt && !self.pins.has_approved(&self.name, kind, name);
-        is_unknown.then_some("no approved definition of it was listed yet: list the prompts first")
+        is_unknown.then_some("no approved definition of this name is known: list the prompts first if the server has it")
     }
 }
 

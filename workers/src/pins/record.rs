@@ -192,7 +192,8 @@ pub(super) enum Seen {
 pub(super) enum SightingOutcome {
     /// Nothing: the version is known.
     Known,
-    /// The version was recorded with the first list, or under `warn` as a new definition, and is approved.
+    /// The version was recorded with the first list, or under `warn` as a new definition, and is approved; or a page of the first
+    /// list has ended.
     Recorded { first: bool },
     /// The version waits for approval.
     Pending(PinState),
@@ -200,6 +201,16 @@ pub(super) enum SightingOutcome {
     Full,
     /// The definition has had too many versions, and the version was not recorded.
     Varying,
+}
+
+impl SightingOutcome {
+    /// Returns true if the sighting changed the records.
+    pub(super) fn is_recorded(self) -> bool {
+        match self {
+            Self::Recorded { .. } | Self::Pending(_) => true,
+            Self::Known | Self::Full | Self::Varying => false,
+        }
+    }
 }
 
 /// Result of an approval.
@@ -328,14 +339,16 @@ impl PinFile {
                 own.see(sighting.kind, sighting.mode, name, version)
             }
             Seen::PageEnd { last } => {
+                let has_records = own.lists.values().any(|it| !it.entries.is_empty());
                 let list = own.lists.entry(sighting.kind).or_default();
-                // A list without entries is no list to compare later ones with.
-                if !list.complete && !list.entries.is_empty() {
+                // An empty list of a server without any record may come from one that is still starting.
+                if !list.complete && has_records {
                     list.pages += 1;
                     list.complete = *last || list.pages >= FIRST_PAGES_MAX;
                     if list.complete {
                         list.pages = 0;
                     }
+                    return SightingOutcome::Recorded { first: true };
                 }
                 SightingOutcome::Known
             }
@@ -612,7 +625,7 @@ mod tests {
     fn the_first_list_is_recorded_whole_however_many_pages_it_has() {
         for mode in [Warn, Enforce] {
             let mut file = PinFile::default();
-            // A list without entries is no first list.
+            // An empty list of a server without records is no first list.
             end(&mut file, true);
             assert_eq!(
                 see(&mut file, mode, "a", version("1")),
@@ -632,6 +645,25 @@ mod tests {
             assert_eq!(later, expected, "{mode:?}");
             assert_eq!(see(&mut file, mode, "a", version("1")), Known);
         }
+    }
+
+    #[test]
+    fn an_empty_list_of_a_server_with_records_is_its_first_list() {
+        let mut file = PinFile::default();
+        see(&mut file, Enforce, "a", version("1"));
+        end(&mut file, true);
+        let mut sighting = Sighting {
+            namespace: "git".to_owned(),
+            kind: PinKind::Prompt,
+            mode: Enforce,
+            what: Seen::PageEnd { last: true },
+        };
+        file.see(&sighting);
+        sighting.what = Seen::Definition {
+            name: "ask".into(),
+            version: version("1"),
+        };
+        assert_eq!(file.see(&sighting), Pending(PinState::New));
     }
 
     #[test]
