@@ -161,8 +161,15 @@ async fn claimed_while_frozen(one: &Gateway, two: &Gateway) -> (Session, Option<
     let progress = answer.event().await.expect("progress");
 
     one.signal(Signal::STOP);
-    let mut resumed = there.get(progress.id.as_deref()).await;
-    let lost = resumed.event().await.expect("the end of the call");
+    // Until the other replica has claimed the session it may answer 503 or end a stream: clients ask again.
+    let lost = eventually("the end of the call", async || {
+        let mut resumed = there.get(progress.id.as_deref()).await;
+        match resumed.status {
+            200 => resumed.event().await,
+            _ => None,
+        }
+    })
+    .await;
     assert!(lost.data.contains("worker_unavailable"), "{lost:?}");
     std::fs::write(&gate, "go").expect("written");
     one.signal(Signal::CONT);
