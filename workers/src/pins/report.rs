@@ -70,13 +70,13 @@ pub struct PinCounts {
     pub states: BTreeMap<PinState, usize>,
     /// The mode that is in force.
     pub mode: &'static str,
-    /// Names of changed definitions, the first [`NAMED_MAX`].
+    /// Names of changed definitions, the first 20.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
-    /// Names of new definitions, the first [`NAMED_MAX`].
+    /// Names of new definitions, the first 20.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub new: Vec<String>,
-    /// Names of definitions with findings, the first [`NAMED_MAX`].
+    /// Names of definitions with findings, the first 20.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub suspicious: Vec<String>,
     /// Number of further definitions that are not approved.
