@@ -145,7 +145,6 @@ test-rust: $(TEST_ENVIRONMENTS) ## unit and integration tests (a filter: make te
 	else \
 		cargo test --workspace --locked --no-fail-fast -- $(TESTS); \
 	fi
-	cargo test --workspace --doc --locked --quiet
 	@target/python-envs/base/bin/python -c 'import orjson, uvloop' 2>/dev/null || \
 		{ $(call skip,workers with orjson and uvloop: pip could not install them in target/python-envs/base); }
 	@command -v chromium chromium-browser google-chrome >/dev/null || \

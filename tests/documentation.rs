@@ -272,6 +272,31 @@ fn sources_below(folder: &Path, sources: &mut Vec<PathBuf>) {
     }
 }
 
+/// `make test` runs no doc tests: looking for them in all crates takes minutes, and there are none.
+#[test]
+fn every_block_in_a_comment_names_its_language_and_is_no_doc_test() {
+    let mut sources = Vec::new();
+    for name in CRATES {
+        sources_below(&root().join(name).join("src"), &mut sources);
+    }
+    let mut doc_tests = Vec::new();
+    for source in sources {
+        let text = fs::read_to_string(&source).unwrap();
+        let mut is_open = false;
+        for line in text.lines().map(str::trim_start) {
+            let doc = ["//!", "///"].iter().find_map(|it| line.strip_prefix(it));
+            let Some(language) = doc.and_then(|it| it.trim_start().strip_prefix("```")) else {
+                continue;
+            };
+            is_open = !is_open;
+            if is_open && ["", "rust", "no_run", "should_panic"].contains(&language.trim()) {
+                doc_tests.push(format!("{}: {line}", source.display()));
+            }
+        }
+    }
+    assert!(doc_tests.is_empty(), "{doc_tests:#?}");
+}
+
 #[test]
 fn every_metric_is_documented() {
     let mut sources = Vec::new();
