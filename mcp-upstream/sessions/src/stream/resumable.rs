@@ -325,9 +325,11 @@ impl Stream {
     /// Ends a stream for an operator: a long stream as the pulse does, so that its client reconnects in the usual way; any
     /// other stream by finishing it.
     pub(super) fn end_for_operator(&self) {
-        match self.end() {
-            Some(waker) => wake(Some(waker)),
-            None => self.finish(),
+        let is_long = self.lock().role.is_long();
+        match is_long {
+            // The reader has left no waker while it writes an event.
+            true => wake(self.end()),
+            false => self.finish(),
         }
     }
 

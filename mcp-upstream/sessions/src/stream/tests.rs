@@ -228,6 +228,19 @@ async fn ending_all_spares_answers_and_takes_listeners_with_their_farewell() {
 }
 
 #[tokio::test]
+async fn an_operator_ends_a_listener_with_its_farewell_also_while_its_reader_writes() {
+    let (pulse, _) = pulse();
+    let stream = Stream::listening(&pulse);
+    stream.listen(chunk("farewell"));
+    let mut listening = stream.read();
+    assert!(stream.push(chunk("1")));
+    // No reader waits at this moment.
+    assert_eq!(listening.next().await, Some(chunk("1")));
+    stream.end_for_operator();
+    assert_eq!(ready(&mut listening), [Some(chunk("farewell")), None]);
+}
+
+#[tokio::test]
 async fn streams_leave_the_pulse_with_their_readers() {
     let (pulse, metrics) = pulse();
     let streams: Vec<_> = (0..100).map(|_| Stream::detached(&pulse)).collect();
