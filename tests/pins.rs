@@ -240,7 +240,7 @@ async fn a_change_is_served_and_reported_everywhere_and_a_restart_keeps_it() {
     reported(&gateway, "git", "suspicious", &["add"]).await;
     let client = session(&gateway, "git").await;
     shows(&client, &["add", "sum", "more"]).await;
-    // What is known already is no event, nor is a return to what was approved.
+    // A version that was seen before gives no event, and neither does the return to an approved version.
     definitions.set(tools(&[
         ("add", "adds numbers"),
         ("sum", "x"),
@@ -303,7 +303,7 @@ async fn enforced_pins_hide_and_refuse_until_the_operator_approves() {
         called(&client, "add").await["result"]["content"][0]["text"],
         "called add"
     );
-    // The decision survives, and so does what was hidden.
+    // After the restart the approved definition is still shown, and the hidden one still hidden.
     gateway.killed_and_started_again().await;
     let client = session(&gateway, "git").await;
     shows(&client, &["add", "sum"]).await;

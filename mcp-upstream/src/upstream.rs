@@ -189,8 +189,8 @@ pub(crate) trait Upstream:
         versions: &'a [&'a str],
     ) -> Soon<'a, Result<Vec<u8>, CallError>>;
 
-    /// The eras that the server of a namespace speaks, as far as they are known without a request. `_client` is the era of the
-    /// client that wants to use it.
+    /// The eras that the server of a namespace is known to speak; `None` if a request would have to find them out. `_client` is
+    /// the era of the client that wants to use the server.
     fn speaks(&self, _namespace: &Namespace, _client: Era) -> Option<EraSupport> {
         None
     }

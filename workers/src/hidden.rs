@@ -23,7 +23,7 @@ pub struct HiddenValues(Redactor);
 enum Owners<'a> {
     /// Every principal.
     All,
-    /// One principal. `None` is a caller without a principal, for whom no personal values exist.
+    /// The caller's principal. `None` for a caller without a principal, for whom no personal values exist.
     Caller(Option<&'a str>),
 }
 

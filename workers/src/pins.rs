@@ -419,7 +419,7 @@ impl Pins {
                 Ok(changed)
             }
             Err(error) => {
-                // What was decided is not in force: it would be lost at the next start.
+                // A decision that is not in the file is taken back: it would be lost at the next start.
                 let later = std::mem::replace(&mut state.waiting, written);
                 state.waiting.append(later);
                 if is_changed {

@@ -373,7 +373,7 @@ impl Catalogue {
         Ok(list)
     }
 
-    /// The state, without what was read before the last decision about pins.
+    /// The state of the catalogue. Lists that were read before the last decision about pins are dropped from it first.
     fn lock(&self) -> MutexGuard<'_, CatalogueState> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = self.lists.pin_generation();

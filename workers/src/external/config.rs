@@ -53,7 +53,7 @@ macro_rules! server_keys {
             /// How far the program is kept from the rest of the machine; like `limits.sandbox`, which it wins over.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub sandbox: Option<Sandbox>,
-            /// The treatment of definitions that differ from the recorded ones; like `limits.pins`, which it wins over.
+            /// The treatment of definitions that differ from the recorded ones. Replaces `limits.pins` if both are set.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub pins: Option<PinMode>,
             /// Limits of the server's namespace: allowed tools, the time limit of a call, and the like.

@@ -41,10 +41,10 @@ const NAME_MAX: usize = 64;
 const SEARCHED_MAX: usize = 256 * 1024;
 /// Maximum number of values that are searched in one definition.
 const NODES_MAX: usize = 20_000;
-/// Maximum number of tags of a flag, with the end of tags.
+/// Maximum number of tag characters after the black flag of a regional flag emoji, the closing tag included.
 const FLAG_TAGS_MAX: usize = 7;
 
-/// Words that follow each other, each one of several, with at most [`GAP_MAX`] others in between.
+/// A pattern of words: one word of each list, in the order of the lists, with at most [`GAP_MAX`] other words in between.
 pub(super) const PATTERNS: &[&[&[&str]]] = &[
     // "ignore all previous instructions"
     &[
@@ -129,7 +129,7 @@ pub struct Finding {
     pub code: String,
     /// Keys from the definition to the text, such as `inputSchema.properties.path.description`; empty for the definition itself.
     pub place: String,
-    /// A description, without characters that hide text.
+    /// The suspicious text or what it contains, without characters that hide text.
     pub detail: String,
 }
 
@@ -168,7 +168,7 @@ pub(super) fn of_definition(name: &str, canonical: &str) -> Vec<Finding> {
     }
     match &node {
         Some(node) => search.walk(node),
-        // Its texts cannot be told apart, and escapes in them are not decoded.
+        // The texts of a definition that is no readable JSON cannot be told apart, and their escapes are not decoded.
         None => {
             search.add(
                 "unreadable_definition",
@@ -357,7 +357,7 @@ fn brief(name: &str) -> String {
     }
 }
 
-/// Returns true for characters that nobody sees, or that change how other characters are shown.
+/// Returns true for characters without a visible form, and for those that change how other characters are shown.
 pub(super) fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -428,7 +428,7 @@ fn varies(before: Option<char>, after: Option<char>) -> bool {
     })
 }
 
-/// Returns true if a tag character belongs to a flag: a black flag, at most six tags, and the end of tags.
+/// Returns true if a tag character belongs to a regional flag emoji: a black flag, at most six tags, and the closing tag.
 fn is_of_flag(all: &[char], at: usize) -> bool {
     let is_tag = |it: char| matches!(it, '\u{e0000}'..='\u{e007f}');
     let near = at.saturating_sub(FLAG_TAGS_MAX)..at;

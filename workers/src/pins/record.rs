@@ -36,11 +36,11 @@ const FIRST_PAGES_MAX: u32 = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PinKind {
-    /// A tool, by its name.
+    /// A tool. Its name in records is the tool's.
     Tool,
-    /// A prompt, by its name.
+    /// A prompt. Its name in records is the prompt's.
     Prompt,
-    /// A resource template, by its URI template.
+    /// A resource template. Its name in records is the URI template.
     Template,
 }
 
@@ -161,7 +161,7 @@ pub(super) struct EntryRecord {
 pub(super) struct Version {
     /// SHA-256 of the canonical definition, in hexadecimal.
     pub(super) digest: String,
-    /// Time at which it was first seen, in seconds since 1970.
+    /// Time at which the version was first seen, in seconds since 1970.
     pub(super) seen: u64,
     /// The canonical definition; `None` if it is too large to be recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -187,7 +187,7 @@ pub(super) enum Seen {
     PageEnd { last: bool },
 }
 
-/// What a sighting changed.
+/// The effect of a sighting on the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SightingOutcome {
     /// Nothing: the version is known.
@@ -458,7 +458,7 @@ impl NamespaceRecord {
             version.definition = None;
         }
         if size.bytes + version.size() > BYTES_MAX {
-            // It stays suspicious.
+            // One finding stays, so that the version still counts as suspicious.
             version.findings.truncate(1);
             for finding in &mut version.findings {
                 finding.place.clear();
@@ -520,7 +520,7 @@ impl EntryRecord {
         self.versions().any(|it| it.digest == digest)
     }
 
-    /// Returns true if the definition has had too many versions for further ones to be recorded.
+    /// Returns true if so many versions of the definition were recorded that further versions are not.
     pub(super) fn is_varying(&self) -> bool {
         self.count > VERSIONS_MAX
     }

@@ -98,7 +98,7 @@ impl PinCounts {
         self.changed.is_empty() && self.new.is_empty() && self.suspicious.is_empty()
     }
 
-    /// The definitions of both.
+    /// Adds the counts and names of another namespace's definitions.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
         for (state, count) in other.states {

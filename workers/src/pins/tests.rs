@@ -235,7 +235,7 @@ fn gateways_that_share_the_file_keep_each_others_records_and_decisions() {
     assert_eq!(states(&first).iter().filter(|(it, _)| it == "b").count(), 0);
 }
 
-/// The namespaces of decisions that were not announced yet.
+/// The namespaces with a decision of which clients have not been told by `list_changed` yet.
 fn announced(pins: &Pins) -> Vec<String> {
     let names = std::mem::take(&mut *super::lock(&pins.decided));
     names.into_iter().map(|it| it.to_string()).collect()
@@ -323,7 +323,7 @@ fn a_decision_that_cannot_be_written_is_not_in_force() {
     shown(&own, &[("a", "x")]);
     shown(&own, &[("a", "y")]);
     pins.settle();
-    // A folder in place of the lock: nobody can write, not even root.
+    // A folder stands in place of the lock file, so that writing fails, for root as well.
     fs::remove_file(data.join("pins.lock")).expect("removed");
     fs::create_dir(data.join("pins.lock")).expect("a folder");
     pins.approve(&name(), None, None).expect_err("not written");

@@ -345,7 +345,7 @@ pub(super) fn relimited(
     issues.extend(clamped);
     Some(Arc::new(Namespace {
         // Patterns of the namespace's own file were valid when the namespace was started, so an invalid pattern is the operator's.
-        // It may have been meant to exclude callers: nobody is admitted.
+        // An invalid policy may have been meant to exclude callers, so the namespace admits no caller.
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         issues,
         gate: gate(Some(current), limits.max_concurrency.local(), limits.queue),

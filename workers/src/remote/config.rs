@@ -71,7 +71,7 @@ pub struct RemoteServerConfig {
     pub retry: RemoteRetry,
     /// Rules for excluding a backend from requests.
     pub health: RemoteHealth,
-    /// The treatment of definitions that differ from the recorded ones; like `limits.pins`, which it wins over.
+    /// The treatment of definitions that differ from the recorded ones. Replaces `limits.pins` if both are set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pins: Option<PinMode>,
     /// Limits of the server's namespace, such as the allowed tools and the time limit of a call.

@@ -219,7 +219,7 @@ pub enum PinMode {
     /// Differences are reported, and served.
     #[default]
     Warn,
-    /// Differences are reported, and hidden until an operator approves them.
+    /// Definitions that differ are reported, and are hidden until an operator approves them.
     Enforce,
 }
 
