@@ -29,6 +29,8 @@ try {
   await page.goto(`${base}/login#/keys`);
   const leave = page.getByRole("button", { name: `Log in with ${new URL(issuer).host}`, exact: true });
   await leave.click();
+  // The page that the issuer redirects to has no dialog before its first 401, and leaves /login at the end of the login.
+  await page.waitForURL(`${base}/#/keys`);
   await page.getByRole("dialog").waitFor({ state: "detached" });
   await page.getByRole("heading", { level: 1, name: "Keys", exact: true }).waitFor();
   seen.place = page.url();

@@ -42,6 +42,8 @@ let waiting: Array<{ again: () => void; never: () => void }> = [];
 let answeredOnce = false;
 /** Number of logins in this page: a 401 to a request from before the last one asks for no other. */
 let logins = 0;
+/** Set from the start of a logout: the streams that end with the login ask for no other one while the page is left. */
+let leaving = false;
 
 /** The login by an issuer that this page was opened for: while it ends, and why it failed. */
 export const issuerLogin = signal<{ busy?: boolean; error?: Error }>({});
@@ -133,9 +135,15 @@ export async function endLogin(): Promise<void> {
   }
 }
 
-/** Ends the login of this browser, and shows the page for the next one. */
+/** Ends the login of this browser, and shows the page for the next one. A login that has expired meanwhile has ended, too. */
 export async function logOut(): Promise<void> {
-  await send("/api/login", { method: "DELETE" });
+  leaving = true;
+  try {
+    await send("/api/login", { method: "DELETE" });
+  } catch (error) {
+    leaving = (error as ApiError).status === 401;
+    if (!leaving) throw error;
+  }
   token = null;
   sessionStorage.removeItem(KEPT);
   localStorage.removeItem(HALF);
@@ -190,6 +198,7 @@ export async function send(path: string, asked: Asked = {}): Promise<Response> {
       throw await refusal(answer);
     }
     if (before !== logins) continue;
+    if (leaving) throw new ApiError(401, "unauthorized", "Logged out.");
     if (!(await whenLoggedIn())) throw new ApiError(401, "unauthorized", "Not logged in. Your entries are kept; log in and repeat the action.");
   }
 }
