@@ -272,6 +272,7 @@ impl Engine {
     ) -> (CallOutcome, UnfinishedCall<'a>) {
         let via = call.delegate().map(|delegate| Arc::clone(delegate.via));
         let mut record = CallRecord::begin(self, &self.audit, caller, call.facts(), via);
+        record.note_delegation(call);
         let (outcome, status) = self.settled(caller, call, None, record.reached()).await;
         if call.has_coerced_arguments() {
             record.note_coercion();
@@ -279,7 +280,8 @@ impl Engine {
         (outcome, UnfinishedCall { record, status })
     }
 
-    /// Runs one call as [`Self::run`] does. `via`: the member's name, for calls that came through an aggregate.
+    /// Runs one call as [`Self::run`] does. `via`: the member's name for a call that an aggregate delegates, and the
+    /// aggregate's name for the delegated call.
     async fn run_via(
         &self,
         caller: &Caller,
@@ -288,6 +290,7 @@ impl Engine {
         via: Option<Arc<str>>,
     ) -> CallOutcome {
         let mut record = CallRecord::begin(self, &self.audit, caller, call.facts(), via);
+        record.note_delegation(call);
         let (outcome, status) = self.settled(caller, call, events, record.reached()).await;
         if call.has_coerced_arguments() {
             record.note_coercion();

@@ -13,7 +13,7 @@ use tooldock_sessions::call_error::{CallCause, rest_status};
 use tooldock_sessions::caller::{CallNote, CallSummary, Caller};
 use tooldock_workers::registry::Namespace;
 
-use super::{CallFacts, Engine, UNKNOWN_NAME_MAX, shortened};
+use super::{CallFacts, Engine, UNKNOWN_NAME_MAX, UpstreamCall, shortened};
 use crate::metrics::{CallEnd, NamespaceMetrics};
 use crate::protocol::method::TOOLS_CALL;
 use crate::trace::{PIPES, error_of};
@@ -33,10 +33,13 @@ pub(super) struct CallRecord<A: Borrow<AuditSender>> {
     trace: Option<Arc<RequestTrace>>,
     namespace: Arc<Namespace>,
     reached: AtomicBool,
+    /// True for a call that another namespace runs, whose own record counts it for its principal.
+    is_delegated: bool,
 }
 
 impl<A: Borrow<AuditSender>> CallRecord<A> {
-    /// Begins a record. `via`: the member's name, for calls that came through an aggregate.
+    /// Begins a record. `via`: the member's name for a call that an aggregate delegates, and the aggregate's name for the
+    /// delegated call.
     pub(super) fn begin(
         engine: &Engine,
         audit: A,
@@ -57,6 +60,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
             trace: caller.trace.clone(),
             namespace: Arc::clone(&facts.namespace),
             reached: AtomicBool::new(false),
+            is_delegated: false,
             line: Some(AuditRecord {
                 at: SystemTime::UNIX_EPOCH,
                 request_id: Arc::clone(&caller.request_id),
@@ -91,6 +95,11 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
     fn is_of_a_tool(&self, name: &str) -> bool {
         let mut declared = self.namespace.tools.iter();
         self.reached.load(Ordering::Relaxed) || declared.any(|tool| *tool.name == *name)
+    }
+
+    /// Notes if the call is delegated to another namespace.
+    pub(super) fn note_delegation(&mut self, call: &Arc<dyn UpstreamCall>) {
+        self.is_delegated = call.delegate().is_some();
     }
 
     /// Records that arguments were converted to the types of the tool's schema.
@@ -161,7 +170,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
                 namespace: &line.namespace,
                 tool: self.is_of_a_tool(&line.subject).then_some(&line.subject),
                 principal: line.principal.as_ref(),
-                via_aggregate: line.via.is_some(),
+                is_delegated: self.is_delegated,
                 is_ok: line.status == "ok",
             });
             self.metrics.latency.observe(latency.as_secs_f64());

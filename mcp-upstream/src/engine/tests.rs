@@ -13,7 +13,7 @@ use tooldock_workers::registry::Namespace;
 use super::*;
 use crate::jsonrpc::ResponseOutcome;
 use crate::metrics::UpstreamMetrics;
-use crate::metrics::breakdown::BreakdownConfig;
+use crate::metrics::breakdown::{BreakdownConfig, PerPrincipal};
 use crate::testing::{FakeBackend, Refuses, Unlimited, function_call};
 use crate::upstream::Client;
 
@@ -273,6 +273,52 @@ async fn names_that_are_no_tools_have_no_series_by_tool() {
     }
     let counted = breakdown.tools_counted();
     assert_eq!(counted, [("say_hello".to_owned(), 2)]);
+}
+
+/// A call of an aggregate's tool, which `call` of a member runs.
+struct DelegatedCall {
+    call: Arc<dyn UpstreamCall>,
+    via: Arc<str>,
+}
+
+impl CancelNotice for DelegatedCall {
+    fn cancelled(&self, message: &str) {
+        self.call.cancelled(message);
+    }
+}
+
+impl UpstreamCall for DelegatedCall {
+    fn facts(&self) -> &CallFacts {
+        self.call.facts()
+    }
+
+    fn delegate(&self) -> Option<Delegate<'_>> {
+        Some(Delegate {
+            call: &self.call,
+            via: &self.via,
+        })
+    }
+
+    fn start(self: Arc<Self>, peer: Peer) -> Work {
+        Arc::clone(&self.call).start(peer)
+    }
+}
+
+#[tokio::test]
+async fn a_call_through_an_aggregate_is_counted_once_for_its_principal() {
+    let fixture = fixture(|_| {});
+    let breakdown = fixture.engine.metrics.breakdown();
+    breakdown.configure(BreakdownConfig {
+        per_principal: PerPrincipal::Top50,
+        ..BreakdownConfig::default()
+    });
+    let call: Arc<dyn UpstreamCall> = Arc::new(DelegatedCall {
+        call: fixture.tool("say_hello"),
+        via: "member".into(),
+    });
+    let _ = fixture.engine.run(&caller(), &call, None).await;
+    assert_eq!(breakdown.principals_counted().len(), 1);
+    assert_eq!(breakdown.principals_counted()[0].1, 1);
 }
 
 #[test]

@@ -119,7 +119,7 @@ pub(crate) struct CallEnd<'a> {
     pub(crate) tool: Option<&'a Arc<str>>,
     pub(crate) principal: Option<&'a Arc<str>>,
     /// True if the call was delegated to a member, where it is counted for its principal.
-    pub(crate) via_aggregate: bool,
+    pub(crate) is_delegated: bool,
     pub(crate) is_ok: bool,
 }
 
@@ -171,7 +171,7 @@ impl Breakdown {
             let name = (end.namespace.clone(), Arc::clone(tool));
             self.tools.count(name, end.is_ok);
         }
-        if self.per_principal.load(Ordering::Relaxed) && !end.via_aggregate {
+        if self.per_principal.load(Ordering::Relaxed) && !end.is_delegated {
             let name = end.principal.map_or_else(|| ANONYMOUS.into(), Arc::clone);
             self.principals.count(name, end.is_ok);
         }
@@ -186,6 +186,14 @@ impl Breakdown {
             .collect();
         tools.sort();
         tools
+    }
+
+    /// The counted principals with their numbers of calls.
+    #[cfg(test)]
+    pub(crate) fn principals_counted(&self) -> Vec<(String, u64)> {
+        let principals = self.principals.top(usize::MAX).into_iter();
+        let counted = principals.map(|(name, ends)| (name.to_string(), ends.all()));
+        counted.collect()
     }
 }
 
@@ -270,7 +278,7 @@ mod tests {
             namespace: &namespace,
             tool: Some(&add),
             principal: Some(&ada),
-            via_aggregate: false,
+            is_delegated: false,
             is_ok,
         };
         let count = |is_ok| counts.count(by_ada(is_ok));
@@ -285,7 +293,7 @@ mod tests {
             ..by_ada(true)
         });
         counts.count(CallEnd {
-            via_aggregate: true,
+            is_delegated: true,
             ..by_ada(true)
         });
         assert_eq!(
@@ -315,7 +323,7 @@ mod tests {
                 namespace: &namespace,
                 tool: Some(&name),
                 principal: Some(&name),
-                via_aggregate: false,
+                is_delegated: false,
                 is_ok: true,
             });
         };
