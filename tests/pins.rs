@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
+use crate::support::gateway::MANAGER_TOKEN;
 use crate::support::session::Session;
 use crate::support::{Gateway, TOKEN, eventually, programs};
 
@@ -152,8 +153,12 @@ async fn reported(gateway: &Gateway, namespace: &str, state: &str, names: &[&str
 
 /// Exit code and output of `tooldock pins`.
 fn command(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
+    tooldock(gateway, &[&["pins"], arguments].concat())
+}
+
+/// Exit code and output of a command.
+fn tooldock(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
     let output = Program::new(env!("CARGO_BIN_EXE_tooldock"))
-        .arg("pins")
         .args(arguments)
         .arg("-c")
         .arg(gateway.data.path().join("tooldock.test.yaml"))
@@ -161,12 +166,28 @@ fn command(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
         .env_clear()
         .env("DATA_DIR", gateway.data_dir())
         .env("TOOLDOCK_TOKEN", TOKEN)
+        .env("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)
         .stdin(Stdio::null())
         .output()
         .expect("the program");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     let code = output.status.code().expect("a code");
     (code, text(output.stdout), text(output.stderr))
+}
+
+/// Waits for a line of the audit log whose subject begins so, and returns the subject.
+async fn audited(gateway: &Gateway, begins: &str) -> String {
+    eventually(&format!("{begins} in the audit log"), async || {
+        let folder = fs::read_dir(gateway.data_dir().join("logs")).ok()?;
+        let files = folder.filter_map(|it| fs::read_to_string(it.ok()?.path()).ok());
+        let text: String = files.collect();
+        let lines = text
+            .lines()
+            .filter_map(|it| serde_json::from_str::<Value>(it).ok());
+        let mut subjects = lines.filter_map(|it| it["tool"].as_str().map(str::to_owned));
+        subjects.find(|it| it.starts_with(begins))
+    })
+    .await
 }
 
 /// Waits until the file of records has this text.
@@ -285,6 +306,16 @@ async fn enforced_pins_hide_and_refuse_until_the_operator_approves() {
     let shown = shown.text().await.expect("a text");
     assert!(shown.contains("sum") && !shown.contains("sends"), "{shown}");
 
+    let explain = ["explain", "--as", "bearer", "--namespace", "git", "--tool"];
+    let explained = |tool| tooldock(&gateway, &[&explain[..], &[tool]].concat());
+    let (code, text, err) = explained("add");
+    let rule = "REFUSES  pins of git: its definition waits for the approval of an operator: tooldock pins diff git";
+    assert!(code == 1 && text.contains(rule), "{code}: {text}{err}");
+    let (code, text, err) = explained("sum");
+    assert!(
+        code == 0 && !text.contains("REFUSES"),
+        "{code}: {text}{err}"
+    );
     let (code, text, _) = command(&gateway, &["diff", "git", "add"]);
     assert_eq!(code, 1, "{text}");
     for words in ["tool add of git: changed", "- \"adds\"", "+ \"sends\""] {
@@ -296,6 +327,13 @@ async fn enforced_pins_hide_and_refuse_until_the_operator_approves() {
     let (code, text, err) = command(&gateway, &["approve", "git", "add"]);
     assert_eq!(code, 0, "{err}");
     assert!(text.contains("tool add is approved"), "{text}");
+    let approved = audited(&gateway, "approve_pins git add ").await;
+    let digest = approved.rsplit(' ').next().unwrap_or_default();
+    let (_, versions, _) = command(&gateway, &["list", "git", "--json"]);
+    assert!(
+        digest.len() == 64 && versions.contains(digest),
+        "{approved}"
+    );
     // Clients hear that the list has changed.
     while told.message().await["method"] != "notifications/tools/list_changed" {}
     shows(&client, &["add", "sum"]).await;
@@ -532,6 +570,12 @@ async fn a_file_that_cannot_be_read_is_reported_kept_and_approves_nothing() {
         "{}",
         gateway.log()
     );
+    let (_, status, _) = tooldock(&gateway, &["status"]);
+    let line = status.lines().find(|it| it.starts_with("Pins: "));
+    let line = line.unwrap_or_else(|| panic!("{status}"));
+    assert!(line.contains("pins.json: cannot be read"), "{line}");
+    let failed = |value: u8| format!("tooldock_pins_file_failed {value}\n");
+    assert!(gateway.metrics_text().await.contains(&failed(1)));
     let (code, _, err) = command(&gateway, &["approve", "git"]);
     assert_eq!(code, 1, "{err}");
     assert!(err.contains("move it away"), "{err}");
@@ -540,6 +584,8 @@ async fn a_file_that_cannot_be_read_is_reported_kept_and_approves_nothing() {
     fs::rename(&file, gateway.data_dir().join("pins.json.broken")).expect("moved");
     shows(&client, &["add"]).await;
     assert_eq!(ready(&gateway).await["pins"], Value::Null);
+    assert!(gateway.metrics_text().await.contains(&failed(0)));
+    assert!(!tooldock(&gateway, &["status"]).1.contains("Pins: "));
 }
 
 #[tokio::test]

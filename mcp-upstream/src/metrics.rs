@@ -62,6 +62,8 @@ metric_table! {
             "The state of each member of an aggregate, as /ready has it: 1 for the state that it is in";
         pins: IntGaugeVec["namespace", "state"] = "tooldock_pins",
             "Recorded definitions of servers by namespace and state: approved, changed, new, suspicious";
+        pins_file_failed: IntGauge = "tooldock_pins_file_failed",
+            "1 while pins.json cannot be read or written, 0 otherwise";
         remote_requests: IntCounterVec["namespace", "mode"] = "tooldock_remote_requests_total",
             "Requests to namespaces of remote servers, by how they travel: client, pass_through";
         audit_dropped: IntCounter = "tooldock_audit_dropped_total",
@@ -183,8 +185,14 @@ impl UpstreamMetrics {
         shown.members = members;
     }
 
-    /// Sets the number of recorded definitions by namespace and state.
-    pub(crate) fn show_pins(&self, pins: BTreeMap<(NamespaceName, &'static str), i64>) {
+    /// Sets the number of recorded definitions by namespace and state. `failed` is true while their file cannot be read or
+    /// written.
+    pub(crate) fn show_pins(
+        &self,
+        pins: BTreeMap<(NamespaceName, &'static str), i64>,
+        failed: bool,
+    ) {
+        self.pins_file_failed.set(i64::from(failed));
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, state) in shown.pins.iter().filter(|it| !pins.contains_key(*it)) {
             let _ = self.pins.remove_label_values(&[name.as_str(), state]);

@@ -271,6 +271,12 @@ impl Rule {
     }
 }
 
+/// The rule that refuses a tool whose definition waits for approval. `held` is the reason as callers are told it.
+pub fn of_pins(namespace: &NamespaceName, held: &str) -> Rule {
+    let says = format!("{held}: tooldock pins diff {namespace}");
+    Rule::new(format!("pins of {namespace}"), false, says)
+}
+
 /// The rules between a credential and a namespace. `served` is `None` if there is no such namespace.
 pub fn of_namespace(
     credential: &Credential,

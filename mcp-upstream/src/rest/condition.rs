@@ -250,7 +250,8 @@ pub(crate) fn show(core: &Core) {
     let awaited = awaited.filter(|&it| !snapshot.namespaces.contains_key(it));
     *states.entry("starting").or_insert(0) += i64::try_from(awaited.count()).unwrap_or(i64::MAX);
     core.metrics.show_conditions(&states, members);
-    core.metrics.show_pins(pinned);
+    let problem = core.registry.pins().and_then(|it| it.problem());
+    core.metrics.show_pins(pinned, problem.is_some());
     core.metrics
         .tools
         .set(i64::try_from(tools).unwrap_or(i64::MAX));

@@ -255,6 +255,7 @@ fn of_tool(
     tool: &str,
 ) -> Vec<Rule> {
     let mut rules = explain::of_tool(credential, namespace, tool);
+    rules.extend(super::pins::rule(core, namespace, tool));
     let mut behind = core.upstreams.of(namespace).behind(namespace, tool);
     for _ in 0..=aggregate::DEPTH_MAX {
         let Some(Behind {
@@ -266,6 +267,7 @@ fn of_tool(
             break;
         };
         rules.extend(explain::of_member(credential, &namespace, &tool, is_served));
+        rules.extend(super::pins::rule(core, &namespace, &tool));
         behind = core.upstreams.of(&namespace).behind(&namespace, &tool);
     }
     rules

@@ -1,7 +1,8 @@
 //! The pinned definitions of a namespace that wait for an operator, for `/ready`, `explain` and the metrics.
 
 use tooldock_base::config::PinMode;
-use tooldock_workers::pins::PinCounts;
+use tooldock_workers::explain::{self, Rule};
+use tooldock_workers::pins::{PinCounts, PinKind};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use crate::mcp::Core;
@@ -24,4 +25,11 @@ pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<PinCounts> {
         | UpstreamKind::System
         | UpstreamKind::Failed(_) => None,
     }
+}
+
+/// The rule that refuses a tool of a server until its definition is approved; `None` if no pin refuses it.
+pub(super) fn rule(core: &Core, namespace: &Namespace, tool: &str) -> Option<Rule> {
+    let pins = core.registry.pins()?.known(&namespace.name)?;
+    let held = pins.held_back(PinKind::Tool, tool)?;
+    Some(explain::of_pins(&namespace.name, held))
 }

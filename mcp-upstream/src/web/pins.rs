@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tooldock_base::names::NamespaceName;
-use tooldock_workers::pins::{PinState, Pins, PinsError, server_name};
+use tooldock_workers::pins::{Approval, PinState, Pins, PinsError, server_name};
 
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;
@@ -94,7 +94,14 @@ pub(super) async fn approve(
         let (pins, name, digest) = (Arc::clone(&pins), name.clone(), digest.clone());
         move || pins.approve(&own, name.as_deref(), digest.as_deref())
     };
-    let done = decided(core, caller, &operation, work).await?;
+    let versions = |done: &Approval| {
+        let approved = done.approved.iter();
+        let version = |(_, name, digest): &(_, String, String)| {
+            format!("approve_pins {namespace} {} {digest}", shortened(name))
+        };
+        approved.map(version).collect()
+    };
+    let done = decided(core, caller, &operation, versions, work).await?;
     if let (Some((_, name, digests)), true) = (done.skipped.first(), name.is_some()) {
         let message = format!(
             "Several versions of {} wait for approval: {}; compare them by `tooldock pins diff {namespace}`, and name the one to \
@@ -142,7 +149,7 @@ pub(super) async fn forget(
     is_known(core, caller, &pins, namespace, name.as_deref())?;
     let operation = operation("forget_pins", namespace, name.as_deref());
     let work = move || pins.forget(&own, name.as_deref());
-    let done = decided(core, caller, &operation, work).await?;
+    let done = decided(core, caller, &operation, |_| Vec::new(), work).await?;
     let forgotten: Vec<_> = done
         .into_iter()
         .map(|(kind, name)| json!({"kind": kind, "name": name}))
@@ -158,11 +165,13 @@ fn operation(what: &str, namespace: &str, name: Option<&str>) -> String {
     }
 }
 
-/// Makes a decision, which writes the file, outside the message threads.
+/// Makes a decision, which writes the file, outside the message threads. The audit log gets the lines that `lines` makes of the
+/// result, or, without one, `operation`.
 async fn decided<T: Send + 'static>(
     core: &Core,
     caller: &Caller,
     operation: &str,
+    lines: impl FnOnce(&T) -> Vec<String>,
     work: impl FnOnce() -> Result<T, PinsError> + Send + 'static,
 ) -> Result<T, WebFailure> {
     let done = heavy_work::run(&caller.principal, work).await;
@@ -170,7 +179,13 @@ async fn decided<T: Send + 'static>(
         Ok(done) => done.map_err(|error| WebFailure::refused(error.to_string())),
         Err(error) => Err(WebFailure::refused(error.message)),
     };
-    trail::note(core, caller, operation, &done);
+    let mut lines = done.as_ref().map(lines).unwrap_or_default();
+    if lines.is_empty() {
+        lines.push(operation.to_owned());
+    }
+    for line in &lines {
+        trail::note(core, caller, line, &done);
+    }
     done
 }
 

@@ -37,12 +37,14 @@ pub(super) fn status(core: &Core, caller: &Caller) -> Answer {
             "problem": reload.problem,
         })
     });
+    let pins = core.registry.pins().and_then(|it| it.problem());
     json_of(&json!({
         "gateway": figures_with_uptime(core, caller),
         "namespaces": namespaces,
         "unserved": unserved,
         "certificates": certificates,
         "reload": reload,
+        "pins": pins.map(|problem| json!({ "problem": problem })),
         "replicas": core.sessions.replicas().state(),
     }))
 }

@@ -106,6 +106,9 @@ fn told(status: &Value, url: &str, text: &mut TerminalText) {
     if let Some(message) = gateway["problem"]["message"].as_str() {
         text.push(format!("Problem: {message}"));
     }
+    if let Some(message) = status["pins"]["problem"].as_str() {
+        text.push(format!("Pins: {message}"));
+    }
     namespaces(status, text);
     certificates(status, text);
     replicas(status, text);
