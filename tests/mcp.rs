@@ -693,7 +693,7 @@ async fn failures_of_tools_are_results_a_model_can_read() {
         ("faulty", "faulty.py", tools::FAULTY),
         ("calc", "math_tools.py", tools::MATH),
     ])
-    .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "1s"}}}}))
+    .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "3s"}}}}))
     .start()
     .await;
     for (namespace, tool, arguments, code) in [

@@ -11,7 +11,7 @@ async fn gateway() -> Gateway {
         ("calc", "math_tools.py", tools::MATH),
         ("faulty", "faulty.py", tools::FAULTY),
     ])
-    .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "1s"}}}}))
+    .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "3s"}}}}))
     .start()
     .await
 }

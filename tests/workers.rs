@@ -149,7 +149,7 @@ async fn calls_run_up_to_the_limit_and_the_rest_waits_or_is_turned_away() {
 #[tokio::test]
 async fn a_timeout_cancels_the_call_and_the_worker_serves_on() {
     let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
-        .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "1s"}}}}))
+        .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "3s"}}}}))
         .start()
         .await;
     let marker = gateway.scratch().join("marker");
@@ -157,7 +157,7 @@ async fn a_timeout_cancels_the_call_and_the_worker_serves_on() {
         .call(
             "faulty",
             "mark_after",
-            json!({"seconds": 1.5, "file": marker}),
+            json!({"seconds": 3.5, "file": marker}),
         )
         .await;
     assert_eq!(
@@ -180,7 +180,7 @@ async fn a_timeout_cancels_the_call_and_the_worker_serves_on() {
 #[tokio::test]
 async fn a_blocking_tool_does_not_stop_others_and_four_abandoned_threads_recycle_the_worker() {
     let gateway = Gateway::with_tools([("faulty", "faulty.py", tools::FAULTY)])
-        .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "1s"}}}}))
+        .config(json!({"namespaces": {"overrides": {"faulty": {"timeout": "3s"}}}}))
         .start()
         .await;
     let pid = worker_pid(&gateway, "faulty").await;

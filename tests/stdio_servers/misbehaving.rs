@@ -94,7 +94,7 @@ async fn a_server_that_never_answers_is_given_up_in_time_and_ended() {
 
 #[tokio::test]
 async fn a_call_that_hangs_times_out_alone() {
-    let gateway = start(with_timeout(beside(&[], json!({})), "500ms")).await;
+    let gateway = start(with_timeout(beside(&[], json!({})), "2s")).await;
     let before = shared_pid(&gateway, "bad").await;
     let (status, body) = gateway.call("bad", "hang", json!({})).await;
     assert_eq!(
@@ -108,7 +108,7 @@ async fn a_call_that_hangs_times_out_alone() {
 
 #[tokio::test]
 async fn a_server_that_hangs_altogether_is_replaced() {
-    let gateway = start(with_timeout(beside(&[], json!({})), "500ms")).await;
+    let gateway = start(with_timeout(beside(&[], json!({})), "2s")).await;
     let before = shared_pid(&gateway, "bad").await;
     let hung = gateway.call("bad", "stop_self", json!({})).await;
     assert_eq!(hung.0, 504);

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -270,15 +270,9 @@ async fn a_server_reads_and_writes_and_ends_with_its_input() {
     assert_eq!(running.process.exit(), None);
     assert_eq!(house.metric("processes_live"), 1.0);
 
-    let began = Instant::now();
     drop(running.stdin);
     let exit = within(running.process.stop()).await;
     assert_eq!(exit, Exit::Code(0), "no signal was needed");
-    assert!(
-        began.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        began.elapsed()
-    );
     assert_eq!(running.process.exit(), Some(exit));
     let mut rest = Vec::new();
     within(running.stdout.read_to_end(&mut rest)).await.unwrap();

@@ -45,11 +45,11 @@ fn lines(file: &Path) -> Vec<String> {
 async fn a_package_is_installed_once_before_the_first_start_and_not_on_its_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let settings = StdioSettings {
-        connect_timeout: Duration::from_secs(5),
+        connect_timeout: Duration::from_secs(10),
         ..quiet()
     };
     // Longer than a start may take.
-    let install = "while [ ! -e go ]; do sleep 0.05; done; sleep 5";
+    let install = "while [ ! -e go ]; do sleep 0.05; done; sleep 10";
     let (house, server) = house(folder.path(), install, settings);
     within(async {
         while house
