@@ -1,5 +1,5 @@
-//! Notes the build for `tooldock --version --json`: the compiler, the target and the profile, and the commit where the
-//! environment names it as `TOOLDOCK_COMMIT`.
+//! Records the build for `tooldock --version --json`: the compiler, the target, the profile, and the commit if the environment
+//! variable `TOOLDOCK_COMMIT` contains it.
 
 use std::env;
 use std::path::Path;
@@ -11,7 +11,8 @@ fn main() {
     let variable = |name: &str| env::var(name).unwrap_or_default();
     let rustc = Command::new(variable("RUSTC")).arg("--version").output();
     let rustc = rustc.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned());
-    // OUT_DIR is PROFILE/build/PACKAGE/out. The variable PROFILE knows only debug and release.
+    // `OUT_DIR` is `PROFILE/build/PACKAGE/out`. The environment variable `PROFILE` does not help: it is only `debug` or
+    // `release`.
     let out = variable("OUT_DIR");
     let profile = Path::new(&out).ancestors().nth(3).and_then(Path::file_name);
     let profile = profile.map(|it| it.to_string_lossy().into_owned());

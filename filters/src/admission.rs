@@ -40,8 +40,8 @@ use crate::route::{MatchedRoute, RouteAccess, RouteNamespace, RouteSpec};
 use crate::token::SecretToken;
 use crate::{basic, csrf, head, host, media, namespace, network, oauth, origin, route};
 
-/// Rules of admission, compiled once per configuration. Shared by all listeners, so that a limit applies to all of them
-/// together.
+/// The admission rules, compiled from the configuration. All listeners share one instance, so that a limit applies to all of
+/// them together.
 #[derive(Debug)]
 pub struct Admission<C: Clock = MonotonicClock> {
     config: AdmissionConfig,
@@ -52,62 +52,64 @@ pub struct Admission<C: Clock = MonotonicClock> {
     failures: Failures<C>,
     limits: RateLimits<C>,
     concurrency: Concurrency,
-    /// The host of `public_url`.
+    /// Host of `admission.public_url`, which every listener accepts; `None` if the key is `off`.
     public_host: Option<HostPattern>,
 }
 
-/// The decision about a request.
+/// The decision of the admission checks about a request.
 #[derive(Debug)]
 pub enum Verdict {
     /// The request is passed to the service.
     Admitted(AdmittedHead),
-    /// The edge answers the request itself: a preflight, or another `OPTIONS`.
+    /// The admission layer answers the request itself: a CORS preflight, or another `OPTIONS` request.
     Answered(Answer),
     /// The request is refused.
     Refused(Rejection),
-    /// The request waits until its token's issuer has returned its keys or a verdict on the token. Then it is judged again.
+    /// The request has to wait for its token's issuer: the issuer's keys, or its answer about the token, must be fetched first.
+    /// Then the request is checked again.
     Pending(Pending),
-    /// The request's namespace is starting. When the namespace is served, or has taken too long, the request is judged for the
-    /// last time.
+    /// The request has to wait, since its namespace is still starting. Once the namespace is served, or the time limit for that
+    /// has passed, the request is checked for the last time.
     Starting(NamespaceName),
 }
 
 /// An admitted request.
 #[derive(Debug, Clone)]
 pub struct AdmittedHead {
-    /// The route of the request.
+    /// The entry of the route table that matches the request's path.
     pub route: &'static RouteSpec,
-    /// The tool that the path names.
+    /// Tool name from the request's path; `None` if the path contains none.
     pub tool: Option<String>,
-    /// The path below the route, decoded, where the route takes any path below it.
+    /// The remainder of the path below the route, decoded; `None` for routes that match only a complete path.
     pub rest: Option<String>,
-    /// True when the path names the namespace.
+    /// True if the request's path contains the namespace's name; false if a header or the listener's configuration selects it.
     pub namespace_in_path: bool,
     /// The principal that sends the request; `None` for a client without credentials on a public path.
     pub principal: Option<Arc<Principal>>,
-    /// The namespace of the request, on paths that belong to one.
+    /// The namespace that the request is for; `None` on paths that belong to no namespace.
     pub namespace: Option<NamespaceName>,
-    /// The address of the client, determined behind trusted proxies.
+    /// The client's IP address. Behind a trusted proxy this is the address that the proxy reports.
     pub client: IpAddr,
     /// CORS headers for the response, if the request comes from a page of another origin that may read it.
     pub cors: Option<CorsHeaders>,
-    /// True when the request carries the manager's token.
+    /// True if the request carries the manager's token (`MANAGER_INTERNAL_TOKEN`).
     pub manager: bool,
-    /// The media types that the client accepts, for checks that need the body; [`AcceptFlags::ANY`] outside `/mcp`.
+    /// The media types that the client accepts. A later check, which needs the body, uses them; [`AcceptFlags::ANY`] outside
+    /// `/mcp`.
     pub accept: AcceptFlags,
-    /// The request's permit under the limits on concurrent requests, held until the request is answered.
+    /// The request's permit under the limits on concurrent requests. It must be kept until the request is answered.
     pub permit: Option<Arc<Permit>>,
     /// The remaining budget of the tightest rate limit that has counted the request.
     pub budget: Option<Budget>,
-    /// The wrong credential of a request that is admitted nevertheless.
+    /// Record of a wrong credential in a request that is admitted nevertheless, such as a health check.
     pub failure: Option<CredentialFailure>,
-    /// True for a health check that is answered with the status alone, also on listeners that show the details to clients
-    /// without credentials.
+    /// True if a health check is answered with its status alone; false if the answer may also contain details. Can be true even
+    /// on listeners that show details to clients without credentials.
     pub status_only: bool,
 }
 
 impl AdmittedHead {
-    /// The admission of a request on a path that needs no credential.
+    /// Creates the result for an admitted request on a path that needs no credential.
     fn without_credential(route: &'static RouteSpec, client: IpAddr) -> Self {
         Self {
             route,
@@ -127,14 +129,14 @@ impl AdmittedHead {
         }
     }
 
-    /// Returns true if the request is for all namespaces.
+    /// Returns true if the request addresses all namespaces together, not a single one.
     pub fn is_for_all_namespaces(&self) -> bool {
         let namespace = self.namespace.as_ref();
         namespace.is_some_and(NamespaceName::is_global)
     }
 }
 
-/// The facts found before a refusal, for its log line and answer.
+/// Facts about a request that were found before it was refused. Its log line and its answer contain them.
 #[derive(Default)]
 struct RefusalFacts {
     route: Option<&'static RouteSpec>,
@@ -143,7 +145,8 @@ struct RefusalFacts {
 }
 
 impl Admission {
-    /// Compiles a configuration, with `BEARER_TOKEN` and `MANAGER_INTERNAL_TOKEN` where they are set.
+    /// Compiles the admission rules from a configuration. `bearer` and `manager` are the values of `BEARER_TOKEN` and
+    /// `MANAGER_INTERNAL_TOKEN`; `None` if they are not set.
     ///
     /// # Errors
     ///
@@ -158,7 +161,7 @@ impl Admission {
 }
 
 impl<C: Clock + Clone> Admission<C> {
-    /// As [`Admission::new`], with the clock for limits.
+    /// Compiles the admission rules as [`Admission::new`] does, but with a given clock for all limits.
     ///
     /// # Errors
     ///
@@ -195,8 +198,8 @@ impl<C: Clock + Clone> Admission<C> {
 }
 
 impl<C: Clock + Clone> Admission<C> {
-    /// Adopts the counts and keys of the previous rules: the requests that are running now, the failures of credentials, and
-    /// the keys of OAuth issuers.
+    /// Takes over state from the rules of the previous configuration: the requests that are running now, the failures of
+    /// credentials, and the keys of OAuth issuers.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
         self.failures.go_on_from(&before.failures);
@@ -205,8 +208,8 @@ impl<C: Clock + Clone> Admission<C> {
         self
     }
 
-    /// Shares the limits on requests and tool calls with other replicas. The caller reports their use, see
-    /// [`Admission::take_use`].
+    /// Shares the limits on requests and tool calls with other replicas of the gateway. The caller has to send them the use of
+    /// these limits, see [`Admission::take_use`].
     #[must_use]
     pub fn shared_by_replicas(mut self) -> Self {
         self.limits = self.limits.shared(&self.config.rate_limits);
@@ -228,7 +231,7 @@ impl<C: Clock + Clone> Admission<C> {
         Ok(self)
     }
 
-    /// The issuers of access tokens.
+    /// The issuers whose access tokens are accepted.
     pub fn oauth(&self) -> &Oauth {
         &self.tokens.oauth
     }
@@ -240,7 +243,7 @@ impl<C: Clock + Clone> Admission<C> {
         self
     }
 
-    /// Decides about a request.
+    /// Checks a request and decides whether it is admitted.
     pub fn admit(&self, request: &AdmissionRequest<'_>) -> Verdict {
         let mut known = RefusalFacts::default();
         self.checks(request, &mut known)
@@ -253,8 +256,8 @@ impl<C: Clock + Clone> Admission<C> {
                     self.tokens.oauth.challenge(request, &mut rejection);
                 }
                 let path = request.parts.uri.path();
-                // A client without credentials does not learn from the shape of an error which paths are aliases: every path that
-                // may be an alias gets errors in the shape of an endpoint.
+                // To a client without credentials, every path that may be an alias of an MCP endpoint returns errors in the
+                // endpoint's format. So the format of an error does not reveal which aliases exist.
                 let may_be_alias = || {
                     let listener = request.listener;
                     known.principal.is_none() && listener.aliases.may_have(path, listener.routes)
@@ -265,7 +268,7 @@ impl<C: Clock + Clone> Admission<C> {
                     None if may_be_alias() => ErrorShape::Mcp,
                     None => ErrorShape::of_path(path),
                 };
-                // A page has to be able to read why it was refused.
+                // Without CORS headers, a web page of another origin could not read the reason of the refusal.
                 if let Some(cors) = known.cors {
                     rejection.headers.extend(cors.headers());
                 }
@@ -274,7 +277,7 @@ impl<C: Clock + Clone> Admission<C> {
             })
     }
 
-    /// Runs the checks in their order.
+    /// Runs all admission checks in order. Stores facts for the log line of a refusal in `known`.
     fn checks(
         &self,
         request: &AdmissionRequest<'_>,
@@ -297,7 +300,8 @@ impl<C: Clock + Clone> Admission<C> {
         let found = listener.routes.find_with(path, &listener.aliases);
         known.route = found.as_ref().map(|found| found.spec);
         match known.route.filter(|it| it.access == RouteAccess::Probe) {
-            // Balancers probe by address, whatever names the listener answers for: Host refuses no health check.
+            // Load balancers send health checks to an IP address, not to a name of the listener. So the Host header of a health
+            // check may have any well-formed value.
             Some(route) => {
                 host::check_probe(parts, fields)?;
                 let is_options = parts.method == Method::OPTIONS;
@@ -315,8 +319,8 @@ impl<C: Clock + Clone> Admission<C> {
         if !own_page {
             known.cors = origin::check(fields, &self.config.origins, listener.openness())?;
         }
-        // Preflights need no credential, and must not reveal which aliases exist: any path that could be an alias is answered
-        // like an alias.
+        // Preflights need no credential and must not reveal which aliases exist. So every path that could be an alias of an
+        // MCP endpoint is answered as if it were one.
         let may_be_alias = || listener.aliases.may_have(path, listener.routes);
         let endpoint = || {
             let endpoint = listener.routes.find_of_alias(path);
@@ -399,7 +403,7 @@ impl<C: Clock + Clone> Admission<C> {
             )
             .map(Some),
         };
-        // Checked before anything is counted: a request that waits is judged twice but counted once.
+        // This check precedes all counting. A request that waits for its namespace is checked twice, but so counted only once.
         if directory.is_starting()
             && request.asked != AdmissionAttempt::Last
             && let Ok(Some(RequestNamespace::Starting(name))) = settle_namespace()
@@ -482,8 +486,8 @@ impl<C: Clock + Clone> Admission<C> {
         }))
     }
 
-    /// The principal of a request that requires one. A token in the request decides, valid or not; without a token, the client
-    /// certificate decides, on listeners where certificates identify principals.
+    /// Finds the principal of a request that requires one. A token in the request decides alone, whether valid or not. Without a
+    /// token, the client certificate decides, on listeners where certificates identify principals.
     fn principal(
         &self,
         request: &AdmissionRequest<'_>,
@@ -525,24 +529,24 @@ impl<C: Clock + Clone> Admission<C> {
         }
     }
 
-    /// Refuses a request for a name that its listener does not answer for.
+    /// Refuses a request whose Host is not a name that its listener accepts.
     fn check_host(&self, request: &AdmissionRequest<'_>) -> Result<(), Rejection> {
         let hosts = (&*self.config.hosts, self.public_host.as_ref());
         let loopback = request.listener.loopback;
         host::check(request.parts, request.fields, loopback, hosts)
     }
 
-    /// Admits a health check. With a wrong token the request is treated as one without credentials, not refused: a health check
-    /// must not fail because of a token.
+    /// Admits a health check. A wrong token does not make the check fail: the request is treated as if it had no token.
     ///
-    /// Host and Origin refuse nothing here. But a page may have rebound its own name to this listener, and a browser may show
-    /// the response to pages of other origins: if either check fails, the details are returned only for a token in the request,
-    /// which no such page has. If the details need no token, `*` in `admission.origins` lets no page read them. A client
-    /// certificate does not count as a token here, since browsers send it automatically.
+    /// Neither the Host nor the Origin header makes the check fail. But a malicious page may have rebound its own DNS name to
+    /// this listener, or belong to another origin. So if the Host or the Origin is not accepted, the response contains details
+    /// only if the request has a valid token, which such a page does not have. If the details need no token, `*` in
+    /// `admission.origins` does not allow other pages to read them. A client certificate does not replace the token here, since
+    /// browsers send it automatically.
     ///
-    /// The response distinguishes a valid token from a wrong one. So a token counts against the flood limit, and so does a
-    /// request that gets the details without a token; beyond the limit only the status is returned. A wrong token is a failure
-    /// of its sender.
+    /// The response shows whether a token is valid. So each request with a token counts against the flood limit, and so does each
+    /// request that gets the details without a token. Beyond the limit, only the status is returned. A wrong token is recorded as
+    /// a failed credential of the client.
     fn probe(
         &self,
         request: &AdmissionRequest<'_>,
@@ -586,13 +590,14 @@ impl<C: Clock + Clone> Admission<C> {
         admitted
     }
 
-    /// Returns true if [`Admission::enter`] must be called when the body of an admitted request is known, unless nothing waits
-    /// for its message.
+    /// Returns true if [`Admission::enter`] must be called for this request once its body is known. A message that a running
+    /// call may wait for (an answer or a cancellation) is exempt from that.
     pub fn counts_messages(&self, admitted: &AdmittedHead, method: &Method) -> bool {
         self.concurrency.is_on() && place(admitted.route, method) == CountingMoment::ByMessage
     }
 
-    /// The principal of this name, from tokens and certificates, and the patterns of the namespaces that it opens.
+    /// Finds the principal with this name among tokens and certificates. Returns it with the patterns of the namespaces that it
+    /// may use.
     pub fn named(&self, name: &str) -> Option<(Arc<Principal>, Vec<String>)> {
         if name == ANONYMOUS {
             return Some((Arc::clone(self.tokens.anonymous()), vec!["*".to_owned()]));
@@ -610,8 +615,8 @@ impl<C: Clock + Clone> Admission<C> {
         Some((principal, listed.namespaces.clone()))
     }
 
-    /// All principals, as pairs of a name and the kind of its credential: tokens, certificates, and requests without a
-    /// credential.
+    /// All principals of the configuration, as pairs of a name and the kind of its credential: tokens, certificates, and the
+    /// principal of requests without a credential.
     pub fn principals(&self) -> impl Iterator<Item = (&str, &'static str)> {
         let bearer = self.tokens.named(BEARER).map(|_| (BEARER, "BEARER_TOKEN"));
         let tokens = self.config.tokens.iter();
@@ -638,12 +643,12 @@ impl<C: Clock + Clone> Admission<C> {
         })
     }
 
-    /// The client's address by which a request is judged, determined behind trusted proxies.
+    /// The client's IP address, to which all checks apply. Behind a trusted proxy this is the address that the proxy reports.
     pub fn client_address(&self, peer: Peer, fields: &Fields<'_>) -> IpAddr {
         network::client_address(peer, fields, &self.config.trusted_proxies)
     }
 
-    /// Returns true if an address is one of the proxies that may name their clients.
+    /// Returns true if the address belongs to a trusted proxy, whose `X-Forwarded-For` header is used.
     pub fn trusts_proxy(&self, peer: IpAddr) -> bool {
         network::any_contains(&self.config.trusted_proxies, peer)
     }
@@ -653,18 +658,19 @@ impl<C: Clock + Clone> Admission<C> {
         network::any_contains(&self.config.internal_cidrs, client)
     }
 
-    /// Returns true if limits of the configuration count tool calls.
+    /// Returns true if the configuration contains a limit that counts tool calls.
     pub fn limits_tool_calls(&self) -> bool {
         self.limits.count_tool_calls()
     }
 
-    /// The use of the limits on requests and tool calls since the last time, for other replicas. Empty if they are not shared.
+    /// Takes the use of the limits on requests and tool calls since the previous call of this function, to be sent to other
+    /// replicas. Empty if the limits are not shared.
     pub fn take_use(&self) -> LimitUse<C> {
         self.limits.take_use()
     }
 
-    /// Takes one call from the limits that count tool calls, and returns the tightest budget. Called by the engine, which knows
-    /// the calls in a body.
+    /// Counts one tool call against all limits on tool calls, and returns the budget with the least remaining. Called by the
+    /// engine, since only it has parsed the calls in a request's body.
     ///
     /// # Errors
     ///
@@ -677,11 +683,11 @@ impl<C: Clock + Clone> Admission<C> {
         self.limits.check_tool_call(subject, counted)
     }
 
-    /// Takes one request from the limits that count requests. For requests that do not arrive over HTTP.
+    /// Counts one request against all limits on requests. For requests that do not arrive over HTTP.
     ///
     /// # Errors
     ///
-    /// As [`Admission::check_tool_call`].
+    /// [`LimitExceeded`] with the time that the caller has to wait.
     pub fn check_request(&self, subject: Subject<'_>) -> Result<(), LimitExceeded> {
         self.limits.check_any_request(subject)
     }
@@ -692,10 +698,10 @@ impl<C: Clock + Clone> Admission<C> {
 enum CountingMoment {
     /// The request is counted as soon as its principal is known.
     AtOnce,
-    /// The request is counted when its message is known: a message that answers or cancels a running call is not counted, since
-    /// the call may wait for it.
+    /// The request is counted once its message is parsed. A message that answers or cancels a running call is not counted: the
+    /// call may wait for that message, and must not be blocked by a limit that it uses up itself.
     ByMessage,
-    /// The request is never counted: a DELETE ends a session, and so frees the permits that the session's requests hold.
+    /// The request is never counted: a DELETE ends a session, and thereby releases the permits of the session's requests.
     None,
 }
 

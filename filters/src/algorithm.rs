@@ -1,5 +1,5 @@
-//! Signature algorithms of tokens: asymmetric ones only. `none` and algorithms with a shared secret have no variant, so neither
-//! a configuration nor a token can select them.
+//! Signature algorithms of tokens. Only asymmetric algorithms have a variant: `none` and algorithms with a shared secret have
+//! none, so neither a configuration nor a token can select them.
 
 use jsonwebtoken as jwt;
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub enum Algorithm {
     EdDsa,
 }
 
-/// The kind of key that an algorithm needs.
+/// The kind of key that a signature algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyKind {
     Rsa,
@@ -39,7 +39,7 @@ pub(crate) enum KeyKind {
 }
 
 impl Algorithm {
-    /// The algorithm that a token's header names; `None` for every other name.
+    /// Parses the algorithm's name from a token's header; `None` if the name is not supported.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         Some(match name {
             "RS256" => Self::Rs256,
@@ -55,7 +55,7 @@ impl Algorithm {
         })
     }
 
-    /// The kind of key that the algorithm needs.
+    /// The kind of key that this signature algorithm needs.
     pub(crate) fn key_kind(self) -> KeyKind {
         match self {
             Self::Rs256 | Self::Rs384 | Self::Rs512 | Self::Ps256 | Self::Ps384 | Self::Ps512 => {
@@ -67,7 +67,7 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm as the JWT library calls it.
+    /// Converts the algorithm to the type of the JWT library.
     pub(crate) fn of_library(self) -> jwt::Algorithm {
         match self {
             Self::Rs256 => jwt::Algorithm::RS256,

@@ -1,8 +1,8 @@
-//! `Authorization: Basic`, for which a browser prompts its user and which it then adds to every request automatically: a user
-//! name, and a token in place of a password.
+//! HTTP Basic authentication for browsers. A browser prompts its user for a user name and a password, and then adds both to
+//! every request automatically. The password is a token of the gateway.
 //!
-//! Only a navigation gets the challenge that makes a browser prompt its user. Requests of a page's script get the plain
-//! challenge, so that the page handles an expired login itself and no prompt covers it.
+//! Only a navigation gets the challenge that makes a browser prompt its user. Requests of a page's script get the challenge for
+//! bearer tokens, so that the page can handle an expired login itself and the browser shows no prompt over it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,17 +17,17 @@ use crate::route::RouteSpec;
 const CHALLENGE: HeaderValue =
     HeaderValue::from_static(r#"Basic realm="ToolDock", charset="UTF-8""#);
 
-/// The longest credentials that are looked at, encoded. The longest access token is shorter.
+/// Maximum length of encoded Basic credentials, in bytes. Longer ones are refused; the longest access token is shorter.
 const ENCODED_MAX: usize = 24 * 1024;
 
-/// A user's name and token. Not `Debug`.
+/// User name and token from Basic credentials. Without `Debug`, so that no log contains the token.
 pub(crate) struct Credentials {
     pub(crate) user: String,
     pub(crate) token: Vec<u8>,
 }
 
-/// The credentials of `Basic <base64>`; the scheme's case is ignored. The outer `None` means another scheme, the inner one
-/// credentials that cannot be decoded.
+/// Parses an Authorization header of the form `Basic <base64>`, whose scheme may be in any case. Returns `None` for another
+/// scheme, and `Some(None)` for Basic credentials that cannot be decoded.
 pub(crate) fn credentials(value: &[u8]) -> Option<Option<Credentials>> {
     let (scheme, rest) = value.trim_ascii().split_at_checked(5)?;
     let encoded = rest.trim_ascii_start();
@@ -50,7 +50,7 @@ fn read(encoded: &[u8]) -> Option<Credentials> {
     })
 }
 
-/// Returns true if the request is a browser's navigation, as `Sec-Fetch-Mode` states; without that header, a request for the
+/// Returns true if the request is a browser's navigation according to `Sec-Fetch-Mode`. Without that header, a request for the
 /// web page counts as a navigation.
 pub(crate) fn is_navigation(request: &AdmissionRequest<'_>, route: Option<&RouteSpec>) -> bool {
     if !matches!(request.parts.method, Method::GET | Method::HEAD) {
@@ -62,13 +62,13 @@ pub(crate) fn is_navigation(request: &AdmissionRequest<'_>, route: Option<&Route
     }
 }
 
-/// Returns true if the headers state that a browser shows the response to its user.
+/// Returns true if `Sec-Fetch-Mode` is `navigate`: the browser will show the response to its user as a page.
 pub(crate) fn browser_navigates(request: &AdmissionRequest<'_>) -> bool {
     let mode = request.parts.headers.get("sec-fetch-mode");
     mode.is_some_and(|mode| mode == "navigate")
 }
 
-/// Converts a refusal for missing credentials to the challenge that makes a browser prompt its user.
+/// Replaces the challenge of a 401 response by the one that makes a browser prompt its user. Other refusals stay unchanged.
 pub(crate) fn ask(rejection: &mut Rejection) {
     if rejection.reason != Reason::Unauthorized {
         return;

@@ -1,11 +1,11 @@
-//! Credentials: a bearer token, looked up by its digest.
+//! Bearer tokens as credentials. A token is looked up by its SHA-256 digest.
 //!
 //! The presented token is always hashed first, so that neither its length nor the length of a correct prefix changes the code
-//! path (SEC-03). The digest is looked up in one step, independent of the number of tokens; no client can choose a digest, so
-//! the timing of that step reveals nothing useful about stored digests. A constant-time comparison decides.
+//! path (SEC-03). The look-up takes the same time for any number of tokens. Its timing reveals nothing useful about stored
+//! digests, since no client can choose the digest of its token. A constant-time comparison decides.
 //!
 //! Tokens that are not in the configuration and have the prefix of API keys are looked up among the API keys
-//! ([`tooldock_credentials::keys`]), in their current table. All wrong keys get the same response; the log has the cause. Any
+//! ([`tooldock_credentials::keys`]), in their current table. All wrong keys get the same response; the cause is only logged. Any
 //! other token may be an access token of an issuer ([`crate::oauth`]).
 
 use std::collections::HashMap;
@@ -27,13 +27,14 @@ use crate::principal::{ANONYMOUS, BEARER, Principal};
 use crate::rejection::Rejection;
 use crate::token::{SecretToken, TokenDigest, bearer_token};
 
-/// Message for every API key that is not accepted, whatever the cause.
+/// Message of the response to every API key that is not accepted. It does not reveal the cause.
 const INVALID_KEY: &str = "invalid or expired API key";
 
-/// Message for all refused bearer tokens that have no specific message.
+/// Message of the response to every refused bearer token that has no more specific message.
 const INVALID_TOKEN: &str = "The bearer token is not valid.";
 
-/// All tokens, by digest, the API keys of the moment, and the issuers of access tokens.
+/// All accepted credentials of the Authorization header: configured tokens by their digests, the current API keys, and the
+/// issuers of access tokens.
 #[derive(Debug)]
 pub(crate) struct BearerTokens {
     by_digest: HashMap<TokenDigest, Arc<Principal>, Fingerprints>,
@@ -42,16 +43,16 @@ pub(crate) struct BearerTokens {
     pub(crate) oauth: Oauth,
 }
 
-/// The reason why the credentials of a request give no principal.
+/// The reason why no principal was found for the credentials of a request.
 #[derive(Debug)]
 pub(crate) enum Unknown {
-    /// The credentials are missing, or were valid before: 401.
+    /// The credentials are missing, or are no longer valid: the response is 401.
     Refused(Rejection),
-    /// The credentials are wrong and were never valid: 401, and a failure of their sender.
+    /// The credentials are wrong and were never valid: the response is 401, and the failure is counted for the client.
     Wrong(Rejection),
-    /// The verdict requires a request to the token's issuer.
+    /// The token's issuer must be asked before the token can be accepted or refused.
     Pending(Pending),
-    /// The credentials cannot be validated now: 503.
+    /// The credentials cannot be validated now: the response is 503.
     Unjudged,
 }
 
@@ -61,17 +62,17 @@ impl From<Rejection> for Unknown {
     }
 }
 
-/// The reason why a token has no principal.
+/// The reason why no principal was found for a token.
 enum Nobody {
-    /// The token is unknown. The log may hold a cause.
+    /// The token is unknown. The text is the cause for the log, if there is one.
     Token(Option<&'static str>),
-    /// The token comes from a configured issuer, and is not accepted, or no longer.
+    /// The token comes from a configured issuer, but is not or no longer accepted. The text is the cause for the log.
     Over(&'static str),
-    /// The token begins as an API key and is not a valid one.
+    /// The token has the prefix of an API key, but is not a valid API key.
     Key(KeyRefusal),
-    /// The verdict requires a request to the token's issuer.
+    /// The token's issuer must be asked before the token can be accepted or refused.
     Pending(Pending),
-    /// The token's issuer does not respond.
+    /// The token cannot be validated now, since its issuer does not respond.
     Unjudged,
 }
 
@@ -88,7 +89,8 @@ impl Nobody {
         }
     }
 
-    /// The response if no issuer can be asked: a refusal with that message, and the cause for the log.
+    /// Builds the refusal: 401 with this message, and with the cause for the log. Pending and unavailable verdicts stay as they
+    /// are.
     fn refuse(self, message: &'static str) -> Unknown {
         let wrong = self.is_wrong();
         let cause = match self {
@@ -108,8 +110,8 @@ impl Nobody {
 }
 
 impl BearerTokens {
-    /// Indexes tokens by their digests; `bearer` is `BEARER_TOKEN`. The error names a namespace pattern that is not valid, with
-    /// its token; see [`AdmissionConfig::validate`] for the other checks.
+    /// Indexes the configured tokens by their digests; `bearer` is `BEARER_TOKEN`. Returns an error if a namespace pattern of a
+    /// token is not valid. All other checks are made by [`AdmissionConfig::validate`].
     ///
     /// [`AdmissionConfig::validate`]: crate::config::AdmissionConfig::validate
     pub(crate) fn new(
@@ -124,7 +126,7 @@ impl BearerTokens {
             let principal = principal.making(makers::of_token(token));
             by_digest.insert(token.sha256, Arc::new(principal));
         }
-        // Added last, so that the unrestricted token stays unrestricted even if `tokens` contains it, too.
+        // `BEARER_TOKEN` is added last: if `tokens` contains the same token, it stays unrestricted nevertheless.
         if let Some(bearer) = bearer {
             let unrestricted = Principal::unlimited(BEARER, NamespaceScope::UNRESTRICTED);
             let unrestricted = unrestricted.making(KeyMaker::Operator);
@@ -143,17 +145,17 @@ impl BearerTokens {
         self.keys = keys;
     }
 
-    /// The principal of a configured token, by name. [`BEARER`] is reserved for the unrestricted token.
+    /// Finds the principal of a configured token by its name. [`BEARER`] is the name of the unrestricted `BEARER_TOKEN`.
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<Principal>> {
         self.by_digest.values().find(|it| &*it.name == name)
     }
 
-    /// The principal of requests to listeners without credentials.
+    /// The principal of all requests to listeners that require no credentials.
     pub(crate) fn anonymous(&self) -> &Arc<Principal> {
         &self.anonymous
     }
 
-    /// The principal of the request, or 401 with the challenge.
+    /// Finds the principal of the request's bearer token. The error is usually 401 with a challenge.
     pub(crate) fn authenticate(
         &self,
         fields: &Fields<'_>,
@@ -183,8 +185,8 @@ impl BearerTokens {
         })
     }
 
-    /// As [`BearerTokens::authenticate`], for listeners that also accept `Basic` from browsers: with the user name `user`, and
-    /// a token as password.
+    /// Finds the principal of a request on a listener that also accepts `Basic` from browsers: with the user name `user`, and a
+    /// token as password. Any other scheme is handled by [`BearerTokens::authenticate`].
     pub(crate) fn authenticate_browser(
         &self,
         user: &str,
@@ -207,7 +209,7 @@ impl BearerTokens {
         }
     }
 
-    /// The principal of a token or API key.
+    /// Finds the principal of a token, an API key or an access token.
     fn owner(&self, token: &[u8], client: IpAddr) -> Result<Arc<Principal>, Nobody> {
         let digest = TokenDigest::of(token);
         match self.by_digest.get_key_value(&digest) {
@@ -224,7 +226,7 @@ impl BearerTokens {
         }
     }
 
-    /// The principal of an API key. Networks and time are checked at each request.
+    /// Finds the principal of an API key. The key's client networks and its expiry are checked at each request.
     fn key_owner(&self, text: &[u8], client: IpAddr) -> Result<Arc<Principal>, KeyRefusal> {
         let key = self.keys.verify(text, client, SystemTime::now())?;
         Ok(Arc::new(Principal {

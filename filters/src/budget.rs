@@ -1,4 +1,4 @@
-//! `RateLimit` and `RateLimit-Policy`: a limit and its remaining budget, in the head of an answer
+//! The response headers `RateLimit` and `RateLimit-Policy`, which tell a client a limit and its remaining budget
 //! (draft-ietf-httpapi-ratelimit-headers-10).
 
 use bytes::Bytes;
@@ -8,11 +8,12 @@ use tooldock_base::budget::Budget;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// Maximum length of a field besides the limit's name, in bytes: two quotes, and twice `;q=` and a number.
+/// Maximum length of a header value without the limit's name, in bytes: two quotes, and two parameters such as `;q=` with a
+/// number of up to ten digits.
 const ROOM: usize = 2 + 2 * (3 + 10);
 
-/// The two header fields: the limit as configured (`q` events at a time, `w` seconds until all of them are available again),
-/// and the remaining budget (`r` events now, `t` seconds until the budget is full again).
+/// Builds both header fields: the limit as configured (`q` events at a time, `w` seconds until all of them are available
+/// again), and the remaining budget (`r` events now, `t` seconds until the budget is full again).
 pub fn header_fields(budget: &Budget) -> [(HeaderName, HeaderValue); 2] {
     let Budget {
         limit, quota, left, ..
@@ -22,8 +23,8 @@ pub fn header_fields(budget: &Budget) -> [(HeaderName, HeaderValue); 2] {
     [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, state)]
 }
 
-/// An item with two parameters. Every response has two such fields, which are written without `format!`: it would cost more
-/// than the remainder of this function.
+/// Builds a header value: the limit's name in quotes, and two parameters. `format!` is avoided, since each response has two
+/// such values and it would cost more than all other steps here.
 fn field(limit: &str, names: [&str; 2], numbers: [u32; 2]) -> HeaderValue {
     let mut field = Vec::with_capacity(limit.len() + ROOM);
     field.push(b'"');

@@ -1,7 +1,7 @@
 //! Client certificates as credentials: maps a verified certificate to a principal.
 //!
-//! The handshake has verified the certificate before; this module only compares names. Names are compared completely and by
-//! their kind, so a host name in a certificate is never taken for a URI or for the subject.
+//! The TLS handshake has verified the certificate before; this module only compares names. A name matches only as a whole, and
+//! only a name of the same kind: a host name in a certificate is never taken for a URI or for the subject.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::principal::Principal;
 /// The names of a client certificate that the handshake has verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientCertificate {
-    /// All names of the certificate.
+    /// All names of the certificate: its subject alternative names and its subject.
     pub names: Vec<CertificateName>,
 }
 
@@ -26,32 +26,32 @@ pub enum PeerCertificate<'a> {
     /// The client has shown no certificate.
     #[default]
     Nothing,
-    /// A certificate that the handshake has verified.
+    /// The client has shown a certificate that the TLS handshake has verified.
     Certificate(&'a ClientCertificate),
-    /// A certificate that has ended since the handshake, or whose authorities are trusted no longer.
+    /// The client's certificate has expired since the handshake, or its authorities are no longer trusted.
     Outdated,
 }
 
-/// The principals of certificates, by name.
+/// The entries of `admission.certificates`, by certificate name.
 #[derive(Debug, Default)]
 pub(crate) struct Certificates {
     by_name: HashMap<CertificateName, Vec<CertificateEntry>>,
 }
 
-/// An entry of `admission.certificates`.
+/// A compiled entry of `admission.certificates`.
 #[derive(Debug)]
 struct CertificateEntry {
-    /// Index of the entry in the configuration. Of several entries that match a certificate, the one with the lowest index
+    /// Index of the entry in `admission.certificates`. If several entries match a certificate, the one with the lowest index
     /// applies.
     place: usize,
-    /// The listeners at which the entry counts; empty: all that ask for certificates.
+    /// Names of the listeners where the entry applies. Empty: it applies to all listeners that request client certificates.
     listeners: Vec<String>,
     principal: Arc<Principal>,
 }
 
 impl Certificates {
-    /// Indexes the entries by certificate name. The error has the index, the key and the fault of a name that cannot be used;
-    /// validation has found all other faults.
+    /// Indexes the entries by certificate name. The error names the entry and the key of a certificate name that cannot be used;
+    /// validation has found all other faults before.
     pub(crate) fn new(certificates: &[CertificateConfig]) -> Result<Self, String> {
         let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
         for (place, certificate) in certificates.iter().enumerate() {
@@ -69,7 +69,7 @@ impl Certificates {
         Ok(Self { by_name })
     }
 
-    /// The principal of a certificate at a listener; `None` for a certificate that no entry names there.
+    /// Finds the principal of a certificate at a listener; `None` if no entry for this listener matches the certificate.
     pub(crate) fn principal(
         &self,
         certificate: &ClientCertificate,

@@ -1,7 +1,8 @@
 //! `limits.concurrency`: maximum number of concurrent requests per principal and per client address.
 //!
-//! A request holds a [`Permit`] until its response is written; dropping the permit, however the request ends, releases it. A
-//! table has entries only for holders of permits. Both limits are off by default, and then nothing is counted.
+//! A request holds a [`Permit`] until its response is written. Dropping the permit, for whatever reason, releases it. The
+//! counts exist only for principals and addresses with running requests. Both limits are off by default; then nothing is
+//! counted.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,33 +17,33 @@ use crate::config::{AtOnce, ConcurrencyConfig};
 use crate::network::network_of;
 use crate::rejection::{Reason, Rejection};
 
-/// Seconds after which a refused request may be sent again: the end of the running requests is unknown.
+/// `Retry-After` of a refused request, in seconds. A fixed value, since it is unknown when a running request will end.
 const RETRY_SECONDS: u64 = 1;
 
-/// The limits per principal and per client address.
+/// The limits on concurrent requests, per principal and per client address.
 #[derive(Debug)]
 pub(crate) struct Concurrency {
     principals: Option<CountTable<Arc<str>>>,
     addresses: Option<CountTable<IpAddr>>,
 }
 
-/// A counted request. Dropping the permit ends the count.
+/// Permit of a running request under the limits on concurrent requests. Dropping it decreases the counts.
 #[derive(Debug)]
 pub struct Permit {
     _principal: Option<CountedRequest<Arc<str>>>,
     _address: Option<CountedRequest<IpAddr>>,
 }
 
-/// A limit, and the number of running requests of each key.
+/// A limit on concurrent requests, and the number of running requests of each key (a principal or an address).
 struct CountTable<K> {
     max: u32,
     running: Arc<RunningCounts<K>>,
 }
 
-/// The number of running requests of each key. Outlives a change of the limit.
+/// The number of running requests of each key (a principal or an address). Kept when the configured limit changes.
 struct RunningCounts<K>(Mutex<HashMap<K, u32>>);
 
-/// A counted request in one table.
+/// A running request, counted in one table. Dropping the value decreases the count of its key.
 struct CountedRequest<K: Hash + Eq> {
     running: Arc<RunningCounts<K>>,
     key: K,
@@ -56,13 +57,13 @@ impl Concurrency {
         }
     }
 
-    /// Adopts the counts of the previous configuration, for each limit that both configurations have.
+    /// Takes over the running counts of the previous configuration, for each limit that both configurations contain.
     pub(crate) fn go_on_from(&mut self, before: &Self) {
         go_on(&mut self.principals, &before.principals);
         go_on(&mut self.addresses, &before.addresses);
     }
 
-    /// Returns true if one of the limits is on.
+    /// Returns true if at least one limit on concurrent requests is on.
     pub(crate) fn is_on(&self) -> bool {
         self.principals.is_some() || self.addresses.is_some()
     }

@@ -1,7 +1,7 @@
-//! The `admission:` keys of the configuration file. `Default` is the reference for their defaults.
+//! The `admission:` keys of the configuration file. The `Default` implementations define the keys' defaults.
 //!
-//! Networks, hosts, origins and digests are parsed as the file is read; [`AdmissionConfig::validate`] checks what
-//! only shows when values are seen together.
+//! Networks, hosts, origins and digests are parsed while the file is read. [`AdmissionConfig::validate`] checks the rules that
+//! concern several values together.
 
 mod certificate_name;
 mod failures;
@@ -34,13 +34,13 @@ pub use oauth::{
 };
 pub use public_url::PublicUrl;
 
-/// `admission:`: the clients that are admitted and their networks, the rates of requests, and the sizes of requests.
+/// `admission:` — the clients that are admitted, their networks, and limits on the rate and size of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdmissionConfig {
-    /// Host names that the gateway answers for; empty: loopback names on loopback listeners, any name on all others.
+    /// Host names that listeners accept. Empty: loopback listeners accept loopback names, all others accept any name.
     pub hosts: Vec<HostPattern>,
-    /// Origins of web pages that may use the server.
+    /// Origins of web pages whose requests are accepted.
     pub origins: Vec<OriginPattern>,
     /// Client networks that may connect, and client networks that may not.
     pub cidrs: CidrsConfig,
@@ -52,107 +52,108 @@ pub struct AdmissionConfig {
     pub tokens: Vec<TokenConfig>,
     /// Principals of the client certificates of TLS listeners.
     pub certificates: Vec<CertificateConfig>,
-    /// The address by which clients reach the gateway, for documents that name addresses.
+    /// The gateway's public address, as clients use it. Used in documents that contain addresses of the gateway.
     pub public_url: PublicUrl,
     /// The authorization servers whose access tokens are accepted.
     pub oauth: Vec<OauthConfig>,
-    /// Limit per client address that applies before credentials are checked.
+    /// Rate limit per client address that applies before credentials are checked.
     pub flood: Flood,
-    /// Delays for wrong credentials.
+    /// Delays for clients that send many wrong credentials.
     pub failures: FailuresConfig,
-    /// Limits on requests and tool calls.
+    /// Rate limits on requests and tool calls.
     pub rate_limits: Vec<RateLimitConfig>,
-    /// Limits on sizes and counts.
+    /// Limits on sizes of requests and answers, and on numbers of connections, streams and sessions.
     pub limits: LimitsConfig,
-    /// Time limits for clients.
+    /// Time limits for clients that send or read slowly.
     pub timeouts: TimeoutsConfig,
 }
 
-/// `admission.cidrs:` — deny takes precedence; an empty allow-list means everyone.
+/// `admission.cidrs:` — client networks that may connect or not. `deny` takes precedence; an empty `allow` means all networks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CidrsConfig {
-    /// Networks that may connect.
+    /// Client networks that may connect; empty means all.
     pub allow: Vec<Cidr>,
-    /// Networks that may not connect, even if `allow` has them.
+    /// Client networks that may not connect, even if `allow` contains them.
     pub deny: Vec<Cidr>,
 }
 
-/// An entry of `admission.tokens`.
+/// An entry of `admission.tokens`: a bearer token and its principal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenConfig {
-    /// The principal's name in logs, limits and sessions. Two tokens may share one, for rotation.
+    /// The principal's name in logs, limits and sessions. Two tokens may have the same name while a token is being replaced.
     pub name: String,
-    /// The token's SHA-256 digest.
+    /// SHA-256 digest of the token. The configuration does not contain the token itself.
     pub sha256: TokenDigest,
-    /// The namespaces that the token opens: names and globs.
+    /// The namespaces that the token gives access to: names and globs.
     pub namespaces: Vec<String>,
 }
 
-/// An entry of `admission.certificates`: by a subject alternative name, or by the subject.
+/// An entry of `admission.certificates`: the name of a client certificate (a subject alternative name, or the subject), and its
+/// principal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateConfig {
-    /// The principal's name in logs, limits and sessions. Certificates and tokens may share one.
+    /// The principal's name in logs, limits and sessions. Several certificates and tokens may have the same name.
     pub name: String,
-    /// A subject alternative name of the certificate: a host name, an address, an e-mail address or a URI.
+    /// A subject alternative name of the certificate: a host name, an IP address, an e-mail address or a URI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub san: Option<String>,
-    /// The complete subject of the certificate, as `CN=ci,O=Example`.
+    /// The complete subject of the certificate, such as `CN=ci,O=Example`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// The namespaces that the certificate opens: names and globs.
+    /// The namespaces that the certificate gives access to: names and globs.
     pub namespaces: Vec<String>,
-    /// Names of the listeners at which the entry applies; empty for all that request certificates. A name in a certificate is
-    /// only as trustworthy as the authority that signed it, and each listener has its own authorities.
+    /// Names of the listeners at which the entry applies. Empty: all listeners that request client certificates. A name in a
+    /// certificate is only as trustworthy as the authority that signed it, and each listener has its own authorities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<String>,
 }
 
-/// `admission.flood:` — `off`, or a rate per client address.
+/// `admission.flood:` — `off`, or a limit on the rate of requests per client address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Flood {
-    /// No limit.
+    /// The rate of requests per client address is not limited.
     #[default]
     Off,
-    /// Requests are limited to this rate per client address.
+    /// The rate of requests per client address is limited to this rate.
     On(RateConfig),
 }
 
-/// A number of events per second, with bursts.
+/// A rate limit: events per second, and the size of bursts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateConfig {
-    /// The sustained rate, per second.
+    /// The sustained rate, in events per second.
     pub rate: NonZeroU32,
-    /// Maximum number of events at a time, after a pause.
+    /// Maximum number of events in a burst, which is available after a pause.
     pub burst: NonZeroU32,
 }
 
-/// An entry of `admission.rate_limits`.
+/// An entry of `admission.rate_limits`: a limit on the rate of requests or tool calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimitConfig {
-    /// The key that has a budget, or several keys: each combination has its own budget.
+    /// The key that the limit counts by, or several keys. Each combination of their values has a separate budget.
     pub key: LimitKeys,
-    /// The sustained rate, per second.
+    /// The sustained rate, in events per second.
     pub rate: NonZeroU32,
-    /// Maximum number of events at a time, after a pause.
+    /// Maximum number of events in a burst, which is available after a pause.
     pub burst: NonZeroU32,
-    /// The unit that the limit counts.
+    /// The unit that the limit counts: requests or tool calls.
     #[serde(default)]
     pub unit: LimitUnit,
-    /// The only namespace that is counted; absent: each namespace.
+    /// The only namespace that the limit counts; `None`: the limit counts all namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<NamespaceName>,
-    /// The cost of calls, by tool: names and globs, the first in the order of their spelling that matches counts. Any
-    /// other call costs 1.
+    /// The cost of tool calls, by tool name or glob. If several globs match, the alphabetically first one applies. A call that
+    /// matches none costs 1.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, NonZeroU32>,
 }
 
-/// The keys by which a rate limit counts: each combination of their values has a budget.
+/// The keys by which a rate limit counts. Each combination of their values has a separate budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitKeys(pub Vec<LimitKey>);
 
@@ -190,58 +191,58 @@ impl<'de> Deserialize<'de> for LimitKeys {
     }
 }
 
-/// A key by which a rate limit counts.
+/// A key by which a rate limit counts requests or tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKey {
-    /// A budget per principal.
+    /// Each principal has a separate budget of the rate limit.
     Principal,
-    /// A budget per namespace.
+    /// Each namespace has a separate budget of the rate limit.
     Namespace,
-    /// A budget per tool of a namespace.
+    /// Each tool of each namespace has a separate budget of the rate limit.
     Tool,
-    /// A budget per client address.
+    /// Each client address has a separate budget of the rate limit.
     Address,
 }
 
-/// The unit that a rate limit counts.
+/// The unit that a rate limit counts: requests or tool calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitUnit {
-    /// HTTP requests, refused with 429.
+    /// The rate limit counts HTTP requests; further ones are refused with 429.
     #[default]
     Request,
-    /// Tool calls, however they arrive.
+    /// The rate limit counts tool calls, by whatever protocol they arrive.
     ToolCall,
 }
 
-/// `admission.limits:` — limits on sizes and counts.
+/// `admission.limits:` — limits on sizes of requests and answers, and on numbers of connections, streams and sessions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
-    /// Maximum size of a request head.
+    /// Maximum size of a request head. Requests with a larger one are refused.
     pub header_bytes: ByteSize,
-    /// Maximum number of header fields of a request.
+    /// Maximum number of header fields of a request. Requests with more are refused.
     pub header_fields: usize,
-    /// Maximum size of a request body.
+    /// Maximum size of a request body. Requests with a larger one are refused.
     pub body: ByteSize,
-    /// Maximum size of all request bodies that are being read, together.
+    /// Maximum memory for all request bodies that are being read at the same time.
     pub bodies_total: ByteSize,
-    /// Maximum size of all answers that clients have not read yet, together.
+    /// Maximum memory for all large answers, and answers that clients have not read yet, at the same time.
     pub answers_total: ByteSize,
-    /// Maximum number of connections of one process.
+    /// Maximum number of client connections of one gateway process.
     pub connections: usize,
-    /// Limits on concurrent requests.
+    /// Limits on concurrent requests, per principal and per client address.
     pub concurrency: ConcurrencyConfig,
-    /// Maximum number of open streams of one principal.
+    /// Maximum number of open streams of one principal. Further streams are refused.
     pub streams_per_principal: usize,
     /// Maximum number of sessions of one principal.
     pub sessions_per_principal: usize,
-    /// Maximum size of all sessions of one principal, without the events that their streams keep for resumption.
+    /// Maximum memory for all sessions of one principal, without the events that their streams keep for resumption.
     pub session_bytes_per_principal: ByteSize,
 }
 
-/// `admission.limits.concurrency:` — concurrent requests. Long streams are counted separately.
+/// `admission.limits.concurrency:` — limits on concurrent requests. Long-lived streams are limited separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConcurrencyConfig {
@@ -254,14 +255,14 @@ pub struct ConcurrencyConfig {
 /// A limit on concurrent requests: `off`, or a number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AtOnce {
-    /// No limit.
+    /// The number of concurrent requests is not limited.
     #[default]
     Off,
-    /// A maximum number of requests.
+    /// Maximum number of concurrent requests; further ones are refused.
     AtMost(NonZeroU32),
 }
 
-/// `admission.timeouts:` — time limits for clients.
+/// `admission.timeouts:` — time limits for clients that send or read slowly.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimeoutsConfig {
@@ -271,10 +272,10 @@ pub struct TimeoutsConfig {
     /// Time limit for a client to send a request body.
     #[serde(with = "humantime_serde")]
     pub body: Duration,
-    /// Time limit between two requests of a connection.
+    /// Maximum time that a connection may stay idle between two requests.
     #[serde(with = "humantime_serde")]
     pub keepalive: Duration,
-    /// Time limit for a client to read the bytes written to it.
+    /// Time limit for a client to read the bytes that were written to its connection.
     #[serde(with = "humantime_serde")]
     pub write: Duration,
 }
@@ -372,16 +373,16 @@ impl<'de> Deserialize<'de> for AtOnce {
     }
 }
 
-/// Highest limit on concurrent requests that can be configured. No process could reach a higher one.
+/// Highest limit on concurrent requests that can be configured. No process can run more requests than that.
 const AT_ONCE_MAX: u32 = 1_000_000;
 
-/// A value that cannot be used, by the path of its key.
+/// Error about a value of the configuration that cannot be used. Contains the path of its key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct ConfigError {
-    /// The key's path from the top of the file, or the name of an environment variable.
+    /// The key's path from the top of the configuration file, or the name of an environment variable.
     pub key: String,
-    /// The fault, and a correct value.
+    /// Description of the fault, and of a correct value.
     pub message: String,
 }
 

@@ -1,23 +1,24 @@
-//! Checks on listeners where a browser adds its user's credentials automatically: a request that changes something must prove
-//! that the listener's own page sent it.
+//! Protection against cross-site request forgery, on listeners where a browser adds its user's credentials automatically: a
+//! request that changes something must prove that the listener's own page sent it.
 //!
-//! The proof is a header that no form and no simple request of another page can contain: before sending it, a browser makes a
-//! preflight, which other origins do not pass. `Sec-Fetch-Site`, which browsers set themselves, must agree; the `Origin` has
-//! been checked before. A bearer token is sufficient proof, since a page must have the token to send it. A request with neither
-//! `Origin` nor `Sec-Fetch-Site` does not come from a browser, so no credentials are added to it automatically.
+//! The proof is a header that other pages cannot send: a form cannot contain it, and before a script's request with such a
+//! header the browser sends a preflight, which other origins do not pass. `Sec-Fetch-Site`, which browsers set themselves, must
+//! agree; the `Origin` has been checked before. A bearer token is also sufficient proof, since a page must know the token to
+//! send it. A request with neither `Origin` nor `Sec-Fetch-Site` does not come from a browser, so no credentials are added to it
+//! automatically.
 
 use http::Method;
 
 use crate::fields::{Field, Fields};
 use crate::rejection::{Reason, Rejection};
 
-/// Name of the header that proves that the listener's own page sent a request, in lower case.
+/// Name of the header that proves that the listener's own page sent a request. The name is in lower case.
 const PROOF: &str = "x-tooldock-request";
 
-/// Header in which browsers state the relation of the sending page to the server: same origin, same site, or neither.
+/// Name of the header in which browsers state whether the sending page has the same origin or site as the server.
 const SITE: &str = "sec-fetch-site";
 
-/// Refuses a request that changes something and may come from another page.
+/// Refuses a request that changes something, if a page of another site may have sent it.
 pub(crate) fn check(method: &Method, fields: &Fields<'_>) -> Result<(), Rejection> {
     let is_browsers = !fields.origin.is_absent() || fields.map.contains_key(SITE);
     let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
@@ -27,7 +28,7 @@ pub(crate) fn check(method: &Method, fields: &Fields<'_>) -> Result<(), Rejectio
     check_proof(fields)
 }
 
-/// Refuses a browser's request without the proof that the listener's own page sends it.
+/// Refuses a browser's request that does not contain the proof header of the listener's own page.
 fn check_proof(fields: &Fields<'_>) -> Result<(), Rejection> {
     if fields.map.get(PROOF).is_none_or(|value| value != "1") {
         return Err(Rejection::new(
@@ -46,8 +47,8 @@ fn check_proof(fields: &Fields<'_>) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Refuses steps of a login by an issuer that no page of the listener sends. A step needs no credentials, so a bearer token
-/// proves nothing here, and the address of the page is part of the login.
+/// Refuses a request that continues a login at an issuer, unless the listener's own page has sent it. GET and OPTIONS are always
+/// accepted. Such a request needs no credentials, so a bearer token proves nothing here.
 pub(crate) fn check_login(
     method: &Method,
     own_page: bool,

@@ -1,11 +1,12 @@
-//! Wrong credentials: counted by client address and by the user name that a browser sends, and delayed if they are many.
+//! Wrong credentials: they are counted by client address and by the user name that a browser sends, and delayed if there are
+//! many.
 //!
-//! A credential is validated before its failures are counted, so a valid one is always admitted, also from an address whose
-//! wrong ones are delayed. Delays bound the load and the log lines of guessing; they do not replace tokens that cannot be
-//! guessed, since the sender of a wrong token learns that it is wrong.
+//! A credential is validated before failures are counted. So a valid one is always admitted, even from an address whose wrong
+//! credentials are delayed. The delays limit the load and the log lines that guessing causes. They do not make weak tokens
+//! safe, since the sender of a wrong token still learns that it is wrong.
 //!
-//! Credentials that were valid before are no failures: an expired access token or a revoked key is always answered with 401, so
-//! that its client learns that it needs another one.
+//! Credentials that were valid before are not counted as failures: an expired access token or a revoked key is always answered
+//! with 401, so that the client learns that it needs another one.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,10 +23,10 @@ use crate::network::network_of;
 use crate::rejection::{CredentialFailure, Rejection};
 use crate::request::AdmissionRequest;
 
-/// Maximum length of a user name that is compared, in bytes. Longer names are cut.
+/// Maximum length of a user name in the failure counts, in bytes. Longer names are cut.
 const USER_BYTES_MAX: usize = 256;
 
-/// Counts of wrong credentials.
+/// Counts of wrong credentials, by client address and by user name.
 #[derive(Debug)]
 pub(crate) struct Failures<C: Clock = MonotonicClock> {
     counted: Option<Arc<Tables>>,
@@ -54,7 +55,7 @@ impl<C: Clock> Failures<C> {
         }
     }
 
-    /// Adopts the failures that were counted under the same limits.
+    /// Takes over the failure counts of the previous configuration, if its limits were the same.
     pub(crate) fn go_on_from(&mut self, before: &Self) {
         let limits = |it: &Self| it.counted.as_ref().map(|it| it.addresses.limits());
         if limits(self) == limits(before) {
@@ -63,7 +64,7 @@ impl<C: Clock> Failures<C> {
         }
     }
 
-    /// Counts a wrong credential of a request. `None` if wrong credentials are not counted.
+    /// Counts the wrong credential of a request. Returns `None` if wrong credentials are not counted.
     pub(crate) fn note(
         &self,
         request: &AdmissionRequest<'_>,
@@ -73,10 +74,10 @@ impl<C: Clock> Failures<C> {
         Some(failure)
     }
 
-    /// The refusal of a request with a wrong credential: 429 in place of `rejection` while its sender is delayed.
+    /// Builds the refusal of a request with a wrong credential: `rejection`, or 429 while the client is delayed.
     ///
-    /// A browser that navigates always gets the challenge for another password. With any other status than 401 it would
-    /// continue to send the wrong password, and its user could not correct it.
+    /// A browser that navigates always gets 401 with a challenge. With any other status, the browser would continue to send the
+    /// wrong password, and its user could not correct it.
     pub(crate) fn refuse(
         &self,
         request: &AdmissionRequest<'_>,
@@ -129,7 +130,7 @@ impl<C: Clock> Failures<C> {
     }
 }
 
-/// The beginning of the user name that a browser sends, where the listener takes one.
+/// The user name in the request's Basic credentials, cut to the maximum length; `None` on listeners without Basic.
 fn user(request: &AdmissionRequest<'_>) -> Option<Vec<u8>> {
     request.listener.basic.as_ref()?;
     let Field::Once(value) = request.fields.authorization else {

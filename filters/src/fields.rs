@@ -1,17 +1,17 @@
-//! The header fields that are relevant at the edge, found in one pass over a head.
+//! The header fields that the admission checks need, found in one pass over a request's head.
 //!
-//! A look-up by name hashes the name and searches the map. A request has few of the dozen known names: one pass over its fields
-//! costs less than a dozen look-ups, most of which find nothing.
+//! A look-up by name hashes the name and searches the map. A typical request contains few of the dozen known fields, so one pass
+//! over its fields costs less than a dozen look-ups, most of which would find nothing.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// How often a header field occurs in a head.
+/// Number of occurrences of a header field in a request's head: none, one (with its value) or several.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum Field<'a> {
     #[default]
     Absent,
     Once(&'a HeaderValue),
-    /// Sent several times; the values are in the map.
+    /// The field occurs several times; its values must be read from the header map.
     Several,
 }
 
@@ -23,7 +23,7 @@ impl<'a> Field<'a> {
         };
     }
 
-    /// The first value of the field `name`.
+    /// The first value of this header field, whose name is `name`; `None` if the request does not contain it.
     fn first(self, map: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
         match self {
             Self::Absent => None,
@@ -37,9 +37,9 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The fields of one head. Not `Debug`: credentials are among them.
+/// The known header fields of one request head. Without `Debug`, since it contains credentials.
 pub struct Fields<'a> {
-    /// All fields, including those without a member in this type.
+    /// All header fields of the request, including those that this type does not list separately.
     pub(crate) map: &'a HeaderMap,
     pub(crate) accept: Field<'a>,
     pub(crate) authorization: Field<'a>,
@@ -59,7 +59,7 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Finds the known fields of a head, in one pass.
+    /// Finds the known header fields of a request head, in one pass.
     pub fn of(map: &'a HeaderMap) -> Self {
         let mut fields = Self {
             map,
@@ -103,33 +103,33 @@ impl<'a> Fields<'a> {
         fields
     }
 
-    /// `X-Request-Id`; where it was sent several times, the first.
+    /// Value of the header `X-Request-Id`; the first one if it was sent several times.
     pub fn request_id(&self) -> Option<&'a HeaderValue> {
         self.request_id.first(self.map, "x-request-id")
     }
 
-    /// `Mcp-Session-Id`; where it was sent several times, the first.
+    /// Value of the header `Mcp-Session-Id`; the first one if it was sent several times.
     pub fn session_id(&self) -> Option<&'a HeaderValue> {
         self.session_id.first(self.map, "mcp-session-id")
     }
 
-    /// `MCP-Protocol-Version`; where it was sent several times, the first.
+    /// Value of the header `MCP-Protocol-Version`; the first one if it was sent several times.
     pub fn protocol_version(&self) -> Option<&'a HeaderValue> {
         self.protocol_version
             .first(self.map, "mcp-protocol-version")
     }
 
-    /// `Last-Event-ID`; where it was sent several times, the first.
+    /// Value of the header `Last-Event-ID`; the first one if it was sent several times.
     pub fn last_event_id(&self) -> Option<&'a HeaderValue> {
         self.last_event_id.first(self.map, "last-event-id")
     }
 
-    /// Returns true if there is an `Mcp-Method`.
+    /// Returns true if the request contains an `Mcp-Method` header.
     pub fn names_method(&self) -> bool {
         !self.method.is_absent()
     }
 
-    /// Returns true if a value of one of these fields, which is called `name`, satisfies the predicate.
+    /// Returns true if any value of a header field satisfies the predicate. `name` is the name of `field`.
     pub(crate) fn any(
         &self,
         field: Field<'a>,

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Builds [`Fingerprint`] hashers.
+/// Creates [`Fingerprint`] hashers for a `HashMap` whose keys are hashes already.
 pub(crate) type Fingerprints = BuildHasherDefault<Fingerprint>;
 
 /// Hasher that returns the `u64` written to it unchanged, for keys that are hashes already.

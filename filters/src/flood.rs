@@ -1,6 +1,6 @@
-//! The flood guard: a rate limit per client address, applied before the principal is known.
+//! The flood guard: a limit on the rate of requests per client address that applies before credentials are checked.
 //!
-//! Off by default. An IPv6 client can use all addresses of at least a /64, so a /64 counts as one client.
+//! It is off by default. An IPv6 client can usually use all addresses of a /64, so a /64 counts as one client.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::network::network_of;
 use crate::rate::KeyedLimiter;
 use crate::rejection::Rejection;
 
-/// The guard's limiter; `None` if the guard is off.
+/// Rate limiter per client address, which applies before credentials are checked; `None` if it is off.
 #[derive(Debug)]
 pub(crate) struct FloodGuard<C: Clock = MonotonicClock>(Option<KeyedLimiter<C>>);
 
@@ -19,14 +19,14 @@ impl<C: Clock> FloodGuard<C> {
     pub(crate) fn new(config: &Flood, clock: C) -> Self {
         Self(match config {
             Flood::Off => None,
-            // Not shared by replicas: each replica counts its own requests.
+            // The flood limit is not shared by replicas: each replica counts only its own requests.
             Flood::On(RateConfig { rate, burst }) => {
                 Some(KeyedLimiter::new(*rate, *burst, clock, None))
             }
         })
     }
 
-    /// Takes one request from the client's budget.
+    /// Counts one request of the client. Refuses it if the client has exceeded its rate.
     pub(crate) fn check(&self, client: IpAddr) -> Result<(), Rejection> {
         let Some(limiter) = &self.0 else {
             return Ok(());

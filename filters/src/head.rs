@@ -1,7 +1,7 @@
-//! Limits on the head: its bytes, its fields, its request target.
+//! Limits on a request's head: its size, the number of its fields, and its request target.
 //!
-//! Faults that are visible only in the bytes on the wire (bare line feeds, folded lines, contradicting lengths) are refused by
-//! the parser before.
+//! The HTTP parser has already refused faults that are visible only in the bytes on the wire, such as bare line feeds, folded
+//! lines and contradicting lengths.
 
 use http::header::TRANSFER_ENCODING;
 use http::request::Parts;
@@ -11,12 +11,12 @@ use crate::fields::Fields;
 use crate::path;
 use crate::rejection::{Reason, Rejection};
 
-/// Maximum length of the request target, in bytes. Paths and queries of this server are much shorter.
+/// Maximum length of the request target, in bytes. Valid paths and queries of this server are much shorter.
 pub const TARGET_BYTES_MAX: usize = 8 * 1024;
 
-/// The size of a head in the form of HTTP/1, for requests that arrived in another form (HTTP/2).
+/// The size that a request head has in HTTP/1 format, in bytes. Requests that arrived by HTTP/2 are measured like this, too.
 pub fn header_bytes(parts: &Parts) -> usize {
-    // "METHOD target HTTP/1.1\r\n", "name: value\r\n" per field, "\r\n".
+    // The size consists of "METHOD target HTTP/1.1\r\n", "name: value\r\n" per field, and "\r\n".
     let line = parts.method.as_str().len() + target_bytes(parts) + 12;
     let fields = parts
         .headers
@@ -32,7 +32,7 @@ fn target_bytes(parts: &Parts) -> usize {
         .map_or(0, |target| target.as_str().len())
 }
 
-/// Refuses a head that is too large, or whose path could be read in two ways.
+/// Refuses a request head that is too large, or whose path is ambiguous.
 pub(crate) fn check(
     parts: &Parts,
     fields: &Fields<'_>,
@@ -71,7 +71,8 @@ pub(crate) fn check(
             .trim_ascii()
             .eq_ignore_ascii_case(b"chunked")
     }) {
-        // A compressed body that is read as only chunked would be misinterpreted (RFC 9112 §6.1).
+        // Any other coding than `chunked` alone is refused: a compressed body that is only dechunked would be misread
+        // (RFC 9112 §6.1).
         return Err(Rejection::new(
             Reason::BadRequest,
             "Unsupported Transfer-Encoding: send the body with Content-Length or as chunked alone.",

@@ -1,4 +1,4 @@
-//! Checks the Host names of a listener, as a protection against DNS rebinding and misrouted traffic.
+//! Checks that a request's Host is a name that the listener accepts. Protects against DNS rebinding and misrouted traffic.
 //!
 //! A loopback listener always accepts loopback names, since no attacker can make a loopback name resolve elsewhere; further
 //! names come from `admission.hosts`. The host of `admission.public_url` is always accepted, since reverse proxies and tunnels
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::fields::{Field, Fields};
 use crate::rejection::{Reason, Rejection, quoted};
 
-/// An entry of `admission.hosts`: `gw.example.com`, `*.example.com`, `10.0.0.7`, `[::1]`, or `*` for any. No port.
+/// An entry of `admission.hosts`: `gw.example.com`, `*.example.com`, `10.0.0.7`, `[::1]`, or `*` for any host. Has no port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HostPattern(Pattern);
@@ -24,24 +24,24 @@ pub struct HostPattern(Pattern);
 enum Pattern {
     Any,
     Name(String),
-    /// A suffix with its leading dot.
+    /// A domain suffix with its leading dot, such as `.example.com`.
     Suffix(String),
     Address(IpAddr),
 }
 
-/// Error of a text that is no host pattern.
+/// Error about a text that is not a valid entry of `admission.hosts`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid host {0:?}: use a name without port, *.suffix, an IP address, or *")]
 pub struct InvalidHostPattern(String);
 
 impl HostPattern {
-    /// Returns true if the pattern is `*`, which any host matches.
+    /// Returns true if the pattern is `*`, which matches every host.
     pub fn is_any(&self) -> bool {
         self.0 == Pattern::Any
     }
 
-    /// Returns true if a certificate for this DNS name, in lower case and perhaps with a `*` as its first label, is valid
-    /// for a host of the pattern.
+    /// Returns true if a certificate with this DNS name is valid for a host that the pattern matches. The name is in lower case,
+    /// and its first label may be `*`.
     pub fn is_certified_by(&self, certified: &str) -> bool {
         let (wildcard, parent) = match certified.strip_prefix('*') {
             Some(parent) => (parent.starts_with('.'), parent),
@@ -49,7 +49,7 @@ impl HostPattern {
         };
         match &self.0 {
             Pattern::Any => true,
-            // A wildcard matches one label.
+            // A wildcard in a certificate matches exactly one label.
             Pattern::Name(name) if wildcard => name
                 .strip_suffix(parent)
                 .is_some_and(|label| !label.is_empty() && !label.contains('.')),
@@ -60,7 +60,7 @@ impl HostPattern {
         }
     }
 
-    /// Returns true if the pattern is this address.
+    /// Returns true if the pattern is exactly this IP address.
     pub fn is_address(&self, address: IpAddr) -> bool {
         self.0 == Pattern::Address(address.to_canonical())
     }
@@ -68,7 +68,7 @@ impl HostPattern {
     fn matches(&self, host: &Host<'_>) -> bool {
         match (&self.0, host) {
             (Pattern::Any, _) => true,
-            // Patterns are in lower case, and so is nearly every Host.
+            // Patterns are in lower case, and so is nearly every Host: the exact comparison is tried first because it is faster.
             (Pattern::Name(name), Host::Name(host)) => {
                 name == host || name.eq_ignore_ascii_case(host)
             }
@@ -146,7 +146,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// A host as a request names it: without its port, its brackets and its trailing dot. Names compare without case.
+/// The host that a request names, without its port, its brackets and its trailing dot. Comparisons ignore case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Host<'a> {
     Name(&'a str),
@@ -169,19 +169,19 @@ impl Host<'_> {
     }
 }
 
-/// `host[:port]` as Host and `:authority` carry it.
+/// A host with an optional port, as in the Host header and in `:authority`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Authority<'a> {
     pub(crate) host: Host<'a>,
     pub(crate) port: Option<u16>,
 }
 
-/// The longest DNS name in text form.
+/// Maximum length of a DNS name in text form, in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
 impl<'a> Authority<'a> {
-    /// Parses `host[:port]`. `None` for anything else: user information, spaces, a bad port, an empty label, a byte outside
-    /// ASCII.
+    /// Parses `host[:port]`. Returns `None` for anything else, for example user information, spaces, a bad port, an empty label
+    /// or a byte outside ASCII.
     pub(crate) fn parse(text: &'a str) -> Option<Self> {
         if let Some(rest) = text.strip_prefix('[') {
             let (inside, after) = rest.split_once(']')?;
@@ -206,14 +206,14 @@ impl<'a> Authority<'a> {
         for (at, byte) in bytes.iter().enumerate() {
             match byte {
                 b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {}
-                // An empty label is refused.
+                // A dot ends a label. After an empty label, the next match arm refuses the name.
                 b'.' if at > last_label => last_label = at + 1,
                 _ => return None,
             }
         }
         let last_label = &bytes[last_label..];
-        // A last label of digits only is an address, or an unusual spelling of one (`127.1`, `0177.0.0.1`, `2130706433`), which
-        // browsers and resolvers read as an address.
+        // If the last label consists only of digits, browsers and resolvers read the host as an IP address, also in unusual
+        // spellings (`127.1`, `0177.0.0.1`, `2130706433`).
         let numeric = last_label.iter().all(u8::is_ascii_digit)
             || (last_label.get(..2)).is_some_and(|start| start.eq_ignore_ascii_case(b"0x"));
         if numeric {
@@ -231,8 +231,8 @@ impl<'a> Authority<'a> {
     }
 }
 
-/// Parses the port after the colon. The outer `None` is an invalid port; `Some(None)` is a colon without digits, which RFC 3986
-/// allows.
+/// Parses the port after the colon. Returns `None` for an invalid port, and `Some(None)` for a colon without digits, which
+/// RFC 3986 allows.
 fn parse_port(text: &str) -> Option<Option<u16>> {
     if text.is_empty() {
         return Some(None);
@@ -241,8 +241,8 @@ fn parse_port(text: &str) -> Option<Option<u16>> {
     digits.then(|| text.parse().ok()).flatten().map(Some)
 }
 
-/// Refuses a health check whose Host is missing, malformed or ambiguous. Any well-formed name passes, and so do two forms
-/// in which balancers write no name: an empty Host, and an address with its zone (`[fe80::1%eth0]`).
+/// Refuses a health check whose Host is missing, malformed or ambiguous. Any well-formed name is accepted. Two forms that load
+/// balancers send without a name are also accepted: an empty Host, and an address with its zone (`[fe80::1%eth0]`).
 pub(crate) fn check_probe(parts: &Parts, fields: &Fields<'_>) -> Result<(), Rejection> {
     if let Field::Once(value) = fields.host
         && parts.uri.authority().is_none()
@@ -253,7 +253,7 @@ pub(crate) fn check_probe(parts: &Parts, fields: &Fields<'_>) -> Result<(), Reje
     host_of(parts, fields).map(drop)
 }
 
-/// True for an IPv6 address with a zone, in brackets and perhaps with a port. The zone may follow `%` or `%25`.
+/// Returns true for an IPv6 address with a zone, in brackets and perhaps with a port. The zone may follow `%` or `%25`.
 fn has_zone(text: &str) -> bool {
     let Some((address, rest)) = text.split_once('%') else {
         return false;
@@ -279,7 +279,7 @@ pub(crate) fn check(
 ) -> Result<(), Rejection> {
     let any = (allowed.is_empty() && !loopback_listener) || allowed.iter().any(HostPattern::is_any);
     let Some(host) = host_of(parts, fields)? else {
-        // HTTP/1.0 may omit Host, which is accepted only if any name would be.
+        // HTTP/1.0 requests may omit Host. They are accepted only by listeners that accept any name.
         return if any {
             Ok(())
         } else {
@@ -310,7 +310,8 @@ fn not_allowed(what: &str) -> Rejection {
     )
 }
 
-/// The host of a request, in its Host header, its target (absolute form, HTTP/2 `:authority`), or in both with the same value.
+/// Finds the host of a request in its Host header or in its target (absolute form, or HTTP/2 `:authority`). If both name a host,
+/// they must agree.
 fn host_of<'a>(parts: &'a Parts, fields: &Fields<'a>) -> Result<Option<Host<'a>>, Rejection> {
     let bad = |message: &'static str| Rejection::new(Reason::BadRequest, message);
     let malformed = || {

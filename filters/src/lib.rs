@@ -1,61 +1,62 @@
 //! Admission: decides whether a request is admitted at the edge, and builds the response to a refused request.
 //!
-//! Pure decisions on a request's head, the client's address and a clock. No I/O, no asynchronous code, no server framework: the
-//! caller reads the head, calls [`Admission::admit`], and writes the response. The body is not read.
+//! All decisions are pure functions of a request's head, the client's address and a clock. There is no I/O, no asynchronous code
+//! and no server framework: the caller reads the head, calls [`Admission::admit`], and writes the response. The body is not read.
 //!
-//! The checks, in order; the first that fails decides the response:
+//! The checks in order. The first check that fails decides the response:
 //!
 //! | check | file | refusals |
 //! |---|---|---|
-//! | head limits, path hygiene | [`head`], `path` | 431, 414, 400 |
+//! | limits on the head; ambiguous paths | [`head`], `path` | 431, 414, 400 |
 //! | client networks | [`network`] | 403 |
-//! | `/health` and `/ready` leave here, with any well-formed Host | [`route`] | 400 |
+//! | `/health` and `/ready`, with any well-formed Host: no further checks | [`route`] | 400 |
 //! | Host | [`host`] | 400, 403 |
-//! | flood guard per address | `flood` | 429 |
+//! | rate limit per address (flood guard) | `flood` | 429 |
 //! | Origin; preflights are answered here | [`origin`] | 403, 400 |
-//! | public paths leave here | [`route`] | 405 |
-//! | credentials: a token, API key or access token, which a browser may send as a password, or a client certificate | [`bearer`], [`oauth`], `basic`, [`certificate`] | 401, 503 |
-//! | wrong credentials of one address or user name | `failures` | 429 |
+//! | public paths: no further checks | [`route`] | 405 |
+//! | credentials: token, API key, access token, client certificate | [`bearer`], [`oauth`], `basic`, [`certificate`] | 401, 503 |
+//! | number of wrong credentials of one address or user name | `failures` | 429 |
 //! | path and method | [`route`] | 404, 405 |
-//! | where browsers add credentials: that the listener's own page sends it | `csrf` | 403 |
-//! | that an access token has a scope which means something | [`oauth`] | 403 |
-//! | limits per principal and address; requests at once | `limits`, `concurrency` | 429 |
-//! | namespace: named, existing, open to the principal | [`namespace`] | 400, 404, 403 |
-//! | limits per namespace | `limits` | 429 |
+//! | where browsers add credentials: the listener's own page sent the request | `csrf` | 403 |
+//! | an access token has at least one scope that the gateway maps | [`oauth`] | 403 |
+//! | rate limits per principal and address; concurrent requests | `limits`, `concurrency` | 429 |
+//! | namespace: named, existing, allowed for the principal | [`namespace`] | 400, 404, 403 |
+//! | rate limits per namespace | `limits` | 429 |
 //! | `/reload`: source network, then the manager's token | `manager` | 403 |
 //! | Content-Type | [`media`] | 415 |
 //! | Accept | [`media`] | 406, 400 |
-//! | announced size | [`media`] | 413, 400 |
+//! | announced body size | [`media`] | 413, 400 |
 //!
 //! The flood guard and limits do not count requests that another replica has forwarded, since that replica counted them. Limits
 //! may be shared by replicas: `limits/shared.rs`.
 //!
 //! [`rejection`] assigns a refusal's status, stable code, JSON-RPC code, headers and body.
 //!
-//! This crate does not depend on Pingora, `mcp-upstream` or connections. [`bearer`] also decides who may use the management
-//! tools (`NamespaceScope`), and [`namespace`] does so for the listener that serves them.
+//! This crate does not depend on Pingora, `mcp-upstream` or connections. [`bearer`] also decides which principals may use the
+//! management tools (`NamespaceScope`), and [`namespace`] does so for the listener that serves them.
 //!
-//! Start with [`admission`], which runs the list. The checks stand on these modules:
+//! Start reading with [`admission`], which runs the checks above. The checks use these modules:
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | [`request`], [`fields`], `path`, `version` | the request; header fields; the path, decoded once; the protocol version |
 //! | [`route`], `route/aliases.rs` | the table of all paths; further paths of MCP endpoints, from the configuration |
-//! | [`principal`], [`token`], `makers` | owners of credentials; tokens as digests; credentials that make API keys |
+//! | [`principal`], [`token`], `makers` | owners of credentials; tokens as digests; credentials that may create API keys |
 //! | [`rate`], [`budget`], `fingerprint` | a bounded limiter; `RateLimit` header fields; a hasher for keys that are hashes |
 //! | [`algorithm`] | signature algorithms of tokens |
-//! | [`config`] | the keys `admission:` |
+//! | [`config`] | the keys below `admission:` |
 //!
-//! `oauth.rs` judges access tokens:
+//! `oauth.rs` validates access tokens:
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `oauth/jwt.rs`, `oauth/keys.rs`, `oauth/signature.rs` | header and signature |
-//! | `oauth/claims.rs` | from claims to a principal |
-//! | `oauth/issuer.rs`, `oauth/tokens.rs`, `oauth/renewals.rs` | an issuer; tokens judged before; tokens to ask about again |
+//! | `oauth/jwt.rs`, `oauth/keys.rs`, `oauth/signature.rs` | header and signature of a token |
+//! | `oauth/claims.rs` | conversion of a token's claims to a principal |
+//! | `oauth/issuer.rs`, `oauth/tokens.rs`, `oauth/renewals.rs` | an issuer; tokens validated before; tokens to validate again |
 //! | `oauth/resource.rs` | metadata and challenges for clients |
 //!
-//! A key or answer that must be fetched makes the verdict `Pending`: `proxy/issuers.rs` fetches, and the request is judged again.
+//! If the keys or an answer of an issuer must be fetched first, the verdict is `Pending`: `proxy/issuers.rs` fetches them, and
+//! then the request is checked again.
 
 pub mod admission;
 pub mod algorithm;

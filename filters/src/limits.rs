@@ -1,11 +1,11 @@
-//! `rate_limits`: rates of requests or tool calls per principal, namespace, tool or address.
+//! `rate_limits`: limits on the rate of requests or tool calls per principal, namespace, tool or address.
 //!
-//! Requests are counted at two points of the list, as soon as their keys are known: by rules that need no namespace before the
-//! namespace is looked up, by all others after it. Tool calls are counted by the engine, which alone knows how many calls a
-//! body contains; it calls [`RateLimits::check_tool_call`].
+//! Requests are counted in two steps, as soon as the values that a limit counts by are known: limits that need no namespace are
+//! applied before the namespace is looked up, all others after it. Tool calls are counted by the engine, since only it has parsed
+//! the calls in a body; it calls [`RateLimits::check_tool_call`].
 //!
-//! Rules apply one after the other. The budget that an earlier rule took is not returned when a later one refuses, so a client
-//! that keeps exceeding one limit also uses up its others.
+//! Limits are applied one after the other. If a later limit refuses, the budget that earlier limits took is not returned. So a
+//! client that keeps exceeding one limit also uses up its others.
 //!
 //! Replicas may share these limits and those of API keys, see `shared`.
 
@@ -30,30 +30,30 @@ use crate::network::network_of;
 use crate::rate::{KeyedLimiter, RetryAfter, SharedName};
 use crate::rejection::Rejection;
 
-/// Maximum number of different limits of API keys.
+/// Maximum number of different rate limits of API keys. When it is reached, the counts of all API keys are reset.
 const OF_KEYS_MAX: usize = 4096;
 
-/// The configured rules, sorted by where they are checked.
+/// The configured rate limits, grouped by the moment at which they are applied.
 #[derive(Debug)]
 pub(crate) struct RateLimits<C: Clock = MonotonicClock> {
     before_namespace: Vec<Arc<Rule<C>>>,
     after_namespace: Vec<Arc<Rule<C>>>,
     tool_calls: Vec<Arc<Rule<C>>>,
-    /// Limits of API keys: one table for all keys with the same limit.
+    /// Limits of API keys. All API keys with the same limit share an entry, which counts each key separately.
     of_keys: Mutex<HashMap<KeyLimit, Arc<Rule<C>>>>,
     clock: C,
-    /// True if replicas share these limits.
+    /// True if replicas share these limits; false if each replica counts alone.
     shared: bool,
 }
 
-/// A limit, with the budgets of all its keys.
+/// A rate limit, with the budgets of all values that it counts by.
 #[derive(Debug)]
 pub(crate) struct Rule<C: Clock> {
     keys: Box<[LimitKey]>,
-    /// The limit's name: the names of its keys, with `+` between them; `key` for a limit of API keys.
+    /// The limit's name: its keys joined by `+`, such as `principal+tool`; `key` for a limit of API keys.
     name: Arc<str>,
     only: Option<NamespaceName>,
-    /// True if one of the keys is the namespace or a tool of it.
+    /// True if the limit counts by namespace or by tool; false if it needs no namespace.
     of_namespace: bool,
     weights: Box<[(GlobMatcher, NonZeroU32)]>,
     rate: NonZeroU32,
@@ -61,38 +61,39 @@ pub(crate) struct Rule<C: Clock> {
     limiter: KeyedLimiter<C>,
 }
 
-/// A request or call, by the values that limits count.
+/// The values of a request or tool call that rate limits count by.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
     /// The principal's name.
     pub principal: &'a str,
     /// The client's address.
     pub client: IpAddr,
-    /// The namespace of the request, if it is known.
+    /// The namespace of the request or tool call; `None` if it is not known yet, or if there is none.
     pub namespace: Option<&'a NamespaceName>,
-    /// The tool that is called.
+    /// Name of the called tool; `None` for requests that are no tool call.
     pub tool: Option<&'a str>,
-    /// The limits of the request's API key; empty for other credentials.
+    /// The rate limits of the request's API key; empty for other credentials.
     pub own: &'a [KeyLimit],
-    /// The id of the API key, for the key's own limits.
+    /// Id of the request's API key, by which the key's own rate limits count; `None` for other credentials.
     pub key: Option<&'a str>,
 }
 
-/// The limits that count a call.
+/// The rate limits that count a tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountedBy {
-    /// All limits count the call.
+    /// All rate limits that match the tool call count it.
     All,
-    /// Only the limits of the namespace count the call: it is passed to another namespace, where all other limits count it.
+    /// Only limits on the call's own namespace count it. The call is passed on to another namespace, where all other limits
+    /// count it.
     Namespace,
 }
 
-/// A limit that is used up.
+/// Error: a rate limit is exhausted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitExceeded {
-    /// The time until the budget admits the same request or call.
+    /// The time to wait until the limit would admit the same request or call.
     pub wait: RetryAfter,
-    /// The limit, with its remaining budget.
+    /// The exhausted limit, with its remaining budget.
     pub budget: Budget,
 }
 
@@ -101,7 +102,7 @@ impl<C: Clock + Clone> RateLimits<C> {
         Self::of(rules, clock, false)
     }
 
-    /// New limits by these rules, shared by replicas.
+    /// Creates limits by these rules whose counts are shared with other replicas.
     #[must_use]
     pub(crate) fn shared(&self, rules: &[RateLimitConfig]) -> Self {
         Self::of(rules, &self.clock, true)
@@ -132,7 +133,7 @@ impl<C: Clock + Clone> RateLimits<C> {
         limits
     }
 
-    /// The use of these limits since the last call, for other replicas.
+    /// Takes the use of these limits since the previous call of this function, to be sent to other replicas.
     pub(crate) fn take_use(&self) -> LimitUse<C> {
         let of_keys: Vec<_> = {
             let known = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,21 +148,22 @@ impl<C: Clock + Clone> RateLimits<C> {
     }
 }
 
-/// The name of a rule that is shared with replicas, which have the same list.
+/// The name by which replicas identify a shared limit. All replicas have the same configuration, so they derive the same name:
+/// from the rule, and from the number of equal rules before it.
 fn shared_name(rule: &RateLimitConfig, equal_before: usize) -> SharedName {
     let rule = serde_json::to_string(rule).expect("plain data");
     SharedName::new(&format!("{equal_before} {rule}"))
 }
 
 impl<C: Clock + Clone> RateLimits<C> {
-    /// Counts a request by the limits that need no namespace. Returns the tightest budget.
+    /// Counts a request against the limits that need no namespace. Returns the budget with the least remaining.
     pub(crate) fn check_request(&self, subject: Subject<'_>) -> Result<Option<Budget>, Rejection> {
         let budget = check(self.before_namespace.iter(), subject).map_err(refusal)?;
         self.check_own(KeyLimitUnit::Request, subject, budget)
             .map_err(refusal)
     }
 
-    /// Counts a request to a namespace.
+    /// Counts a request against the limits on requests that count by namespace.
     pub(crate) fn check_namespace_request(
         &self,
         subject: Subject<'_>,
@@ -169,14 +171,14 @@ impl<C: Clock + Clone> RateLimits<C> {
         check(self.after_namespace.iter(), subject).map_err(refusal)
     }
 
-    /// Counts a request by all limits, if all their keys are known at the same time.
+    /// Counts a request against all limits on requests. For callers that know the namespace from the beginning.
     pub(crate) fn check_any_request(&self, subject: Subject<'_>) -> Result<(), LimitExceeded> {
         check(self.before_namespace.iter(), subject)?;
         self.check_own(KeyLimitUnit::Request, subject, None)?;
         check(self.after_namespace.iter(), subject).map(drop)
     }
 
-    /// Counts a tool call.
+    /// Counts a tool call against the limits on tool calls. Returns the budget with the least remaining.
     pub(crate) fn check_tool_call(
         &self,
         subject: Subject<'_>,
@@ -194,7 +196,7 @@ impl<C: Clock + Clone> RateLimits<C> {
         }
     }
 
-    /// Counts by the limits of the API key; `budget` is the tightest so far.
+    /// Counts a request or call against the limits of its API key. `budget` is the tightest budget of the limits applied before.
     fn check_own(
         &self,
         unit: KeyLimitUnit,
@@ -212,8 +214,8 @@ impl<C: Clock + Clone> RateLimits<C> {
 
     fn of_key(&self, limit: &KeyLimit) -> Arc<Rule<C>> {
         let mut known = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
-        // Keys are created and revoked, and their limits with them. A limit counts by the second, so little is lost when all
-        // counts are reset.
+        // Limits of revoked API keys stay in the table. When it is full, it is cleared: since limits work by the second,
+        // resetting all counts gives clients little.
         if known.len() >= OF_KEYS_MAX && !known.contains_key(limit) {
             known.clear();
         }
@@ -221,13 +223,14 @@ impl<C: Clock + Clone> RateLimits<C> {
         Arc::clone(known.entry(*limit).or_insert_with(new))
     }
 
-    /// Returns true if there are limits on tool calls.
+    /// Returns true if the configuration contains a limit on tool calls.
     pub(crate) fn count_tool_calls(&self) -> bool {
         !self.tool_calls.is_empty()
     }
 }
 
-/// Takes from the budgets of all rules, up to the first exhausted one.
+/// Counts a request or call against all rules in order, up to the first exhausted one. Returns the budget with the least
+/// remaining.
 fn check<'r, C: Clock + 'r>(
     rules: impl Iterator<Item = &'r Arc<Rule<C>>>,
     subject: Subject<'_>,
@@ -245,7 +248,7 @@ fn check<'r, C: Clock + 'r>(
             tightest = Some((rule, left));
         }
     }
-    // Computed for one rule alone: most requests are counted by several, and each computation costs.
+    // Only the tightest budget is computed: most requests are counted by several rules, and each computation costs time.
     Ok(tightest.map(|(rule, left)| rule.budget(left)))
 }
 
@@ -257,7 +260,7 @@ fn refusal(exhausted: LimitExceeded) -> Rejection {
     rejection
 }
 
-/// The cause in the log and metrics for a limit of this name.
+/// Description of a limit in the log and metrics, by the limit's name.
 fn cause(limit: &str) -> &'static str {
     match limit {
         "principal" => "per principal",
@@ -270,12 +273,12 @@ fn cause(limit: &str) -> &'static str {
 }
 
 impl<C: Clock> Rule<C> {
-    /// Returns true if the rule counts requests or calls of a namespace only.
+    /// Returns true if the rule counts only requests or calls that belong to a namespace.
     fn is_of_one_namespace(&self) -> bool {
         self.of_namespace || self.only.is_some()
     }
 
-    /// The rule of API keys with this limit.
+    /// Creates the rule for all API keys that have this limit.
     fn of_key(limit: &KeyLimit, clock: C, shared: bool) -> Self {
         let name = shared.then(|| SharedName::new(&format!("key {limit}")));
         Self {
@@ -293,7 +296,7 @@ impl<C: Clock> Rule<C> {
     fn new(rule: &RateLimitConfig, clock: C, shared: Option<SharedName>) -> Self {
         let keys = &rule.key.0;
         let names: Vec<_> = keys.iter().map(|key| key.name()).collect();
-        // Validation has refused invalid patterns.
+        // Invalid patterns were refused when the configuration was validated; any that remain are skipped.
         let weights = rule.weights.iter().filter_map(|(pattern, weight)| {
             let glob = Glob::new(pattern).ok()?;
             Some((glob.compile_matcher(), *weight))
@@ -314,11 +317,11 @@ impl<C: Clock> Rule<C> {
         &self.limiter
     }
 
-    /// Takes the subject's weight from its budget, and returns the number of events left. `None`: the rule does not apply to
-    /// the subject.
+    /// Counts a request or call by its weight, and returns the number of events left in its budget. Returns `None` if the rule
+    /// does not apply to it.
     fn take(&self, subject: Subject<'_>) -> Result<Option<u32>, LimitExceeded> {
         let is_of_others = self.only.is_some() && self.only.as_ref() != subject.namespace;
-        // A request that belongs to no namespace is not counted by one.
+        // A rule that counts by namespace does not count requests that belong to no namespace.
         let lacks_namespace = self.of_namespace && subject.namespace.is_none();
         if is_of_others || lacks_namespace {
             return Ok(None);
@@ -347,14 +350,14 @@ impl<C: Clock> Rule<C> {
     }
 }
 
-/// The cost of a call of a tool.
+/// The cost of a call of this tool: the weight of the first matching pattern, else 1.
 fn weight(weights: &[(GlobMatcher, NonZeroU32)], tool: Option<&str>) -> NonZeroU32 {
     let own = tool.and_then(|tool| weights.iter().find(|(glob, _)| glob.is_match(tool)));
     own.map_or(NonZeroU32::MIN, |(_, weight)| *weight)
 }
 
 impl LimitKey {
-    /// Returns true if the key belongs to a namespace.
+    /// Returns true if a limit by this key needs the request's namespace: `namespace` and `tool`.
     fn is_of_namespace(self) -> bool {
         matches!(self, Self::Namespace | Self::Tool)
     }
@@ -369,7 +372,7 @@ impl LimitKey {
     }
 }
 
-/// The values of a subject by which a rule counts.
+/// The values of a request or call that a rule counts by. Equal values share a budget.
 struct SubjectKey<'a> {
     keys: &'a [LimitKey],
     subject: Subject<'a>,
@@ -378,7 +381,7 @@ struct SubjectKey<'a> {
 impl Hash for SubjectKey<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let subject = &self.subject;
-        // The limit of an API key counts by the key.
+        // A rule without configured keys is a limit of API keys, which counts by the id of the API key.
         if self.keys.is_empty() {
             subject.key.hash(state);
         }

@@ -1,7 +1,9 @@
-//! Credentials as makers of API keys: maps each credential to its configuration entry.
+//! The maker of an API key: the credential with which the key was created. This module maps each credential to its
+//! configuration entry.
 //!
-//! [`tooldock_credentials::keys`] decides the rights and the end of keys that a maker creates. This module gives entries the
-//! names and hashes by which a key's record refers to its maker's entry, also after a reload.
+//! [`tooldock_credentials::keys`] decides the rights and the expiry of keys that a maker creates. This module determines the
+//! names and hashes of configuration entries. A key's record contains them, so that its maker's entry is found again after a
+//! reload.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,12 +15,13 @@ use crate::config::{
     AdmissionConfig, CertificateConfig, OauthConfig, TokenConfig, TokenNamespaces,
 };
 
-/// Reason why a certificate that is accepted only at some listeners creates no API keys: keys are accepted at all listeners.
+/// Message: a certificate that is accepted only at some listeners cannot create API keys, since keys are accepted at all
+/// listeners.
 const SOME_LISTENERS: &str = "a certificate that counts at some listeners alone makes no API keys, since these would count at all of them; ask the operator";
-/// Reason why an access token without an end creates no API keys.
+/// Message: an access token without an expiry cannot create API keys.
 const ENDLESS: &str = "an access token without an end makes no API keys, since these would outlast it; ask the operator";
 
-/// The maker of API keys that are created with the token of this entry.
+/// Maker of API keys for a configured token: identifies the token's entry in API keys that are created with it.
 pub(crate) fn of_token(token: &TokenConfig) -> KeyMaker {
     credential(
         EntryName::token(&token.name),
@@ -29,7 +32,7 @@ pub(crate) fn of_token(token: &TokenConfig) -> KeyMaker {
     )
 }
 
-/// The maker of API keys that are created with a certificate of this entry.
+/// Maker of API keys for a client certificate: identifies the certificate's entry in API keys that are created with it.
 pub(crate) fn of_certificate(certificate: &CertificateConfig) -> KeyMaker {
     if !certificate.listeners.is_empty() {
         return KeyMaker::Barred(SOME_LISTENERS);
@@ -43,7 +46,8 @@ pub(crate) fn of_certificate(certificate: &CertificateConfig) -> KeyMaker {
     )
 }
 
-/// The maker of API keys that are created with an access token. The keys end with the token.
+/// Maker of API keys for an access token: identifies the issuer's entry in API keys that are created with it. The keys expire
+/// together with the token.
 pub(crate) fn of_access_token(
     issuer: &str,
     entry: EntryHash,
@@ -95,8 +99,8 @@ fn hash_of_certificate(certificate: &CertificateConfig) -> EntryHash {
     ])
 }
 
-/// The hash over the parts of an issuer's entry that decide the principals of its tokens and their rights. Lists of namespaces
-/// are not part of the hash: they are compared with the namespaces of each key.
+/// Hash over all settings of an issuer that determine the principals of its tokens and their rights. A list of namespaces is not
+/// hashed, since it is compared with the namespaces of each key.
 pub(crate) fn hash_of_issuer(issuer: &OauthConfig) -> EntryHash {
     let claim = match &issuer.namespaces {
         TokenNamespaces::Listed(_) => None,
@@ -116,7 +120,7 @@ pub(crate) fn hash_of_issuer(issuer: &OauthConfig) -> EntryHash {
 }
 
 impl AdmissionConfig {
-    /// The makers that the entries of the configuration are, for finding the maker of each API key.
+    /// All configuration entries whose credentials can create API keys. Used to find the maker of an existing key.
     pub fn key_makers(&self) -> KeyMakers {
         let mut makers = KeyMakers::default();
         for token in &self.tokens {

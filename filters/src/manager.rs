@@ -1,6 +1,6 @@
-//! Checks of `/reload` in addition to the bearer token: the request's source address, and the manager's own token.
+//! Checks of `/reload` in addition to the bearer token: the client's address, and the manager's own token.
 //!
-//! Both refuse with the same response, so that a client does not learn which one failed; the log has the cause.
+//! Both checks refuse with the same response, so that a client does not learn which one failed. The cause is logged.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use crate::network::{Cidr, any_contains};
 use crate::rejection::{Reason, Rejection};
 use crate::token::{SecretToken, TokenDigest};
 
-/// Cause in the log of a refusal for the client's address.
+/// Cause that is logged if `/reload` is refused because of the client's address.
 const OUTSIDE: &str = "source address outside internal_cidrs";
 
-/// The controls that a reload of the namespaces requires.
+/// The requirements for `/reload`: networks of clients, and the manager's token.
 #[derive(Debug)]
 pub(crate) struct ManagerControls {
     internal: Vec<Cidr>,
@@ -20,12 +20,12 @@ pub(crate) struct ManagerControls {
 }
 
 impl ManagerControls {
-    /// The manager's listener has no token, so every request is refused.
+    /// Creates the requirements for `/reload`. Without a token, every request is refused.
     pub(crate) fn new(internal: Vec<Cidr>, token: Option<SecretToken>) -> Self {
         Self { internal, token }
     }
 
-    /// Checks the client's address, then the manager's token.
+    /// Refuses a client outside the internal networks, and then a request without the manager's token.
     pub(crate) fn check(&self, client: IpAddr, fields: &Fields<'_>) -> Result<(), Rejection> {
         if !any_contains(&self.internal, client) {
             return Err(forbidden(OUTSIDE));
@@ -36,7 +36,7 @@ impl ManagerControls {
         Ok(())
     }
 
-    /// Checks the client's address alone.
+    /// Refuses a client outside the internal networks; requires no manager's token.
     pub(crate) fn check_address(&self, client: IpAddr) -> Result<(), Rejection> {
         if any_contains(&self.internal, client) {
             return Ok(());
@@ -45,7 +45,7 @@ impl ManagerControls {
         Err(Rejection::new(Reason::Forbidden, message).because(OUTSIDE))
     }
 
-    /// Returns true if the request contains the manager's token, once.
+    /// Returns true if the request contains exactly one `X-Manager-Token` header with the manager's token.
     pub(crate) fn token_presented(&self, fields: &Fields<'_>) -> bool {
         match (&self.token, fields.manager_token) {
             (Some(token), Field::Once(value)) => {

@@ -1,12 +1,12 @@
-//! Checks of Content-Type, Accept and the announced size of the body, which are the last ones before it is read.
+//! Checks of Content-Type, Accept and the announced size of the body. They are the last checks before the body is read.
 //!
-//! A stream (GET) needs `text/event-stream` by name on `/mcp`; on `/sse`, where no other type exists, a wildcard or a missing
-//! Accept suffices.
+//! A GET that opens a stream on `/mcp` must list `text/event-stream` by name in Accept. On `/sse`, which returns nothing but
+//! streams, a wildcard or a missing Accept suffices.
 //!
-//! The rule for Accept on `POST /mcp` depends on the protocol version in force, which is the header's, else the session's
-//! (K-12). For `initialize` the version is in the body, so the parsed [`AcceptFlags`] are passed to the service, which
-//! completes the check. An unknown version counts as lenient here, since the header of an `initialize` may name one; for other
-//! requests the service refuses the version. A session of another principal counts as lenient, too.
+//! The rule for Accept on `POST /mcp` depends on the protocol version: the version in the request's header, else the version
+//! of its session (K-12). For `initialize` the version is in the body, so the parsed [`AcceptFlags`] are passed to the service,
+//! which completes the check. An unknown version gets the lenient rule here, since the header of an `initialize` may contain
+//! one; for other requests the service refuses the version. A session of another principal gets the lenient rule, too.
 
 use http::header::{ACCEPT, CONTENT_LENGTH};
 use http::{HeaderName, HeaderValue, Method};
@@ -23,30 +23,30 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 
-/// The rule of a listener for Accept on `POST /mcp`.
+/// A listener's rule for the Accept header of `POST /mcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptRule {
-    /// JSON or a stream must be acceptable, in all versions; the answer has the acceptable form.
+    /// The client must accept JSON or a stream, whatever the protocol version. The answer has the form that the client accepts.
     Lenient,
-    /// Strict for the protocol versions that require it, lenient for all others.
+    /// The client must list JSON and streams by name, if its protocol version requires that; otherwise it must accept JSON.
     Auto,
 }
 
-/// The media types that the client accepts, as far as admission and the service ask.
+/// The media types that the client accepts: only those that admission and the service need to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptFlags {
-    /// `application/json` is listed by name.
+    /// True if Accept lists `application/json` by name; wildcards do not count.
     pub json_named: bool,
-    /// `text/event-stream` is listed by name.
+    /// True if Accept lists `text/event-stream` by name; wildcards do not count.
     pub sse_named: bool,
-    /// JSON is acceptable: by name, by wildcard, or because the request has no Accept.
+    /// True if the client accepts JSON: by name, by wildcard, or because the request has no Accept.
     pub json_acceptable: bool,
-    /// A stream is acceptable: by name, by wildcard, or because the request has no Accept.
+    /// True if the client accepts a stream: by name, by wildcard, or because the request has no Accept.
     pub sse_acceptable: bool,
 }
 
 impl AcceptFlags {
-    /// The flags of a request without Accept: any type.
+    /// Flags of a request without an Accept header, which accepts any type.
     pub const ANY: Self = Self {
         json_named: false,
         sse_named: false,
@@ -54,11 +54,11 @@ impl AcceptFlags {
         sse_acceptable: true,
     };
 
-    /// Reads all Accept headers as one list. Texts that are no media range are skipped.
+    /// Parses all Accept headers of a request as one list. Elements that are not media ranges are skipped.
     pub(crate) fn of(fields: &Fields<'_>) -> Self {
         match fields.accept {
             Field::Absent => Self::ANY,
-            // Fast path: nearly every MCP client sends this value.
+            // Fast path: nearly every MCP client sends exactly this value.
             Field::Once(value) if value == USUAL_ACCEPT => Self {
                 json_named: true,
                 sse_named: true,
@@ -69,8 +69,8 @@ impl AcceptFlags {
         }
     }
 
-    /// Reads Accept leniently if the strict reading accepts neither JSON nor a stream: `*` means `*/*`, a malformed weight
-    /// counts as above 0, and a header without any media range accepts everything. Older HTTP libraries send `*;q=.2`.
+    /// Parses Accept more leniently if the strict parser finds neither JSON nor a stream. `*` then means `*/*`, a malformed
+    /// weight counts as above 0, and a header without any media range accepts everything. Older HTTP libraries send `*;q=.2`.
     fn leniently(fields: &Fields<'_>) -> Self {
         let usual = Self::of(fields);
         if usual.json_acceptable || usual.sse_acceptable {
@@ -117,7 +117,8 @@ impl AcceptFlags {
                 _ => continue,
             };
             if let Some(wanted) = wanted(parameters) {
-                // A type that is listed twice, perhaps with other parameters, is wanted if one of its entries is.
+                // A type may be listed twice, for example with different parameters. It is accepted if at least one entry accepts
+                // it.
                 *slot = Some(slot.unwrap_or(false) || wanted);
             }
         }
@@ -127,19 +128,19 @@ impl AcceptFlags {
         Self {
             json_named: json == Some(true),
             sse_named: sse == Some(true),
-            // The most specific range decides (RFC 9110 §12.5.1).
+            // The most specific media range decides (RFC 9110 §12.5.1).
             json_acceptable: json.or(application).or(any).unwrap_or(false),
             sse_acceptable: sse.or(text).or(any).unwrap_or(false),
         }
     }
 
-    /// Returns true if both types are listed by name, as protocol versions since 2025-06-18 require.
+    /// Returns true if Accept lists JSON and streams by name, as protocol versions since 2025-06-18 require.
     pub fn names_both(self) -> bool {
         self.json_named && self.sse_named
     }
 }
 
-/// Returns true if Accept lists `*/*`, as curl and other tools of a terminal do.
+/// Returns true if Accept lists `*/*`, as curl and other command-line tools do.
 pub fn lists_any_type(fields: &Fields<'_>) -> bool {
     let lists = |value: &HeaderValue| {
         elements(value.as_bytes()).any(|range| {
@@ -150,7 +151,7 @@ pub fn lists_any_type(fields: &Fields<'_>) -> bool {
     fields.any(fields.accept, ACCEPT, lists)
 }
 
-/// Returns true if a media range is wanted (`q` above 0), or `None` if its weight is malformed.
+/// Returns true if the parameters of a media range accept it, that is, if `q` is above 0 or missing; `None` if `q` is malformed.
 fn wanted<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> Option<bool> {
     for parameter in parameters {
         let Some((b'q' | b'Q', rest)) = parameter.split_first() else {
@@ -164,7 +165,7 @@ fn wanted<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> Option<bool> {
     Some(true)
 }
 
-/// True unless the weight is a number that is not above 0. A missing or malformed weight counts as above 0.
+/// Returns false only if `q` is a number that is not above 0. A missing or malformed `q` counts as above 0.
 fn odd_weight_above_zero<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> bool {
     for parameter in parameters {
         let Some((b'q' | b'Q', rest)) = parameter.split_first() else {
@@ -178,7 +179,7 @@ fn odd_weight_above_zero<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> bool
     true
 }
 
-/// Returns true if a weight (`0`, `1`, `0.5`, `1.000`) is above 0; `None` if it is malformed (RFC 9110 §12.4.2).
+/// Returns true if a weight such as `0.5` is above 0; `None` if it is malformed (RFC 9110 §12.4.2).
 fn weight_above_zero(weight: &[u8]) -> Option<bool> {
     let (whole, decimals) = match weight {
         [whole, b'.', decimals @ ..] if decimals.len() <= 3 => (*whole, decimals),
@@ -193,14 +194,14 @@ fn weight_above_zero(weight: &[u8]) -> Option<bool> {
     }
 }
 
-/// The non-empty elements of a list header.
+/// The elements of a comma-separated header value, without empty ones.
 fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     unquoted_split(value, b',')
         .map(<[u8]>::trim_ascii)
         .filter(|element| !element.is_empty())
 }
 
-/// Splits outside quoted strings, so that `a/b;c="x,y"` stays one element.
+/// Splits a text at a separator, but not within quoted strings: `a/b;c="x,y"` stays one element.
 fn unquoted_split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut quoted, mut escaped) = (false, false);
     text.split(move |&byte| {
@@ -215,12 +216,12 @@ fn unquoted_split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Returns true if the protocol version requires a client to list both types by name.
+/// Returns true if the protocol version requires clients to list both JSON and streams by name in Accept.
 fn demands_both(version: &str) -> bool {
     matches!(version, "2025-06-18" | "2025-11-25" | FIRST_MODERN_VERSION)
 }
 
-/// Refuses a body of another type than JSON.
+/// Refuses a request whose body is not announced as JSON, on routes that need JSON.
 pub(crate) fn check_content_type(
     method: &Method,
     fields: &Fields<'_>,
@@ -229,7 +230,7 @@ pub(crate) fn check_content_type(
     let required = match route.body {
         _ if *method != Method::POST => return Ok(()),
         RouteBody::Json => true,
-        // A missing body has no type to check.
+        // The body is optional here: without a body there is no type to check.
         RouteBody::JsonOrNothing => body_announced(fields),
         RouteBody::None | RouteBody::Any => return Ok(()),
     };
@@ -249,9 +250,9 @@ pub(crate) fn check_content_type(
     }
 }
 
-/// Returns true for `application/json` with any parameters.
+/// Returns true if a Content-Type is `application/json`, with or without parameters.
 fn is_json(value: &[u8]) -> bool {
-    // Fast path: nearly every client sends this value.
+    // Fast path: nearly every client sends exactly this value.
     if value == b"application/json" {
         return true;
     }
@@ -264,7 +265,7 @@ fn body_announced(fields: &Fields<'_>) -> bool {
     !fields.transfer_encoding.is_absent() || length.is_some_and(|length| length != "0")
 }
 
-/// Refuses a client that accepts none of the possible response types; returns the accepted types otherwise.
+/// Refuses a request whose Accept excludes all possible response types. Otherwise returns the accepted types.
 pub(crate) fn check_accept(
     method: &Method,
     fields: &Fields<'_>,
@@ -292,7 +293,7 @@ pub(crate) fn check_accept(
             }
             rejection
         })?;
-    // Modern versions have no sessions and no resumption: the headers for these are ignored, even if repeated (MOD-04).
+    // Modern versions have neither sessions nor resumption: their headers are ignored, even if repeated (MOD-04).
     let session = if modern {
         None
     } else {
@@ -342,7 +343,7 @@ fn not_acceptable(message: &'static str) -> Rejection {
     Rejection::new(Reason::NotAcceptable, message)
 }
 
-/// The value of a header that must not be repeated. Bytes that are no text are read as an empty value, which names nothing.
+/// The value of a header that must not be repeated. A value that is not valid text is returned as an empty string.
 fn single<'a>(field: Field<'a>, name: &HeaderName) -> Result<Option<&'a str>, Rejection> {
     match field {
         Field::Several => Err(Rejection::new(
@@ -354,7 +355,7 @@ fn single<'a>(field: Field<'a>, name: &HeaderName) -> Result<Option<&'a str>, Re
     }
 }
 
-/// Refuses a body whose `Content-Length` is above the limit, or is no length.
+/// Refuses a request whose `Content-Length` is above the limit, or is not a number.
 pub(crate) fn check_body_size(fields: &Fields<'_>, limit_bytes: u64) -> Result<(), Rejection> {
     match fields.content_length {
         Field::Absent => Ok(()),
@@ -375,7 +376,7 @@ fn check_length(value: &HeaderValue, limit_bytes: u64) -> Result<(), Rejection> 
     let length = digits.iter().try_fold(0_u64, |length, digit| {
         length.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
     });
-    // A length that does not fit into 64 bits is above every limit.
+    // A length that overflows 64 bits is above every limit.
     if length.is_none_or(|length| length > limit_bytes) {
         return Err(Rejection::body_too_large(limit_bytes));
     }

@@ -1,9 +1,9 @@
 //! Determines the namespace of a request, and checks that its principal may use it.
 //!
 //! The name comes from the path, the `X-Namespace` header or, for the OpenAPI document, the query; on `/messages` also from the
-//! session that the query names. Several equal names are accepted, different names are refused: guessing would show one tenant
-//! the tools of another. The live registry decides whether a namespace exists; an invalid name, including `_system`, is unknown
-//! to the registry by its type.
+//! session that the query names. A request may repeat the name, but different names are refused: choosing one of them could
+//! show one tenant the tools of another. The live registry decides whether a namespace exists. The registry contains only valid
+//! names, so an invalid name, including `_system`, is always unknown.
 
 use std::borrow::Cow;
 
@@ -16,71 +16,74 @@ use crate::principal::Principal;
 use crate::rejection::{Reason, Rejection, quoted};
 use crate::route::{MatchedRoute, RouteNamespace};
 
-/// The source of the namespace of requests to a listener.
+/// A listener's rule for finding the namespace of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamespaceRule {
-    /// `X-Namespace`, or the path of `/mcp/{namespace}` and of everything below `/namespaces/{namespace}`; one of them is
-    /// required.
+    /// The namespace comes from `X-Namespace`, or from the path: of `/mcp/{namespace}` and of everything below
+    /// `/namespaces/{namespace}`. A request with neither is refused.
     Header,
-    /// The path alone. `X-Namespace` may repeat the name in the path.
+    /// The namespace comes from the path alone. `X-Namespace` may repeat it, but not replace it.
     Path,
-    /// As [`NamespaceRule::Header`]; a request without a name is for all namespaces.
+    /// The namespace comes from `X-Namespace` or the path, as with [`NamespaceRule::Header`]. A request with neither is for all
+    /// namespaces.
     Global,
-    /// Always this namespace. A request need not name it, and may name no other.
+    /// All requests are for this namespace. A request may repeat its name; a request that names another one is refused.
     Fixed(NamespaceName),
-    /// Always the namespace of the management tools. `X-Namespace` is not read.
+    /// All requests are for the namespace of the management tools. `X-Namespace` is ignored.
     System,
 }
 
-/// The live state of namespaces and sessions, as needed by the edge.
+/// Live information about namespaces and sessions that the admission checks need.
 pub trait Directory {
-    /// The access of a principal to the namespace of this name, by the namespace's own policy.
+    /// Looks up a namespace by name, and checks whether its own policy admits the principal.
     fn namespace(&self, name: &str, principal: &str) -> Access;
 
-    /// Returns true if [`Directory::namespace`] may answer [`Access::Starting`].
+    /// Returns true if [`Directory::namespace`] can return [`Access::Starting`], because namespaces are still starting.
     fn is_starting(&self) -> bool {
         false
     }
 
-    /// Returns true if the tools directory has a folder of this name. Called only for names that [`Directory::namespace`] does
-    /// not know, and for principals whose token opens them.
+    /// Returns true if the tools directory contains a folder of this name. Called only for names that [`Directory::namespace`]
+    /// does not know, and only if the principal's credential allows that name.
     fn has_folder(&self, name: &NamespaceName) -> bool;
 
-    /// The negotiated protocol version of a session of this principal, spelled as in `MCP-Protocol-Version`.
+    /// The negotiated protocol version of a session, spelled as in `MCP-Protocol-Version`; `None` if the principal has no such
+    /// session.
     fn session_version(&self, session_id: &str, principal: &str) -> Option<&'static str>;
 
-    /// The namespace a session belongs to, for `/messages`, which names its session in the query.
+    /// The namespace that a session belongs to. Used for `/messages`, whose query contains the session's id.
     fn session_namespace(&self, session_id: &str) -> Option<NamespaceName>;
 
-    /// Returns true if a server receives this header from its clients. The name is in lower case. Used for preflights only.
+    /// Returns true if any upstream server is configured to receive this client header. The name is in lower case. Used only to
+    /// answer preflights.
     fn passes_header(&self, _name: &str) -> bool {
         false
     }
 }
 
-/// The answer of a directory about a principal and a namespace.
+/// Result of looking up a namespace for a principal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
-    /// The namespace exists and admits the principal.
+    /// The namespace exists, and its own policy admits the principal.
     Granted(NamespaceName),
-    /// The namespace is starting, and its allowed principals are not known yet.
+    /// The namespace is still starting, so the principals that its policy admits are not known yet.
     Starting(NamespaceName),
     /// No namespace has this name.
     Unknown,
-    /// The namespace exists, but not for this principal.
+    /// The namespace exists, but its own policy does not admit the principal.
     Forbidden,
 }
 
 /// The namespace of an admitted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RequestNamespace {
-    /// The namespace is served, and open to the principal.
+    /// The namespace is served, and the principal may use it.
     Served(NamespaceName),
-    /// The namespace is starting, and the principal's token opens it.
+    /// The namespace is still starting, and the principal's credential allows its use.
     Starting(NamespaceName),
 }
 
-/// The namespace of the request, existing and open to the principal.
+/// Determines the namespace of a request. Refuses the request if the namespace does not exist or the principal may not use it.
 pub(crate) fn admitted(
     rule: &NamespaceRule,
     parts: &Parts,
@@ -104,7 +107,7 @@ pub(crate) fn admitted(
             ),
         ));
     };
-    // `/messages` of a session for all namespaces.
+    // A session for all namespaces gives this name to its requests on `/messages`.
     let global = NamespaceName::global();
     if *rule == NamespaceRule::Global && name == global.as_str() {
         return Ok(RequestNamespace::Served(global));
@@ -143,8 +146,8 @@ pub(crate) fn admitted(
     }
 }
 
-/// The namespace of the management tools, for principals that may use them. The registry is not consulted: a listener that
-/// serves these tools belongs to a process that has them.
+/// Returns the namespace of the management tools, or refuses a principal that may not use it. The registry is not consulted:
+/// every process that has a listener for these tools also has the tools.
 fn system(found: &MatchedRoute<'_>, principal: &Principal) -> Result<NamespaceName, Rejection> {
     let system = NamespaceName::system();
     if let Some(name) = found.namespace()?
@@ -173,7 +176,7 @@ fn forbidden(name: &str, cause: &'static str) -> Rejection {
     .because(cause)
 }
 
-/// The name of the namespace in the request's path, `X-Namespace`, query or session. Different names are refused.
+/// Reads the namespace's name from the path, `X-Namespace`, the query and the session of a request. Refuses different names.
 fn named<'a>(
     rule: &'a NamespaceRule,
     parts: &'a Parts,
@@ -192,10 +195,10 @@ fn named<'a>(
     }
     match fields.namespace {
         Field::Absent => {}
-        // An empty value, perhaps of an unset variable, names no namespace at a listener with a fixed namespace.
+        // At a listener with a fixed namespace, an empty header is ignored: a client may have filled it from an unset variable.
         Field::Once(value) if fixed && value.is_empty() => {}
         Field::Once(value) => {
-            // The value is copied only if it is not plain text.
+            // The value is copied only if it contains bytes other than visible ASCII.
             let text = value.to_str().map(Cow::Borrowed);
             agree(
                 &mut name,
@@ -223,8 +226,8 @@ fn named<'a>(
         match directory.session_namespace(&session) {
             Some(namespace) if said => agree(&mut name, namespace.to_string().into())?,
             Some(namespace) => name = Some(namespace.to_string().into()),
-            // A request that names its namespace is passed to the service, which can distinguish a foreign session from an
-            // ended one.
+            // The session is unknown, but the request names a namespace: the service handles it, since it can distinguish
+            // a session of another principal from an ended one.
             None if said => {}
             None => {
                 return Err(Rejection::new(
@@ -234,15 +237,15 @@ fn named<'a>(
             }
         }
     }
-    // An empty header or parameter, as from an unset variable, names no namespace.
+    // An empty header or parameter is ignored: a client may have filled it from an unset variable.
     Ok(name.filter(|name| !name.is_empty()))
 }
 
-/// The session of a request to `/messages`: the query's `session_id`.
+/// Reads the session's id from a request to `/messages`: the query's parameter `session_id`.
 ///
 /// # Errors
 ///
-/// The parameter is repeated, or not encoded as a query is. Admission refuses such requests.
+/// The parameter is repeated, or its percent-encoding is not valid. Admission refuses such requests.
 pub fn session_id(parts: &Parts) -> Result<Option<Cow<'_, str>>, Rejection> {
     let mut values = path::query_values(parts.uri.query(), "session_id");
     match (values.next(), values.next()) {

@@ -1,6 +1,7 @@
-//! Source addresses of requests: addresses, networks, and the proxies that may name their clients.
+//! Client addresses of requests: parsing addresses, matching networks, and finding the client behind trusted proxies.
 //!
-//! Addresses are canonical: an IPv4 address mapped into IPv6 is the IPv4 address, so that a rule is written once.
+//! Addresses are canonical: an IPv4 address that is mapped into IPv6 is converted to IPv4. So a rule for an IPv4 network
+//! also applies to its mapped form.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,13 +14,13 @@ use crate::rejection::{Reason, Rejection};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The other end of a connection.
+/// The remote end of a connection: a client or a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// The peer's address.
     pub address: IpAddr,
-    /// True for a proxy that has introduced the connection (PROXY protocol) without an address of its client. The proxy has
-    /// then added nothing to `X-Forwarded-For`, so the client itself wrote the header.
+    /// True if the peer is a proxy that used the PROXY protocol without stating its client's address. Such a proxy adds nothing
+    /// to `X-Forwarded-For`, so the header was written by the client itself and cannot be trusted.
     pub names_no_client: bool,
 }
 
@@ -36,7 +37,7 @@ pub(crate) fn any_contains(cidrs: &[Cidr], address: IpAddr) -> bool {
     cidrs.iter().any(|cidr| cidr.contains(address))
 }
 
-/// Refuses denied addresses, and those outside a non-empty allow-list. Deny takes precedence.
+/// Refuses addresses in `deny`, and addresses outside a non-empty `allow`. `deny` takes precedence.
 pub(crate) fn check(client: IpAddr, cidrs: &CidrsConfig) -> Result<(), Rejection> {
     let allowed = cidrs.allow.is_empty() || any_contains(&cidrs.allow, client);
     if allowed && !any_contains(&cidrs.deny, client) {
@@ -49,12 +50,12 @@ pub(crate) fn check(client: IpAddr, cidrs: &CidrsConfig) -> Result<(), Rejection
     }
 }
 
-/// The address by which a request is judged: the peer's, or, if the peer is a trusted proxy, the right-most hop of
-/// `X-Forwarded-For` that is not a trusted proxy.
+/// The client's address, to which all rules apply: the peer's address or, if the peer is a trusted proxy, the right-most address
+/// in `X-Forwarded-For` that is not a trusted proxy.
 ///
-/// Each hop was written by the host to its right, so a hop counts only if everything to its right is trusted. An unreadable hop
-/// (`unknown`, garbage) ends the walk at the last readable hop: a proxy, which then counts as the client. That can only reduce
-/// rights as long as proxies have no more rights than clients.
+/// Each element of the header was written by the host to its right, so an element is used only if all hosts to its right are
+/// trusted. An element that is not an address (`unknown`, garbage) ends the search: then the proxy to its right counts as the
+/// client. That can only reduce rights, as long as proxies have no more rights than clients.
 pub(crate) fn client_address(peer: Peer, fields: &Fields<'_>, trusted_proxies: &[Cidr]) -> IpAddr {
     let mut client = peer.address.to_canonical();
     let walked = !trusted_proxies.is_empty() && !fields.forwarded_for.is_absent();
@@ -62,7 +63,7 @@ pub(crate) fn client_address(peer: Peer, fields: &Fields<'_>, trusted_proxies: &
         return client;
     }
     for value in fields.map.get_all(X_FORWARDED_FOR).iter().rev() {
-        // RFC 9110 §5.3: several headers are one list in their order, so the last header holds the last hops.
+        // Several headers form one list in their order (RFC 9110 §5.3). The search begins at its end, so with the last header.
         for hop in value.as_bytes().rsplit(|byte| *byte == b',') {
             if !any_contains(trusted_proxies, client) {
                 return client;
@@ -76,7 +77,7 @@ pub(crate) fn client_address(peer: Peer, fields: &Fields<'_>, trusted_proxies: &
     client
 }
 
-/// The addresses that count as one client for limits per client address: a single IPv4 address, or the /64 of an IPv6 address.
+/// The address or network that counts as one client in limits per client address: an IPv4 address, or the /64 of an IPv6 address.
 pub fn network_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => {
@@ -87,7 +88,7 @@ pub fn network_of(client: IpAddr) -> IpAddr {
     }
 }
 
-/// An address as logs show it; `unix` for a client without an address.
+/// The text of an address in logs; `unix` for clients of Unix sockets, which have no address.
 pub fn shown(address: IpAddr) -> String {
     match address {
         UNIX => UNIX_NAME.to_owned(),
@@ -95,15 +96,15 @@ pub fn shown(address: IpAddr) -> String {
     }
 }
 
-/// Parses a hop of `X-Forwarded-For`: `10.0.0.1`, `10.0.0.1:5000`, `fd00::1`, `[fd00::1]`, `[fd00::1]:5000`.
+/// Parses an element of `X-Forwarded-For`: `10.0.0.1`, `10.0.0.1:5000`, `fd00::1`, `[fd00::1]`, `[fd00::1]:5000`.
 fn parse_hop(hop: &[u8]) -> Option<IpAddr> {
     let hop = std::str::from_utf8(hop).ok()?.trim_matches([' ', '\t']);
     let bare = || hop.parse().ok();
     let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || hop.parse::<SocketAddr>().ok().map(|address| address.ip());
     let address: IpAddr = bare().or_else(with_port).or_else(bracketed)?;
-    // The address that represents clients of Unix sockets is refused here: it may be written by a proxy that does not know its
-    // client, or by a client that pretends to use a Unix socket.
+    // The address that stands for clients of Unix sockets is refused in the header. Otherwise a client could pretend to use a
+    // Unix socket.
     Some(address.to_canonical()).filter(|address| *address != UNIX)
 }
 

@@ -1,4 +1,4 @@
-//! OAuth 2.1: the principal of an access token. The gateway is a resource server (RFC 9728); it runs no authorization
+//! OAuth 2.1: finds the principal of an access token. The gateway is a resource server (RFC 9728); it runs no authorization
 //! server.
 //!
 //! ```text
@@ -6,8 +6,9 @@
 //!            └──── no ─── each issuer with introspection: its stored answer about the token ──▶ principal
 //! ```
 //!
-//! Pure like the other filters: the caller puts keys and answers of issuers into [`Issuer`]. A missing key or answer makes the
-//! token [`TokenVerdict::Pending`]; the caller fetches the part that [`Pending`] names, and asks again.
+//! This module makes no requests: the caller stores the keys and answers of issuers in [`Issuer`]. If a key or answer is
+//! missing, the verdict is [`TokenVerdict::Pending`]. The caller then fetches the data that [`Pending`] names, and validates the
+//! token again.
 
 mod claims;
 mod issuer;
@@ -44,10 +45,10 @@ use crate::rejection::{Reason, Rejection};
 use crate::request::AdmissionRequest;
 use crate::token::{TokenDigest, bearer_token};
 
-/// Prefixes of API keys. API keys never come from an issuer, so no issuer receives them.
+/// Prefixes of API keys. A token with such a prefix is never sent to an issuer.
 const KEY_PREFIXES: [&[u8]; 2] = [b"td_", b"oub_"];
 
-/// All issuers of a configuration.
+/// All issuers of access tokens in a configuration.
 #[derive(Debug, Default)]
 pub struct Oauth {
     issuers: Vec<Arc<Issuer>>,
@@ -59,32 +60,33 @@ pub struct Oauth {
 pub enum TokenVerdict {
     /// The token identifies a principal.
     Principal(Arc<Principal>),
-    /// The issuer must be asked first: for its keys, or about the token.
+    /// The issuer's keys, or its answer about the token, must be fetched first.
     Pending(Pending),
-    /// The token comes from no issuer. The log has the cause.
+    /// The token was not issued by any configured issuer, or is malformed. The text is the cause for the log.
     Refused(&'static str),
-    /// The token comes from a configured issuer, and is not accepted, or no longer. The log has the cause.
+    /// The token was issued by a configured issuer, but is not or no longer accepted. The text is the cause for the log.
     Over(&'static str),
-    /// The token cannot be validated now: an issuer that may have made it was asked a moment ago and did not respond.
+    /// The token cannot be validated now: an issuer that may have issued it was asked a moment ago and did not respond.
     Unjudged,
 }
 
-/// A fetch that is necessary before a token can be validated. Neither the token nor its digest shows in `Debug`.
+/// A fetch that is necessary before a token can be validated. `Debug` shows neither the token nor its digest.
 #[derive(Debug, Clone)]
 pub struct Pending {
-    /// The issuer that the request is sent to.
+    /// The issuer from which data must be fetched.
     pub issuer: Arc<Issuer>,
-    /// The data to request from the issuer.
+    /// The data to fetch from the issuer.
     pub needs: Needs,
-    /// The token that waits for the data.
+    /// The token that cannot be validated without the data.
     pub token: Secret,
-    /// The digest of the token, which identifies requests with the same token.
+    /// The digest of the token. Requests with the same digest wait for the same fetch.
     pub digest: TokenDigest,
-    /// True if the token was valid before: asking about it is not counted by the limit on unknown tokens.
+    /// True if the issuer accepted the token before; such a fetch is exempt from the limit on unknown tokens. False if the token
+    /// is new.
     pub counted: bool,
 }
 
-/// The data of an issuer that is needed.
+/// The data that must be fetched from an issuer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// The issuer's current keys.
@@ -94,8 +96,8 @@ pub enum Needs {
 }
 
 impl Oauth {
-    /// Compiles the issuers. The error is a key below `admission` and its fault; [`AdmissionConfig::validate`] has found all
-    /// other faults.
+    /// Compiles the configured issuers. The error is a key below `admission` and its fault: a scope that does not exist.
+    /// [`AdmissionConfig::validate`] has found all other faults before.
     pub(crate) fn new(
         config: &AdmissionConfig,
         table: &ScopeTable,
@@ -114,17 +116,17 @@ impl Oauth {
         Ok(Self { issuers, resources })
     }
 
-    /// Returns true if tokens of any issuer are accepted.
+    /// Returns true if at least one issuer is configured.
     pub(crate) fn is_on(&self) -> bool {
         !self.issuers.is_empty()
     }
 
-    /// The issuers, for the task that fetches their keys.
+    /// All configured issuers. Used by the task that fetches their keys.
     pub fn issuers(&self) -> &[Arc<Issuer>] {
         &self.issuers
     }
 
-    /// Adopts the keys of issuers from the previous configuration.
+    /// Takes over keys and verdicts of the issuers that the previous configuration also contained.
     pub(crate) fn go_on_from(&mut self, before: &Self) {
         for issuer in &mut self.issuers {
             let name = &issuer.config().issuer;
@@ -135,7 +137,7 @@ impl Oauth {
         }
     }
 
-    /// The verdict on a token, by the keys and answers of its issuer that are known at that moment.
+    /// Validates a token with the keys and answers of issuers that are known now.
     pub fn judge(&self, token: &[u8], now: SystemTime) -> TokenVerdict {
         const NOBODYS: TokenVerdict = TokenVerdict::Refused("the token is no issuer's");
         if !self.is_on() || KEY_PREFIXES.iter().any(|it| token.starts_with(it)) {
@@ -208,7 +210,7 @@ impl Oauth {
                 IssuerVerdict::Nothing => false,
                 IssuerVerdict::Lapsed => true,
             };
-            // The issuer at which the token was valid before is asked first.
+            // An issuer that accepted the token before is asked before all others.
             if pending.as_ref().is_none_or(|it| counted && !it.counted) {
                 pending = Some(Pending {
                     issuer: Arc::clone(issuer),
@@ -226,8 +228,8 @@ impl Oauth {
         }
     }
 
-    /// The opaque token of a request, as a bearer token or as the password of a browser. For as long as a stream that the token
-    /// admitted is open, the issuer must be asked again: it may revoke the token at any time.
+    /// Returns the request's opaque token, sent as a bearer token or as a browser's password; `None` for JWTs. While a stream
+    /// that was admitted by an opaque token is open, the issuer must be asked again, since it may revoke the token at any time.
     pub fn revocable(&self, fields: &Fields<'_>) -> Option<Secret> {
         self.issuers
             .iter()
@@ -244,21 +246,22 @@ impl Oauth {
         Jwt::of(&text).is_none().then(|| Secret::new(text))
     }
 
-    /// The metadata document (RFC 9728) at the path `rest` below `/.well-known/`; `None` if there is none.
+    /// Builds the protected resource metadata (RFC 9728) for the path `rest` below `/.well-known/`; `None` if there is none
+    /// there.
     pub fn resource_metadata(&self, rest: &str, place: ResourcePlace<'_>) -> Option<Vec<u8>> {
         self.is_on()
             .then(|| self.resources.document(rest, place))
             .flatten()
     }
 
-    /// The address of the metadata of the resource that a path belongs to. `None` if no tokens are accepted.
+    /// URL of the protected resource metadata for a request's path; `None` if no access tokens are accepted.
     pub fn metadata_url(&self, path: &str, place: ResourcePlace<'_>) -> Option<String> {
         self.is_on()
             .then(|| self.resources.metadata_url(path, place))
     }
 
-    /// Replaces the challenge of a refusal by one with the URL of the resource's metadata, the accepted scopes, and an error if a
-    /// token was sent.
+    /// Replaces the challenge in a refusal by one for OAuth clients: with the URL of the resource's metadata, the accepted
+    /// scopes, and an error if a token was sent.
     pub(crate) fn challenge(&self, request: &AdmissionRequest<'_>, rejection: &mut Rejection) {
         let place = ResourcePlace::of(request.listener);
         let Some(url) = self.metadata_url(request.parts.uri.path(), place) else {
@@ -275,7 +278,7 @@ impl Oauth {
             true => String::new(),
             false => format!(", scope=\"{scopes}\""),
         };
-        // Always a valid header: every text in it was checked when the configuration was read.
+        // The challenge is always a valid header value: all texts in it were checked when the configuration was read.
         let challenge = format!("Bearer {error}resource_metadata=\"{url}\"{scope}");
         if let Ok(challenge) = HeaderValue::try_from(challenge) {
             rejection
@@ -286,7 +289,7 @@ impl Oauth {
     }
 }
 
-/// Refuses a principal whose access token has none of the scopes that the issuer's entry maps to scopes of the gateway.
+/// Refuses a principal whose access token contains no scope that the configuration maps to a scope of the gateway.
 pub(crate) fn check_scopes(principal: &Principal) -> Result<(), Rejection> {
     let scopes = principal.grant().and_then(|grant| grant.token_scopes());
     match scopes.is_some_and(|scopes| scopes.held.is_empty()) {
@@ -298,7 +301,7 @@ pub(crate) fn check_scopes(principal: &Principal) -> Result<(), Rejection> {
     }
 }
 
-/// Returns true if a text can be an access token at all (RFC 6750, `b64token`).
+/// Returns true if a text consists only of characters that an access token may contain (RFC 6750, `b64token`).
 fn is_token(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
     text.bytes().all(fits)

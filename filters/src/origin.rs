@@ -1,11 +1,11 @@
-//! Web pages: the origins that may use the server (SEC-04), the answers to their browsers (CORS), and preflights.
+//! Requests from web pages: the origins that may use the server (SEC-04), CORS headers, and answers to preflights.
 //!
-//! Credentials are headers that a page must have itself, never cookies, so `*` gives a page no additional rights; the list
-//! protects against DNS rebinding and pages on the user's own machine (K-45).
+//! Usually a page needs a token, which it sends in a header; there are no cookies. So `*` gives a page no additional rights, and
+//! the list of origins only protects against DNS rebinding and against pages on the user's own machine (K-45).
 //!
-//! On a listener that requires no credentials, or accepts credentials that a browser adds automatically, only the Origin
-//! distinguishes a foreign page from a trusted one. So `*` is ignored on such a listener. If no credentials are required, pages
-//! of this machine are admitted in addition to the listed ones; pages of this machine may not use a client certificate.
+//! Some listeners require no credentials, or accept credentials that a browser adds automatically. There, only the Origin
+//! distinguishes a foreign page from a trusted one, so `*` is ignored. If no credentials are required, pages from this machine
+//! are allowed in addition to the listed origins. If browsers add credentials, pages from this machine must be listed, too.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,24 +29,25 @@ use crate::route::RouteSpec;
 
 const ALLOWED_REQUEST_HEADERS: &str = "Authorization, Content-Type, Accept, X-Namespace, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, Mcp-Method, Mcp-Name, X-Request-Id, traceparent, tracestate, baggage";
 
-/// Prefix of headers that repeat a tool's arguments (MCP 2026-07-28). Their names cannot be listed ahead.
+/// Prefix of headers that repeat arguments of a tool (MCP 2026-07-28). The rest of the name depends on the tool.
 const ARGUMENT_HEADER_PREFIX: &str = "mcp-param-";
 
-/// The longest list of allowed headers in the answer to a preflight, in bytes.
+/// Maximum length of the list of allowed headers in the answer to a preflight, in bytes. Further headers are left out.
 const ALLOWED_HEADERS_MAX: usize = 4096;
 
-/// Maximum number of header names that are read from a preflight. Pages request few; a preflight needs no credential.
+/// Maximum number of header names that are read from a preflight; further ones are ignored. Real pages request few. The bound
+/// is needed since anyone can send preflights without a credential.
 const ASKED_HEADERS_MAX: usize = 64;
 
 const EXPOSED_RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
     "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, RateLimit, RateLimit-Policy, X-Request-Id",
 );
 
-/// Time for which browsers cache the response to a preflight: two hours, the maximum that all of them accept. A browser makes
-/// another preflight for a header that the response did not name.
+/// Time for which browsers cache the response to a preflight: two hours, the longest time that all browsers accept. For a header
+/// that the response did not list, a browser sends another preflight anyway.
 const PREFLIGHT_MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("7200");
 
-/// An entry of `admission.origins`: `scheme://host[:port]`, or `*` for any.
+/// An entry of `admission.origins`: `scheme://host[:port]`, or `*` for any origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct OriginPattern(Pattern);
@@ -61,16 +62,16 @@ enum Pattern {
     },
 }
 
-/// Error of a text that is no origin pattern.
+/// Error about a text that is not a valid entry of `admission.origins`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid origin {0:?}: use scheme://host[:port] without a path or trailing slash, or *")]
 pub struct InvalidOrigin(String);
 
 impl OriginPattern {
-    /// The pattern that every origin matches, `null` included.
+    /// The pattern `*`, which matches every origin, including `null`.
     pub const ANY: Self = Self(Pattern::Any);
 
-    /// Returns true if the pattern is `*`, which any origin matches.
+    /// Returns true if the pattern is `*`, which matches every origin.
     pub fn is_any(&self) -> bool {
         self.0 == Pattern::Any
     }
@@ -132,12 +133,12 @@ impl fmt::Display for OriginPattern {
     }
 }
 
-/// An origin as a browser sends it. `null` is none, and neither is a text with a path.
+/// An origin from the Origin header: scheme, host and port. `null` and texts with a path are not parsed as an origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Origin<'a> {
     scheme: &'a str,
     host: &'a str,
-    /// Port of the origin; `None` for the default port of the scheme.
+    /// Port of the origin; `None` if it is the default port of the scheme.
     port: Option<u16>,
 }
 
@@ -149,7 +150,7 @@ impl<'a> Origin<'a> {
         if scheme.is_empty() || !scheme.bytes().all(in_scheme) {
             return None;
         }
-        // An IPv6 host keeps its brackets; its colons are not the port's.
+        // The host ends at the colon before the port. An IPv6 host ends at its bracket, since it contains colons itself.
         let host_end = match authority.strip_prefix('[') {
             Some(inside) => inside.find(']')? + 2,
             None => authority.find(':').unwrap_or(authority.len()),
@@ -177,8 +178,8 @@ impl<'a> Origin<'a> {
         Some(Self { scheme, host, port })
     }
 
-    /// Returns true for a page that was loaded from the server which the request names. The name has been checked against
-    /// this listener by then.
+    /// Returns true if the page was loaded from the same host and port that the request is sent to. The caller has checked that
+    /// the host belongs to the listener.
     fn is_of(&self, parts: &Parts, fields: &Fields<'_>) -> bool {
         let named = match (parts.uri.authority(), fields.host) {
             (Some(authority), _) => Some(authority.as_str()),
@@ -194,7 +195,7 @@ impl<'a> Origin<'a> {
         named == (self.host.to_ascii_lowercase(), self.port)
     }
 
-    /// Returns true for a page that was loaded from this machine.
+    /// Returns true if the page was loaded from this machine (`localhost` or a loopback address).
     fn is_loopback(&self) -> bool {
         let web = ["http", "https"].map(|scheme| self.scheme.eq_ignore_ascii_case(scheme));
         let v6 = || self.host.strip_prefix('[')?.strip_suffix(']');
@@ -205,14 +206,15 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// The headers that let an allowed page read an answer, refusals included.
+/// CORS headers, which allow a page of an accepted origin to read the response, even if it is a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CorsHeaders {
     allow_origin: HeaderValue,
 }
 
 impl CorsHeaders {
-    /// The headers, in no particular order. `Vary` is one of them: a response with its own `Vary` must merge it.
+    /// The CORS headers, in no particular order. They include `Vary`: a response that already has a `Vary` header must merge
+    /// both.
     pub fn headers(&self) -> [(HeaderName, HeaderValue); 3] {
         [
             (ACCESS_CONTROL_ALLOW_ORIGIN, self.allow_origin.clone()),
@@ -222,18 +224,19 @@ impl CorsHeaders {
     }
 }
 
-/// The rule of a listener for pages that have no credentials themselves.
+/// A listener's rule for requests from pages that do not have a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Openness {
-    /// Pages must have a token.
+    /// Requests without a token are refused, and browsers add no credentials automatically.
     Closed,
-    /// The browser may add its user's client certificate automatically, or its user's name and token.
+    /// Browsers may add credentials automatically: a client certificate, or a user name and token.
     ToCertificates,
-    /// Requests without credentials are served, so any page could send them.
+    /// Requests without credentials are accepted, so any page could send them.
     ToEverybody,
 }
 
-/// Refuses a page whose origin is not listed. Requests without an Origin do not come from a page's script.
+/// Refuses a request whose Origin is not allowed. A request without an Origin is accepted: it does not come from the script of a
+/// page of another origin that could read the response.
 pub(crate) fn check(
     fields: &Fields<'_>,
     allowed: &[OriginPattern],
@@ -275,7 +278,7 @@ pub(crate) fn check(
     }
 }
 
-/// Returns true if the request comes from a page of this server, which needs no CORS headers to read the responses.
+/// Returns true if the request comes from a page of this server. Such a page can read the responses without CORS headers.
 pub(crate) fn is_own(parts: &Parts, fields: &Fields<'_>) -> bool {
     let Field::Once(origin) = fields.origin else {
         return false;
@@ -284,18 +287,19 @@ pub(crate) fn is_own(parts: &Parts, fields: &Fields<'_>) -> bool {
     origin.is_some_and(|origin| origin.is_of(parts, fields))
 }
 
-/// A complete answer without a body.
+/// A complete response without a body, for requests that the admission layer answers itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status.
     pub status: StatusCode,
-    /// Headers of the answer.
+    /// HTTP headers of the response.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// The path's label for metrics.
+    /// Label of the request's path in metrics.
     pub route: &'static str,
 }
 
-/// The answer to a preflight: without credentials, since a browser sends none with its preflight.
+/// Builds the response to a CORS preflight; `None` if the request is not one. No credentials are required, since browsers send
+/// none with a preflight.
 pub(crate) fn preflight(
     parts: &Parts,
     route: &RouteSpec,
@@ -321,8 +325,9 @@ pub(crate) fn preflight(
     Some(answer)
 }
 
-/// The headers that a page may send: a fixed list, and those headers of the preflight that mirror arguments or that a server
-/// receives from its clients. Headers with credentials for the gateway are not added.
+/// The headers that a page may send: a fixed list, and further ones that the preflight requests. Those are headers that repeat
+/// arguments of a tool, and headers that are passed on to an upstream server. Headers with credentials for the gateway are not
+/// added.
 fn allowed_request_headers(headers: &HeaderMap, directory: &dyn Directory) -> HeaderValue {
     let mut allowed = Cow::Borrowed(ALLOWED_REQUEST_HEADERS);
     let asked = headers
@@ -351,14 +356,14 @@ fn allowed_request_headers(headers: &HeaderMap, directory: &dyn Directory) -> He
     }
     match allowed {
         Cow::Borrowed(known) => HeaderValue::from_static(known),
-        // Header names form a valid header value; otherwise the page would get the fixed list.
+        // The conversion cannot fail, since header names contain only valid characters. The fixed list would be the fallback.
         Cow::Owned(all) => {
             HeaderValue::try_from(all).unwrap_or(HeaderValue::from_static(ALLOWED_REQUEST_HEADERS))
         }
     }
 }
 
-/// The answer to an `OPTIONS` that is no preflight.
+/// Builds the response to an `OPTIONS` request that is not a preflight.
 pub(crate) fn options(route: &RouteSpec) -> Answer {
     Answer {
         status: StatusCode::NO_CONTENT,

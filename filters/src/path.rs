@@ -1,8 +1,9 @@
-//! Paths: split into segments, percent-decoded exactly once, and refused if two readers could interpret them differently.
+//! Parsing of request paths: they are split into segments and percent-decoded exactly once. A path that different programs could
+//! interpret differently is refused.
 //!
-//! A decoded segment is safe in any later layer: it contains no slash, no backslash, no NUL, no control character and no dot
-//! segment (SEC-11). A tool's name may contain slashes, since some servers have such tools; no part of the name is empty or a
-//! dot segment.
+//! A decoded segment can safely be used by later code: it contains no slash, no backslash, no NUL, no control character and no
+//! dot segment (SEC-11). Exception: the name of a tool may contain slashes, since some servers have such tools. No part of such
+//! a name is empty or a dot segment.
 
 use std::borrow::Cow;
 
@@ -13,15 +14,15 @@ use crate::rejection::{Reason, Rejection};
 /// The reason why a path is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PathFault {
-    /// A byte that has to be percent-encoded, or is not allowed at all.
+    /// The path contains a byte that must be percent-encoded, or that is not allowed at all.
     RawByte,
-    /// `%` without two hexadecimal digits.
+    /// The path contains a `%` without two hexadecimal digits after it.
     BadEscape,
-    /// The decoded bytes are no UTF-8.
+    /// The decoded path is not valid UTF-8.
     NotUtf8,
-    /// `%2F`, `%5C`, `%00` or another control character.
+    /// The path contains `%2F`, `%5C`, `%00` or another encoded control character.
     HiddenByte,
-    /// `.` or `..`, plain or encoded.
+    /// The path contains the segment `.` or `..`, plain or encoded.
     DotSegment,
 }
 
@@ -44,10 +45,10 @@ impl From<PathFault> for Rejection {
     }
 }
 
-/// Checks a complete path. In an accepted path [`decoded`] decodes every segment, and [`decoded_tool`] every tool name, without
-/// an error.
+/// Checks a complete path. If it is accepted, [`decoded`] cannot fail for any of its segments, nor [`decoded_tool`] for a tool's
+/// name in it.
 pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
-    // Most paths consist of bytes that need no further check of their segments.
+    // Fast path: the segments of a path without `%` and `.`, as most are, need no further check.
     let mut plain = true;
     for byte in path.bytes() {
         if !byte.is_ascii_graphic() || byte == b'\\' {
@@ -67,21 +68,21 @@ pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
     Ok(())
 }
 
-/// Percent-decodes a segment. Borrows if nothing is encoded.
+/// Percent-decodes a segment of a path. The result is borrowed if nothing was encoded.
 pub(crate) fn decoded(segment: &str) -> Result<Cow<'_, str>, PathFault> {
     let text = percent_decoded(segment)?;
     if matches!(&*text, "." | "..") {
         return Err(PathFault::DotSegment);
     }
     let hidden = |c: char| c.is_control() || matches!(c, '/' | '\\');
-    // Unencoded text was split at its slashes and has no control characters: only the owned form can hide any.
+    // A borrowed text was not encoded, and its raw bytes were checked before. So only an owned text can contain such characters.
     if matches!(text, Cow::Owned(_)) && text.contains(hidden) {
         return Err(PathFault::HiddenByte);
     }
     Ok(text)
 }
 
-/// The position of the segment that may name a tool: `/tools/NAME`, `/namespaces/NAMESPACE/tools/NAME`.
+/// Index of the segment that may be the name of a tool: in `/tools/NAME` and `/namespaces/NAMESPACE/tools/NAME`.
 fn place_of_tool(path: &str) -> Option<usize> {
     let mut segments = path.split('/').skip(1);
     match segments.next()? {
@@ -91,7 +92,7 @@ fn place_of_tool(path: &str) -> Option<usize> {
     }
 }
 
-/// Percent-decodes the segment that names a tool. Slashes in it are a part of the name.
+/// Percent-decodes a segment that is the name of a tool. The name may contain encoded slashes.
 pub(crate) fn decoded_tool(segment: &str) -> Result<Cow<'_, str>, PathFault> {
     let name = percent_decoded(segment)?;
     match name.contains('/') {
@@ -104,7 +105,7 @@ pub(crate) fn decoded_tool(segment: &str) -> Result<Cow<'_, str>, PathFault> {
     }
 }
 
-/// The values of one parameter of a query string, percent-decoded.
+/// All values of the query parameter `name`, percent-decoded.
 pub(crate) fn query_values<'a>(
     query: Option<&'a str>,
     name: &'static str,

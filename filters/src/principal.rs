@@ -1,4 +1,4 @@
-//! Principals: the owners of credentials, with the rights of the credential.
+//! Principals: the owners of credentials, and the rights that their credentials give them.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,22 +13,23 @@ use tooldock_credentials::keys::KeyLimit;
 /// Name of the principal of requests with `BEARER_TOKEN`. It may use every namespace.
 pub const BEARER: &str = "bearer";
 
-/// The owner of a credential, with the namespaces and tools that the credential opens.
+/// The owner of a credential, with the namespaces and tools that the credential gives access to.
 #[derive(Debug)]
 pub struct Principal {
     pub(crate) name: Arc<str>,
     pub(crate) namespaces: Arc<NamespaceScope>,
     pub(crate) grant: Option<Arc<Grant>>,
-    /// The end of the credential, if it has one.
+    /// Time at which the credential expires; `None` if it does not expire.
     pub(crate) ends: Option<SystemTime>,
-    /// The limits of the API key, which apply in addition to those of the configuration.
+    /// Rate limits of the principal's API key, which apply in addition to those of the configuration; empty for other
+    /// credentials.
     pub(crate) limits: Arc<[KeyLimit]>,
-    /// The maker of API keys that the principal asks for.
+    /// Description of this principal's credential as the maker of API keys that the principal creates.
     pub(crate) maker: KeyMaker,
 }
 
 impl Principal {
-    /// Creates the principal of a credential that opens every tool of `namespaces` and ends only when the configuration drops it.
+    /// Creates the principal of a configured credential. It may use every tool of `namespaces` and does not expire.
     pub(crate) fn unlimited(name: &str, namespaces: NamespaceScope) -> Self {
         Self {
             name: name.into(),
@@ -40,12 +41,12 @@ impl Principal {
         }
     }
 
-    /// Sets the maker that API keys made with this entry have.
+    /// Sets the maker that is recorded in API keys which the principal creates.
     pub(crate) fn making(self, maker: KeyMaker) -> Self {
         Self { maker, ..self }
     }
 
-    /// The principal of an access token.
+    /// Creates the principal of an OAuth access token.
     pub(crate) fn of_access_token(
         name: &str,
         namespaces: NamespaceScope,
@@ -59,43 +60,44 @@ impl Principal {
         }
     }
 
-    /// The end of the credential, which ends streams and sessions opened with it. `None` if the credential has no end.
+    /// Time at which the credential expires. Streams and sessions that were opened with it end then. `None` if it does not
+    /// expire.
     pub fn ends(&self) -> Option<SystemTime> {
         self.ends
     }
 
-    /// The maker of API keys that the principal asks for.
+    /// The maker that is recorded in API keys which the principal creates.
     pub fn maker(&self) -> &KeyMaker {
         &self.maker
     }
 
-    /// The limits of an API key; none for other credentials.
+    /// The rate limits of the principal's API key; empty for other credentials.
     pub fn limits(&self) -> &[KeyLimit] {
         &self.limits
     }
 
-    /// The limits of an API key, shared; `None` without limits.
+    /// The rate limits of the principal's API key, as a shared value; `None` if there are none.
     pub fn shared_limits(&self) -> Option<Arc<[KeyLimit]>> {
         (!self.limits.is_empty()).then(|| Arc::clone(&self.limits))
     }
 
-    /// The token's name, [`BEARER`] or [`ANONYMOUS`].
+    /// The principal's name. [`BEARER`] for `BEARER_TOKEN`, [`ANONYMOUS`] for requests without a credential.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// The rights from the credential's scopes; `None` for a credential without scopes, which opens every tool of its
+    /// The rights that the credential's scopes grant; `None` for a credential without scopes, which may use every tool of its
     /// namespaces.
     pub fn grant(&self) -> Option<&Arc<Grant>> {
         self.grant.as_ref()
     }
 
-    /// The namespaces that the credential opens.
+    /// The namespaces that the credential gives access to.
     pub fn namespaces(&self) -> &Arc<NamespaceScope> {
         &self.namespaces
     }
 
-    /// Returns true if the token opens a namespace. The namespace's own list of principals applies in addition.
+    /// Returns true if the credential gives access to the namespace. The namespace's own list of principals applies in addition.
     pub fn opens(&self, namespace: &NamespaceName) -> bool {
         self.namespaces.opens(namespace)
     }

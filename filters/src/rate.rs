@@ -1,17 +1,17 @@
-//! A keyed GCRA rate limiter with bounded memory.
+//! A rate limiter (GCRA) with a separate budget per key and bounded memory.
 //!
-//! A budget is one number: the moment at which it is full again. An event postpones that moment by the time in which one event
-//! is replenished, and is refused if the moment would then be further away than a full budget.
+//! A budget is stored as one number: the time at which it is full again. Each event postpones that time by the interval in which
+//! one event is replenished. An event is refused if the budget would then be full later than an empty one.
 //!
-//! Keys are stored as 64-bit hashes under a random seed: no text of a client is stored, checking allocates nothing, and a
-//! collision (one in 10⁹ with a full table) makes two keys share a budget for a moment.
+//! Keys are stored as 64-bit hashes with a random seed. So no text from a client is stored, and a check allocates nothing. Two
+//! keys with the same hash share a budget for a while; with a full table that happens to one key in 10⁹.
 //!
-//! The table contains at most [`KEYS_MAX`] keys. When a shard of it is full, keys whose budget is full again are removed, at
-//! most once a second; until that has made room, new keys share one budget per shard. So a flood of invented keys neither costs
-//! memory nor evades the limit, and keys already in the table are not affected.
+//! The table contains at most [`KEYS_MAX`] keys in several shards. When a shard is full, keys whose budget is full again are
+//! removed, at most once a second. Until that has made room, all new keys share one budget per shard. So a flood of invented keys
+//! neither uses more memory nor evades the limit, and keys already in the table are not affected.
 //!
-//! Replicas share a limit that has a `SharedName`: its local use is recorded in addition to the budgets, and
-//! `KeyedLimiter::move_on` adds its use by others (`limits/shared.rs`).
+//! A limit with a `SharedName` is shared by replicas: its local use is also recorded for the other replicas, and
+//! `KeyedLimiter::move_on` applies the use by the others (`limits/shared.rs`).
 
 mod shared_name;
 
@@ -29,16 +29,16 @@ use tooldock_base::budget::BudgetUse;
 pub(crate) use self::shared_name::SharedName;
 use crate::fingerprint::Fingerprints;
 
-/// Maximum number of keys that one limiter remembers.
+/// Maximum number of keys with a separate budget in one limiter. Further keys share a budget.
 pub const KEYS_MAX: usize = 100_000;
 
-/// Number of shards of the table, each under its own lock, so that threads rarely contend.
+/// Number of shards of the table. Each has a lock of its own, so that threads rarely wait for each other.
 const SHARDS: usize = 64;
 
-/// Nanoseconds between two sweeps of a full table for keys whose budget is full again.
+/// Minimum time between two clean-ups of a full table, in nanoseconds. A clean-up removes keys whose budget is full again.
 const SWEEP_EVERY_NANOS: u64 = 1_000_000_000;
 
-/// The time until the limit admits a refused key again.
+/// Time after which a rate limit would admit a refused request again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RetryAfter(Duration);
 
@@ -49,59 +49,59 @@ impl From<Duration> for RetryAfter {
 }
 
 impl RetryAfter {
-    /// The wait in seconds, rounded up and never 0: a client that waits so long is not refused for the same cause.
+    /// The time to wait in seconds, rounded up and at least 1. A client that waits this long is not refused by the same limit.
     pub fn seconds(self) -> u64 {
         let up = u64::from(self.0.subsec_nanos() > 0);
         (self.0.as_secs() + up).max(1)
     }
 
-    /// The remaining time without rounding.
+    /// The time to wait, without rounding.
     pub fn duration(self) -> Duration {
         self.0
     }
 }
 
-/// A rate of events per key, with bursts. Moments are nanoseconds since the limiter's start.
+/// A rate limiter with a separate budget per key, which allows bursts. All times are nanoseconds since the limiter's start.
 #[derive(Debug)]
 pub(crate) struct KeyedLimiter<C: Clock = MonotonicClock> {
     shards: Box<[Mutex<Shard>]>,
     shard_keys_max: usize,
-    /// The nanoseconds after which the budget allows one more event.
+    /// Time in which a budget is replenished by one event, in nanoseconds.
     each: u64,
-    /// The nanoseconds after which an empty budget is full again.
+    /// Time in which an empty budget is completely replenished, in nanoseconds.
     whole: u64,
     burst: NonZeroU32,
     seed: RandomState,
     clock: C,
     start: C::Instant,
-    /// True if a shard had no room for a key since the last sweep.
+    /// True if a shard had no room for a new key since the last clean-up; then the next check starts a clean-up.
     full: AtomicBool,
-    /// The moment before which no sweep happens.
+    /// Earliest time of the next clean-up.
     next_sweep: AtomicU64,
-    /// The limit's name among replicas; `None` for a limit of this process alone.
+    /// Name by which replicas identify the limit; `None` if the limit is not shared.
     shared: Option<SharedName>,
-    /// True if events were taken that were not reported to the other replicas.
+    /// True if there are events that have not been reported to other replicas yet.
     used: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// The moment at which each budget is full again.
+    /// For each key's hash, the time at which its budget is full again.
     cells: HashMap<u64, u64, Fingerprints>,
-    /// The shared budget of the keys that the full shard has no room for.
+    /// Budget that all keys share which do not fit into the full shard: the time at which it is full again.
     overflow: u64,
-    /// Events of a shared limit that were not reported to the other replicas.
+    /// For each key's hash, events of a shared limit that have not been reported to other replicas yet.
     untold: HashMap<u64, Untold, Fingerprints>,
 }
 
-/// Events of one key that were not reported to the other replicas.
+/// Events of one key that have not been reported to other replicas yet.
 #[derive(Debug)]
 struct Untold {
     name: [u8; 16],
     events: u64,
 }
 
-/// The budget of one key, with the moment at which its use was reported to the other replicas.
+/// A key whose use is being reported to other replicas, and the time of the report.
 #[derive(Debug)]
 pub(crate) struct UsedBudget {
     fingerprint: u64,
@@ -109,7 +109,7 @@ pub(crate) struct UsedBudget {
 }
 
 impl<C: Clock> KeyedLimiter<C> {
-    /// A limit, shared with the replicas that have a limit of the name `shared`; `None`: not shared.
+    /// Creates a limiter. If `shared` is given, its budgets are shared with all replicas that have a limit of that name.
     pub(crate) fn new(
         rate: NonZeroU32,
         burst: NonZeroU32,
@@ -140,13 +140,13 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
-    /// Takes one event from the key's budget: returns the number that remains available, or the time to wait.
+    /// Takes one event from the key's budget. Returns the number of events that remain, or the time to wait.
     pub(crate) fn check(&self, key: impl Hash) -> Result<u32, RetryAfter> {
         self.check_n(key, NonZeroU32::MIN)
     }
 
-    /// Takes that number of events together, or none. More events than the burst are always refused, with the time in which an
-    /// empty budget is replenished.
+    /// Takes several events from the key's budget together, or none of them. More events than the burst are always refused; the
+    /// time to wait is then that of an empty budget.
     pub(crate) fn check_n(&self, key: impl Hash, events: NonZeroU32) -> Result<u32, RetryAfter> {
         if events > self.burst {
             return Err(RetryAfter(Duration::from_nanos(self.whole)));
@@ -169,7 +169,7 @@ impl<C: Clock> KeyedLimiter<C> {
                 &mut shard.overflow
             }
         };
-        // A moment from other replicas can be any number, so the computation must not overflow.
+        // The stored time may come from other replicas and can be any number, so the computation must not overflow.
         let taken = self.each.saturating_mul(u64::from(events));
         let next = (*cell).max(now).saturating_add(taken);
         let latest = now.saturating_add(self.whole);
@@ -181,11 +181,11 @@ impl<C: Clock> KeyedLimiter<C> {
             shard.note(fingerprint, events, self.shard_keys_max, || name.of(key));
             self.used.store(true, Ordering::Release);
         }
-        // At most the burst, so it fits into 32 bits.
+        // The result is at most the burst, so it fits into 32 bits.
         Ok(((latest - next) / self.each) as u32)
     }
 
-    /// Returns the use of each budget since the last call, for the other replicas.
+    /// Passes the use of each budget since the previous call to `each`, to be reported to other replicas.
     pub(crate) fn take_use(&self, mut each: impl FnMut(UsedBudget, BudgetUse)) {
         if !self.used.swap(false, Ordering::Acquire) {
             return;
@@ -207,8 +207,8 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
-    /// Adds the use of a budget by other replicas. `whole_in` is the time until the budget is full again, from the moment at
-    /// which its local use was reported.
+    /// Applies the use of a budget by other replicas. `whole_in` is the time until the budget is full again, counted from the
+    /// time of the report about its local use.
     pub(crate) fn move_on(&self, budget: &UsedBudget, whole_in: Duration) {
         let whole_in = u64::try_from(whole_in.as_nanos()).unwrap_or(u64::MAX);
         let whole_at = budget.at.saturating_add(whole_in);
@@ -222,12 +222,13 @@ impl<C: Clock> KeyedLimiter<C> {
         self.clock.now().duration_since(self.start).as_u64()
     }
 
-    /// The shard of a key. The map in it uses the low and high bits of the fingerprint; the shard is chosen by bits between.
+    /// Locks the shard of a key. It is chosen by the middle bits of the hash, since the map within the shard uses the low and
+    /// high bits.
     fn shard(&self, fingerprint: u64) -> MutexGuard<'_, Shard> {
         lock(&self.shards[(fingerprint >> 32) as usize % SHARDS])
     }
 
-    /// Removes the keys whose budget is full again. One caller a second does so; all others return immediately.
+    /// Removes the keys whose budget is full again, at most once a second. All other calls return immediately.
     fn sweep(&self) {
         let now = self.now();
         let due = self.next_sweep.load(Ordering::Relaxed);
@@ -253,7 +254,7 @@ impl<C: Clock> KeyedLimiter<C> {
 }
 
 impl Shard {
-    /// The budget of a key; `None` if the shard has no room for a new key.
+    /// The budget of a key. Returns `None` if the key is new and the shard is full.
     fn cell(&mut self, key: u64, keys_max: usize) -> Option<&mut u64> {
         if self.cells.len() >= keys_max && !self.cells.contains_key(&key) {
             return None;
@@ -261,7 +262,7 @@ impl Shard {
         Some(self.cells.entry(key).or_insert(0))
     }
 
-    /// Counts events for the report to other replicas. Events of keys that the shard has no room for are not reported.
+    /// Records events that must be reported to other replicas. Events of keys that do not fit into the shard are not reported.
     fn note(&mut self, key: u64, events: u32, keys_max: usize, name: impl FnOnce() -> [u8; 16]) {
         if self.untold.len() >= keys_max && !self.untold.contains_key(&key) {
             return;
@@ -274,7 +275,7 @@ impl Shard {
     }
 }
 
-/// Locks a shard. A shard is consistent between any two statements, so a panic elsewhere does not spoil it.
+/// Locks a shard. The lock's poisoning is ignored: a panic cannot leave a shard inconsistent.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

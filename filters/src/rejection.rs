@@ -1,7 +1,7 @@
-//! A refusal: its status, stable code, JSON-RPC code, headers and body.
+//! The response to a refused request: status, stable code, JSON-RPC code, headers and body.
 //!
-//! [`Reason`] lists every refusal of the edge. A check picks a reason and describes the fault, its place and the remedy; it
-//! never sets a status.
+//! [`Reason`] lists all reasons for which the admission layer refuses. A check chooses a reason and describes the fault and the
+//! remedy; the reason determines the status.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -14,68 +14,69 @@ use serde_json::json;
 use tooldock_base::names::NamespaceName;
 use tooldock_workers::registry::startup::TRY_AGAIN;
 
-/// The reason of a refusal. [`Reason::code`] is its stable name in bodies and metrics.
+/// The reason of a refusal. Response bodies and metrics contain its stable name, [`Reason::code`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The head is not HTTP as this server accepts it: Host, path, framing.
+    /// The request head is malformed or ambiguous: its Host, path or framing.
     BadRequest,
-    /// Header bytes or fields above the limit.
+    /// The request head has too many bytes or fields.
     HeadersTooLarge,
-    /// The request target is above the limit.
+    /// The request target is too long.
     UriTooLong,
-    /// The listener does not accept the host of the request.
+    /// The listener does not accept the Host of the request.
     HostNotAllowed,
-    /// The client address is denied, or not in the allow-list.
+    /// The client's address is in a denied network, or in none of the allowed networks.
     AddressNotAllowed,
-    /// A limit on requests is used up.
+    /// A rate limit, or a limit on concurrent requests, is exhausted.
     RateLimited,
-    /// The page's origin may not use this server.
+    /// The web page's origin may not use this server.
     OriginNotAllowed,
-    /// The request lacks the proof that the listener's own page sent it; another page may have sent it through its user's
+    /// The request lacks the proof that the listener's own page sent it. Another page may have sent it through its user's
     /// browser.
     Csrf,
     /// The credentials are missing or wrong.
     Unauthorized,
-    /// No route has this path.
+    /// No route of the listener matches the request's path.
     NotFound,
-    /// The path does not know this method.
+    /// The path does not support the request's method.
     MethodNotAllowed,
-    /// The request names no namespace and its path needs one.
+    /// The request names no namespace, but its path requires one.
     NamespaceRequired,
-    /// The request names its namespace twice.
+    /// The request names different namespaces, or sends `X-Namespace` several times.
     NamespaceAmbiguous,
     /// No namespace has the name in the request.
     NamespaceNotFound,
-    /// The namespace is starting.
+    /// The namespace is still starting, and has not become available in time.
     Starting,
-    /// The namespace exists, but not for this principal.
+    /// The namespace exists, but the principal may not use it.
     NamespaceForbidden,
-    /// No scope of the access token grants anything in the gateway.
+    /// The access token has no scope that the configuration maps to a scope of the gateway.
     InsufficientScope,
-    /// `/messages` names a session that does not exist, and no namespace.
+    /// The request to `/messages` names a session that does not exist, and no namespace.
     SessionNotFound,
-    /// A check of `/reload` failed; the response does not say which.
+    /// The client's address or manager token does not allow this path, such as `/reload`, where the response does not reveal
+    /// which of both checks failed.
     Forbidden,
     /// A header that must not be repeated was sent several times.
     DuplicateHeader,
-    /// Duplicate header in a request of 2026-07-28, whose headers mirror its body.
+    /// A header was sent several times in a request of protocol version 2026-07-28, whose headers must repeat values of its body.
     HeaderMismatch,
-    /// The body is announced as something else than JSON.
+    /// The Content-Type of the body is not JSON.
     UnsupportedMediaType,
-    /// The client accepts none of the possible answers.
+    /// The Accept header excludes all possible types of the response.
     NotAcceptable,
-    /// The body is, or is announced, above the limit.
+    /// The body, or its announced length, is above the limit.
     BodyTooLarge,
-    /// The body did not arrive in time. Found by the reader of the body, not by admission.
+    /// The body did not arrive in time. Detected while the body is read, not by admission.
     BodyTimeout,
-    /// The request bodies in memory have reached their total limit. Detected while a body is read, not by admission.
+    /// All request bodies in memory together have reached their limit. Detected while a body is read, not by admission.
     Overloaded,
-    /// The access token cannot be validated now: its issuer was not reached, or too many unknown tokens are being asked about.
+    /// The access token cannot be validated now: its issuer could not be reached, or too many unknown tokens wait for validation.
     IssuerUnavailable,
 }
 
 impl Reason {
-    /// Every reason, for code that registers counters ahead of the first refusal.
+    /// All reasons. Used to register their counters before the first refusal.
     pub const ALL: [Self; 27] = [
         Self::BadRequest,
         Self::HeadersTooLarge,
@@ -106,7 +107,7 @@ impl Reason {
         Self::IssuerUnavailable,
     ];
 
-    /// The contract of refusals, on one screen: stable code, HTTP status, JSON-RPC code.
+    /// The public values of each reason: stable code, HTTP status, JSON-RPC code.
     const fn row(self) -> (&'static str, StatusCode, i32) {
         match self {
             Self::BadRequest => ("bad_request", StatusCode::BAD_REQUEST, -32600),
@@ -153,23 +154,23 @@ impl Reason {
         }
     }
 
-    /// The stable code: `error.code` of REST, `error.data.code` of MCP, the label in metrics.
+    /// The stable code of the reason: `error.code` in REST, `error.data.code` in MCP, and the label in metrics.
     pub const fn code(self) -> &'static str {
         self.row().0
     }
 
-    /// The HTTP status.
+    /// The HTTP status of responses with this reason.
     pub const fn status(self) -> StatusCode {
         self.row().1
     }
 
-    /// The integer `error.code` of JSON-RPC.
+    /// The integer `error.code` in JSON-RPC responses with this reason.
     pub const fn rpc_code(self) -> i32 {
         self.row().2
     }
 
-    /// Returns true if the connection ends with the response: its framing cannot be trusted, its body will not be read, or its
-    /// client is refused in general.
+    /// Returns true if the connection must be closed after the response: its framing cannot be trusted, the rest of the body will
+    /// not be read, or the client's address is not allowed at all.
     const fn closes(self) -> bool {
         matches!(
             self,
@@ -184,23 +185,23 @@ impl Reason {
     }
 }
 
-/// The two kinds of error bodies; a path decides which its clients expect.
+/// The format of error bodies. The request's path determines which of the two formats its clients expect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorShape {
-    /// `{"detail", "error": {"code", "message", "details"}}`
+    /// REST format: `{"detail", "error": {"code", "message", "details"}}`.
     Rest,
-    /// A JSON-RPC error object with `id: null`.
+    /// MCP format: a JSON-RPC error response with `id: null`.
     Mcp,
 }
 
 impl ErrorShape {
-    /// The shape for a path of no route, where the fault may be the path itself.
+    /// The format for a path that no route matches, by the prefix of the path.
     pub fn of_path(path: &str) -> Self {
         let mcp = matches!(path, "/mcp" | "/sse" | "/messages") || path.starts_with("/mcp/");
         if mcp { Self::Mcp } else { Self::Rest }
     }
 
-    /// The body of an error, as JSON.
+    /// Builds the body of an error response, as JSON.
     pub fn body(self, code: &str, rpc_code: i32, message: &str) -> Bytes {
         let body = match self {
             Self::Rest => RestError {
@@ -227,7 +228,7 @@ impl ErrorShape {
     }
 }
 
-// Structs instead of `json!`, so that the members keep the order of the documentation.
+// Structs are used instead of `json!`, so that the members are written in the order of the documentation.
 #[derive(serde::Serialize)]
 struct RestError<'a> {
     detail: &'a str,
@@ -268,46 +269,46 @@ trait ToBytes: serde::Serialize + Sized {
 impl ToBytes for RestError<'_> {}
 impl ToBytes for McpError<'_> {}
 
-/// The label of all paths without a route, so that the number of metrics is bounded.
+/// Label in metrics for all paths without a route. A label per path would make the number of metrics unbounded.
 const UNKNOWN_LABEL: &str = "unknown";
 
-/// A wrong credential, for the log and the metrics.
+/// Record of a wrong credential, for the log and the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CredentialFailure {
-    /// The sender's address.
+    /// Address of the client that sent the credential.
     pub client: IpAddr,
-    /// True if the credential arrived during a delay of its sender.
+    /// True if the credential arrived while its sender was delayed, so that the response was 429.
     pub delayed: bool,
-    /// True if the first delay of its address or its user name began with this credential: further wrong credentials of these
-    /// are delayed.
+    /// True if this credential started the delays: from now on, wrong credentials of the same address or user name are delayed.
     pub spell_began: bool,
 }
 
-/// A refused request, complete with what its answer needs.
+/// A refused request, with everything that the response and the log line contain.
 #[derive(Debug, Clone)]
 pub struct Rejection {
-    /// The reason, which determines status and codes.
+    /// The reason, which determines the HTTP status and the codes.
     pub reason: Reason,
-    /// The message for the client. Text from the request is bounded and escaped in it; never a credential.
+    /// The message for the client. Text from the request is shortened and escaped in it. It never contains a credential.
     pub message: Cow<'static, str>,
-    /// The cause for the log only, if the client must not learn it or the reason is not specific enough.
+    /// The cause, for the log only: a detail that the client must not learn, or that the reason does not express.
     pub cause: Option<&'static str>,
-    /// The wrong credential that was the reason of the refusal.
+    /// Record of the wrong credential because of which the request is refused, if there was one.
     pub failure: Option<CredentialFailure>,
-    /// The refused principal, if it was known already.
+    /// Name of the refused principal; `None` if the request was refused before its principal was known.
     pub principal: Option<Arc<str>>,
-    /// The path's label for metrics; see [`RouteSpec::label`](crate::route::RouteSpec::label).
+    /// Label of the request's path in metrics; see [`RouteSpec::label`](crate::route::RouteSpec::label).
     pub route: &'static str,
-    /// The body that the client expects.
+    /// Format of the error body, which depends on the path.
     pub shape: ErrorShape,
-    /// Headers of the answer, besides type and length.
+    /// Headers of the response, except those for the body's type and length.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// True when the connection has to end after the answer.
+    /// True if the connection must be closed after the response.
     pub close: bool,
 }
 
 impl Rejection {
-    /// A refusal for this reason. The shape of its body is that of REST, and its path has no route, until the caller sets these.
+    /// Creates a refusal for this reason. Until the caller sets them, the body has the REST format and the path counts as
+    /// unknown.
     pub fn new(reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             reason,
@@ -322,14 +323,14 @@ impl Rejection {
         }
     }
 
-    /// 401 with a `WWW-Authenticate: Bearer` challenge.
+    /// Creates a 401 response with a `WWW-Authenticate: Bearer` challenge.
     pub(crate) fn unauthorized(message: &'static str) -> Self {
         Self::new(Reason::Unauthorized, message)
             .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
-    /// 503 while the access token cannot be validated. Sent without a challenge: the token may be valid, and no other is
-    /// needed.
+    /// Creates the 503 response for an access token that cannot be validated now. It has no challenge: the token may be valid, so
+    /// the client should not request another one.
     pub(crate) fn issuer_silent() -> Self {
         Self::new(
             Reason::IssuerUnavailable,
@@ -339,7 +340,7 @@ impl Rejection {
         .with_header(RETRY_AFTER, HeaderValue::from_static("2"))
     }
 
-    /// 503 for a namespace that is starting.
+    /// Creates the 503 response for a namespace that is still starting.
     pub(crate) fn starting(name: &NamespaceName) -> Self {
         let seconds = TRY_AGAIN.as_secs();
         Self::new(
@@ -352,13 +353,13 @@ impl Rejection {
         .with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// 401 for a token signed by a key that its issuer does not publish.
+    /// Creates the 401 response for a token that is signed by a key which its issuer does not publish.
     pub(crate) fn by_unknown_key() -> Self {
         Self::unauthorized("The bearer token is not valid.")
             .because("the token is by a key that its issuer does not publish")
     }
 
-    /// 429 for a wrong credential that arrived during a delay.
+    /// Creates the 429 response for a wrong credential that arrived while its sender was delayed.
     pub(crate) fn failed_too_often(wait: crate::rate::RetryAfter) -> Self {
         let seconds = wait.seconds();
         let message = format!(
@@ -369,7 +370,7 @@ impl Rejection {
             .with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// Returns true if another access token could help the client.
+    /// Returns true if the request could succeed with another access token.
     pub(crate) fn needs_another_token(&self) -> bool {
         matches!(
             self.reason,
@@ -377,13 +378,13 @@ impl Rejection {
         )
     }
 
-    /// 405 with the methods of the path.
+    /// Creates the 405 response, which lists the methods that the path supports.
     pub(crate) fn method_not_allowed(message: String, allow: &'static str) -> Self {
         Self::new(Reason::MethodNotAllowed, message)
             .with_header(ALLOW, HeaderValue::from_static(allow))
     }
 
-    /// 429 with the seconds to wait.
+    /// Creates the 429 response of a rate limit, with the seconds to wait.
     pub(crate) fn rate_limited(wait: crate::rate::RetryAfter, limit: &str) -> Self {
         let seconds = wait.seconds();
         let message = format!(
@@ -392,7 +393,7 @@ impl Rejection {
         Self::new(Reason::RateLimited, message).with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// 413, for admission and for readers of a body whose length was not announced.
+    /// Creates the 413 response. Used by admission, and while a body without an announced length is read.
     pub fn body_too_large(limit_bytes: u64) -> Self {
         Self::new(
             Reason::BodyTooLarge,
@@ -400,7 +401,7 @@ impl Rejection {
         )
     }
 
-    /// 503 for a request body that exceeds the memory for all bodies together.
+    /// Creates the 503 response for a request body that does not fit into the memory for all request bodies.
     pub fn bodies_full() -> Self {
         Self::new(
             Reason::Overloaded,
@@ -409,7 +410,7 @@ impl Rejection {
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// 503 for an answer that exceeds the memory for all answers together.
+    /// Creates the 503 response for an answer that does not fit into the memory for all answers.
     pub fn answers_full() -> Self {
         Self::new(
             Reason::Overloaded,
@@ -418,7 +419,7 @@ impl Rejection {
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// Adds a cause for the log alone.
+    /// Adds a cause, which is only logged.
     pub(crate) fn because(mut self, cause: &'static str) -> Self {
         self.cause = Some(cause);
         self
@@ -429,27 +430,27 @@ impl Rejection {
         self
     }
 
-    /// The HTTP status.
+    /// The HTTP status of the response.
     pub fn status(&self) -> StatusCode {
         self.reason.status()
     }
 
-    /// The stable code, also the label in metrics.
+    /// The stable code of the refusal, which is also its label in metrics.
     pub fn code(&self) -> &'static str {
         self.reason.code()
     }
 
-    /// The body, as JSON, in the shape that the client expects.
+    /// Builds the body of the response, as JSON in the format of the path.
     pub fn body(&self) -> Bytes {
         let code = self.code();
         self.shape.body(code, self.reason.rpc_code(), &self.message)
     }
 }
 
-/// Client text longer than this is cut where a message repeats it.
+/// Maximum length of a client's text in a message, in characters. Longer texts are cut.
 const QUOTED_CHARS_MAX: usize = 64;
 
-/// Text from a request for use in a message: quoted, control characters escaped, cut after 64 characters.
+/// Prepares a text from a request for a message: in quotes, with control characters escaped, cut after 64 characters.
 pub(crate) fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(QUOTED_CHARS_MAX).collect();
     if shown.len() < text.len() {

@@ -1,4 +1,4 @@
-//! A request as admission judges it: its head, its connection, its listener, and the live state.
+//! The input of the admission checks: a request's head, its connection, its listener's rules, and live state.
 
 use std::sync::Arc;
 
@@ -12,37 +12,38 @@ use crate::network::Peer;
 use crate::origin::Openness;
 use crate::route::{EndpointAliases, RouteGroups};
 
-/// The part of a listener's profile that admission needs.
+/// The settings of a listener that the admission checks need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerRules {
-    /// True when the listener is bound to a loopback address.
+    /// True if the listener is bound to a loopback address.
     pub loopback: bool,
-    /// The groups of paths that the listener serves.
+    /// The groups of routes that the listener serves.
     pub routes: RouteGroups,
-    /// The source of the namespace of requests.
+    /// The listener's rule for finding the namespace of a request.
     pub namespace: NamespaceRule,
-    /// The rule for Accept on `POST /mcp`.
+    /// The listener's rule for the Accept header of `POST /mcp`.
     pub accept: AcceptRule,
-    /// The rule for credentials.
+    /// The listener's rule for credentials: required, optional or ignored.
     pub auth: Auth,
-    /// The listener's name if client certificates identify principals: entries of `admission.certificates` may be limited to
-    /// it.
+    /// The listener's name, if client certificates identify principals there; `None` if they do not. Entries of
+    /// `admission.certificates` can be limited to certain listeners by name.
     pub certificates: Option<Arc<str>>,
-    /// True when MCP 2026-07-28, which has no streams by GET, is served.
+    /// True if the listener serves MCP 2026-07-28. In that version, GET and DELETE on the MCP endpoint are refused.
     pub modern: bool,
-    /// The user name that browsers send by `Basic`, where the listener takes it. The password is a token.
+    /// User name that browsers must send by HTTP Basic, with a token as the password; `None` if the listener does not accept
+    /// Basic.
     pub basic: Option<Arc<str>>,
-    /// The path prefix of the listener that a proxy in front of the gateway removes.
+    /// Path prefix that a proxy in front of the gateway removes from requests to this listener; `None` if there is none.
     pub path_prefix: Option<Arc<str>>,
-    /// Further paths of the MCP endpoints of namespaces.
+    /// Additional paths of the MCP endpoints of namespaces.
     pub aliases: EndpointAliases,
-    /// True when health checks show their details without a credential.
+    /// True if health checks return details even without a credential.
     pub open_probes: bool,
 }
 
 impl ListenerRules {
-    /// How far the listener is open to pages that have no credentials themselves: tools can be called without any credentials,
-    /// or with a client certificate, which a browser sends automatically.
+    /// The rule for requests from pages that do not have a token. Depends on whether tools can be called without credentials, or
+    /// with credentials that a browser adds automatically.
     pub(crate) fn openness(&self) -> Openness {
         if self.basic.is_some() {
             Openness::ToCertificates
@@ -57,59 +58,58 @@ impl ListenerRules {
         }
     }
 
-    /// Returns true if a health check without a credential gets more than the status.
+    /// Returns true if health checks without a credential get details, not just the status.
     pub(crate) fn tells_details_to_strangers(&self) -> bool {
         self.open_probes || self.auth != Auth::Required
     }
 }
 
-/// The rule for credentials at a listener.
+/// A listener's rule for credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auth {
-    /// A bearer token on every path that is not public.
+    /// A credential is required on every path that is not public.
     Required,
-    /// A token that is sent must be right; without one the principal is
+    /// A credential is not required. If one is sent, it must be valid; otherwise the principal is
     /// [`ANONYMOUS`](crate::principal::ANONYMOUS).
     Optional,
-    /// No credentials; every request is the principal
-    /// [`ANONYMOUS`](crate::principal::ANONYMOUS).
+    /// Credentials are ignored: the principal of every request is [`ANONYMOUS`](crate::principal::ANONYMOUS).
     None,
 }
 
-/// The head of a request, with its connection, its listener and the live state.
+/// A request to be checked: its head, its connection, the rules of its listener, and live state.
 #[derive(Clone, Copy)]
 pub struct AdmissionRequest<'a> {
-    /// Method, target, version, headers.
+    /// Method, target, HTTP version and headers of the request.
     pub parts: &'a Parts,
-    /// The header fields of the head.
+    /// The known header fields of the request, already found.
     pub fields: &'a Fields<'a>,
-    /// The size of the head on the wire; [`header_bytes`](crate::head::header_bytes) if the size is not known.
+    /// Size of the head as received, in bytes. If unknown, [`header_bytes`](crate::head::header_bytes) computes it.
     pub header_bytes: usize,
-    /// The other end of the connection, a proxy perhaps.
+    /// The remote end of the connection: the client, or a proxy in front of the gateway.
     pub peer: Peer,
-    /// The client certificate of the connection, used if the listener's certificates identify principals.
+    /// The client certificate of the connection. Only used on listeners where certificates identify principals.
     pub certificate: PeerCertificate<'a>,
-    /// The rules of the listener that took the request.
+    /// The rules of the listener that received the request.
     pub listener: &'a ListenerRules,
-    /// The namespaces and sessions at present.
+    /// The current namespaces and sessions.
     pub directory: &'a dyn Directory,
-    /// How often the request was judged before: it may have waited for its token's issuer or its namespace.
+    /// Number and results of earlier checks of the same request: it may have waited for its token's issuer or its namespace.
     pub asked: AdmissionAttempt,
-    /// True if another replica has forwarded the request: limits have counted it there.
+    /// True if another replica of the gateway has forwarded the request. Limits then do not count it, since that replica did.
     pub forwarded: bool,
 }
 
-/// How often a request was judged.
+/// The state of a request that may be checked several times, since it can wait for an issuer or a namespace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AdmissionAttempt {
-    /// The request was not judged before.
+    /// The request is checked for the first time.
     #[default]
     First,
-    /// The request was counted, and has waited for an issuer.
+    /// The request was counted by the limits, and has waited for its token's issuer.
     Again,
-    /// The request no longer waits, and the newest keys of its token's issuer were fetched: a token signed by another key is
-    /// refused.
+    /// The newest keys of the token's issuer have been fetched, and the request must not wait again. A token that is signed by
+    /// another key is refused.
     ByNewestKeys,
-    /// The request no longer waits: a token without a verdict cannot be judged now.
+    /// The request must not wait again. If its token still cannot be validated, the request is refused.
     Last,
 }

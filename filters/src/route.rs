@@ -1,8 +1,8 @@
-//! The table of all paths. A listener serves the groups of its profile. A new surface consists of a group of rows here and a
+//! The table of all request paths. A listener serves some groups of its rows. To add a surface, add a group of rows and a
 //! handler.
 //!
-//! The first row whose pattern matches the path is used. In a pattern, `{namespace}` and `{name}` match exactly one segment,
-//! decoded, and `{rest}` at its end matches the remainder. The paths with most traffic come first.
+//! The first row whose pattern matches the path is used. In a pattern, `{namespace}` and `{name}` match exactly one decoded
+//! segment, and `{rest}` at the end matches the remainder. Paths with the most traffic come first.
 
 mod aliases;
 mod pattern;
@@ -19,22 +19,22 @@ use crate::path;
 use crate::rejection::{ErrorShape, Reason, Rejection, quoted};
 use crate::version::modern_version_named;
 
-/// A row of the table of routes.
+/// A row of the route table.
 #[derive(Debug)]
 pub struct RouteSpec {
-    /// The group that the row is served with.
+    /// The group of routes that this route belongs to. A listener serves complete groups.
     pub group: RouteGroup,
-    /// The purpose of a request to the route.
+    /// Identifies the handler of requests to the route.
     pub id: RouteId,
-    /// The methods of the route.
+    /// The HTTP methods that the route supports.
     pub methods: Methods,
-    /// The paths of the route.
+    /// The pattern that paths of the route match.
     pattern: Pattern,
     /// The clients that may use the route.
     pub access: RouteAccess,
-    /// How requests to the route name their namespace.
+    /// The part of a request that determines its namespace.
     pub namespace: RouteNamespace,
-    /// The body of a POST or PUT.
+    /// The kind of body that a POST or PUT to the route has.
     pub body: RouteBody,
     /// The route's name in metrics and messages.
     pub label: &'static str,
@@ -55,7 +55,7 @@ macro_rules! table {
     };
 }
 
-// Some clients join their base URL with a slash, so `/mcp/` is `/mcp`.
+// The table has rows with a trailing slash for `/mcp`, since some clients append one to their base URL.
 #[rustfmt::skip]
 static ROUTES: &[RouteSpec] = table! {
 //  group     | id         | methods | pattern                                  | access    | namespace | body          | label
@@ -101,41 +101,42 @@ static ROUTES: &[RouteSpec] = table! {
     Web       | WebPage    | GET_HEAD | "/login"                                | Public    | None      | None          | "/"
 };
 
-/// Paths that a listener serves together or not at all.
+/// A group of routes. A listener serves either all routes of a group or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteGroup {
-    /// MCP over Streamable HTTP, and 2026-07-28.
+    /// MCP endpoints: Streamable HTTP, and protocol version 2026-07-28.
     Mcp,
-    /// MCP 2024-11-05 over HTTP+SSE.
+    /// MCP endpoints of the transport HTTP+SSE (protocol version 2024-11-05).
     Sse,
-    /// Tools over plain HTTP, and the namespaces.
+    /// Tools over plain HTTP, and the list of namespaces.
     Rest,
-    /// Descriptions of the MCP endpoints, as ToolDock v1 has them.
+    /// Descriptions of the MCP endpoints, in the format of ToolDock v1.
     McpInfo,
-    /// Tools over plain HTTP, as Tool Vault serves them.
+    /// Tools over plain HTTP, compatible with Tool Vault.
     Vault,
-    /// Tool Vault's single-page app.
+    /// Single-page app that is compatible with Tool Vault's.
     Ui,
-    /// Reading the namespaces again, the principals that may use them, and the state of the gateway for operators.
+    /// Routes for operators: reloading the namespaces, explaining which principals may use them, and the gateway's state.
     Reload,
-    /// Probes of the servers in front of the gateway, at a path that these pass on with the MCP endpoints.
+    /// Test requests by which the gateway checks the servers in front of it. Their path is below `/mcp`, so that these servers
+    /// forward them like requests to the MCP endpoints.
     Front,
-    /// Health checks.
+    /// Health checks: `/health` and `/ready`.
     Probes,
-    /// Documents below `/.well-known/`.
+    /// Documents below `/.well-known/`, such as OAuth metadata.
     Discovery,
-    /// The metrics.
+    /// The metrics of the gateway.
     Metrics,
     /// The web UI: its page, and the paths that the page requests.
     Web,
 }
 
-/// The groups a listener serves.
+/// The set of route groups that a listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteGroups(u16);
 
 impl RouteGroups {
-    /// The set of these groups.
+    /// Creates a set of these groups.
     pub const fn of(groups: &[RouteGroup]) -> Self {
         let mut bits = 0;
         let mut at = 0;
@@ -146,7 +147,7 @@ impl RouteGroups {
         Self(bits)
     }
 
-    /// These groups without `group`.
+    /// Returns the set without `group`.
     #[must_use]
     pub const fn without(self, group: RouteGroup) -> Self {
         Self(self.0 & !(1 << group as u16))
@@ -156,7 +157,7 @@ impl RouteGroups {
         self.0 & (1 << group as u16) != 0
     }
 
-    /// Returns true if tools can be called by one of the groups.
+    /// Returns true if at least one of the groups contains routes by which tools can be called.
     pub(crate) const fn call_tools(self) -> bool {
         self.contains(RouteGroup::Mcp)
             || self.contains(RouteGroup::Sse)
@@ -164,17 +165,17 @@ impl RouteGroups {
             || self.contains(RouteGroup::Vault)
     }
 
-    /// True if MCP over Streamable HTTP is served.
+    /// Returns true if the set contains MCP over Streamable HTTP.
     pub const fn has_mcp_endpoints(self) -> bool {
         self.contains(RouteGroup::Mcp)
     }
 
-    /// The label of a path's route, aliases aside.
+    /// Label of the route that matches a path; `None` if no route does. Aliases of MCP endpoints are not considered.
     pub fn label_of(self, path: &str) -> Option<&'static str> {
         self.find(path).map(|found| found.spec.label)
     }
 
-    /// The route of a path, if it has one, aliases of MCP endpoints included. The path has passed
+    /// Finds the route of a path, including aliases of MCP endpoints; `None` if there is none. The path must have passed
     /// [`well_formed`](crate::path::well_formed).
     pub(crate) fn find_with<'a>(
         self,
@@ -195,19 +196,21 @@ impl RouteGroups {
         })
     }
 
-    /// The route of a path that may be an alias: HTTP+SSE if the path ends with `/sse` and that is served, otherwise Streamable
-    /// HTTP. The path alone decides, so that an anonymous client does not learn which paths are aliases.
+    /// The route that a path has if it is an alias: HTTP+SSE if it ends with `/sse` and that group is served, otherwise
+    /// Streamable HTTP. Configured aliases are not looked up, so that a client without credentials does not learn which paths are
+    /// aliases.
     pub(crate) fn find_of_alias(self, path: &str) -> Option<MatchedRoute<'static>> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let is_sse = path.ends_with("/sse");
-        // The route of the namespace `-`; its segment is replaced by the alias's namespace.
+        // The namespace `-` is a placeholder; the caller replaces it by the alias's namespace.
         is_sse
             .then(|| self.find("/sse"))
             .flatten()
             .or_else(|| self.find("/mcp/-"))
     }
 
-    /// The route of a path, if it has one. The path has passed [`well_formed`](crate::path::well_formed).
+    /// Finds the route of a path; `None` if there is none. The path must have passed
+    /// [`well_formed`](crate::path::well_formed).
     pub(crate) fn find(self, path: &str) -> Option<MatchedRoute<'_>> {
         let mut served = ROUTES.iter().filter(|spec| self.contains(spec.group));
         served.find_map(|spec| {
@@ -221,7 +224,7 @@ impl RouteGroups {
     }
 }
 
-/// A row of the table, with the segments of the path.
+/// A route that matches a request's path, with the segments that its variables matched.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MatchedRoute<'a> {
     pub(crate) spec: &'static RouteSpec,
@@ -230,12 +233,12 @@ pub(crate) struct MatchedRoute<'a> {
 }
 
 impl<'a> MatchedRoute<'a> {
-    /// Returns true if the path names the namespace.
+    /// Returns true if the request's path contains the namespace's name.
     pub(crate) fn names_namespace(&self) -> bool {
         self.segments.namespace.is_some()
     }
 
-    /// A clause for error messages that names the path at which this listener lists the namespaces. `None` if it serves no such
+    /// Part of an error message that tells the client at which path this listener lists the namespaces; `None` if it has no such
     /// path.
     pub(crate) fn way_to_list_namespaces(&self) -> Option<&'static str> {
         if self.served.contains(RouteGroup::Rest) {
@@ -249,12 +252,12 @@ impl<'a> MatchedRoute<'a> {
         }
     }
 
-    /// The namespace that the path names, decoded.
+    /// The namespace's name in the request's path, decoded; `None` if the path contains none.
     pub(crate) fn namespace(&self) -> Result<Option<Cow<'a, str>>, Rejection> {
         self.segments.namespace.map(decoded).transpose()
     }
 
-    /// The tool that the path names, decoded.
+    /// The tool's name in the request's path, decoded; `None` if the path contains none.
     pub(crate) fn name(&self) -> Result<Option<Cow<'a, str>>, Rejection> {
         let name = self.segments.name;
         Ok(name.map(path::decoded_tool).transpose()?)
@@ -262,7 +265,7 @@ impl<'a> MatchedRoute<'a> {
 }
 
 impl MatchedRoute<'_> {
-    /// The end of the request's path that matches `{rest}`, each segment decoded; `None` for a pattern without `{rest}`.
+    /// The remainder of the path that `{rest}` matched, each segment decoded; `None` for a pattern without `{rest}`.
     pub(crate) fn rest(&self) -> Result<Option<String>, Rejection> {
         let Some(rest) = self.segments.rest else {
             return Ok(None);
@@ -272,7 +275,7 @@ impl MatchedRoute<'_> {
     }
 }
 
-/// A segment of a path that is well formed, so this refuses none.
+/// Decodes a segment of the path. Cannot fail, since the path was checked before.
 fn decoded(segment: &str) -> Result<Cow<'_, str>, Rejection> {
     Ok(path::decoded(segment)?)
 }
@@ -280,50 +283,51 @@ fn decoded(segment: &str) -> Result<Cow<'_, str>, Rejection> {
 /// The clients that may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteAccess {
-    /// All clients.
+    /// All clients may use the route, even without a credential.
     Public,
-    /// All clients, even while all other requests are refused. A known principal gets more details.
+    /// All clients may use the route, even if the gateway refuses all other requests. A known principal gets more details.
     Probe,
-    /// Clients with a principal.
+    /// Clients with a valid credential may use the route, or all clients if the listener requires no credentials.
     Principal,
-    /// Clients with a principal that pass the controls of `/reload`, too.
+    /// Clients with a valid credential may use the route, if they also pass the checks of `/reload`: client address and manager's
+    /// token.
     Manager,
-    /// Clients with a principal and an address in `admission.internal_cidrs`.
+    /// Clients with a valid credential may use the route, if their address is also in `admission.internal_cidrs`.
     Internal,
 }
 
-/// How requests to a route name their namespace.
+/// The part of a request that determines its namespace, for a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteNamespace {
     /// The route belongs to no namespace.
     None,
-    /// The namespace is named by the path, `X-Namespace` or the listener.
+    /// The namespace is determined by the path, `X-Namespace` or the listener.
     Required,
-    /// The namespace is named by the path, `X-Namespace`, the listener, or `namespace` in the query.
+    /// The namespace is determined by the path, `X-Namespace`, the listener, or the query parameter `namespace`.
     OrQuery,
-    /// The namespace is named by the path, `X-Namespace`, the listener, or the session that the query names.
+    /// The namespace is determined by the path, `X-Namespace`, the listener, or the session whose id the query contains.
     OrSession,
-    /// The request names no namespace: the route belongs to that of the management tools, for principals that may use them.
+    /// The namespace is always that of the management tools. Only principals that may use it are admitted.
     Management,
 }
 
-/// The body of a POST or PUT.
+/// The kind of body that a POST or PUT to a route has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteBody {
-    /// The request has no body; it is never read.
+    /// No body is expected. If there is one, it is not read.
     None,
-    /// The request has a JSON body.
+    /// The body must be JSON.
     Json,
-    /// A JSON body, or no body at all.
+    /// The body must be JSON, or missing.
     JsonOrNothing,
-    /// Any type that the handler accepts; it refuses other types itself.
+    /// Admission does not check the body's type; the route's handler does.
     Any,
 }
 
-/// The methods that a route supports.
+/// The HTTP methods that a route supports.
 #[derive(Debug, Clone, Copy)]
 pub struct Methods {
-    /// The methods in the form of `Allow`.
+    /// List of the supported methods, as the value of an `Allow` header.
     allow: &'static str,
     know: fn(&Method) -> bool,
 }
@@ -366,17 +370,17 @@ impl Methods {
 }
 
 impl RouteSpec {
-    /// The methods, as `Allow` spells them.
+    /// List of the supported methods, as the value of an `Allow` header.
     pub(crate) fn allow(&self) -> &'static str {
         self.methods.allow
     }
 
-    /// Returns true if the route speaks MCP.
+    /// Returns true if the route is an MCP endpoint.
     pub fn is_mcp(&self) -> bool {
         matches!(self.group, RouteGroup::Mcp | RouteGroup::Sse)
     }
 
-    /// The error bodies that the route's clients read.
+    /// Format of the route's error bodies.
     pub fn error_shape(&self) -> ErrorShape {
         let is_below = matches!(self.group, RouteGroup::McpInfo | RouteGroup::Front);
         match self.is_mcp() || is_below {
@@ -385,12 +389,12 @@ impl RouteSpec {
         }
     }
 
-    /// Returns true if the body of a request to the route is read. Any other body is never read.
+    /// Returns true if the body of a request to the route is read. Otherwise a body is ignored.
     pub fn takes_body(&self, method: &Method) -> bool {
         matches!(*method, Method::POST | Method::PUT) && self.body != RouteBody::None
     }
 
-    /// A clause for error messages that lists how a request to this route can name its namespace.
+    /// Part of an error message that lists how a request to this route can name its namespace.
     pub(crate) fn ways_to_name_a_namespace(&self) -> &'static str {
         match (self.group, self.namespace) {
             (RouteGroup::Mcp, _) => {
@@ -420,8 +424,8 @@ impl RouteSpec {
         Err(Rejection::method_not_allowed(message, self.allow()))
     }
 
-    /// Refuses methods that MCP does not have since 2026-07-28: it has no separate streams and sessions, so neither GET nor
-    /// DELETE.
+    /// Refuses GET and DELETE on the MCP endpoint if the request names protocol version 2026-07-28 or later: MCP then has no
+    /// separate streams and no sessions.
     pub(crate) fn check_modern_method(
         &self,
         method: &Method,
@@ -451,7 +455,7 @@ pub(crate) fn not_found(path: &str) -> Rejection {
 #[cfg(test)]
 pub(crate) const ALL: RouteGroups = RouteGroups(u16::MAX);
 
-/// The row of a path, for the tests of other checks.
+/// Finds the route of a path, for tests of other modules.
 #[cfg(test)]
 pub(crate) fn of(path: &'static str) -> &'static RouteSpec {
     ALL.find(path).expect(path).spec

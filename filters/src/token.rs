@@ -1,6 +1,7 @@
-//! Bearer and manager tokens as they are stored: a SHA-256 digest, never the text.
+//! Tokens of principals and of the manager. Only their SHA-256 digests are stored, never their text.
 //!
-//! A digest of a weak token can be guessed, so it is treated like the token: neither `Debug` nor serialisation prints it.
+//! The token can be guessed from the digest if it is weak. So a digest is kept as secret as a token: `Debug` and serialisation
+//! write `[redacted]` in its place.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -15,7 +16,7 @@ use subtle::ConstantTimeEq;
 #[serde(try_from = "String", into = "String")]
 pub struct TokenDigest([u64; 4]);
 
-/// The error for a text that is no digest. Does not repeat the text.
+/// Error about a text that is not a SHA-256 digest. The error does not contain the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a SHA-256 digest: 64 hexadecimal digits are needed, as `printf %s TOKEN | sha256sum` prints them"
@@ -23,7 +24,7 @@ pub struct TokenDigest([u64; 4]);
 pub struct InvalidDigest;
 
 impl TokenDigest {
-    /// The digest of a presented token.
+    /// Computes the digest of a token that a client sent.
     #[must_use]
     pub fn of(token: &[u8]) -> Self {
         Self::of_bytes(Sha256::digest(token).into())
@@ -39,7 +40,7 @@ impl TokenDigest {
         self.0.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    /// Returns true if both are equal, in time that does not depend on the position of a difference.
+    /// Compares two digests in constant time.
     #[must_use]
     pub fn matches(&self, other: &Self) -> bool {
         self.0.as_slice().ct_eq(&other.0).into()
@@ -47,7 +48,7 @@ impl TokenDigest {
 }
 
 impl Hash for TokenDigest {
-    /// Hashes by the first 8 bytes of the digest, which are as evenly spread as any hash.
+    /// Uses the first 8 bytes of the digest as its hash: they are already evenly distributed.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.0[0]);
     }
@@ -83,26 +84,26 @@ impl fmt::Debug for TokenDigest {
     }
 }
 
-/// A token in clear text from the operator (`BEARER_TOKEN`, `MANAGER_INTERNAL_TOKEN`), hashed when it is read.
+/// A token that the operator sets in clear text (`BEARER_TOKEN`, `MANAGER_INTERNAL_TOKEN`). Only its digest is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecretToken(TokenDigest);
 
-/// The error for a text that is no token. Does not repeat the text.
+/// Error about a text that cannot be used as a token. The error does not contain the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a usable token: 1 to 4096 visible ASCII characters without spaces are needed, since nothing else survives in a header"
 )]
 pub struct InvalidToken;
 
-/// Longer tokens do not fit into the default head limit together with other headers.
+/// Maximum length of a token, in bytes. A longer one would not fit into a request head of the default maximum size.
 const TOKEN_BYTES_MAX: usize = 4096;
 
 impl SecretToken {
-    /// Checks and hashes a token; the text is not kept.
+    /// Checks a token and stores its digest; the text is not kept.
     ///
     /// # Errors
     ///
-    /// [`InvalidToken`] if no client could ever send this text as a token.
+    /// [`InvalidToken`] if the text cannot be sent in an HTTP header as a token.
     pub fn new(text: &str) -> Result<Self, InvalidToken> {
         let sendable = (1..=TOKEN_BYTES_MAX).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -113,23 +114,23 @@ impl SecretToken {
         }
     }
 
-    /// The digest that presented tokens are compared with.
+    /// The digest with which the tokens of requests are compared.
     pub(crate) fn digest(&self) -> TokenDigest {
         self.0
     }
 }
 
-/// The digest of a token as `admission.tokens` has it.
+/// Computes the digest of a token, in the form that entries of `admission.tokens` contain.
 ///
 /// # Errors
 ///
-/// [`InvalidToken`] if no client could ever send this text as a token.
+/// [`InvalidToken`] if the text cannot be sent in an HTTP header as a token.
 pub fn config_digest(token: &str) -> Result<String, InvalidToken> {
     SecretToken::new(token)?;
     Ok(hex::encode(Sha256::digest(token.as_bytes())))
 }
 
-/// The token of `Bearer <token>`; the scheme's case is ignored.
+/// Extracts the token from the header value `Bearer <token>`; `None` for another scheme. The scheme may be in any case.
 pub(crate) fn bearer_token(value: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = value.trim_ascii().split_at_checked(6)?;
     let token = rest.trim_ascii_start();

@@ -1,4 +1,4 @@
-//! The protocol version that a request's header names.
+//! The protocol version in the `MCP-Protocol-Version` header of a request.
 
 use http::HeaderName;
 
@@ -6,10 +6,10 @@ use crate::fields::Fields;
 
 pub(crate) const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
-/// The first protocol version without a handshake. Versions are dates and compare as texts.
+/// The first protocol version without `initialize`. Versions are dates, so they can be compared as texts.
 pub(crate) const FIRST_MODERN_VERSION: &str = "2026-07-28";
 
-/// Returns true for a version without a handshake, including future ones.
+/// Returns true for 2026-07-28 and all later protocol versions, which have no `initialize`.
 fn is_modern(version: &str) -> bool {
     version.len() == FIRST_MODERN_VERSION.len()
         && version >= FIRST_MODERN_VERSION
@@ -19,7 +19,7 @@ fn is_modern(version: &str) -> bool {
         })
 }
 
-/// Returns true if the version header names a version without a handshake.
+/// Returns true if the `MCP-Protocol-Version` header contains 2026-07-28 or a later version.
 pub(crate) fn modern_version_named(fields: &Fields<'_>) -> bool {
     fields.any(fields.protocol_version, MCP_PROTOCOL_VERSION, |value| {
         value.to_str().is_ok_and(is_modern)

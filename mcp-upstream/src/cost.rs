@@ -1,5 +1,5 @@
-//! Measures the cost of a message in the service. A change that makes a message more expensive must show it: tests assert the
-//! allocations, and `make cost` compares the instructions with `cost.json`.
+//! Measures the cost of a message in the service, so that a change that makes messages more expensive is noticed: tests assert
+//! the number of allocations, and `make cost` compares the number of instructions with `cost.json`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ mod counted;
 
 pub(crate) use counted::allocations;
 
-/// A runtime with one thread, like each of the proxy's runtimes by default.
+/// Creates a runtime with one thread, like each of the proxy's runtimes by default.
 pub(crate) fn runtime() -> Runtime {
     Builder::new_current_thread()
         .enable_all()
@@ -31,7 +31,7 @@ pub(crate) fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// Worker port that responds immediately, so that only the code of the service is measured.
+/// Worker that responds immediately, so that only the code of the service is measured.
 struct Ready;
 
 impl WorkerPort for Ready {
@@ -53,7 +53,7 @@ impl WorkerPorts for Ready {
     }
 }
 
-/// A service whose tools answer at once, with its runtime.
+/// A service whose tools respond immediately, with its runtime.
 struct Scene {
     runtime: Runtime,
     house: Harness,
@@ -73,7 +73,7 @@ impl Scene {
         Self { runtime, house }
     }
 
-    /// Number of allocations for one answer.
+    /// Returns the number of allocations for one response.
     fn allocations_of(&self, head: &McpHead, body: &'static str) -> u64 {
         let given = || (caller(), head.clone());
         allocations(given, |(caller, head)| {
@@ -107,7 +107,7 @@ const PING: &str = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
 const CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":"Hello, Ada!"}}}"#;
 const LIST: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{}}"#;
 
-/// A modern request with these parameters, and the metadata that every modern request has.
+/// Builds a modern request with these parameters, and with the metadata that every modern request has.
 macro_rules! modern_body {
     ($method:literal, $params:literal) => {
         concat!(

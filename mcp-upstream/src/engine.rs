@@ -2,16 +2,17 @@
 //!
 //! A call passes these steps in this order: its namespace is up → the policy allows the tool → its upstream has the tool →
 //! limits counted in tool calls → a permit of the namespace's queue → the upstream → the bound on results. The time limit
-//! covers the wait in the queue too. The call is counted and audited once, however it ends, even when its client leaves and the
-//! future is dropped.
+//! includes the wait in the queue. The call is counted and audited once, however it ends, even when its client disconnects and
+//! the future is dropped.
 //!
-//! The engine runs an `UpstreamCall`: a request that its upstream has understood. The engine sees only the facts that policy,
+//! The engine runs an `UpstreamCall`, a request that its upstream has parsed. The engine uses only the facts that policy,
 //! limits, time limit, audit and metrics need. The upstream turns the call into a frame to a worker or a message to a server. A
-//! call that may ask its client (`Talks::Asks`) runs inside a loop (`interactive`); all other calls run without.
+//! call that may ask its client questions (`Talks::Asks`) runs inside a loop (`interactive`); all other calls run without.
 //!
-//! Limits are those of the edge, by the port `Limiter` (`proxy/serve/ports.rs`). Only REST answers a call beyond a limit with
-//! 429; MCP answers with an `isError` result, the relay with an error frame (`surface/relay/call.rs`, `Limiter::check_request`).
-//! A call without the scope of its tool is refused with `insufficient_scope`. Scopes bound tools, not resources and prompts.
+//! The edge owns the limits, which the engine uses through `Limiter` (`proxy/serve/ports.rs`). Only REST answers a call beyond
+//! a limit with status 429; MCP answers with an `isError` result, the relay with an error frame (`surface/relay/call.rs`,
+//! `Limiter::check_request`). A call without the scope of its tool is refused with `insufficient_scope`. Scopes bound tools, not
+//! resources and prompts.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -65,12 +66,12 @@ const UNKNOWN_NAME_MAX: usize = 128;
 /// Outcome of a call: the upstream's reply, or the reason why there is none.
 pub(crate) type CallOutcome = Result<UpstreamReply, CallError>;
 
-/// The future of a started call, which owns all data of the call. It is the only box of a call.
+/// Future of a started call, which owns all data of the call. A call needs no other boxed future.
 pub(crate) type Work = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
-/// A call that can run once. Its client's cancellation notice may have to be delivered first ([`CancelNotice`]).
+/// A call that runs at most once. If its client cancels it, its upstream may have to be informed first ([`CancelNotice`]).
 pub(crate) trait UpstreamCall: CancelNotice {
-    /// The facts by which the engine admits and records the call.
+    /// Returns the facts by which the engine admits and records the call.
     fn facts(&self) -> &CallFacts;
 
     /// Checks that the upstream can run the call, without a request to the server or worker. Called after the policy check,
@@ -78,34 +79,34 @@ pub(crate) trait UpstreamCall: CancelNotice {
     ///
     /// # Errors
     ///
-    /// The reason why the call need not begin.
+    /// The reason why the upstream cannot run the call.
     fn admit(&self) -> Result<(), CallError> {
         Ok(())
     }
 
-    /// Starts the call, which has its permit. Dropping the future cancels the call. Messages that the upstream sends before its
+    /// Starts the call, once it has a permit. Dropping the future cancels the call. Messages that the upstream sends before its
     /// reply go to `peer`.
     fn start(self: Arc<Self>, peer: Peer) -> Work;
 
-    /// The call in another namespace whose reply is the reply of this call. The engine runs the other call, and admits and
-    /// records it as a call of the other namespace. This call is then not started, and has no permit and no time limit of its
-    /// own: those of the other call apply.
+    /// Returns the call in another namespace whose reply is the reply of this call, if there is one. The engine then runs that
+    /// call, and admits and records it as a call of the other namespace. This call is not started, and has no permit and no
+    /// time limit: those of the other call apply.
     fn delegate(&self) -> Option<Delegate<'_>> {
         None
     }
 
-    /// Adapts the reply of a delegated call to the form that this namespace shows.
+    /// Adapts the reply of a delegated call to the form of replies in this namespace.
     fn relayed(&self, reply: UpstreamReply) -> UpstreamReply {
         reply
     }
 
-    /// Adapts the failure of a delegated call to the form that this namespace shows.
+    /// Adapts the failure of a delegated call to the form of failures in this namespace.
     fn not_relayed(&self, error: CallError) -> CallOutcome {
         Err(error)
     }
 
-    /// The subject and the arguments as the client sent them. A retry that brings answers to this call's questions must repeat
-    /// both.
+    /// Returns the subject and the arguments as the client sent them. A retry that carries answers to this call's questions must
+    /// repeat both.
     fn asked_as(&self) -> (&str, &[u8]) {
         let facts = self.facts();
         (&facts.subject, facts.named_arguments())
@@ -122,15 +123,15 @@ pub(crate) trait UpstreamCall: CancelNotice {
         false
     }
 
-    /// The failure of this call in the form for its caller; details for the operator are only logged.
+    /// Returns this call's failure in the form for its caller. Details for the operator are only logged.
     fn shown(&self, _caller: &Caller, error: CallError) -> CallError {
         error
     }
 }
 
-/// The call in the other namespace, which the engine runs.
+/// A call in another namespace, which the engine runs in place of the original call.
 pub(crate) struct Delegate<'a> {
-    /// The call in the other namespace.
+    /// The call in the other namespace, which the engine runs.
     pub(crate) call: &'a Arc<dyn UpstreamCall>,
     /// The name of the other namespace in this namespace's audit log.
     pub(crate) via: &'a Arc<str>,
@@ -139,62 +140,63 @@ pub(crate) struct Delegate<'a> {
 /// Facts of a call that are known before it runs.
 #[derive(Debug)]
 pub(crate) struct CallFacts {
-    /// The namespace, from the snapshot that the request began with.
+    /// The namespace of the call, from the snapshot with which the request began.
     pub(crate) namespace: Arc<Namespace>,
     /// The method of the request.
     pub(crate) method: Method,
-    /// The name of the tool or prompt, or the URI; empty for methods that name none.
+    /// Name of the tool or prompt, or URI of the resource; empty for methods that name none.
     pub(crate) subject: Arc<str>,
-    /// The part of the parameters that the audit log may record: the arguments of a tool or prompt, empty for most other
-    /// methods.
+    /// The parameters that the audit log may record: the arguments of a tool or prompt; empty for most other methods.
     pub(crate) arguments: Bytes,
-    /// The transport by which the request came.
+    /// The transport by which the request arrived.
     pub(crate) transport: Transport,
-    /// The MCP version of the request, as it is written on the wire.
+    /// Protocol version of the request, as text; `None` if the request has none.
     pub(crate) version: Option<&'static str>,
-    /// The digest of the session's id, which logs show instead of the id.
+    /// Digest of the session's id, which logs show instead of the id; `None` without a session.
     pub(crate) session: Option<Arc<str>>,
     /// Kinds of messages that the upstream may send before its reply.
     pub(crate) talks: Talks,
-    /// The token for the client's progress notifications, as raw JSON; `None` if the upstream writes the notifications itself.
+    /// Token for the client's progress notifications, as raw JSON; `None` if the upstream writes the notifications itself.
     pub(crate) progress_token: Option<String>,
-    /// True if the upstream may send its questions as separate requests, so that related questions arrive one after another.
+    /// True if the upstream may send related questions one after another, as separate requests; false if it sends them together.
     pub(crate) asks_singly: bool,
 }
 
 /// Kinds of messages that an upstream may send before its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Talks {
-    /// The call sends no messages: it has no channel and no loop.
+    /// The call sends no messages, so it needs neither a channel for them nor a loop.
     No,
-    /// Progress and log messages, but no questions.
+    /// The call may send progress and log messages, but no questions.
     Tells,
-    /// The call may send progress, log messages and questions; its time limit is suspended while the client is asked.
+    /// The call may send progress, log messages and questions. Its time limit is suspended while it waits for the client's
+    /// answers.
     Asks,
 }
 
 /// An upstream's reply to a call.
 #[derive(Debug, Clone)]
 pub(crate) enum UpstreamReply {
-    /// The value that a function returned.
+    /// The value that a Python function returned.
     Value(ToolReply),
-    /// A result object of the method, without the keys that versions add.
+    /// The result object of the method, without the keys that protocol versions add.
     Result(Bytes),
-    /// A server's whole JSON-RPC response.
+    /// The complete JSON-RPC response of an MCP server.
     Response(Response),
 }
 
-/// The arguments of methods that have none, and of calls without arguments.
+/// Arguments of methods that have none, and of calls without arguments: an empty JSON object.
 pub(crate) const NO_ARGUMENTS: &[u8] = b"{}";
 
-/// Rate limits that the edge counts. For HTTP requests the edge itself checks the limits that count requests (NSR-15).
+/// Interface to the rate limits, which the edge counts. For HTTP requests the edge itself checks the limits that count requests
+/// (NSR-15).
 pub trait Limiter: Send + Sync {
-    /// Takes one call from the budgets of all limits that count it. Returns the tightest remaining budget; `None` if no limit
+    /// Takes one call from the budgets of all limits that count it. Returns the budget with the least left; `None` if no limit
     /// counts the call.
     ///
     /// # Errors
     ///
-    /// A limit without budget for the call.
+    /// A limit whose budget does not suffice for the call.
     fn check(
         &self,
         caller: &Caller,
@@ -203,56 +205,56 @@ pub trait Limiter: Send + Sync {
         counted: CountedBy,
     ) -> Result<Option<Budget>, ExhaustedLimit>;
 
-    /// Takes one request from the budgets of all limits that count requests. For requests that did not arrive over HTTP.
+    /// Takes one request from the budgets of all limits that count requests. Used for requests that did not arrive over HTTP.
     ///
     /// # Errors
     ///
-    /// A limit without budget for the request.
+    /// A limit whose budget does not suffice for the request.
     fn check_request(&self, _: &Caller, _: &NamespaceName) -> Result<(), ExhaustedLimit> {
         Ok(())
     }
 }
 
-/// The limits that count a call, of all limits that apply to it.
+/// Selects the limits that count a call, of all limits that apply to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountedBy {
     /// All limits that apply to the call count it.
     All,
-    /// Only the limits of the namespace: the other limits count the call at the member that runs it.
+    /// Only the limits of the aggregate's namespace count the call. The other limits count it in the member that runs it.
     Namespace,
 }
 
-/// A limit that has no budget left for a call.
+/// Error: a limit whose budget does not suffice for a call.
 #[derive(Debug)]
 pub struct ExhaustedLimit {
     /// Time until the limit admits the same call.
     pub wait: Duration,
-    /// The budget of the limit, as it is now.
+    /// The present budget of the limit.
     pub budget: Budget,
 }
 
-/// State that all calls share. Runs the calls.
+/// Runs the calls. Contains the state that all calls share.
 pub(crate) struct Engine {
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) audit: AuditSender,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     /// Subscribers of namespaces, which receive the changes of lists and resources that workers announce.
     pub(crate) audience: Arc<Audience>,
-    /// The bound on the memory that all replies use.
+    /// Bound on the memory that all replies use together.
     pub(crate) answers: Arc<AnswerBudget>,
-    /// The registry, which holds the secrets of namespaces.
+    /// Registry of namespaces, from which the secrets of a namespace are read.
     pub(crate) registry: Arc<Registry>,
 }
 
 impl Engine {
-    /// The account that counts the bytes of replies to this caller.
+    /// Returns the account that counts the bytes of replies to this caller.
     pub(crate) fn account_of(&self, caller: &Caller) -> AnswerAccount {
         AnswerAccount::new(&self.answers, caller.principal.as_ref(), caller.client)
     }
 
     /// Runs one call to its end. Dropping the future cancels the call. Messages before the reply go to `events`; without
-    /// `events`, progress and log messages are dropped and questions fail. All events of the call are in the channel when this
-    /// returns.
+    /// `events`, progress and log messages are dropped and questions fail. When this returns, all events of the call have been
+    /// sent to `events`.
     pub(crate) async fn run(
         &self,
         caller: &Caller,
@@ -263,8 +265,8 @@ impl Engine {
         self.run_via(caller, call, events, via).await
     }
 
-    /// Runs one call for a surface that reads its reply and may convert it to an error. The call is recorded when the surface
-    /// finishes it.
+    /// Runs one call for a surface that reads the reply and may convert it to an error. The call is recorded when the surface
+    /// calls `UnfinishedCall::finish`.
     pub(crate) async fn run_unfinished<'a>(
         &'a self,
         caller: &Caller,
@@ -280,8 +282,8 @@ impl Engine {
         (outcome, UnfinishedCall { record, status })
     }
 
-    /// Runs one call as [`Self::run`] does. `via`: the member's name for a call that an aggregate delegates, and the
-    /// aggregate's name for the delegated call.
+    /// Runs one call as [`Self::run`] does. `via` is the other namespace of a call through an aggregate: the member for the
+    /// aggregate's call, the aggregate for the member's call.
     async fn run_via(
         &self,
         caller: &Caller,
@@ -307,8 +309,8 @@ impl Engine {
         outcome
     }
 
-    /// Runs a call, and hides secrets if it failed. Returns the outcome, and the status for the metrics. `reached` is set once
-    /// the call is admitted to its upstream.
+    /// Runs a call, and hides secrets in its outcome if it failed. Returns the outcome, and its status for the metrics.
+    /// `reached` is set once the call is admitted to its upstream.
     async fn settled(
         &self,
         caller: &Caller,
@@ -323,7 +325,7 @@ impl Engine {
         let outcome = match call.facts().may_tell_of_failure(status) {
             true => {
                 let secrets = self.secrets_of(caller, call.facts());
-                // The future is boxed: most calls succeed, and would otherwise reserve space for it.
+                // The future is boxed: most calls succeed, and would otherwise reserve space for it in vain.
                 Box::pin(secrets.hide_in_failure(outcome)).await
             }
             false => outcome,
@@ -353,7 +355,7 @@ impl Engine {
         let reply = match (call.delegate(), facts.talks) {
             (Some(delegate), _) => {
                 let via = Some(facts.namespace.name.as_str().into());
-                // Boxed, since a future cannot contain itself.
+                // The future is boxed, because it runs this same function and a future cannot contain itself.
                 let run = Box::pin(self.run_via(caller, delegate.call, events, via));
                 match run.await {
                     Ok(reply) => call.relayed(reply),
@@ -364,7 +366,7 @@ impl Engine {
                 let answers = self.account_of(caller);
                 answers.room().await?;
                 let asking = InteractiveCall::new(self, facts, caller, limit, events, answers);
-                // Boxed, so that usual calls do not reserve space for this future.
+                // The future is boxed, so that calls without questions do not reserve space for it.
                 Box::pin(asking.run(|peer| Arc::clone(call).start(peer))).await?
             }
             (None, Talks::Tells | Talks::No) => {
@@ -385,7 +387,7 @@ impl Engine {
         Ok(reply)
     }
 
-    /// Checks that the call is allowed. The policy, and limits that count calls, apply to tools only.
+    /// Checks that the call is allowed. The policy and the limits that count calls apply only to tools.
     fn admit(
         &self,
         caller: &Caller,
@@ -422,7 +424,8 @@ impl Engine {
         }
     }
 
-    /// Runs a call without questions: waits for a permit of the queue, then calls the upstream, under one time limit.
+    /// Runs a call without questions: waits for a permit of the namespace's gate, then calls the upstream. One time limit covers
+    /// both.
     async fn in_turn(
         &self,
         caller: &Caller,
@@ -452,20 +455,21 @@ impl Engine {
             .await
             .map_err(|_| match entered.load(Ordering::Relaxed) {
                 true => timed_out(limit),
-                // The call never ran: it may be repeated safely, and the tool did not cause the delay.
+                // The call has waited for its permit all the time. It may be repeated safely, and the tool did not cause the
+                // delay.
                 false => overloaded(),
             })?
     }
 }
 
-/// A call that has ended, but whose surface has not decided yet if its reply is an error.
+/// A call that has ended, but is not recorded yet, because its surface has still to decide if the reply is an error.
 pub(crate) struct UnfinishedCall<'a> {
     record: CallRecord<&'a AuditSender>,
     status: Result<&'static str, CallErrorCode>,
 }
 
 impl UnfinishedCall<'_> {
-    /// Records the call, to which the surface responded with this value or error.
+    /// Records the call. `answered` is the surface's response: a value or an error.
     pub(crate) fn finish<T>(mut self, answered: &Result<T, CallError>) {
         let Err(error) = answered else {
             return self.record.finish(self.status, None);
@@ -473,11 +477,11 @@ impl UnfinishedCall<'_> {
         self.record.sent(rest_status(error.code));
         let mut cause = CallCause::of(error);
         let status = match self.status {
-            // The reply was a success, but the surface cannot use it.
+            // The reply reports success, but the surface could not convert it.
             Ok("ok") => Err(error.code),
             Ok(said) => {
                 cause.of_tool = true;
-                // The audit log records the error code of MCP; REST has a different code for a server's error.
+                // The audit log records the status that MCP would give; REST has a different code for a server's error.
                 if error.cause.is_none() {
                     cause.code = said.into();
                 }
@@ -498,12 +502,12 @@ fn end_span(span: Option<UpstreamSpan>, outcome: &CallOutcome) {
 }
 
 impl CallFacts {
-    /// Begins the span of the upstream's call, if the request is traced.
+    /// Begins the trace span of the upstream's call, if the request is traced.
     fn upstream_span(&self, trace: Option<&Arc<RequestTrace>>) -> Option<UpstreamSpan> {
         trace.map(|it| it.upstream(self.namespace.name.as_str(), self.method.label()))
     }
 
-    /// The time limit of the call, including its wait in the queue.
+    /// Returns the time limit of the call, including its wait for a permit.
     pub(crate) fn timeout(&self) -> Duration {
         match self.method.is_tool_call() {
             true => self.namespace.timeout_of(&self.subject),
@@ -511,7 +515,7 @@ impl CallFacts {
         }
     }
 
-    /// Maximum size of the reply, in bytes.
+    /// Returns the maximum size of the reply, in bytes.
     pub(crate) fn max_result(&self) -> u64 {
         match self.method.is_tool_call() {
             true => self.namespace.max_result_of(&self.subject),
@@ -519,12 +523,12 @@ impl CallFacts {
         }
     }
 
-    /// Returns true for outcomes that may contain the text of an error: failed calls, and states of tasks.
+    /// Returns true if the outcome may contain the text of an error: the call failed, or the reply is the state of a task.
     fn may_tell_of_failure(&self, status: Result<&str, CallErrorCode>) -> bool {
         status != Ok("ok") || self.method.starts_with("tasks/")
     }
 
-    /// The arguments of the tool or prompt as a JSON object; [`NO_ARGUMENTS`] if there are none.
+    /// Returns the arguments of the tool or prompt as a JSON object; [`NO_ARGUMENTS`] if there are none.
     pub(crate) fn named_arguments(&self) -> &[u8] {
         match self.arguments.is_empty() {
             true => NO_ARGUMENTS,
@@ -543,7 +547,7 @@ impl UpstreamReply {
         }
     }
 
-    /// The status by which the call is counted: `ok`, `tool_error` or `upstream_error`.
+    /// Returns the status by which the call is counted: `ok`, `tool_error` or `upstream_error`.
     pub(crate) fn status(&self) -> &'static str {
         match self {
             Self::Value(_) | Self::Result(_) => "ok",
@@ -554,7 +558,8 @@ impl UpstreamReply {
     }
 }
 
-/// Returns true if a result has `isError: true`. Searches for the key before parsing, since few results have it.
+/// Returns true if a result has `isError: true`. The text is searched for the key before it is parsed, since few results have
+/// it.
 fn is_error(result: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct ErrorFlag {
@@ -566,13 +571,13 @@ fn is_error(result: &[u8]) -> bool {
         && serde_json::from_slice::<ErrorFlag>(result).is_ok_and(|said| said.is_error)
 }
 
-/// The error for a tool that does not exist, or that is hidden from callers of this namespace.
+/// Creates the error for a tool that does not exist, or that is hidden from all callers of this namespace.
 pub(crate) fn unknown_tool(name: &str) -> CallError {
     let name = shortened(name);
     CallError::new(CallErrorCode::ToolNotFound, format!("Unknown tool: {name}"))
 }
 
-/// Adds the reason why a definition is hidden until it is approved to the error for an unknown name.
+/// Adds a reason to the error for an unknown name, if its definition is hidden until an operator approves it.
 pub(crate) fn held_back(mut error: CallError, held: Option<&str>) -> CallError {
     if let Some(held) = held {
         error.message = format!("{}; {held}", error.message);
@@ -580,7 +585,7 @@ pub(crate) fn held_back(mut error: CallError, held: Option<&str>) -> CallError {
     error
 }
 
-/// The error for a tool that the scopes of the caller's credential do not open, whether or not the tool exists.
+/// Creates the error for a tool that the scopes of the caller's credential do not include, whether or not the tool exists.
 pub(crate) fn insufficient_scope(name: &str) -> CallError {
     let name = shortened(name);
     CallError::new(
@@ -589,8 +594,8 @@ pub(crate) fn insufficient_scope(name: &str) -> CallError {
     )
 }
 
-/// The error for a tool that is hidden from this caller: insufficient scope if the caller's scopes do not open the tool, else
-/// unknown.
+/// Creates the error for a tool that is hidden from this caller: `insufficient_scope` if the caller's scopes do not include the
+/// tool, else the error for an unknown tool.
 pub(crate) fn not_shown(caller: &Caller, namespace: &Namespace, name: &str) -> CallError {
     let opens = |grant: &Arc<Grant>| namespace.policy.check_scope(&grant.tools, name).is_ok();
     match caller.grant.as_ref().is_none_or(opens) {
@@ -599,13 +604,13 @@ pub(crate) fn not_shown(caller: &Caller, namespace: &Namespace, name: &str) -> C
     }
 }
 
-/// Cuts a name that a client wrote to a length that messages and logs can hold.
+/// Shortens a name that a client wrote to the maximum length in messages and logs.
 pub(crate) fn shortened(name: &str) -> &str {
     let end = name.char_indices().nth(UNKNOWN_NAME_MAX);
     &name[..end.map_or(name.len(), |(at, _)| at)]
 }
 
-/// The error of a call or a request over a rate limit: `-32029`, with the seconds to wait.
+/// Creates the error for a call or a request beyond a rate limit: code `-32029`, with the number of seconds to wait.
 pub(crate) fn rate_limited(exhausted: &ExhaustedLimit) -> CallError {
     let seconds = tooldock_sessions::call_error::retry_seconds(exhausted.wait);
     let Budget { limit, quota, .. } = &exhausted.budget;
@@ -627,7 +632,7 @@ fn overloaded() -> CallError {
     .retry_after(Duration::from_secs(1))
 }
 
-/// The error of a call that exceeded its time limit.
+/// Creates the error for a call that exceeded its time limit.
 pub(crate) fn timed_out(limit: Duration) -> CallError {
     CallError::new(
         CallErrorCode::ExecutionTimeout,

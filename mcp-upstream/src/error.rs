@@ -1,8 +1,9 @@
 //! Maps failures to HTTP statuses and JSON-RPC errors. All such mappings of this crate are in this module.
 //!
-//! There are two families. A [`RequestError`] is a refused MCP message: a JSON-RPC error object, whose status and some of whose
-//! codes differ between the eras. A `CallError` is a failed call: for a tool an `isError` result in MCP (built in `format`), for
-//! any other method a `RequestError`; in REST the common form of errors, with the status that `call_error` gives.
+//! There are two families. A [`RequestError`] is a refused MCP message: a JSON-RPC error object, whose HTTP status, and in some
+//! cases whose code, differs between the eras. A `CallError` is a failed call. In MCP it becomes an `isError` result for a tool
+//! (built in `format`), and a `RequestError` for any other method. In REST it becomes an error in the common form, with the
+//! status that `call_error` defines.
 
 use std::time::Duration;
 
@@ -19,19 +20,22 @@ use crate::protocol::code;
 use crate::reply::{Head, Refusal, Reply};
 use crate::scopes;
 
-/// Value of `Retry-After`, in seconds, for a principal with too many streams: clients may end their streams at any time.
+/// Value of `Retry-After`, in seconds, for a principal with too many streams. It is short, since clients may end their streams at
+/// any time.
 const STREAM_LIMIT_RETRY: u64 = 5;
 
-/// Value of `Retry-After`, in seconds, for the session of an unreachable replica: after it the replica is back, or another
-/// replica has claimed the session. Used for an unreachable session store, too.
+/// Value of `Retry-After`, in seconds, for a session of an unreachable replica. By then the replica is reachable again, or
+/// another replica can claim the session. Also used when the session store is unavailable.
 const REPLICA_RETRY: u64 = 3;
 
-/// The replies to a request that was refused.
+/// Conversion of a refusal into the reply to the request.
 pub(crate) trait ToReply {
-    /// The reply to a legacy request that failed, when nothing of an answer was sent. `id`: the raw id.
+    /// Returns the reply to a failed request of the legacy era, if no part of a response was sent yet. `id` is the raw JSON of
+    /// the request's id.
     fn reply(&self, id: Option<&str>) -> Reply;
 
-    /// The reply to a request of 2026-07-28 that failed, when nothing of an answer was sent. `id`: the raw id.
+    /// Returns the reply to a failed request of 2026-07-28, if no part of a response was sent yet. `id` is the raw JSON of the
+    /// request's id.
     fn modern_reply(&self, id: Option<&str>) -> Reply;
 }
 
@@ -59,7 +63,8 @@ impl ToReply for RequestError {
     }
 }
 
-/// The HTTP status in the legacy era. Method and parameter errors are answers (200); earlier errors refuse the request.
+/// Returns the HTTP status of an error in the legacy era. Errors of the method and its parameters are responses (200); errors
+/// that are found earlier refuse the HTTP request.
 fn status(error: &RequestError) -> StatusCode {
     match error {
         RequestError::Parse(_)
@@ -97,7 +102,7 @@ fn status(error: &RequestError) -> StatusCode {
     }
 }
 
-/// The HTTP status in 2026-07-28, where a request with an unknown method is refused, too.
+/// Returns the HTTP status of an error in 2026-07-28, where an unknown method also refuses the HTTP request.
 fn modern_status(error: &RequestError) -> StatusCode {
     match error {
         RequestError::MethodNotFound(_) => StatusCode::NOT_FOUND,
@@ -141,7 +146,8 @@ fn headed(error: &RequestError, mut reply: Reply) -> Reply {
     }
 }
 
-/// Reply that makes the edge forward the request to another replica. `unreachable` and `lost` are used if forwarding fails.
+/// Builds the reply that makes the edge forward the request to another replica. If forwarding fails, the edge sends `unreachable`
+/// if that replica has not processed the request, and `lost` if it may have.
 fn elsewhere(replica: ReplicaId, unreachable: Reply, lost: Reply) -> Reply {
     match (unreachable, lost) {
         (
@@ -162,11 +168,11 @@ fn elsewhere(replica: ReplicaId, unreachable: Reply, lost: Reply) -> Reply {
     }
 }
 
-/// Adds the challenge with the scopes that an access token needs (RFC 6750, 3.1). The edge adds the address of the
-/// authorization metadata: only the edge knows the address by which clients reach it.
+/// Adds the challenge that names the scopes which an access token needs (RFC 6750, 3.1). The edge adds the address of the
+/// authorization metadata, since only the edge has the address by which clients reach it.
 fn challenged(reply: Reply, wanted: &str) -> Reply {
     let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{wanted}\"");
-    // Always succeeds: the names of scopes were checked when the configuration was read.
+    // This always succeeds, because the names of scopes were checked when the configuration was read.
     match HeaderValue::try_from(challenge) {
         Ok(challenge) => with_header(reply, WWW_AUTHENTICATE, challenge),
         Err(_) => reply,
@@ -180,7 +186,7 @@ fn with_header(mut reply: Reply, name: HeaderName, value: HeaderValue) -> Reply 
     reply
 }
 
-/// A REST error in the common form (RST-09, EX-24). `details` is a raw JSON object.
+/// Builds a REST error in the common form (RST-09, EX-24). `details` is a raw JSON object.
 pub(crate) fn rest(status: StatusCode, code: &str, message: &str, details: &RawValue) -> Reply {
     #[derive(serde::Serialize)]
     struct Body<'a> {
@@ -205,7 +211,7 @@ pub(crate) fn rest(status: StatusCode, code: &str, message: &str, details: &RawV
     Reply::json(status, body)
 }
 
-/// The reply with a REST error without details.
+/// Builds the reply with a REST error without details.
 pub(crate) fn rest_plain(status: StatusCode, code: &'static str, message: &str) -> Reply {
     let mut reply = rest(status, code, message, empty_object());
     if let Reply::Full { head, .. } = &mut reply {
@@ -214,7 +220,7 @@ pub(crate) fn rest_plain(status: StatusCode, code: &'static str, message: &str) 
     reply
 }
 
-/// The reply to a REST request for a namespace that is starting.
+/// Builds the reply to a REST request for a namespace that is starting.
 pub(crate) fn rest_starting(failed: &CallError) -> Reply {
     let reply = rest_plain(
         rest_status(failed.code),
@@ -224,7 +230,7 @@ pub(crate) fn rest_starting(failed: &CallError) -> Reply {
     with_header(reply, RETRY_AFTER, again_in(failed))
 }
 
-/// A failed call as a REST answer.
+/// Builds the REST response for a failed call.
 pub(crate) fn rest_call(error: &CallError, caller: &Caller) -> Reply {
     let reply = rest(
         rest_status(error.code),
@@ -248,7 +254,7 @@ pub(crate) fn rest_call(error: &CallError, caller: &Caller) -> Reply {
     with_header(reply, RETRY_AFTER, again_in(error))
 }
 
-/// The value of `Retry-After` for a failed call; one second if the error has none.
+/// Returns the value of `Retry-After` for a failed call: one second if the error states no time.
 pub(crate) fn again_in(error: &CallError) -> HeaderValue {
     HeaderValue::from(retry_seconds(
         error.retry_after.unwrap_or(Duration::from_secs(1)),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 
-/// State of the process, which the binary sets as it starts and stops.
+/// State of the process, which the binary updates as it starts and stops.
 #[derive(Debug)]
 pub struct Health {
     started: Instant,
@@ -19,7 +19,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// The state of a process that starts now and has not scanned its namespaces yet.
+    /// Creates the state of a process that has just started and has not scanned its namespaces yet.
     pub fn new() -> Self {
         Self {
             started: Instant::now(),

@@ -2,15 +2,15 @@
 //!
 //! An I/O thread serves hundreds of connections, which all wait while it computes. Computations that may take longer than some
 //! milliseconds run here instead, on separate threads, at most half as many at once as the machine has cores. Further
-//! computations wait in a bounded queue, for a bounded time; beyond that the request is refused, and its client may retry.
+//! computations wait in a bounded queue, for a bounded time. A request beyond these bounds is refused, and its client may retry.
 //!
-//! A running computation is not interrupted: each kind has its own budget. Its permit is released at its end, even if its
-//! client has disconnected.
+//! A running computation is not interrupted: each kind has a budget that limits it. Its permit is released at its end, even if
+//! its client has disconnected.
 //!
 //! Budgets: `rest/openapi/effort.rs` for a document, `mcp-upstream/sessions/catalogue/arguments/effort.rs` for a check of
-//! arguments, `upstream/aggregate/nearness.rs` for suggestions of names. `mcp-upstream/sessions/catalogue/documents.rs` keeps
-//! documents as long as their list.
-//! `workers/base/poll_watch.rs` detects computations that block an I/O thread anyway.
+//! arguments, `upstream/aggregate/nearness.rs` for suggestions of names. `mcp-upstream/sessions/catalogue/documents.rs` caches
+//! each document as long as the list from which it was built. `workers/base/poll_watch.rs` detects computations that block an
+//! I/O thread nevertheless.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -19,37 +19,37 @@ use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::gate::{Gate, Principal};
 
-/// Maximum number of one principal's requests that wait.
+/// Maximum number of waiting computations of one principal. Further ones are refused.
 const WAITING_MAX: usize = 64;
-/// Maximum number of all principals' requests that wait.
+/// Maximum number of waiting computations of all principals together. Further ones are refused.
 const WAITING_TOTAL: usize = 512;
-/// Time limit of a request's wait.
+/// Maximum time that a computation waits to be started. After it the request is refused.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Retry delay in the error for a refused client.
+/// Time after which a refused client should retry, as stated in the error.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// The gate for work in this process. Principals take turns.
+/// Gate that limits concurrent computations in this process. Principals are served in turn.
 static PLACES: LazyLock<Gate> =
     LazyLock::new(|| Gate::new(places(), WAITING_TOTAL).with_queue_of_principal(WAITING_MAX));
 
 #[cfg(test)]
 thread_local! {
-    /// Number of runs that this thread requested.
+    /// Number of computations that this thread has requested, for tests.
     pub(crate) static GIVEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Maximum number of computations that run at once.
+/// Maximum number of computations that run at once: half of the cores.
 pub(crate) fn places() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (cores / 2).max(1)
 }
 
-/// Runs a computation for a principal's request outside the I/O threads. The computation must limit itself.
+/// Runs a computation for a principal's request outside the I/O threads. The computation must limit its own duration.
 ///
 /// # Errors
 ///
-/// `overloaded`, if too much work runs and waits already.
+/// `overloaded`, if too many computations run and wait already.
 ///
 /// # Panics
 ///

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   GET /sse ───────▶ session ──▶ stream: `endpoint`, then every message to the client
-//!   POST /messages ─▶ 202         its answer goes to the stream
+//!   POST /messages ─▶ 202         the response is sent on the stream
 //! ```
 //!
 //! A session lasts as long as its stream: the end of the stream ends the session and its calls. The stream cannot be resumed,
-//! and its events have no ids. A client may send requests before it initializes (LEG-05); until then the session has version
-//! 2024-11-05.
+//! and its events have no ids. A client may send requests before it initializes (LEG-05); until then the session has protocol
+//! version 2024-11-05.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) async fn open(core: &Arc<Core>, caller: &Caller) -> Reply {
     }
 }
 
-/// Answers POST: takes one message of a session (LEG-02).
+/// Answers POST: handles one message of a session (LEG-02).
 pub(crate) async fn post(
     core: &Arc<Core>,
     caller: &Caller,

@@ -1,15 +1,15 @@
 //! The MCP and REST service behind the edge: one tool engine for both, called in process.
 //!
-//! The edge has admitted a request before this crate handles it. A request arrives as a [`tooldock_sessions::caller::Caller`],
-//! the relevant headers and the body's bytes, and its response leaves as a [`reply::Reply`]. This crate opens no listener's
-//! socket, uses no Pingora type, and does not depend on `tooldock-filters`. Messages and versions are in `tooldock-protocol`;
-//! sessions, streams, questions to clients, lists of entries, stores and the audit log in `tooldock-sessions`.
+//! The edge has admitted a request before this crate handles it. A request consists of a [`tooldock_sessions::caller::Caller`],
+//! the relevant headers and the bytes of the body; its response is a [`reply::Reply`]. This crate opens no listening socket,
+//! uses no Pingora type, and does not depend on `tooldock-filters`. Messages and versions are in `tooldock-protocol`; sessions,
+//! streams, questions to clients, lists of entries, stores and the audit log in `tooldock-sessions`.
 //!
 //! ```text
-//! service ─┬─ mcp, legacy    the protocol's surfaces: version, session, how an answer travels
-//!          ├─ surface        the same over the pipes of this process, for one client; tools over the relay's socket
-//!          ├─ rest           the same tools as plain HTTP; OpenAPI, health, reload
-//!          └─▶ upstream      runs the requests of a namespace: each becomes an answer or a call
+//! service ─┬─ mcp, legacy    MCP over HTTP: version, session, form of the response
+//!          ├─ surface        MCP over the pipes of this process, for one client; tools over the relay's socket
+//!          ├─ rest           tools as plain HTTP; OpenAPI, health, reload
+//!          └─▶ upstream      handles the requests of a namespace: each becomes a response or a call
 //!                └─▶ engine  runs every call: policy, limits, queue, clock, audit, metrics
 //! ```
 //!
@@ -21,28 +21,28 @@
 //! |---|---|
 //! | `service`, `mcp/core.rs` | the entry for the proxy: one `match` over the route's id; the state that all requests share |
 //! | `reply` | the reply to a request, as a value |
-//! | `mcp` | POST on `/mcp`; `mcp/call.rs` runs a call, `mcp/exchange.rs` makes its answer a stream |
+//! | `mcp` | POST on `/mcp`; `mcp/call.rs` runs a call, `mcp/exchange.rs` makes its response a stream |
 //! | `mcp/sessions.rs`, `mcp/modern.rs` | GET and DELETE; requests of 2026-07-28 |
-//! | `mcp/pass_through.rs` | messages of remote servers that are forwarded unchanged, with a tap for records |
+//! | `mcp/pass_through.rs` | messages of remote servers that are forwarded unchanged, and observed for records |
 //! | `legacy` | HTTP+SSE of 2024-11-05 |
 //! | `rest` | REST, OpenAPI, reload, health; `rest/shape.rs`, `rest/vault.rs`, `rest/info.rs`: the older surfaces |
 //! | `web`, `pages` | `/api/*`, a file per group; the app of `/ui/`, read into memory at the start and by reloads |
 //! | `surface` | one client over pipes (`surface/stdio.rs`); the relay's frames (`surface/relay.rs`), which pass no filter |
 //! | `error`, `tool_result` | statuses and bodies of refusals; values as results |
-//! | `scopes`, `credentials`, `reload` | scopes that would open a tool; ports to the edge's credentials and to reloads |
+//! | `scopes`, `credentials`, `reload` | scopes that include a tool; interfaces to the edge's credentials and to reloads |
 //! | `probe`, `probe_events`, `health` | probes of `tooldock doctor`; `/health` and `/ready` |
 //!
 //! # Calls
 //!
 //! | module | holds |
 //! |---|---|
-//! | `engine` | the order of a call; `UpstreamCall`, the trait of a call; `Limiter`, the port to the limits of the edge |
+//! | `engine` | the order of a call; `UpstreamCall`, the trait of a call; `Limiter`, the interface to the limits of the edge |
 //! | `upstream` | the trait `Upstream`, and the list of its kinds |
 //! | `upstream/worker.rs`, `upstream/system.rs` | functions of Python workers; the management tools, in the namespace `_system` |
-//! | `upstream/client.rs`, `upstream/http.rs` | servers that speak MCP; sessions at remote servers, and the port to HTTP |
+//! | `upstream/client.rs`, `upstream/http.rs` | MCP servers; sessions at remote servers, and the interface to HTTP |
 //! | `upstream/aggregate.rs`, `upstream/global.rs` | several namespaces as one; all namespaces at once |
 //! | `stdio` | connections to servers, over pipes or as sessions: pools, leases, handshake, links, circuit breaker |
-//! | `heavy_work` | large computations, on threads of their own behind a gate |
+//! | `heavy_work` | large computations, on separate threads with a limit on their number |
 //!
 //! # Records
 //!
@@ -60,17 +60,17 @@
 //!
 //! | odd part | rewritten by |
 //! |---|---|
-//! | null members of clients' messages | `mcp-upstream/protocol/jsonrpc/nulls.rs`, at the entrance |
+//! | null members of clients' messages | `mcp-upstream/protocol/jsonrpc/nulls.rs`, when a message is received |
 //! | ids and null members of servers' messages | `mcp-upstream/protocol/jsonrpc/plain.rs`: pipes, client mode, pass-through |
 //! | null members of results; errors | `mcp-upstream/protocol/bridge/nulls.rs`, `mcp-upstream/protocol/bridge/errors.rs` |
 //! | lists; arguments in strings | `mcp-upstream/sessions/catalogue/mend.rs`, `mcp-upstream/sessions/catalogue/coerce.rs` |
 //! | results that miss their schema | `mcp-upstream/sessions/catalogue/results.rs` |
-//! | the form of answers on a lenient listener | `mcp/form.rs` |
-//! | messages without an address | `stdio/link/owner.rs` finds the owner |
+//! | the form of responses on a lenient listener | `mcp/form.rs` |
+//! | messages that do not name their call | `stdio/link/owner.rs` finds the call |
 //!
-//! `RequestError` stands in `tooldock_protocol::jsonrpc`, beside the parsers that return it, and its HTTP status in `error.rs`.
-//! `metrics` stands above `stdio` and the streams of `tooldock-sessions`: each part counts itself, and `metrics` registers them
-//! together.
+//! `RequestError` is in `tooldock_protocol::jsonrpc`, beside the parsers that return it, and its HTTP status is in `error.rs`.
+//! `metrics` is above `stdio` and the streams of `tooldock-sessions`: each part counts itself, and `metrics` registers the
+//! counters of all parts.
 
 mod credentials;
 pub mod engine;

@@ -1,12 +1,12 @@
 //! Answers messages posted to an MCP path: determines era, version and session, prepares the request, and runs its call.
 //!
 //! ```text
-//!   post ─┬─ modern                      2026-07-28: everything is in the request
-//!         ├─ initialize, batch, one_way  the beginning; several messages; messages without an answer
-//!         └─ prepare                     prepares a request: an answer, or a call of the upstream (`crate::upstream`)
+//!   post ─┬─ modern                      2026-07-28: the request contains all that is needed
+//!         ├─ initialize, batch, one_way  the handshake; several messages; messages without a response
+//!         └─ prepare                     prepares a request: a response, or a call of the upstream (`crate::upstream`)
 //!              └─ call                   runs the call and writes its response: JSON
 //!                   └─ exchange          for messages before the response: a stream of events
-//!   get, delete ─ sessions               server notifications outside of answers; resumption; the end of a session
+//!   get, delete ─ sessions               server notifications outside of responses; resumption; the end of a session
 //! ```
 //!
 //! The steps: parse → era → namespace → version header → session → agreement of version and session → Accept → the message. A
@@ -198,7 +198,7 @@ fn posted_again<'a>(
     })
 }
 
-/// Forwards a message to a server in pass-through mode; `None` for other upstreams.
+/// Forwards a message to a server in pass-through mode. Returns `None` if the namespace has another kind of upstream.
 async fn passed(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -221,7 +221,7 @@ fn is_modern(head: &McpHead, message: &Message<'_>) -> bool {
     }
 }
 
-/// The response to a request that was refused as an invalid message.
+/// Builds the response to a request that was refused as an invalid message.
 pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
     let Invalid { failure, id } = invalid;
     trace::note_refusal(caller, failure.code());
@@ -255,7 +255,7 @@ fn ping(cx: &CallContext<'_>, id: &str, members: &Members<'_>) -> Result<Vec<u8>
     Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
 }
 
-/// Waits for `notifications/initialized` if the listener and the version require it (MCP-08). A request may overtake
+/// Waits for `notifications/initialized` if the listener and the version require it (MCP-08). A request may arrive before
 /// that notification (K-15), since two POSTs have no order.
 async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestError> {
     let Some(session) = cx.session() else {
@@ -267,7 +267,7 @@ async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestErro
     if !asked || session.state() == SessionState::Ready {
         return Ok(());
     }
-    // Methods that the upstream never offers need no confirmation.
+    // A method that the upstream never offers is refused at once, without a wait for the confirmation.
     cx.upstream.offers(cx, method)?;
     if session
         .confirmed_within(cx.caller.profile.initialized_wait)
@@ -293,7 +293,7 @@ async fn open<'a>(
     let namespace = namespace(core, caller)?;
     let (session, version) = match initialize {
         false => spoken_in(core, caller, head, &namespace).await?,
-        // A second `initialize` in a live session is refused later. The id of an ended session is ignored.
+        // A second `initialize` in a live session is refused later. The id of a session that has ended is ignored.
         true => match Box::pin(spoken_in_again(core, caller, head, &namespace)).await? {
             Some((session, version)) => (Some(session), version),
             None => (None, caller.profile.unnamed),
@@ -313,7 +313,7 @@ async fn open<'a>(
     Ok(context(core, caller, body, namespace, client, streams))
 }
 
-/// The session that a message names, if any, and the protocol version of the message.
+/// Finds the session that a message names, if any, and the protocol version of the message.
 async fn spoken_in(
     core: &Core,
     caller: &Caller,
@@ -329,8 +329,8 @@ async fn spoken_in(
     Ok((session, version))
 }
 
-/// The live session named by the headers of an `initialize`, with its version. `None` if the id is unknown, expired or belongs
-/// to another client, so that a client that still sends its id from before a restart gets a new session.
+/// Finds the live session that the headers of an `initialize` name, and its version. Returns `None` if the id is unknown,
+/// expired or belongs to another client: a client that still sends its id from before a restart then gets a new session.
 async fn spoken_in_again(
     core: &Core,
     caller: &Caller,
@@ -361,7 +361,7 @@ async fn spoken_in_again(
     Ok(Some((session, version)))
 }
 
-/// Builds the context of a message. No other function looks up the namespace's upstream.
+/// Builds the context of a message. Only this function looks up the namespace's upstream.
 pub(crate) fn context<'a>(
     core: &'a Core,
     caller: &'a Caller,
@@ -381,7 +381,7 @@ pub(crate) fn context<'a>(
     }
 }
 
-/// The namespace of a request, from the current snapshot.
+/// Finds the namespace of a request in the current snapshot.
 pub(crate) fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, RequestError> {
     let name = caller
         .namespace
@@ -392,7 +392,7 @@ pub(crate) fn namespace(core: &Core, caller: &Caller) -> Result<Arc<Namespace>, 
         .ok_or_else(|| RequestError::NamespaceNotFound(name.to_string()))
 }
 
-/// Returns true if the header names this version.
+/// Returns true if the version header contains this version.
 fn names(head: &McpHead, version: &str) -> bool {
     head.version.as_deref().map(str::trim) == Some(version)
 }
@@ -410,13 +410,13 @@ fn header_version(
     }
 }
 
-/// The error for a version header with a version that the listener does not serve.
+/// Creates the error for a version header with a version that the listener does not serve.
 pub(crate) fn unsupported_version(caller: &Caller) -> RequestError {
     let supported: Vec<_> = caller.profile.versions.iter().map(|v| v.as_str()).collect();
     RequestError::UnsupportedVersion(supported.join(", "))
 }
 
-/// The session that the request names, if any.
+/// Finds the session whose id the request contains, if any.
 async fn session(
     core: &Core,
     caller: &Caller,
@@ -452,13 +452,14 @@ pub(crate) async fn find_session(
     if !theirs || session.state() == SessionState::Closed {
         return Err(RequestError::SessionNotFound);
     }
-    // Updated only after the checks: another client must not extend the life of a session.
+    // The time of use is updated only after the checks, so that another client cannot extend the life of a session.
     session.touch(now);
     Ok(session)
 }
 
-/// The protocol version of a message: the session's, which a version header must repeat; without a session the header's;
-/// without a header the listener's default, which is the oldest version on most listeners (MCP-10 to MCP-12, MCP-44).
+/// Determines the protocol version of a message. In a session it is the session's, and a version header must equal it. Without
+/// a session it is that of the header, or without a header the listener's default, which is the oldest version on most
+/// listeners (MCP-10 to MCP-12, MCP-44).
 fn agree(
     caller: &Caller,
     header: Option<ProtocolVersion>,

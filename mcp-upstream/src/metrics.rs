@@ -20,13 +20,14 @@ pub(crate) use breakdown::CallEnd;
 use tooldock_sessions::stream::StreamMetrics;
 use toolman::ToolmanMetrics;
 
-/// Histogram buckets of latencies in seconds: from a cache hit to the highest default ceiling of a call's time limit.
+/// Upper bounds of the latency histogram's buckets, in seconds. They range from a cache hit to the highest time limit of a call
+/// that is allowed by default.
 const LATENCY_SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
 
 metric_table! {
-    /// The metrics of the service.
+    /// The metrics that the service exports to Prometheus.
     #[derive(Debug)]
     pub struct UpstreamMetrics(registry) {
         calls: IntCounterVec["namespace", "outcome"] = "tooldock_tool_calls_total",
@@ -37,7 +38,7 @@ metric_table! {
             "Time of tool calls, waiting in the queue included", LATENCY_SECONDS;
         in_flight: IntGaugeVec["namespace"] = "tooldock_tool_calls_in_flight",
             "Calls of tools, resources, prompts and completions that run or wait";
-        /// Events of calls that were dropped because the client did not read them in time.
+        /// Number of events of calls that were dropped because the client did not read them in time.
         pub(crate) events_dropped: IntCounter = "tooldock_call_events_dropped_total",
             "Progress, log messages and notices of calls that found no room";
         pub(crate) sessions: IntGauge = "tooldock_sessions", "Sessions alive";
@@ -70,34 +71,34 @@ metric_table! {
             "Audit records that were lost: there was no room in the queue, or the file could not be written";
     }
     {
-        /// Metrics by namespace, resolved once, so that a call looks up one map instead of three.
+        /// Metrics by namespace. The counters of a namespace are found once, so that a call looks up one map instead of three.
         namespaces: DashMap<NamespaceName, Arc<NamespaceMetrics>, BuildHasherDefault<NameHasher>> = DashMap::default();
-        /// The states and members whose series are registered.
+        /// The label values whose series are registered in the gauges, so that series that no longer apply can be removed.
         shown: Mutex<ShownConditions> = Mutex::default();
-        /// Metrics of streams and their logs.
+        /// Metrics of event streams and of the logs from which they are resumed.
         pub(crate) streams: Arc<StreamMetrics> = Arc::new(StreamMetrics::new(registry)?);
-        /// Metrics of aggregates.
+        /// Metrics of aggregates, besides their calls.
         pub(crate) toolman: ToolmanMetrics = ToolmanMetrics::new(registry)?;
-        /// Watch for requests that occupy a message thread for too long.
+        /// Detector of requests that occupy a message thread for too long.
         pub(crate) polls: PollWatch = PollWatch::new(registry)?;
-        /// Counts by tool and by principal.
+        /// Counts of calls by tool and by principal.
         breakdown: Arc<Breakdown> = Breakdown::new(registry)?;
-        /// Metrics of external servers.
+        /// Metrics of external MCP servers.
         pub(crate) stdio: StdioMetrics = StdioMetrics::new(registry)?;
     }
 }
 
-/// States whose series exist even with the value 0, so that alerts can rely on them.
+/// States of namespaces whose series are exported even with the value 0, so that alerts can rely on them.
 const NAMESPACE_STATES: [&str; 5] = ["ready", "starting", "degraded", "failed", "empty"];
 
-/// A member of an aggregate and its state.
+/// State of a member of an aggregate, for the gauge `tooldock_member_state`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MemberState {
-    /// The aggregate's namespace.
+    /// The namespace of the aggregate to which the member belongs.
     pub(crate) namespace: NamespaceName,
     /// The member's name in the aggregate.
     pub(crate) member: Arc<str>,
-    /// The state as in `/ready`.
+    /// The member's state, as `/ready` shows it.
     pub(crate) state: &'static str,
 }
 
@@ -107,7 +108,7 @@ impl MemberState {
     }
 }
 
-/// The states and members whose series are registered.
+/// The states, members and pins whose series are registered in the gauges.
 #[derive(Debug, Default)]
 struct ShownConditions {
     states: BTreeSet<&'static str>,
@@ -115,7 +116,7 @@ struct ShownConditions {
     pins: BTreeSet<(NamespaceName, &'static str)>,
 }
 
-/// FNV-1a hasher, fast for the few bytes of a name. Operators choose the names, so collisions by attackers are no concern.
+/// FNV-1a hasher, which is fast for short names. Attackers cannot choose the names of namespaces, so collisions are no concern.
 #[derive(Debug)]
 struct NameHasher(u64);
 
@@ -150,17 +151,17 @@ pub(crate) struct NamespaceMetrics {
 }
 
 impl UpstreamMetrics {
-    /// The counter of lost records for [`tooldock_sessions::audit::Audit::start`].
+    /// Returns the counter of lost audit records, for [`tooldock_sessions::audit::Audit::start`].
     pub fn audit_dropped(&self) -> IntCounter {
         self.audit_dropped.clone()
     }
 
-    /// The counts by tool and by principal.
+    /// Returns the counts of calls by tool and by principal.
     pub fn breakdown(&self) -> &Arc<Breakdown> {
         &self.breakdown
     }
 
-    /// Updates the gauges of namespaces by state, and of aggregates' members by state.
+    /// Updates the gauges of namespaces by state, and of the members of aggregates by state.
     pub(crate) fn show_conditions(
         &self,
         states: &BTreeMap<&'static str, i64>,
@@ -185,7 +186,7 @@ impl UpstreamMetrics {
         shown.members = members;
     }
 
-    /// Sets the number of recorded definitions by namespace and state. `failed` is true while their file cannot be read or
+    /// Sets the gauge of pinned definitions, by namespace and state. `failed` is true while their file cannot be read or
     /// written.
     pub(crate) fn show_pins(
         &self,
@@ -204,33 +205,33 @@ impl UpstreamMetrics {
         shown.pins = pins.into_keys().collect();
     }
 
-    /// Counts a request to a remote server by its mode.
+    /// Counts a request to a remote server. `mode`: `client` or `pass_through`.
     pub(crate) fn remote_request(&self, name: &NamespaceName, mode: &str) {
         let labels = [name.as_str(), mode];
         self.remote_requests.with_label_values(&labels).inc();
     }
 
-    /// Number of a namespace's tool calls with this outcome, for tests.
+    /// Returns the number of a namespace's tool calls with this outcome, for tests.
     #[cfg(test)]
     pub(crate) fn calls_of(&self, namespace: &str, outcome: &str) -> u64 {
         self.calls.with_label_values(&[namespace, outcome]).get()
     }
 
-    /// Number of calls of another method with this outcome, for tests.
+    /// Returns the number of calls of another method with this outcome, for tests.
     #[cfg(test)]
     pub(crate) fn others_of(&self, namespace: &str, method: &str, outcome: &str) -> u64 {
         let labels = [namespace, method, outcome];
         self.other_calls.with_label_values(&labels).get()
     }
 
-    /// Number of requests to a remote server in this mode, for tests.
+    /// Returns the number of requests to a remote server in this mode, for tests.
     #[cfg(test)]
     pub(crate) fn remote_requests_of(&self, namespace: &str, mode: &str) -> u64 {
         let labels = [namespace, mode];
         self.remote_requests.with_label_values(&labels).get()
     }
 
-    /// The metrics of a namespace, created on first use.
+    /// Returns the metrics of a namespace, which are created on first use.
     pub(crate) fn namespace(&self, name: &NamespaceName) -> Arc<NamespaceMetrics> {
         if let Some(metrics) = self.namespaces.get(name) {
             return Arc::clone(&metrics);

@@ -20,21 +20,21 @@ use tooldock_base::regular_file;
 use crate::error;
 use crate::reply::{Head, Reply};
 
-/// Maximum number of files of an app.
+/// Maximum number of files of a single-page app.
 const FILES_MAX: usize = 5_000;
-/// Maximum size of a file, in bytes.
+/// Maximum size of one file of a single-page app, in bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Maximum size of all files together, in bytes.
+/// Maximum size of all files of a single-page app together, in bytes.
 const TOTAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Maximum nesting depth of folders.
+/// Maximum nesting depth of the folders of a single-page app.
 const DEPTH_MAX: usize = 16;
-/// The page that answers all paths for which there is no file.
+/// The file that is sent for a path without a file of its own.
 const INDEX: &str = "index.html";
 
-/// The files of a single-page app.
+/// The files of a single-page app, read from a directory into memory.
 #[derive(Debug)]
 pub struct Pages {
-    /// The directory, with symbolic links resolved.
+    /// The app's directory, with symbolic links resolved.
     root: PathBuf,
     files: ArcSwap<Files>,
 }
@@ -49,11 +49,11 @@ struct Page {
 }
 
 impl Pages {
-    /// Reads the app from a directory.
+    /// Reads the files of a single-page app from a directory.
     ///
     /// # Errors
     ///
-    /// A single line, if the directory or one of its files cannot be read, or if a limit is exceeded.
+    /// A single line of text, if the directory or one of its files cannot be read, or if a limit is exceeded.
     pub fn read(root: &Path) -> Result<Self, String> {
         let real = root
             .canonicalize()
@@ -68,7 +68,7 @@ impl Pages {
         })
     }
 
-    /// Reads the directory again. If that fails, the app is served as before.
+    /// Reads the app's directory again. If that fails, the files read before are still served.
     pub fn refresh(&self) {
         match read(&self.root) {
             Ok(files) => self.files.store(Arc::new(files)),
@@ -78,7 +78,8 @@ impl Pages {
         }
     }
 
-    /// Answers a request for a decoded path below `/ui/`; `None` for `/ui` itself. `known`: the value of `If-None-Match`.
+    /// Answers a request for a decoded path below `/ui/`; `None` for `/ui` itself. `prefix`: the listener's path prefix. `known`:
+    /// the value of `If-None-Match`.
     pub(crate) fn get(&self, path: Option<&str>, prefix: &str, known: Option<&str>) -> Reply {
         let Some(path) = path else {
             let to = HeaderValue::try_from(format!("{prefix}/ui/"));
@@ -91,7 +92,7 @@ impl Pages {
         let files = self.files.load();
         let Some(page) = files.get(path).or_else(|| match is_asset(path) {
             true => None,
-            // The path is a page of the app, which itself finds out which page to show.
+            // The path is an address inside the app. The app's page is sent, and its script shows the right view.
             false => files.get(INDEX),
         }) else {
             return error::rest_plain(StatusCode::NOT_FOUND, "not_found", "No such file");
@@ -121,7 +122,7 @@ fn full(head: Head, body: Bytes) -> Reply {
     Reply::Full { head, body }
 }
 
-/// Returns true if `If-None-Match` names the tag.
+/// Returns true if the value of `If-None-Match` contains the tag.
 fn lists(known: &str, tag: &HeaderValue) -> bool {
     let mut tags = known.split(',').map(str::trim);
     tags.any(|known| {
@@ -129,14 +130,15 @@ fn lists(known: &str, tag: &HeaderValue) -> bool {
     })
 }
 
-/// Returns true if a path can only be a file, so that the app's page must not answer it.
+/// Returns true if a path's extension is that of a file such as a script or an image. If the file is missing, the response is
+/// 404 instead of the app's page.
 fn is_asset(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     name.rsplit_once('.')
         .is_some_and(|(_, end)| end != "html" && known_type(end).is_some())
 }
 
-/// The media type for the extension of a file.
+/// Returns the media type for a file extension; `None` for an unknown extension.
 fn known_type(end: &str) -> Option<&'static str> {
     Some(match end.to_ascii_lowercase().as_str() {
         "html" | "htm" => "text/html; charset=utf-8",
@@ -166,7 +168,7 @@ fn known_type(end: &str) -> Option<&'static str> {
     })
 }
 
-/// Reads all files of a directory, by their paths in it.
+/// Reads all files of a directory. The keys are the files' paths relative to the directory.
 fn read(root: &Path) -> Result<Files, String> {
     let mut files = Files::new();
     let mut total = 0;

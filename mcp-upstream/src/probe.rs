@@ -1,4 +1,4 @@
-//! Probes of the servers in front of the gateway, by which `tooldock doctor` detects modified requests and buffered streams.
+//! Probes by which `tooldock doctor` detects servers in front of the gateway that modify requests or buffer streams.
 //!
 //! An operator gets nonces from the gateway (`/operator/doctor`) and sends a request with each through the public URL. A nonce
 //! is sealed by the session key, so that each replica with the key accepts it; it is valid for a minute and, in each process,
@@ -10,24 +10,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::seal::{NoRandomness, SessionKey};
 
-/// Time for which a nonce counts.
+/// Time for which a nonce is valid.
 pub const LIFE: Duration = Duration::from_secs(60);
-/// Maximum number of nonces in one answer.
+/// Maximum number of nonces in one response to an operator.
 pub const NONCES_MAX: usize = 32;
-/// Maximum number of nonces that are used within [`LIFE`], in one process.
+/// Maximum number of nonces that one process accepts within [`LIFE`]; further nonces are refused.
 const USED_MAX: usize = 256;
 /// Number of random bytes in a nonce.
 const RANDOM_BYTES: usize = 16;
 
-/// Nonces of probes, sealed for operators; each is accepted once.
+/// Issues and checks the nonces of probes. Each nonce is accepted once.
 pub struct Probes {
     key: SessionKey,
-    /// Random parts of the nonces that were taken, with their ends in ms since 1970, the oldest first. Plain data.
+    /// Random parts of the nonces that were accepted, with their ends in ms since 1970, the oldest first.
     used: Mutex<VecDeque<(u64, [u8; RANDOM_BYTES])>>,
 }
 
 impl Probes {
-    /// Nonces of a session key.
+    /// Creates the nonces' state. `key`: the session key, which seals the nonces.
     pub(crate) fn new(key: SessionKey) -> Self {
         Self {
             key,
@@ -52,7 +52,7 @@ impl Probes {
         self.key.seal_probe(&nonce)
     }
 
-    /// Uses up a nonce. Returns false for an invalid, expired or already used nonce.
+    /// Accepts a nonce once. Returns false for an invalid, expired or already used nonce.
     pub fn take(&self, nonce: &str) -> bool {
         self.take_at(nonce, SystemTime::now())
     }
@@ -62,7 +62,8 @@ impl Probes {
             return false;
         };
         let now = millis(now);
-        // The clock of the replica that sealed it may be ahead, but no nonce counts for longer than twice its life.
+        // The clock of the replica that sealed the nonce may be ahead. A nonce that would be valid for longer than twice its
+        // lifetime is refused.
         let latest = now + 2 * LIFE.as_millis() as u64;
         if ends <= now || ends > latest {
             return false;

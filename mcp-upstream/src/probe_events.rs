@@ -8,15 +8,15 @@ use futures_util::stream;
 use crate::mcp::events_head;
 use crate::reply::{BodyError, Reply};
 
-/// Number of events of a stream.
+/// Number of events in a stream for `tooldock doctor`.
 const EVENTS: usize = 4;
-/// Pause between two events of a stream.
+/// Pause between two events of a stream for `tooldock doctor`.
 pub const PAUSE: Duration = Duration::from_millis(400);
-/// Maximum time for which a stream is silent.
+/// Maximum time for which a stream for `tooldock doctor` sends no event.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
-/// A stream of events with the headers of all streams: a few events with pauses of [`PAUSE`], or, with a `silence`, one event
-/// before and one after it.
+/// Returns a stream of events with the same headers as all event streams of the gateway: a few events with pauses of [`PAUSE`],
+/// or, with a `silence`, one event before and one after it.
 pub fn events(silence: Option<Duration>) -> Reply {
     let (number, pause) = match silence {
         Some(silence) => (2, silence.min(SILENCE_MAX)),

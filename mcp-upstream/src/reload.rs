@@ -1,4 +1,4 @@
-//! Port to the component that reloads the namespaces.
+//! Interface to the component that reloads the namespaces.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tooldock_workers::reload::ReloadReport;
 /// Reloads the namespaces.
 #[async_trait]
 pub trait ReloadControl: Send + Sync {
-    /// Rescans the folders and swaps in the changes. Concurrent reloads share the outcome of the first.
+    /// Scans the namespaces' folders again and publishes the changes. Concurrent calls share the outcome of the first.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Replies to clients, built by the service and written by the edge.
 //!
-//! `Full` is one write of known length, and so is `Opening`, which names a new session. `Body` is streamed chunk by chunk.
-//! `Events` is a long stream of framed chunks; its guards (limits, gauges, audit) are dropped with the stream. `Content-Length`
-//! is not among the headers: the edge sets it from the body.
+//! `Full` is a complete reply of known length, and so is `Opening`, which opens a new session. `Body` is streamed chunk by chunk.
+//! `Events` is a long stream of events; its guards (limits, gauges, audit) are dropped with the stream. `Content-Length` is not
+//! among the headers: the edge sets it from the body.
 
 use std::any::Any;
 use std::fmt;
@@ -20,28 +20,29 @@ pub use tooldock_sessions::stream::Subscription;
 /// The media type `application/json`.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// The failure of a body or of its source.
+/// Error of a body that could not be read or sent to its end.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body in chunks. An error breaks the connection off without a proper end of the body.
+/// A body in chunks. After an error the connection is closed without a proper end of the body, so that the client sees that the
+/// body is incomplete.
 pub type BodyStream = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>;
 
-/// Guards that are dropped with a stream: permits, gauges, audit records.
+/// Guards that are kept until a stream ends and are then dropped: permits, gauges, audit records.
 pub type Guards = Vec<Box<dyn Any + Send>>;
 
 /// Status and headers of a reply.
 #[derive(Debug, Clone)]
 pub struct Head {
-    /// The HTTP status.
+    /// The HTTP status of the reply.
     pub status: StatusCode,
-    /// The headers, without `Content-Length`.
+    /// The headers of the reply, without `Content-Length`.
     pub headers: SmallVec<[(HeaderName, HeaderValue); 2]>,
-    /// The stable code of a request that was refused before it became a call, for the access log.
+    /// The error code of a request that was refused before it became a call, for the access log; `None` for other replies.
     pub refused: Option<&'static str>,
 }
 
 impl Head {
-    /// A head with this status and without headers.
+    /// Creates a head with this status and without headers.
     pub fn new(status: StatusCode) -> Self {
         Self {
             status,
@@ -50,7 +51,7 @@ impl Head {
         }
     }
 
-    /// A head with this status, whose `Content-Type` is JSON.
+    /// Creates a head with this status and the `Content-Type` of JSON.
     pub fn json(status: StatusCode) -> Self {
         Self::new(status).with(CONTENT_TYPE, JSON)
     }
@@ -63,48 +64,48 @@ impl Head {
     }
 }
 
-/// A reply to a request.
+/// A reply to a request of a client, which the edge writes.
 pub enum Reply {
-    /// A complete reply.
+    /// A complete reply of known length.
     Full {
         /// Status and headers of the reply.
         head: Head,
         /// The complete body; may be empty.
         body: Bytes,
     },
-    /// Like [`Reply::Full`], for a request that opens a session. Its writer must report the delivery
-    /// ([`UnclaimedSession::delivered`]).
+    /// A complete reply to a request that opens a session. The edge must report the delivery ([`UnclaimedSession::delivered`]);
+    /// otherwise the session ends.
     Opening {
         /// Status and headers of the reply.
         head: Head,
         /// The complete body.
         body: Bytes,
-        /// Guard that ends the session unless the reply is delivered.
+        /// Guard that ends the new session unless the reply is delivered.
         session: UnclaimedSession,
     },
-    /// A reply of unknown length, or one too large to buffer.
+    /// A reply whose length is not known, or whose body is too large to buffer.
     Body {
         /// Status and headers of the reply.
         head: Head,
         /// The body of the reply, in chunks.
         body: BodyStream,
     },
-    /// A stream that is open until one side ends it.
+    /// An event stream that stays open until the client or the gateway ends it.
     Events {
         /// Status and headers of the reply.
         head: Head,
         /// The events of the stream, framed for the body.
         events: Subscription,
-        /// Guards that are dropped when the stream has ended.
+        /// Guards that are dropped when the stream has ended: permits, gauges, audit records.
         guards: Guards,
     },
     /// No reply: the request belongs to another replica, to which the edge forwards it.
     Elsewhere {
         /// The replica to which the edge forwards the request.
         replica: ReplicaId,
-        /// The reply if the request cannot be forwarded.
+        /// The reply to the client if the request cannot be forwarded.
         unreachable: Refusal,
-        /// The reply if the other replica may have run the request, and ends before its reply.
+        /// The reply to the client if the other replica may have run the request, and stopped before its reply.
         lost: Box<Refusal>,
     },
 }
@@ -125,7 +126,7 @@ impl From<Refusal> for Reply {
 }
 
 impl Reply {
-    /// A JSON reply with this status.
+    /// Creates a JSON reply with this status.
     pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Self {
         Self::Full {
             head: Head::json(status),
@@ -133,7 +134,7 @@ impl Reply {
         }
     }
 
-    /// A reply without a body.
+    /// Creates a reply without a body.
     pub fn empty(status: StatusCode) -> Self {
         Self::Full {
             head: Head::new(status),
@@ -141,7 +142,7 @@ impl Reply {
         }
     }
 
-    /// Status and headers of the reply, of the `unreachable` one for [`Reply::Elsewhere`].
+    /// Returns status and headers of the reply; for [`Reply::Elsewhere`], those of the reply `unreachable`.
     pub fn head(&self) -> &Head {
         match self {
             Self::Full { head, .. }

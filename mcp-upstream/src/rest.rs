@@ -30,7 +30,7 @@ mod shape;
 pub(crate) mod tools;
 pub(crate) mod vault;
 
-/// Reply to a request that fails before its handler starts. Boxed, since results use it as their error type.
+/// Reply to a request that is refused before its handler starts. The reply is boxed, since results use it as their error type.
 struct EarlyReply(Box<Reply>);
 
 impl EarlyReply {
@@ -39,13 +39,13 @@ impl EarlyReply {
     }
 }
 
-/// Response for unknown paths. It is also sent for OAuth discovery below `/.well-known/`, so that clients fall back to their
-/// static token.
+/// Returns the response for unknown paths. It is also sent for OAuth discovery below `/.well-known/`, so that clients fall back
+/// to their static token.
 pub(crate) fn not_found() -> Reply {
     error::rest_plain(StatusCode::NOT_FOUND, "not_found", "No such path")
 }
 
-/// A caller with the namespace of its request, from the current snapshot.
+/// A caller with the namespace that its request names, from the current snapshot.
 struct InNamespace {
     caller: Caller,
     namespace: Arc<Namespace>,
@@ -70,12 +70,13 @@ impl InNamespace {
         }
     }
 
-    /// Returns true if the request is for the endpoint of all namespaces.
+    /// Returns true if the request concerns all namespaces together.
     fn is_global(&self) -> bool {
         self.namespace.name.is_global()
     }
 
-    /// Finds the namespace of a tool and the tool's name there. A request for all namespaces searches all of them.
+    /// Finds the namespace of a tool, and the tool's name in that namespace. A request that concerns all namespaces searches all
+    /// of them.
     async fn of_tool(mut self, core: &Core, name: &str) -> Result<(Self, Box<str>), EarlyReply> {
         if !self.is_global() {
             return Ok((self, name.into()));
@@ -94,13 +95,13 @@ impl InNamespace {
         Ok((self, own))
     }
 
-    /// The caller's view of the namespace.
+    /// Returns the tools of the namespace that the caller may see.
     fn view(&self) -> View<'_> {
         View::of(&self.caller, &self.namespace)
     }
 }
 
-/// Number of a namespace's tools that the caller may see; 0 for a server whose tools are not known.
+/// Returns the number of a namespace's tools that the caller may see; 0 for a server whose tools are not known yet.
 pub(crate) fn tool_count(core: &Core, caller: &Caller, namespace: &Arc<Namespace>) -> usize {
     let known = core.upstreams.of(namespace).listed_now(namespace, caller);
     let view = View::of(caller, namespace);
@@ -112,7 +113,7 @@ fn unknown_namespace(name: &str) -> Reply {
     error::rest_plain(StatusCode::NOT_FOUND, "namespace_not_found", &message)
 }
 
-/// A reply with a JSON value, whose serialization cannot fail.
+/// Creates a reply with a JSON value, whose serialization cannot fail.
 fn json(value: &impl serde::Serialize) -> Reply {
     let body = serde_json::to_vec(value).expect("plain data with string keys serializes");
     Reply::json(StatusCode::OK, body)

@@ -1,12 +1,12 @@
-//! Determines the scopes that would open a tool, for holders of access tokens without these scopes.
+//! Determines the scopes that would open a tool, for callers whose access token lacks these scopes.
 
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_sessions::caller::Caller;
 
 use crate::jsonrpc::RequestError;
 
-/// The scopes that a failed call needs, separated by spaces; `None` if the call failed for another reason, or if the caller's
-/// credential is not an access token. `tool` is the called tool, if known.
+/// Returns the scopes that a failed call needs, separated by spaces. `None` if the call failed for another reason, or if the
+/// caller's credential is not an access token. `tool`: the called tool, if known.
 pub(crate) fn wanted(error: &CallError, caller: &Caller, tool: Option<&str>) -> Option<String> {
     let scopes = caller.grant.as_ref()?.token_scopes()?;
     if error.code != CallErrorCode::InsufficientScope {
@@ -19,8 +19,8 @@ pub(crate) fn wanted(error: &CallError, caller: &Caller, tool: Option<&str>) -> 
     }))
 }
 
-/// The error for a message that calls a tool without its scope; `None` for API keys, which have no issuer that could grant
-/// another scope: for them the failure is an ordinary result.
+/// Returns the error for a call of a tool without the required scope. `None` for API keys: they have no issuer that could grant
+/// another scope, so the failure is sent as an ordinary result.
 pub(crate) fn refusal(error: &CallError, caller: &Caller, tool: &str) -> Option<RequestError> {
     let wanted = wanted(error, caller, Some(tool))?;
     Some(RequestError::InsufficientScope {

@@ -1,4 +1,5 @@
-//! The edge's entry into this crate: [`Service::handle`] maps the id of a route to its function. No other code maps routes.
+//! The function by which the edge calls this crate: [`Service::handle`] maps the id of a route to its handler. No other code
+//! maps routes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -71,41 +72,42 @@ mod pins;
 
 pub use own_core::OwnCore;
 
-/// The objects and settings from which a service is built.
+/// The objects and settings from which a [`Service`] is built.
 pub struct ServiceParts {
     /// The registry of served namespaces.
     pub registry: Arc<Registry>,
-    /// Reloads namespaces; `None` makes `POST /reload` answer 503.
+    /// Component that reloads namespaces; without it, `POST /reload` is answered with 503.
     pub reloader: Option<Arc<dyn ReloadControl>>,
-    /// The configuration under `sessions:`.
+    /// The configuration section `sessions`.
     pub sessions: SessionsConfig,
-    /// Maximum number of sessions that one principal may hold.
+    /// Maximum number of sessions of one principal; opening one more evicts the oldest.
     pub sessions_per_principal: usize,
-    /// Maximum memory of one principal's sessions together; the same maximum applies separately to the principal's listeners.
+    /// Maximum memory of all sessions of one principal together. The same maximum applies separately to the memory of the
+    /// principal's long streams.
     pub session_bytes_per_principal: ByteSize,
-    /// Key that seals session ids, and the states that clients of 2026-07-28 send back with their retries.
+    /// Key that seals session ids, and the states that clients of 2026-07-28 send again with their retried requests.
     pub session_key: SessionKey,
     /// The stores that keep sessions beyond this process; without them, sessions end with the process.
     pub stores: Option<Stores>,
-    /// The replicas that share the store.
+    /// The replicas of the gateway that share the store.
     pub replicas: Arc<Replicas>,
-    /// Maximum number of long streams that one principal may hold open.
+    /// Maximum number of long streams that one principal may have open.
     pub streams_per_principal: usize,
-    /// Rate limits that are counted in tool calls.
+    /// Rate limits on the number of tool calls.
     pub limiter: Arc<dyn Limiter>,
     /// Sender of audit records to the audit log.
     pub audit: AuditSender,
-    /// Store of credentials, from which their rights are explained.
+    /// Store of credentials, used to explain a credential's rights.
     pub credentials: Option<Arc<dyn Credentials>>,
-    /// The management tools, if this process has them.
+    /// The management tools; `None` if this process does not offer them.
     pub management: Option<Arc<Management>>,
-    /// Facts about the process for the web UI, if this process serves it.
+    /// Information about the process for the web UI; `None` if this process does not serve the web UI.
     pub web: Option<WebFacts>,
-    /// HTTP client for remote servers; without it, calls of their namespaces fail.
+    /// HTTP client for remote servers; without it, calls of their tools fail.
     pub http_client: Option<Arc<dyn HttpClient>>,
-    /// The single-page app that is served at `/ui/`.
+    /// The single-page app served at `/ui/`; `None` if there is none.
     pub pages: Option<Arc<Pages>>,
-    /// Limit of the memory of all replies together.
+    /// Limit on the memory of all replies together.
     pub answers: Arc<AnswerBudget>,
     /// The metrics of the service.
     pub metrics: Arc<UpstreamMetrics>,
@@ -113,16 +115,16 @@ pub struct ServiceParts {
     pub health: Arc<Health>,
 }
 
-/// A request that the edge has admitted, without its caller.
+/// A request that the edge has admitted. The caller is passed separately.
 #[derive(Debug, Clone)]
 pub struct AdmittedRequest {
     /// The route of the request.
     pub route: RouteId,
-    /// The HTTP method, which the route allows.
+    /// The HTTP method. The route allows it.
     pub method: Method,
-    /// The headers of MCP, for MCP routes.
+    /// The request headers that MCP defines, on routes of MCP.
     pub head: McpHead,
-    /// The session id in the query, on routes that read it.
+    /// The session id in the query string, on routes that read it.
     pub session: Option<String>,
     /// The tool's name in the path, on routes that have it.
     pub tool: Option<String>,
@@ -130,35 +132,36 @@ pub struct AdmittedRequest {
     pub rest: Option<String>,
     /// The value of `If-None-Match`: the tags of the client's cached copies, on routes of files.
     pub known: Option<String>,
-    /// True if the path names the namespace.
+    /// True if the namespace was named by the path; false if by a header or by the listener.
     pub namespace_in_path: bool,
-    /// True if the client requests answers in the form of version 1.
+    /// True if the client requests responses in the format of version 1.
     pub accepts_v1: bool,
     /// The query string, on routes outside MCP.
     pub query: Option<String>,
     /// The body; empty on routes without a body.
     pub body: Bytes,
-    /// The properties of the request that the web UI's API reads, on its route.
+    /// The properties of the request that the web UI's API reads; `None` on other routes.
     pub web: Option<Box<WebRequest>>,
 }
 
-/// State that upstreams share with the surfaces, while the service is built.
+/// State that is shared by upstreams and surfaces, available while the service is built.
 pub(crate) struct ServiceState {
     registry: Arc<Registry>,
     changes: SessionChanges,
-    /// Subscribers that receive the changes of namespaces.
+    /// The streams and sessions that are notified of changes in namespaces.
     pub(crate) audience: Arc<Audience>,
     events: Arc<EventLog>,
     key: SessionKey,
 }
 
 impl ServiceState {
-    /// The upstream of namespaces of functions, and of all namespaces that no other kind serves.
+    /// Creates the upstream for namespaces of Python functions. It also serves all namespaces for which there is no other
+    /// upstream.
     pub(crate) fn workers(&self, ports: Arc<dyn WorkerPorts>) -> Arc<dyn Upstream> {
         Arc::new(WorkerUpstream::new(ports, self.changes.clone()))
     }
 
-    /// The upstream of aggregates, whose members are servers or functions.
+    /// Creates the upstream for aggregates, whose members are MCP servers or Python functions.
     fn aggregates(
         &self,
         registry: Arc<Registry>,
@@ -177,7 +180,7 @@ impl ServiceState {
         ))
     }
 
-    /// The upstream of namespaces whose server speaks MCP.
+    /// Creates the upstream for namespaces whose tools come from an MCP server.
     pub(crate) fn servers(&self, connector: Arc<dyn Connector>) -> Arc<dyn Upstream> {
         let servers = ExternalServers::new(
             connector,
@@ -191,28 +194,28 @@ impl ServiceState {
     }
 }
 
-/// A pending reply whose polls are timed.
+/// A future of a reply. The time of each poll is measured, to detect polls that block a thread.
 pub type PendingReply<'a> = WatchedFuture<'a, Answer<'a>>;
 
-/// Future of a reply.
+/// A boxed future of a reply.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
-/// A future of a reply that is ready.
+/// Returns a future for a reply that is already complete.
 fn at_once<'a>(reply: Reply) -> Answer<'a> {
     Box::pin(std::future::ready(reply))
 }
 
-/// The service behind the edge. Cheap to clone.
+/// The service that answers the requests admitted by the edge. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
     core: Arc<Core>,
     readmissions: Arc<AtomicU64>,
-    /// The pools of external servers, if there are any.
+    /// The connection pools of external servers; `None` if the service was built without external servers.
     pools: Option<Arc<Pools>>,
 }
 
 impl Service {
-    /// Builds the service over the registry's upstreams, including external servers, whose processes the service owns.
+    /// Builds the service with all kinds of upstreams. The service owns the processes of external servers.
     pub fn with_servers(parts: ServiceParts, host: Arc<ProcessHost>) -> Self {
         let client = parts.http_client.clone();
         let registry = Arc::clone(&parts.registry);
@@ -253,7 +256,7 @@ impl Service {
         service
     }
 
-    /// Ends the processes of external servers when the gateway stops. Processes in use get `grace` to finish.
+    /// Ends the processes of external servers when the gateway stops. Processes that run calls get `grace` to finish them.
     pub async fn end_servers(&self, grace: Duration) {
         self.core.upstreams.stop();
         if let Some(pools) = &self.pools {
@@ -264,7 +267,7 @@ impl Service {
         }
     }
 
-    /// Builds the service over these upstreams.
+    /// Builds the service with these upstreams.
     pub(crate) fn with_upstreams(
         parts: ServiceParts,
         upstreams: impl FnOnce(&ServiceState) -> Upstreams,
@@ -354,8 +357,8 @@ impl Service {
         }
     }
 
-    /// Answers an admitted request. Dropping the future, or the streamed body of its reply, cancels a tool call without a
-    /// session; a call in a session continues.
+    /// Answers an admitted request. A tool call without a session is cancelled when the future, or the streamed body of its
+    /// reply, is dropped. A call in a session continues.
     pub fn handle(&self, caller: Caller, request: AdmittedRequest) -> PendingReply<'_> {
         let subject = PollSubject {
             route: request.route.label(),
@@ -384,8 +387,8 @@ impl Service {
         })
     }
 
-    /// Calls the function of the route. Each future is boxed by itself: a single future with space for all of them would be
-    /// moved with every request.
+    /// Calls the handler of the route. Each handler's future is boxed separately: a single future for all routes would be as
+    /// large as the largest of them and would be moved with every request.
     fn answer_now(&self, caller: Caller, request: AdmittedRequest) -> Answer<'_> {
         let core = &self.core;
         let AdmittedRequest {
@@ -458,7 +461,7 @@ impl Service {
                 ),
                 None => rest::not_found(),
             }),
-            // The edge serves OAuth metadata, the metrics and the page itself.
+            // The edge itself answers requests for OAuth metadata, the metrics and the page.
             RouteId::WellKnown
             | RouteId::Metrics
             | RouteId::WebPage
@@ -468,9 +471,9 @@ impl Service {
         }
     }
 
-    /// Serves one client over a pair of pipes, one message per line, until the client closes them or `stop` resolves. When this
-    /// returns, the client's session has ended; the upstreams go on. `traces`: the
-    /// receiver of finished requests for the export.
+    /// Serves one client over a pair of pipes, one message per line, until the client closes them or `stop` resolves. The
+    /// client's session has ended when this returns; the upstreams continue to run. `traces`: receiver of finished requests for
+    /// the export of traces.
     pub async fn serve_lines(
         &self,
         (caller, traces): (Caller, Option<Arc<dyn TraceSink>>),
@@ -489,7 +492,7 @@ impl Service {
     }
 
     /// Serves one client of the relay until it closes the connection. Once `stop` resolves, no further frame is read, and running
-    /// calls are answered; `gone` resolves when the client has closed its reading end, too.
+    /// calls are still answered. `gone` resolves when the client has also closed its reading end.
     pub async fn serve_relay(
         &self,
         relay: Arc<Relay>,
@@ -504,12 +507,12 @@ impl Service {
         relay::serve(Arc::clone(&self.core), relay, client, socket, gone, stop).await;
     }
 
-    /// Updates the gauges that show states. Must be called before the metrics are read.
+    /// Updates the gauges of namespaces, members and tools. Must be called before the metrics are exported.
     pub fn show_conditions(&self) {
         rest::condition::show(&self.core);
     }
 
-    /// Reads the counters of calls every few seconds, for the figures of the web UI. Never returns.
+    /// Reads the counters of calls every few seconds, for the figures in the web UI. Never returns.
     pub async fn note_figures(&self) {
         let mut tick = tokio::time::interval(figures::EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -519,14 +522,15 @@ impl Service {
         }
     }
 
-    /// State behind the handlers, for tests of a single handler.
+    /// Returns the state of the handlers, for tests of a single handler.
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
-    /// The protocol version of a principal's session, if the session is live in this process. For checks before the body is
-    /// read: does not wait, and does not count as a use of the session. The session's namespace is checked later.
+    /// Returns the protocol version of a principal's session; `None` if this process does not have the session. The edge uses it
+    /// for checks before it reads the body, so it does not wait and does not count as a use of the session. The session's
+    /// namespace is checked later.
     pub fn session_version(
         &self,
         session_header: &str,
@@ -536,8 +540,7 @@ impl Service {
         (session.binding().principal.as_deref() == principal).then(|| session.version())
     }
 
-    /// The namespace of a session, for `POST /messages` without `X-Namespace`. Like [`Service::session_version`], does not count
-    /// as a use of the session.
+    /// Returns the namespace of a session, for `POST /messages` without `X-Namespace`. It does not count as a use of the session.
     pub fn session_namespace(&self, session_id: &str) -> Option<NamespaceName> {
         let sessions = &self.core.sessions;
         match sessions.live(session_id) {
@@ -546,59 +549,59 @@ impl Service {
         }
     }
 
-    /// Ends the sessions and the suspended calls of removed principals, and with them their memory and processes. The edge must
-    /// no longer admit requests of these principals.
+    /// Ends the sessions and the suspended calls of removed principals, which frees their memory and processes. The edge must no
+    /// longer admit requests of these principals. `is_lost`: returns true for the name of a removed principal.
     pub async fn end_principals(&self, is_lost: impl Fn(&str) -> bool) {
         self.core.suspended.end_of(&is_lost);
         for session in self.core.sessions.all() {
             let principal = session.binding().principal.as_deref();
             if principal.is_some_and(&is_lost) {
-                // A failure of the store was logged before; the record expires.
+                // A failure of the store was logged before. The record that stays there expires.
                 let _ = crate::mcp::forget_session(&self.core, &session).await;
             }
         }
     }
 
-    /// Notifies the clients of this replica about a change that another replica announced.
+    /// Notifies the clients of this replica of a change that another replica announced.
     pub fn hear(&self, news: &str) {
         self.core.audience.hear(news);
     }
 
-    /// The nonces for probes of the servers in front of the gateway.
+    /// Returns the nonces of `tooldock doctor`, by which it detects servers in front of the gateway that modify requests.
     pub fn probes(&self) -> &Probes {
         &self.core.probes
     }
 
-    /// The replicas that share the store.
+    /// Returns the replicas of the gateway that share the store.
     pub fn replicas(&self) -> &Arc<Replicas> {
         self.core.sessions.replicas()
     }
 
-    /// Ends every stream, so that its client reconnects to another process. Used for the drain; streams that are opened later
-    /// end immediately.
+    /// Ends every stream, so that its client reconnects to another process. Used when the process is drained: streams that are
+    /// opened later end at once.
     pub fn end_streams(&self) {
         self.core.pulse.end_all();
     }
 
-    /// Ends all current long streams, so that their clients reconnect and are admitted again. Used after the admission rules
-    /// have changed. Clients that resume their streams lose no events.
+    /// Ends all current long streams, so that their clients reconnect and pass the admission again. Used after the admission
+    /// rules have changed. Clients that resume their streams lose no events.
     pub fn readmit_streams(&self) {
-        // Counted before the streams are ended: a stream that is opened concurrently is either ended here or the edge sees the
-        // new count.
+        // The counter is increased before the streams are ended. A stream that is opened at the same time is then either ended
+        // here, or the edge sees that the counter has changed.
         self.readmissions.fetch_add(1, Ordering::SeqCst);
         self.core.pulse.end_present();
     }
 
-    /// Number of times that streams had to be admitted again. If it has changed between the admission of a request and the
-    /// opening of its stream, the stream was admitted by outdated rules.
+    /// Returns the number of times that all streams were ended for a new admission. If the number changes between the admission
+    /// of a request and the opening of its stream, the stream was admitted by outdated rules.
     pub fn readmissions(&self) -> u64 {
         self.readmissions.load(Ordering::SeqCst)
     }
 
-    /// Runs the background work for streams: their keepalives, notices of changes in the registry, and readmission when a
-    /// caller may have lost a namespace. Runs until it is dropped.
+    /// Runs the background tasks for streams: their keepalives, notices of changes in the registry, and a new admission of all
+    /// streams when a caller may have lost a namespace. Runs until it is dropped.
     ///
-    /// A part that panics is started again, without disturbing the others.
+    /// A task that panics is started again; the other tasks continue.
     pub async fn run_streams(&self) {
         let news = || {
             let (audience, registry) = (&self.core.audience, &self.core.registry);
@@ -606,8 +609,8 @@ impl Service {
         };
         let mut readmitting = false;
         let readmission = || {
-            // Changes that were published during the restart were missed: the streams are readmitted, since a caller may have
-            // lost a namespace.
+            // The task was restarted, and changes published in between were missed. All streams are admitted again, since a
+            // caller may have lost a namespace.
             if std::mem::replace(&mut readmitting, true) {
                 self.readmit_streams();
             }
@@ -620,8 +623,8 @@ impl Service {
         );
     }
 
-    /// Readmits all streams when a namespace is removed or changes its allowed principals. That is rare enough to make all
-    /// clients reconnect.
+    /// Ends all streams for a new admission when a namespace is removed or changes its allowed principals. This happens so rarely
+    /// that all clients may have to reconnect.
     async fn readmit_by_registry(&self) {
         let mut published = self.core.registry.subscribe();
         let mut seen = self.core.registry.snapshot();
@@ -634,7 +637,7 @@ impl Service {
         }
     }
 
-    /// Ends expired sessions and drops expired events. Must be called about every second.
+    /// Ends expired sessions, drops expired events, and updates the gauges of sessions. Must be called about once a second.
     pub async fn evict_expired(&self) {
         let now = Instant::now();
         self.core.events.sweep(now);
@@ -663,7 +666,7 @@ fn is_about_all(caller: &Caller, request: &AdmittedRequest) -> bool {
     )
 }
 
-/// Returns true if a namespace was removed, or its allowed principals have changed.
+/// Returns true if a namespace was removed, or its set of allowed principals has changed.
 fn admits_others(before: &Snapshot, after: &Snapshot) -> bool {
     before.namespaces.iter().any(|(name, old)| {
         let new = after.namespaces.get(name);

@@ -1,11 +1,11 @@
-//! Supervises loops that must continue after a panic in one of their rounds.
+//! Restarts loops that must continue after a panic.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 
-/// Pause before a loop that panicked is restarted, so that a loop that panics immediately does not fill the log.
+/// Pause before a loop that panicked is restarted. It keeps a loop that panics at once from filling the log.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs a loop until it ends by itself. A panic is logged, and the loop is restarted.
@@ -13,7 +13,7 @@ pub(crate) async fn supervise<F: Future<Output = ()>>(
     name: &'static str,
     mut begin: impl FnMut() -> F,
 ) {
-    // Unwind safe: the state that a panic leaves is behind locks that ignore poisoning.
+    // Unwind safe: state that a panic leaves behind is protected by locks that ignore poisoning.
     while AssertUnwindSafe(async { begin().await })
         .catch_unwind()
         .await

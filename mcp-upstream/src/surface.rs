@@ -1,4 +1,4 @@
-//! Surfaces without HTTP: their clients are connected over pipes or a Unix socket.
+//! Surfaces without HTTP. Their clients are connected over pipes or a Unix socket.
 
 mod outbox;
 pub(crate) mod relay;

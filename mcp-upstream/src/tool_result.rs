@@ -1,4 +1,5 @@
-//! Writes a tool's value as the result of `tools/call`: content blocks and `structuredContent`, spliced, never decoded.
+//! Writes a tool's value as the result of `tools/call`, with content blocks and `structuredContent`. The value is copied as
+//! bytes, never decoded.
 
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::worker::ToolReply;
@@ -7,7 +8,7 @@ use tooldock_sessions::caller::Caller;
 
 use crate::format::{ResultFormat, ResultWriter, escape};
 
-/// The value that a function returned, as JSON.
+/// Returns the value that a function returned, as JSON.
 pub(crate) fn value(reply: &ToolReply) -> &[u8] {
     match reply.value.trim_ascii() {
         [] => b"null",
@@ -15,10 +16,10 @@ pub(crate) fn value(reply: &ToolReply) -> &[u8] {
     }
 }
 
-/// The response to a call that succeeded. `id` is raw JSON.
+/// Writes the response to a call that succeeded. `id` is raw JSON.
 ///
 /// The value becomes one text block: a string unchanged, any other value as its JSON text. If the worker returned content
-/// blocks (images, links), these are sent instead, and a `null` value then gives no structured content.
+/// blocks (images, links), these are sent instead; a value of `null` then gives no structured content.
 pub(crate) fn success(id: &str, reply: &ToolReply, format: &ResultFormat) -> Vec<u8> {
     let value = value(reply);
     let blocks = reply.content.as_ref().map(|content| content.trim_ascii());
@@ -54,11 +55,11 @@ pub(crate) fn success(id: &str, reply: &ToolReply, format: &ResultFormat) -> Vec
     }
 }
 
-/// The `_meta` key with a failed call's stable code (EX-04b). `structuredContent` cannot hold it: clients validate that against
-/// the tool's `outputSchema`, which describes successes.
+/// The `_meta` key with a failed call's stable error code (EX-04b). The code cannot be part of `structuredContent`, since clients
+/// validate that against the tool's `outputSchema`, which describes successful results.
 const ERROR_KEY: &str = "tooldock/error";
 
-/// The response to a call that failed: a result that a model can read (EX-04b).
+/// Writes the response to a failed call. It is a result with an error text, so that a model can read it (EX-04b).
 pub(crate) fn failure(
     id: &str,
     failed: &CallError,
@@ -70,7 +71,7 @@ pub(crate) fn failure(
     let out = answer.key("content");
     out.extend_from_slice(b"[{\"type\":\"text\",\"text\":");
     match failed.code {
-        // The tool's author wrote this text for the model.
+        // The tool's author wrote this text for the model, so it is sent unchanged.
         CallErrorCode::ToolError => escape(out, failed.message.as_bytes()),
         _ => escape(out, format!("{code}: {}", failed.message).as_bytes()),
     }
@@ -81,7 +82,7 @@ pub(crate) fn failure(
         out.extend_from_slice(code.as_bytes());
         out.extend_from_slice(b"\",\"message\":");
         escape(out, failed.message.as_bytes());
-        // Spliced in as raw JSON: numbers in the details keep their spelling.
+        // The details are copied as raw JSON, so that numbers keep their spelling.
         out.extend_from_slice(b",\"details\":");
         out.extend_from_slice(call_error::details(failed, caller).get().as_bytes());
         out.push(b'}');

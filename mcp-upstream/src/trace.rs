@@ -1,4 +1,4 @@
-//! Traces of requests: the attributes of a message for its span, and the trace context for upstreams.
+//! Traces of requests: the attributes of a message for its span, and the trace context that is sent to upstreams.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,15 +12,15 @@ use tooldock_sessions::caller::Caller;
 use crate::jsonrpc::{Key, Members, spans};
 use crate::protocol::Method;
 
-/// Member of the metadata, and header, with the span that a request belongs to (W3C Trace Context).
+/// Name of the header, and of the member of `_meta`, that names the span to which a request belongs (W3C Trace Context).
 pub(crate) const PARENT: &str = "traceparent";
-/// Member of the metadata, and header, with additions of tracing systems.
+/// Name of the header, and of the member of `_meta`, with additional data of tracing systems (W3C Trace Context).
 pub(crate) const STATE: &str = "tracestate";
 
-/// Name of the span of a call's wait in the queue of its namespace.
+/// Name of the span in which a call waits in the queue of its namespace.
 pub(crate) const QUEUE: &str = "queue";
 
-/// Methods that are not sent to upstreams, in addition to those of [`Method`].
+/// Methods that the gateway answers itself, in addition to those of [`Method`].
 const OWN_METHODS: [&str; 5] = [
     "initialize",
     "ping",
@@ -29,12 +29,12 @@ const OWN_METHODS: [&str; 5] = [
     "tools/call",
 ];
 
-/// Route of requests over the pipes of this process.
+/// Route name of requests over the pipes of this process, in traces.
 pub(crate) const PIPES: &str = "stdio";
-/// Route of frames over the relay's socket.
+/// Route name of frames over the relay's socket, in traces.
 pub(crate) const RELAY: &str = "relay";
 
-/// `traceparent` and `tracestate` in the metadata of a message.
+/// The trace context in the metadata of a message: `traceparent` and `tracestate`.
 #[derive(Debug, Default)]
 pub(crate) struct SentTrace {
     parent: Option<Box<str>>,
@@ -42,7 +42,7 @@ pub(crate) struct SentTrace {
 }
 
 impl SentTrace {
-    /// Reads the metadata of a message.
+    /// Reads the trace context from the metadata of a message.
     pub(crate) fn of(members: &Members<'_>) -> Self {
         let meta = members.raw(Key::Meta);
         let text = |name| {
@@ -55,14 +55,14 @@ impl SentTrace {
         }
     }
 
-    /// The trace as [`RequestTrace::message`] takes it.
+    /// Returns the trace context as parameters of [`RequestTrace::message`].
     pub(crate) fn shown(&self) -> Option<(&str, Option<&str>)> {
         Some((self.parent.as_deref()?, self.state.as_deref()))
     }
 }
 
-/// Begins the trace of a request that arrived without HTTP at that time. `is_refused`: the client is not admitted, so that its
-/// own trace does not count.
+/// Begins the trace of a request that arrived without HTTP at the time `started`. `is_refused`: true if the client is not
+/// admitted; its own trace context is then ignored.
 pub(crate) fn begin(
     sink: &Arc<dyn TraceSink>,
     route: &'static str,
@@ -79,7 +79,7 @@ pub(crate) fn begin(
     RequestTrace::begin(sink, origin)
 }
 
-/// Notes the message that a request carries. Costs a comparison if nothing is traced.
+/// Records the message of a request in its trace. Costs only a comparison if the request is not traced.
 #[inline]
 pub(crate) fn note_message(caller: &Caller, id: Option<&str>, method: &str, members: &Members<'_>) {
     if let Some(trace) = &caller.trace {
@@ -92,14 +92,14 @@ fn note(trace: &RequestTrace, id: Option<&str>, method: &str, members: &Members<
     trace.message(label(method), id, SentTrace::of(members).shown());
 }
 
-/// Records that a message was refused with this code.
+/// Records in the trace that a message was refused with this error code.
 pub(crate) fn note_refusal(caller: &Caller, code: &'static str) {
     if let Some(trace) = &caller.trace {
         trace.failed(code);
     }
 }
 
-/// The method as a name with few values.
+/// Returns the method as a name for traces. There are only few such names, whatever methods clients send.
 fn label(method: &str) -> &'static str {
     let own = OWN_METHODS.into_iter().find(|known| *known == method);
     own.unwrap_or_else(|| match method.starts_with("notifications/") {
@@ -108,7 +108,7 @@ fn label(method: &str) -> &'static str {
     })
 }
 
-/// The `error.type` of a call with this status; `None` for a success.
+/// Returns the `error.type` of a call with this status, for its span; `None` for a success.
 pub(crate) fn error_of(status: Result<&'static str, CallErrorCode>) -> Option<&'static str> {
     match status {
         Ok("ok") => None,
@@ -117,7 +117,7 @@ pub(crate) fn error_of(status: Result<&'static str, CallErrorCode>) -> Option<&'
     }
 }
 
-/// Headers with the trace of a request to an upstream.
+/// Adds the trace context of a request to the headers for an upstream.
 pub(crate) fn set_headers(headers: &mut HeaderMap, trace: &PassedTrace) {
     if let Ok(parent) = HeaderValue::from_str(&trace.parent) {
         headers.insert(PARENT, parent);

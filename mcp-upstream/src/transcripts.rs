@@ -1,22 +1,22 @@
 //! Transcripts: the messages between each kind of client and each kind of server through the gateway, byte by byte.
 //!
-//! There is a file for each cell of the bridge's table, and one for each client of a Python worker, in the folder
-//! `transcripts/` beside this file. Each block has a client's request, the messages to the server, the server's answers, and
-//! the messages that the client gets. A change of the code in between may change how it works, but not a byte here.
+//! There is a file for each pair of a client's and a server's era, and one for each kind of client of a Python worker, in the
+//! folder `transcripts/` beside this file. Each block contains a client's request, the messages to the server, the server's
+//! answers, and the messages that the client gets. The code in between may change, but not a byte of these messages.
 //!
 //! ```text
-//! client>  a request of the client, its headers first. `Accept` names both media types and is left out.
-//! opens>   a process of the server is opened: its client, its revision, and the facts it is told
+//! client>  a request of the client, its headers first; `Accept` names both media types and is left out
+//! opens>   a process of the server is opened: its key, its protocol version, and the client's description
 //! up>      a line to the server; for a worker the call
 //! down>    a line of the server; for a worker its answer
 //! answer>  to the client: status and headers, then the body or the next event
 //! ```
 //!
-//! `TRANSCRIPTS=write cargo nextest run --workspace --lib -E 'test(transcripts)'` writes the files anew; read the difference
-//! before it is committed. Text that differs from run to run is replaced by a name (`<session-1>`), which `mask.rs` assigns.
+//! `TRANSCRIPTS=write cargo nextest run --workspace --lib -E 'test(transcripts)'` writes the files anew. Review the difference
+//! before you commit it. Text that differs from run to run is replaced by a name (`<session-1>`), which `mask.rs` assigns.
 //!
-//! The code here knows only `Service::handle` at one end, and the connector (`server.rs`) and the backend (`worker.rs`) at the
-//! other. If these two seams change, only these two files do.
+//! The code here calls only `Service::handle` on the client's side; on the other side it implements the connector (`server.rs`)
+//! and the worker's backend (`worker.rs`). If one of these two interfaces changes, only that file has to change.
 
 use std::path::Path;
 
@@ -75,7 +75,7 @@ async fn rest_to_a_worker() {
     check(Asker::Rest, Answerer::Worker).await;
 }
 
-/// Plays all scenes of a cell and compares them with its file, or writes the file.
+/// Runs all scenes for a pair of client and server, and compares them with the pair's file, or writes the file.
 async fn check(client: Asker, server: Answerer) {
     let cell = Cell { client, server };
     let played = match (client, server) {

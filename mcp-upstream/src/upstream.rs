@@ -1,25 +1,25 @@
 //! Upstreams run namespaces: one trait for every kind.
 //!
 //! ```text
-//!   surface ──▶ Upstream::prepare ──▶ an answer that is there
+//!   surface ──▶ Upstream::prepare ──▶ a complete response
 //!                      │
 //!                      └─────────────▶ UpstreamCall ──▶ Engine::run ──▶ UpstreamCall::start ──▶ UpstreamReply
 //! ```
 //!
-//! A request is read by its upstream, and admitted by the engine. [`Upstream::prepare`] reads the spans of the request once;
-//! its result owns only the data that the call needs, so that a waiting call keeps no body in memory.
+//! The upstream reads a request, and the engine admits it. [`Upstream::prepare`] reads the request once; its result owns only the
+//! data that the call needs, so that a waiting call does not keep the request's body in memory.
 //!
-//! | kind | module | runs on |
+//! | kind of namespace | module | runs on |
 //! |---|---|---|
-//! | functions | [`worker`] | Python workers; for the management tools this program ([`system`]) |
-//! | a server that speaks MCP | [`client`] | a stdio server's processes, or a remote server's backends ([`http`]) |
-//! | several namespaces | [`aggregate`] | their own upstreams, by the engine once more |
-//! | all namespaces at once | [`global`] | the upstream of the namespace that has the tool |
+//! | functions | [`worker`] | Python workers; the management tools: this program ([`system`]) |
+//! | a server that implements MCP | [`client`] | a stdio server's processes, or a remote server's backends ([`http`]) |
+//! | an aggregate of several namespaces | [`aggregate`] | the upstreams of these namespaces, through the engine again |
+//! | all namespaces together | [`global`] | the upstream of the namespace that has the tool |
 //!
 //! A new kind is a folder here, an implementation of [`Upstream`] and of its calls (`UpstreamCall` in `engine.rs`), and an entry
-//! in the list that is given to [`Upstreams`] (`Service::with_servers` in `service.rs`). A reload makes its namespaces, with a
-//! variant of `UpstreamKind` in `workers/registry.rs`. `testing/in_memory.rs` is the smallest complete implementation. Another
-//! way to servers that speak MCP implements the traits of `upstream/client/connector.rs`, as `upstream/client/pools.rs` does.
+//! in the list that is given to [`Upstreams`] (`Service::with_servers` in `service.rs`). A reload creates its namespaces, with a
+//! variant of `UpstreamKind` in `workers/registry.rs`. `testing/in_memory.rs` is the smallest complete implementation. A new
+//! kind of connection to MCP servers implements the traits of `upstream/client/connector.rs`, as `upstream/client/pools.rs` does.
 //!
 //! `tools` returns all tools of a namespace, `listed` (without a request to the server: `listed_now`) the tools that lists show
 //! to one caller, and `behind` the member that has a published tool of an aggregate. Lists of MCP come from `prepare`; REST,
@@ -66,16 +66,16 @@ pub(crate) use sessions::{SessionChanges, gauge, store_away, store_failure};
 /// A boxed future with the output `T`.
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A value that is usually available immediately, without a future.
+/// A value that is usually available at once, and otherwise a future of it.
 pub(crate) enum Soon<'a, T> {
-    /// The available value.
+    /// The value is available.
     Now(T),
-    /// The future of the value.
+    /// The value will be available when the future completes.
     Later(Pending<'a, T>),
 }
 
 impl<T> Soon<'_, T> {
-    /// The value; waits for the value of [`Soon::Later`].
+    /// Returns the value, and waits for it if necessary.
     pub(crate) async fn get(self) -> T {
         match self {
             Self::Now(value) => value,
@@ -84,7 +84,7 @@ impl<T> Soon<'_, T> {
     }
 }
 
-/// A request of MCP, as its surface read it.
+/// An MCP request, as the surface parsed it.
 #[derive(Clone, Copy)]
 pub(crate) struct IncomingRequest<'a> {
     /// The request's id as raw JSON.
@@ -93,11 +93,11 @@ pub(crate) struct IncomingRequest<'a> {
     pub(crate) members: &'a Members<'a>,
 }
 
-/// A request that was read by its upstream.
+/// A request that its upstream has read: a complete response, or a call.
 pub(crate) enum PreparedRequest {
-    /// The complete JSON-RPC response, for a request that needs no call.
+    /// The request needs no call. Contains the complete JSON-RPC response.
     Response(Vec<u8>),
-    /// A call that produces the response.
+    /// The request needs a call, which produces the response.
     Call(Arc<dyn UpstreamCall>),
 }
 
@@ -110,66 +110,66 @@ impl fmt::Debug for PreparedRequest {
     }
 }
 
-/// The granted filter of a client's `subscriptions/listen`. Dropping it ends the client's subscription.
+/// A client's subscription by `subscriptions/listen`, with the changes that were granted. Dropping it ends the subscription.
 pub(crate) struct Listening {
     pub(crate) granted: Filter,
-    /// Guard that keeps the subscription at the upstream.
+    /// Guard that ends the subscription at the upstream when dropped; `None` if the upstream needs none.
     pub(crate) guard: Option<Box<dyn Any + Send>>,
 }
 
-/// How long a caller waits for tools that must be read first.
+/// Time that a caller waits for a list of tools that must be read first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolsWait {
-    /// Wait until the tools are read: the caller needs the list itself.
+    /// The caller waits until the tools are read, since it needs the list itself.
     Long,
-    /// Wait shortly, because a call needs the list: the last known tools are used if the list is late.
+    /// The caller waits only a short time, since a call needs the list. If the list is late, the last known tools are used.
     Short,
 }
 
-/// The namespace whose tool another namespace publishes.
+/// The origin of a tool that one namespace publishes for another, such as an aggregate for its member.
 pub(crate) struct Behind {
     pub(crate) namespace: Arc<Namespace>,
-    /// The tool's name in that namespace.
+    /// The tool's name in the namespace of its origin.
     pub(crate) tool: Box<str>,
-    /// True if clients can also call that namespace directly, so that they need access to it.
+    /// True if clients can also call the namespace directly. They then need access to it for the published tool, too.
     pub(crate) is_served: bool,
 }
 
-/// A kind of upstream: the requests that it reads and answers. It finds its state about a namespace by the [`Namespace`] of the
-/// request's snapshot.
+/// A kind of upstream, which reads and answers the requests of its namespaces. It finds its state for a namespace by the
+/// [`Namespace`] in the request's snapshot.
 pub(crate) trait Upstream:
     UpstreamSessions + UpstreamTools + UpstreamServer + Send + Sync + 'static
 {
-    /// Returns true if this kind runs the namespace.
+    /// Returns true if this kind of upstream runs the namespace.
     fn serves(&self, namespace: &Namespace) -> bool;
 
-    /// Returns true if the upstream's server reads messages as clients wrote them, so that no message may be ambiguous and a
-    /// `requestState` may be the server's.
+    /// Returns true if an MCP server gets the messages as clients wrote them. Such messages must not be ambiguous, and a
+    /// `requestState` in them may be the server's.
     fn speaks_mcp(&self) -> bool;
 
-    /// Checks if the namespace has the method, before anything of the request is read.
+    /// Checks whether the namespace supports the method, before the parameters of the request are read.
     ///
     /// # Errors
     ///
-    /// When the namespace does not have the method, or when that cannot be found out.
+    /// When the namespace does not support the method, or when this cannot be determined.
     fn offers(&self, _cx: &CallContext<'_>, _method: &str) -> Result<(), RequestError> {
         Ok(())
     }
 
-    /// Returns true if a request may run twice without harm. `subject` is the tool of a call.
+    /// Returns true if a request may run twice without harm. `subject`: the name of the tool, if it is a call.
     fn is_harmless(&self, _namespace: &Namespace, _method: &str, _subject: &str) -> bool {
         false
     }
 
-    /// Reads a request, and returns a response or a call. Names that the namespace does not have are refused; the outcome of a
-    /// call is not known yet.
+    /// Reads a request, and returns a complete response or a call. A name that the namespace does not have is refused; the
+    /// outcome of a call is not known yet.
     fn prepare<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
     ) -> Soon<'a, Result<PreparedRequest, RequestError>>;
 
-    /// Prepares a tool call from a surface other than MCP: `arguments` are a JSON object.
+    /// Prepares a tool call from a surface other than MCP. `arguments`: a JSON object.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ pub(crate) trait Upstream:
         arguments: Bytes,
     ) -> Result<Arc<dyn UpstreamCall>, CallError>;
 
-    /// Writes the complete response to `server/discover`. `versions` are those that the listener serves.
+    /// Writes the complete response to `server/discover`. `versions`: the protocol versions that the listener serves.
     fn discover<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -189,32 +189,32 @@ pub(crate) trait Upstream:
         versions: &'a [&'a str],
     ) -> Soon<'a, Result<Vec<u8>, CallError>>;
 
-    /// The eras that the server of a namespace is known to speak; `None` if a request would have to find them out. `_client` is
-    /// the era of the client that wants to use the server.
+    /// Returns the eras that the server of a namespace is known to support; `None` if they can only be determined by a request.
+    /// `_client`: the era of the client that wants to use the server.
     fn speaks(&self, _namespace: &Namespace, _client: Era) -> Option<EraSupport> {
         None
     }
 
-    /// State of the copy of the server that gets this client's requests.
+    /// Returns the state of the server's process or connection that gets this client's requests.
     fn copy(&self, _cx: &CallContext<'_>) -> ServerCopy {
         ServerCopy::Running
     }
 
-    /// Returns true if the server runs a task with this id that a call of the caller's principal began.
+    /// Returns true if the server is running a task with this id that a call of the caller's principal has started.
     fn has_task(&self, _cx: &CallContext<'_>, _task: &str) -> bool {
         false
     }
 }
 
-/// The part of an upstream that clients' sessions and subscriptions use.
+/// Methods of an upstream for clients' sessions and subscriptions.
 pub(crate) trait UpstreamSessions {
-    /// Returns true if a session's state at its upstream is lost, so that the session must end.
+    /// Returns true if a session's state at its upstream was lost, so that the session must end.
     fn has_lost(&self, _namespace: &Namespace, _session: &Session) -> bool {
         false
     }
 
-    /// Writes the complete response to `initialize`, for a session whose client has declared its capabilities. `id` is raw
-    /// JSON.
+    /// Writes the complete response to `initialize`, for a session whose client has declared its capabilities. `id`: the
+    /// request's id as raw JSON.
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -223,7 +223,7 @@ pub(crate) trait UpstreamSessions {
         version: ProtocolVersion,
     ) -> Soon<'a, Result<Vec<u8>, CallError>>;
 
-    /// Grants the parts of `subscriptions/listen` that the namespace supports.
+    /// Grants those of the wanted changes of a `subscriptions/listen` request that the namespace can report.
     fn listen<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -237,10 +237,10 @@ pub(crate) trait UpstreamSessions {
     fn stream_opened(&self, _namespace: &Namespace, _session: &Arc<Session>) {}
 }
 
-/// The part of an upstream that says which tools a namespace has, for surfaces other than MCP and for views.
+/// Methods of an upstream that return the tools of a namespace, for surfaces other than MCP and for views.
 pub(crate) trait UpstreamTools {
-    /// The tools of a namespace, including those that a view hides. `principal`: the caller, for servers that the gateway calls
-    /// with the caller's credentials.
+    /// Returns the tools of a namespace, including those that the caller's view hides. `principal`: the caller, for servers that
+    /// the gateway calls with the caller's credentials.
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -248,11 +248,11 @@ pub(crate) trait UpstreamTools {
         wait: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>>;
 
-    /// The tools, if they are known without a request to a server.
+    /// Returns the tools if they are known without a request to a server; `None` otherwise.
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>>;
 
-    /// The tools that lists show this caller before its view hides some by their names: all tools, unless the upstream has a list
-    /// per caller.
+    /// Returns the tools that lists show to this caller, before its view hides some of them by name. These are all tools, unless
+    /// the upstream has a separate list for each caller.
     fn listed<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -261,25 +261,25 @@ pub(crate) trait UpstreamTools {
         self.tools(namespace, caller.principal.as_ref(), ToolsWait::Long)
     }
 
-    /// The result of [`Self::listed`], if it is known without a request to a server.
+    /// Returns the result of [`Self::listed`] if it is known without a request to a server; `None` otherwise.
     fn listed_now(&self, namespace: &Arc<Namespace>, _caller: &Caller) -> Option<Arc<ToolList>> {
         self.tools_known(namespace)
     }
 
-    /// The namespace behind a tool that this namespace publishes for it; `None` for the namespace's own tools.
+    /// Returns the origin of a tool that this namespace publishes for another namespace; `None` for the namespace's own tools.
     fn behind(&self, _namespace: &Namespace, _tool: &str) -> Option<Behind> {
         None
     }
 }
 
-/// The part of an upstream that operators use: the state of a namespace's server, and commands to it.
+/// Methods of an upstream for operators: the state of a namespace's server, and commands to it.
 pub(crate) trait UpstreamServer {
-    /// State of the server of a namespace; `None` if there is no server, or it was not needed yet.
+    /// Returns the state of the server of a namespace; `None` if there is no server, or if it was not needed yet.
     fn health(&self, _namespace: &Namespace) -> Option<health::ServerHealth> {
         None
     }
 
-    /// The members of an aggregate, in the order of its file.
+    /// Returns the members of an aggregate, in the order of its configuration file.
     fn members(&self, _namespace: &Namespace) -> Vec<health::MemberHealth> {
         Vec::new()
     }
@@ -296,28 +296,28 @@ pub(crate) trait UpstreamServer {
         ))
     }
 
-    /// The last lines of output of a namespace's processes; `None` if it has no processes of its own.
+    /// Returns the last lines of output of a namespace's processes; `None` if it has no processes.
     fn output(&self, _namespace: &Namespace) -> Option<Arc<RecentLines>> {
         None
     }
 
-    /// Presence of the connection to the namespace's server that all clients share, now and whenever it changes; `None` if there
-    /// is no server.
+    /// Returns a receiver of the presence of the connection to the namespace's server that all clients share; `None` if there is
+    /// no server.
     fn presence(&self, _namespace: &Namespace) -> Option<watch::Receiver<Presence>> {
         None
     }
 
-    /// Waits until a new upstream serves, has failed, or turns out to take long.
+    /// Waits until a new upstream accepts requests, has failed, or is known to need more time.
     fn settled<'a>(&'a self, _namespace: &'a Namespace) -> Soon<'a, ()> {
         Soon::Now(())
     }
 
-    /// Ends the requests that the upstream makes to servers without a client (such as subscriptions), so that the servers can
-    /// end. Called at the shutdown of the gateway.
+    /// Ends the requests that the upstream sends to servers for no client (such as subscriptions), so that the servers can end.
+    /// Called when the gateway stops.
     fn stop(&self) {}
 }
 
-/// All kinds of upstreams. The first kind that serves a namespace runs it; the last kind serves any namespace.
+/// All kinds of upstreams. A namespace is run by the first kind that serves it; the last kind serves all other namespaces.
 #[derive(Clone)]
 pub(crate) struct Upstreams {
     kinds: Vec<Arc<dyn Upstream>>,
@@ -325,18 +325,18 @@ pub(crate) struct Upstreams {
 }
 
 impl Upstreams {
-    /// Combines `kinds`, in their order, with the kind for all other namespaces.
+    /// Combines `kinds`, in this order, with the kind `last` for all other namespaces.
     pub(crate) fn new(kinds: Vec<Arc<dyn Upstream>>, last: Arc<dyn Upstream>) -> Self {
         Self { kinds, last }
     }
 
-    /// Adds another kind before the last one.
+    /// Adds another kind of upstream. It takes precedence over the last kind, which serves all other namespaces.
     pub(crate) fn with(mut self, kind: Arc<dyn Upstream>) -> Self {
         self.kinds.push(kind);
         self
     }
 
-    /// Ends the requests that upstreams of all kinds make to servers without a client.
+    /// Ends the requests that upstreams of all kinds send to servers for no client.
     pub(crate) fn stop(&self) {
         for kind in &self.kinds {
             kind.stop();
@@ -344,7 +344,7 @@ impl Upstreams {
         self.last.stop();
     }
 
-    /// The upstream that runs a namespace.
+    /// Returns the upstream that runs a namespace.
     pub(crate) fn of(&self, namespace: &Namespace) -> &dyn Upstream {
         let mut kinds = self.kinds.iter();
         &**kinds

@@ -1,16 +1,16 @@
 //! `/api/*`: the API of the web UI, and of other programs.
 //!
-//! No change is implemented a second time. Operations that a management tool has are calls of that tool, through the engine:
-//! with its limits, its audit line under the caller's name, and its counts. The other paths read the current state.
+//! No change is implemented a second time. Operations that a management tool has are calls of that tool, through the engine: with
+//! its limits, its audit line under the caller's name, and its counts. The other paths read the current state.
 //!
 //! A listener of the profile `core` answers a few of these paths below `/operator/`, for the commands of the command line
 //! (`COMMAND_PATHS`): with the same handlers and the same table of rights.
 //!
 //! The edge controls access: only principals who may use the management tools, and no browser requests from other pages.
 //!
-//! `PATHS` is the one table of paths. A row states the effect of its path (`Does`), from which `check` and `rights.rs` derive the
-//! scope that the path needs: none, that of the management tool with the same effect, or `admin`. `rights.rs` tests every path
-//! and tool against every scope, and writes the table in `docs/security.md`. `tools.rs` calls management tools, `activity.rs`
+//! `PATHS` is the only table of paths. A row contains the effects of its path (`Does`), from which `check` and `rights.rs` derive
+//! the scope that the path needs: none, that of the management tool with the same effects, or `admin`. `rights.rs` tests every
+//! path and tool with every scope, and writes the table in `docs/security.md`. `tools.rs` calls management tools, `activity.rs`
 //! reads audit files, `server_process.rs` has a server's standard error and restart, and figures come from `metrics/figures.rs`.
 
 use std::sync::Arc;
@@ -57,31 +57,31 @@ use request::ApiRequest;
 /// The properties of a request that the handlers read besides its method, query and body.
 #[derive(Debug, Clone)]
 pub struct WebRequest {
-    /// The complete path, not decoded. The edge has checked that every segment can be decoded.
+    /// The complete path of the request, not decoded. The edge has checked that every segment can be decoded.
     pub path: String,
     /// The value of `Content-Type`; empty if absent.
     pub content_type: String,
-    /// True if `Accept` names a stream of events.
+    /// True if the request's `Accept` header names a stream of events.
     pub wants_events: bool,
     /// True if the connection uses TLS.
     pub is_tls: bool,
-    /// True if the peer of the connection is on this machine.
+    /// True if the client's connection comes from this machine.
     pub is_local: bool,
 }
 
-/// The effects of a path. The scopes of a caller's credential must cover all of them before the path answers; credentials without
-/// scopes cover all effects.
+/// The effects of a path. If a caller's credential has scopes, they must cover all effects of the path; a credential without
+/// scopes covers all effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
-    /// The work of this management tool: scopes must open the tool's name and cover its effects.
+    /// The path does the work of this management tool. The caller's scopes must open the tool's name and cover its effects.
     Same(&'static str),
-    /// Work that no tool does in this form, with these effects.
+    /// The path does work that no management tool does in this form. It has these effects.
     All(&'static [Effect]),
 }
 
 use Does::{All, Same};
 
-/// The effects of reading the caller's own view.
+/// The effects of a path that only reads the caller's own view of the state.
 const VIEW: Does = All(&[Effect::ReadsState]);
 const CHANGES_SERVER: Does = All(&[Effect::RunsCode]);
 const READS_ACTIVITY: Does = All(&[Effect::ReadsActivity]);
@@ -161,7 +161,7 @@ const PATHS: &[(&str, &str, Does)] = &[
     ("streams/*", "DELETE", ENDS_WORK),
 ];
 
-/// Paths that a listener of the profile `core` answers below `/operator/`, with their methods.
+/// Paths that a listener of the profile `core` answers below `/operator/`, each with its method.
 const COMMAND_PATHS: &[(&str, &str)] = &[
     ("status", "GET"),
     ("reload", "POST"),
@@ -194,7 +194,7 @@ pub(crate) async fn handle(
     answer::sealed(answered)
 }
 
-/// Lets requests about namespaces wait while the gateway starts, as REST does.
+/// While the gateway starts, delays requests about namespaces until these are started, as for REST.
 async fn await_start(core: &Core, segments: &[&str]) -> Result<(), WebFailure> {
     let registry = &core.registry;
     if !registry.startup().is_running() {
@@ -206,7 +206,7 @@ async fn await_start(core: &Core, segments: &[&str]) -> Result<(), WebFailure> {
         }
         ["namespaces", name, ..] => match name.parse() {
             Ok(name) => registry.starting(&name).await,
-            // The handler refuses a malformed name.
+            // A malformed name is refused later, by the handler of the path.
             Err(_) => None,
         },
         _ => None,
@@ -309,14 +309,14 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answe
         ("DELETE", ["sessions", id]) => sessions::end(core, caller, id).await,
         ("GET", ["streams"]) => sessions::streams(core, request),
         ("DELETE", ["streams", id]) => sessions::end_stream(core, caller, id),
-        // Every row of the table has an arm above: a test requests each.
+        // Unreachable for the paths of the table: a test requests each of them.
         _ => Err(WebFailure::not_found("not_found", NO_PATH)),
     }
 }
 
 const NO_PATH: &str = "The API has nothing at this path.";
 
-/// The effects of a request. The error is 405 if the path takes another method, else 404.
+/// The effects of a request. The error is 405 if the path exists with another method, and 404 if there is no such path.
 fn done_by(method: &str, segments: &[&str]) -> Result<Does, WebFailure> {
     let Some((pattern, ..)) = PATHS.iter().find(|(pattern, ..)| fits(pattern, segments)) else {
         return Err(WebFailure::not_found("not_found", NO_PATH));
@@ -348,7 +348,7 @@ fn is_for_commands(method: &str, segments: &[&str]) -> bool {
     paths.any(|(pattern, known)| *known == method && fits(pattern, segments))
 }
 
-/// Refuses a caller whose credential does not cover the effects of the path.
+/// Refuses a caller whose credential does not cover the effects of a path.
 fn check(caller: &Caller, does: Does) -> Result<(), WebFailure> {
     let Some(grant) = &caller.grant else {
         return Ok(());

@@ -1,8 +1,8 @@
-//! The least cost of a refusal, as a binary: Pingora with a `request_filter` that answers every request with the 401 the
-//! gateway gives to a wrong token.
+//! A reference program that measures the minimum cost of a refused request: Pingora with a `request_filter` that responds to
+//! every request with the 401 response that the gateway sends for a wrong token.
 //!
-//! `bare_filter ADDRESS THREADS` for the load tests, which compare the gateway with it in the same run. Threads, buffers,
-//! allocator and the answer's bytes are the gateway's; nothing is checked, counted, logged or limited.
+//! `bare_filter ADDRESS THREADS` is started by the load tests, which compare the gateway with it in the same run. It uses the
+//! gateway's number of threads, buffers, allocator and response bytes, but checks, counts, logs and limits nothing.
 
 #[path = "../src/allocator.rs"]
 mod allocator;
@@ -28,17 +28,17 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::{HttpProxy, ProxyHttp, Session};
 
-/// The gateway's body of that 401.
+/// The body of the gateway's 401 response.
 const BODY: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32010,"message":"The bearer token is not valid.","data":{"code":"unauthorized"}}}"#;
-/// The length of `BODY`.
+/// The length of `BODY` in bytes, as text for a header.
 const BODY_LENGTH: &str = "125";
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Request id, as long as the ids that the gateway makes.
+/// Request id with the length of the ids that the gateway generates.
 const REQUEST_ID: &str = "0123abcd-4d2f1";
-/// The number of headers of the answer, with Pingora's date and connection.
+/// Number of headers of the response, including the two that Pingora adds (date and connection).
 const HEADERS: usize = 7;
 const KEEPALIVE_SECONDS: u64 = 60;
-/// The gateway's buffer sizes.
+/// The gateway's buffer sizes, in bytes.
 const READ_BUFFER: usize = 4 * 1024;
 const WRITE_BUFFER: usize = 1460;
 
@@ -90,7 +90,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A service with a runtime of its own that accepts on the socket which all threads share, as the gateway's services do.
+/// A service with its own runtime that accepts connections on the socket that all threads share, as the gateway's services do.
 struct OneThread {
     inner: Service<HttpProxy<BareFilter>>,
     sockets: ListenFds,
@@ -131,7 +131,7 @@ impl ProxyHttp for BareFilter {
 
     async fn request_filter(&self, session: &mut Session, _: &mut ()) -> Result<bool> {
         session.set_keepalive(Some(KEEPALIVE_SECONDS));
-        // The unread body is read past, so that the connection lives on.
+        // The request's unread body is skipped, so that the connection stays open.
         session.set_close_on_response_before_downstream_finish(false);
         session
             .write_response_header(Box::new(head()), false)
@@ -150,8 +150,8 @@ impl ProxyHttp for BareFilter {
     }
 }
 
-/// The head, built as the gateway builds it: Pingora keeps a second map for a head that it builds itself, and reads the
-/// name of each header that is added to one. Nothing here has to be copied.
+/// The response head, built as the gateway builds it. If Pingora built the head itself, it would keep a second map of the
+/// headers' original names, which costs time; this head needs no copies.
 fn head() -> ResponseHeader {
     let mut headers = HeaderMap::with_capacity(HEADERS);
     headers.append(CONTENT_TYPE, HeaderValue::from_static("application/json"));

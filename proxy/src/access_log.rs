@@ -1,11 +1,11 @@
-//! The access log: a line per answered request, including refusals. Off unless `observability.access_log` names its target;
-//! while it is off, requests collect no entries.
+//! The access log: one line per answered request, including refused ones. It is off unless `observability.access_log` names its
+//! target; while it is off, requests collect no entries.
 //!
-//! A request collects an [`AccessEntry`] while it is handled and sends it to the log at its end; the log's own thread formats
-//! and writes the line. Queries are never written, since they may contain a session id or a token. The only headers written are
-//! `User-Agent` and `Referer`. Values sent by clients are cut and escaped, so that no client can write lines of its own.
+//! A request collects an [`AccessEntry`] while it is handled and sends it to the log at its end. The log's thread formats and
+//! writes the line. Queries are never written, since they may contain a session id or a token. The only headers written are
+//! `User-Agent` and `Referer`. Values sent by clients are cut and escaped, so that a client cannot insert lines.
 //!
-//! The line of a stream is written when the stream ends.
+//! The line of a streamed response is written when the stream ends.
 
 mod entry;
 mod lines;
@@ -25,7 +25,7 @@ pub(crate) use self::entry::AccessEntry;
 use self::lines::AccessLogWriter;
 use crate::config::{AccessLogConfig, AccessLogFormat, ConfigError, LogPattern};
 
-/// The sending end of the access log, for requests.
+/// Handle by which requests send their entries to the access log's thread.
 #[derive(Clone)]
 pub(crate) struct AccessLog {
     log: LogSender<AccessEntry>,
@@ -37,11 +37,11 @@ pub(crate) struct AccessLog {
 pub(crate) type AccessLogGuard = LogGuard<AccessEntry>;
 
 impl AccessLog {
-    /// Opens the access log; `None` if it is off.
+    /// Opens the access log; returns `None` if it is off.
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened or the thread cannot be started.
+    /// If the file cannot be opened or the thread cannot be started.
     pub(crate) fn start(
         config: &AccessLogConfig,
         data_dir: &Path,
@@ -51,7 +51,7 @@ impl AccessLog {
             return Ok(None);
         };
         let target = settings.target(data_dir);
-        // The file is opened now and not with the first request: a path that cannot be written ends the start.
+        // The file is opened here, and not at the first request, so that the gateway does not start with an unwritable path.
         if let Some(path) = target.path() {
             target.open().map_err(|error| {
                 anyhow::anyhow!("observability.access_log.path: {}: {error}", path.display())
@@ -84,7 +84,7 @@ impl AccessLog {
         Ok(Some((log, guard)))
     }
 
-    /// Begins the entry of a request whose head has been read.
+    /// Creates the entry of a request whose head has been read.
     pub(crate) fn entry(&self, head: &Parts, request_id: &Arc<str>, address: IpAddr) -> Pending {
         Pending {
             entry: AccessEntry::new(head, request_id, address),
@@ -93,22 +93,22 @@ impl AccessLog {
     }
 }
 
-/// The entry of a request that is being answered, and the log that gets the entry at the end.
+/// The entry of a request that is still being answered, with the log to which it will be sent.
 pub(crate) struct Pending {
-    /// The fields known so far.
+    /// The fields recorded so far.
     pub(crate) entry: Box<AccessEntry>,
     log: AccessLog,
 }
 
 impl Pending {
-    /// Records the message of an MCP request, if lines contain its method or tool.
+    /// Records the body of an MCP request, if log lines contain the MCP method or the tool.
     pub(crate) fn message(&mut self, body: &Bytes) {
         if self.log.reads_bodies {
             self.entry.message(body);
         }
     }
 
-    /// The note into which the service writes the outcome of the request's call, if lines contain that.
+    /// Returns the note in which the service records the outcome of the request's call; `None` if log lines do not contain it.
     pub(crate) fn call_note(&mut self) -> Option<Arc<CallNote>> {
         self.log.notes_calls.then(|| self.entry.call_note())
     }
@@ -120,11 +120,11 @@ impl Pending {
     }
 }
 
-/// Checks the configuration of the access log without opening it.
+/// Checks the configuration of the access log without opening the file.
 ///
 /// # Errors
 ///
-/// When the file's folder is missing, or the path is that of a folder.
+/// If the file's folder is missing, or the path is a folder.
 pub(crate) fn check(config: &AccessLogConfig, data_dir: &Path) -> Result<(), ConfigError> {
     let AccessLogConfig::On(settings) = config else {
         return Ok(());
@@ -147,7 +147,7 @@ pub(crate) fn check(config: &AccessLogConfig, data_dir: &Path) -> Result<(), Con
     Err(ConfigError::key("observability.access_log.path", reason))
 }
 
-/// The pattern of the format `combined`: as web servers write it, with the reason of a refusal.
+/// Returns the pattern of the format `combined`: the combined log format of web servers, with the reason of a refusal added.
 pub(crate) fn combined() -> Arc<LogPattern> {
     let pattern = "{address} - {principal} [{time}] \"{request}\" {status} {bytes} \"{referer}\" \"{user_agent}\" \"{reason}\"";
     Arc::new(pattern.parse().expect("a pattern of known fields"))

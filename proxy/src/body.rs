@@ -1,4 +1,4 @@
-//! Reads a complete request body, with a time limit, a limit for its size, and a limit for the bytes of all bodies in memory.
+//! Reading of a complete request body, with limits on its time, its size, and the bytes of all bodies in memory.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -12,10 +12,11 @@ use tokio::io::AsyncReadExt;
 
 use crate::timeout::fast_timeout;
 
-/// Bounds, in time and bytes, of the unread body that is discarded after a response that closes the connection.
+/// Limits, in time and bytes, for discarding an unread body after a response that closes the connection.
 ///
-/// Closing with unread bytes in the socket resets it, and the reset can overtake our answer: most clients write their
-/// whole body before they read. A client that asked with `Expect: 100-continue` has sent nothing, so nothing is awaited.
+/// If a connection is closed while the socket contains unread bytes, the kernel resets it, and the client may lose the response:
+/// most clients send their whole body before they read. A client that sent `Expect: 100-continue` has sent no body yet, so
+/// nothing is discarded.
 const LINGER: Duration = Duration::from_secs(5);
 const LINGER_BYTES: usize = 256 * 1024 * 1024;
 
@@ -24,43 +25,44 @@ const LINGER_BYTES: usize = 256 * 1024 * 1024;
 pub(crate) enum BodyError {
     /// The body has more bytes than the limit.
     TooLarge,
-    /// The body did not arrive in time.
+    /// The complete body did not arrive within its time limit.
     TimedOut,
     /// The body's framing is broken, or the client disconnected during the body.
     Broken,
-    /// The limit for the bytes of all bodies in memory is reached.
+    /// The body would exceed the limit for all bodies in memory.
     NoRoom,
 }
 
 /// Limits on the size of a body and the time of its arrival.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyLimits {
-    /// The limit for one body.
+    /// Maximum size of one body, in bytes.
     pub(crate) bytes: usize,
-    /// The limit for all bodies in memory.
+    /// Maximum size of all bodies in memory together, in bytes.
     pub(crate) total: usize,
-    /// Time limit for a complete body.
+    /// Time limit for reading a complete body.
     pub(crate) deadline: Duration,
 }
 
-/// A request body that was read, and its count in the bytes of all bodies in memory.
+/// A complete request body, with the guard that counts its bytes among those of all bodies in memory.
 #[derive(Debug)]
 pub(crate) struct Body {
     /// The complete body.
     pub(crate) bytes: Bytes,
-    /// Counts the bytes for as long as they are in memory; `None` for a body that arrived in one chunk.
+    /// Guard that counts the body's bytes while they are in memory; `None` for a body that arrived in one chunk, which is not
+    /// counted.
     pub(crate) held: Option<HeldBytes>,
 }
 
 impl Body {
-    /// The body of a request without one.
+    /// The empty body.
     pub(crate) const EMPTY: Self = Self {
         bytes: Bytes::new(),
         held: None,
     };
 }
 
-/// Bytes counted among those of all bodies in memory, until this guard is dropped.
+/// Guard of bytes that count towards the limit for all bodies in memory. Dropping it subtracts them.
 #[derive(Debug)]
 pub(crate) struct HeldBytes {
     all: IntGauge,
@@ -68,7 +70,7 @@ pub(crate) struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Counts `bytes` more. The sum never exceeds `total`: of two bodies that arrive concurrently, both may be refused.
+    /// Counts `bytes` more; an error if the sum exceeds `total`. If two bodies arrive concurrently, both may be refused.
     fn grow(&mut self, bytes: usize, total: usize) -> Result<(), BodyError> {
         let more = i64::try_from(bytes).map_err(|_| BodyError::NoRoom)?;
         self.all.add(more);
@@ -86,7 +88,7 @@ impl Drop for HeldBytes {
     }
 }
 
-/// Returns true if the client waits for `100 Continue` before it sends its body.
+/// Returns true if the client waits for `100 Continue` before it sends its body, and the announced body is not too large.
 pub(crate) fn awaits_continue(session: &mut ServerSession, limits: BodyLimits) -> bool {
     expects_continue(session)
         && !session.is_body_empty()
@@ -109,10 +111,10 @@ pub(crate) async fn read(
     if announced == Some(0) || session.is_body_empty() {
         return Ok(Body::EMPTY);
     }
-    // The complete body has one deadline. Pingora's own limit, per read, would only end the request earlier, with another
-    // error.
+    // A single deadline for the complete body replaces Pingora's time limit per read, which could end the request earlier with a
+    // different error.
     session.set_read_timeout(None);
-    // Pinned here, since otherwise the future would be moved into the time limit.
+    // The future is pinned here, as `fast_timeout` would otherwise move it.
     let whole = pin!(read_chunks(session, limits, held, announced));
     let whole = fast_timeout(limits.deadline, whole).await;
     whole.unwrap_or(Err(BodyError::TimedOut))
@@ -149,8 +151,8 @@ async fn read_chunks(
             Some(buffer) => buffer.extend_from_slice(&chunk),
             None if first.is_empty() => first = chunk,
             None => {
-                // The announced length was checked against the limit, so a client cannot make this reserve more. Reserved
-                // memory costs nothing before it is written.
+                // The announced length was checked against the limit, so that a client cannot make the gateway reserve more.
+                // Reserved memory occupies no physical memory until it is written.
                 let expected = announced.map_or(before * 2, |length| length as usize);
                 let mut buffer =
                     BytesMut::with_capacity(expected.max(before + chunk.len()).min(limits.bytes));
@@ -169,7 +171,7 @@ async fn read_chunks(
     })
 }
 
-/// A body without the byte order mark that some clients write before their JSON (RFC 8259 §8.1).
+/// Removes the byte order mark that some clients write before their JSON (RFC 8259 §8.1).
 fn without_mark(mut body: Bytes) -> Bytes {
     if body.starts_with(b"\xef\xbb\xbf") {
         body.advance(3);
@@ -177,7 +179,8 @@ fn without_mark(mut body: Bytes) -> Bytes {
     body
 }
 
-/// Reads and discards the rest of an unread body, for at most `deadline`. Returns true if the rest had at most `limit` bytes.
+/// Reads and discards the rest of a body, for at most `deadline`. Returns true if the rest ended in time and had at most `limit`
+/// bytes.
 pub(crate) async fn read_past(
     session: &mut ServerSession,
     limit: usize,
@@ -199,7 +202,8 @@ pub(crate) async fn read_past(
     fast_timeout(deadline, discard).await.unwrap_or(false)
 }
 
-/// Discards the bytes that the client still sends, within [`LINGER`] and [`LINGER_BYTES`], so that the response reaches it.
+/// Discards the bytes that the client still sends, within [`LINGER`] and [`LINGER_BYTES`], so that the client receives the
+/// response.
 pub(crate) async fn linger(session: &mut ServerSession) {
     if !expects_continue(session) {
         read_past(session, LINGER_BYTES, LINGER).await;
@@ -222,7 +226,7 @@ pub(crate) async fn linger_on(mut stream: Stream) {
     let _ = fast_timeout(LINGER, discard).await;
 }
 
-/// The request's `Content-Length`; `None` if it is missing or not a number.
+/// Returns the request's `Content-Length`; `None` if it is missing or not a number.
 pub(crate) fn announced(session: &ServerSession) -> Option<u64> {
     session
         .req_header()

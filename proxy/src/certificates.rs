@@ -1,16 +1,16 @@
-//! Check of every certificate that a configuration names: of listeners, of replicas, and for remote servers.
+//! Check of every certificate in the configuration: of listeners, between replicas, and for remote servers.
 
 use crate::config::{ConfigError, Effective, Purpose, TlsConfig};
 use crate::remote::Material;
 use crate::replicas::ClientTls;
 use crate::tls::{self, ExpectedNames, mutual};
 
-/// Reads every certificate that a configuration names. A check by the operator also refuses certificates that clients or other
-/// replicas would refuse; a start reports these, and serves other clients meanwhile.
+/// Checks every certificate in the configuration. `tooldock check` also refuses certificates that clients or other replicas would
+/// refuse. A start only reports those, since the certificates for other clients still work.
 ///
 /// # Errors
 ///
-/// The key of the first certificate that cannot be used.
+/// The configuration key of the first unusable certificate.
 pub(crate) fn check(effective: &Effective) -> Result<(), ConfigError> {
     match effective.purpose() {
         Purpose::Serve => check_each(effective, tls::check_usable),
@@ -24,11 +24,11 @@ pub(crate) fn check(effective: &Effective) -> Result<(), ConfigError> {
     }
 }
 
-/// Reads every certificate; those of listeners with `check`.
+/// Checks every certificate in the configuration; for those of listeners, it calls `check`.
 ///
 /// # Errors
 ///
-/// The key of the first certificate that cannot be used, with the message of `check`.
+/// The configuration key of the first unusable certificate, with the message of `check`.
 fn check_each(
     effective: &Effective,
     check: impl Fn(&TlsConfig, ExpectedNames<'_>) -> Result<(), String>,

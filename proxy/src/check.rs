@@ -1,6 +1,6 @@
 //! `tooldock check`: prints the configuration in force, with secrets masked, and every listener with its paths.
 //!
-//! The output is YAML, in which everything except keys is a comment. Sizes are rounded to one decimal.
+//! The output is YAML. Everything but the configuration keys is a comment. Sizes are rounded to one decimal place.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -28,11 +28,11 @@ mod target;
 
 pub(crate) use target::Target;
 
-/// The complete output of `check`.
+/// Returns the complete output of `tooldock check`.
 ///
 /// # Errors
 ///
-/// When the configuration cannot be written as YAML.
+/// If the configuration cannot be written as YAML.
 pub(crate) fn report(effective: &Effective, servers: &ServerCheck) -> Result<String, yaml::Error> {
     let mut report = String::new();
     let source = effective
@@ -95,13 +95,14 @@ pub(crate) fn report(effective: &Effective, servers: &ServerCheck) -> Result<Str
     Ok(report)
 }
 
-/// The number of warnings in a report: for the `whole` configuration, or for the target of `check PATH`.
+/// Returns the number of warnings. `whole` is true for a check of the whole configuration, and false for `check PATH`, which does
+/// not count the warnings about the configuration.
 pub(crate) fn warnings(effective: &Effective, checked: &ServerCheck, whole: bool) -> usize {
     let of_configuration = if whole { effective.warnings.len() } else { 0 };
     of_configuration + checked.findings.iter().filter(|it| !it.is_error).count()
 }
 
-/// The output of `check PATH`.
+/// Returns the output of `tooldock check PATH`.
 pub(crate) fn report_on(path: &Path, checked: &ServerCheck) -> String {
     let mut report = String::new();
     let errors = checked.findings.iter().filter(|it| it.is_error).count();
@@ -139,8 +140,8 @@ fn list_warnings(report: &mut String, servers: &ServerCheck) {
     }
 }
 
-/// Findings about external servers, about variables and files that the namespaces of the data directory lack, about
-/// addresses that another program has, and about rules for missing namespaces and members of aggregates.
+/// Checks the whole configuration. The findings concern external servers, missing variables and files of the namespaces in the
+/// data directory, addresses used by another program, rules for missing namespaces, and members of aggregates.
 pub(crate) fn whole(effective: &Effective) -> ServerCheck {
     let mut checked = servers(effective);
     let namespaces = &effective.config.namespaces;
@@ -153,7 +154,7 @@ pub(crate) fn whole(effective: &Effective) -> ServerCheck {
     checked.findings.extend(unknown);
     let members = namespaces::members(&effective.config, &known);
     checked.findings.extend(members);
-    // A configuration is checked on other machines, too, which lack the key.
+    // A missing session key is only a warning, since a configuration may be checked on a machine that does not have the key.
     let key = session_store::missing_key(effective).map(|message| Finding {
         place: "SESSION_KEY".to_owned(),
         message,
@@ -163,7 +164,8 @@ pub(crate) fn whole(effective: &Effective) -> ServerCheck {
     checked
 }
 
-/// Logs rules for missing namespaces. They do not prevent a start: the namespace may be made while the gateway runs.
+/// Logs findings about rules for missing namespaces. They do not prevent a start, since the namespace may be created while the
+/// gateway runs.
 pub(crate) fn log_unknown_namespaces(effective: &Effective) {
     let known = known_namespaces(effective, servers(effective).names);
     for finding in namespaces::findings(&effective.config, &known) {
@@ -174,7 +176,7 @@ pub(crate) fn log_unknown_namespaces(effective: &Effective) {
     }
 }
 
-/// Adds to `names` the namespace that a first start creates, if the configuration enables it.
+/// Adds the starter namespace to `names` if the first start will create it.
 fn known_namespaces(
     effective: &Effective,
     mut names: BTreeSet<NamespaceName>,
@@ -191,7 +193,7 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> ServerCheck {
     let namespaces = &effective.config.namespaces;
     match target {
         Target::Servers(file) => {
-            // `DATA/external/config.yaml` belongs to the data directory `DATA`, whose secrets count.
+            // A file `DATA/external/config.yaml` belongs to the data directory `DATA`, so that its secrets are used.
             let data = folder_in(file.parent().unwrap_or(file), "external");
             servers::check_file(file, namespaces, &secrets(effective, data).0)
         }
@@ -207,9 +209,9 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> ServerCheck {
     }
 }
 
-/// Findings about the folder of a namespace, or about a single Python file of the folder.
+/// Checks the folder of a namespace, or only the Python file `file` in it.
 fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> ServerCheck {
-    // `DATA/tools/NAME` belongs to that data directory, regardless of the configuration.
+    // A folder `DATA/tools/NAME` belongs to the data directory `DATA`, even if another one is configured.
     let data = folder.parent().and_then(|tools| folder_in(tools, "tools"));
     let python = PythonCheck {
         workers: &effective.config.workers,
@@ -229,13 +231,13 @@ fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Serv
     }
 }
 
-/// The data directory of a folder in it: the parent of `folder`, if `folder` is called `name`.
+/// Returns the parent of `folder` as the data directory, if `folder` is called `name`; otherwise `None`.
 fn folder_in<'a>(folder: &'a Path, name: &str) -> Option<&'a Path> {
     let is_it = folder.file_name().is_some_and(|it| it == name);
     folder.parent().filter(|_| is_it)
 }
 
-/// Findings as annotations of GitHub Actions, a line each.
+/// Formats findings as annotations of GitHub Actions, one per line.
 pub(crate) fn annotations(checked: &ServerCheck) -> String {
     let each = checked.findings.iter().map(|finding| {
         let (file, line) = match finding.place.rsplit_once(':') {
@@ -251,7 +253,7 @@ pub(crate) fn annotations(checked: &ServerCheck) -> String {
     each.collect()
 }
 
-/// Errors of a configuration as annotations of GitHub Actions. An error that concerns no file has no annotation.
+/// Formats errors of a configuration as annotations of GitHub Actions. Errors that concern no file are omitted.
 pub(crate) fn fault_annotations(faults: &[ConfigError]) -> String {
     let each = faults.iter().filter_map(|fault| {
         let message = fault.to_string();
@@ -262,7 +264,7 @@ pub(crate) fn fault_annotations(faults: &[ConfigError]) -> String {
     each.collect()
 }
 
-/// An annotation of GitHub Actions: a line with a path relative to the working directory.
+/// Formats an annotation of GitHub Actions: one line, with the file's path relative to the working directory.
 fn annotation(kind: &str, file: &Path, line: Option<&str>, message: &str) -> String {
     let escaped = |text: &str| {
         let text = text.replace('%', "%25");
@@ -294,7 +296,7 @@ pub(crate) fn servers(effective: &Effective) -> ServerCheck {
     checked
 }
 
-/// Faults in the files of aggregates, and aggregates that are members of each other.
+/// Returns the faults in files of aggregates, and a finding for aggregates that are members of each other.
 fn aggregates(config: &Config) -> Vec<Finding> {
     let found = |name: &NamespaceName, message| Finding {
         place: format!("toolman.{name}"),
@@ -315,9 +317,9 @@ fn aggregates(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The secrets that the gateway would use, and a finding if the store cannot be read. `beside` is the data directory of the
-/// checked folder: if it contains secrets, they replace those of the configured data directory, and are decrypted with the key
-/// that `--dev` stored there, if any.
+/// Reads the secrets that the gateway would use; if they cannot be read, a finding is returned. `beside` is the data directory of
+/// the checked folder. If it contains secrets, they are used in place of those of the configured data directory, and are
+/// decrypted with the key that `--dev` stored there, if any.
 fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Finding>) {
     let holds = |data: &&Path| SecretStore::new(data, Protection::Unset).has_values();
     let data = beside.filter(holds).unwrap_or(&effective.data_dir);
@@ -348,7 +350,7 @@ fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Fin
     }
 }
 
-/// The errors among the findings, a line each.
+/// Returns the findings that are errors, each as one line.
 pub(crate) fn errors(servers: &ServerCheck) -> impl Iterator<Item = String> {
     let errors = servers.findings.iter().filter(|it| it.is_error);
     errors.map(told)
@@ -358,18 +360,18 @@ fn told(finding: &Finding) -> String {
     one_line(&format!("{}: {}", finding.place, finding.message))
 }
 
-/// Replaces control characters, since names and commands come from a file that other programs may write.
+/// Replaces control characters by blanks, since names and commands come from files that other programs may have written.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// The configuration as YAML without the digests of tokens, as a weak token could be guessed from its digest, and
-/// without the values of servers' variables, unless they only refer to their source.
+/// Formats the configuration as YAML with secrets masked: no digests of tokens, from which a weak token could be guessed, and no
+/// values of servers' variables, unless they only refer to their source.
 fn masked(config: &Config) -> Result<String, yaml::Error> {
     yaml::to_string(&masked_tree(config)?)
 }
 
-/// The configuration as a tree of YAML values, with secrets masked.
+/// Returns the configuration as a tree of YAML values, with secrets masked.
 pub(crate) fn masked_tree(config: &Config) -> Result<Value, yaml::Error> {
     let mut tree = yaml::to_value(config)?;
     let tokens = tree
@@ -409,7 +411,7 @@ pub(crate) fn masked_tree(config: &Config) -> Result<Value, yaml::Error> {
     Ok(tree)
 }
 
-/// Masks the values of headers that a listener sets, any of which may be a secret.
+/// Masks the values of headers that a listener sets, since any of them may be a secret.
 fn mask_headers(listener: &mut Value) {
     for side in ["request", "response"] {
         let set = listener
@@ -424,7 +426,7 @@ fn mask_headers(listener: &mut Value) {
     }
 }
 
-/// Masks credentials, values of headers and queries of URLs, any of which may be a secret.
+/// Masks credentials, header values and URL queries of a remote server, since any of them may be a secret.
 fn mask_remote(tree: &mut Value, server: &RemoteServerConfig) {
     if let Some(credentials) = &server.credentials {
         tree["credentials"] = match server.passes_credentials() {

@@ -1,6 +1,6 @@
 //! The command line: the subcommands and their options.
 //!
-//! Parsing only. The subcommands themselves stand in `main.rs`; subcommands of later versions are not listed until they work.
+//! This module only parses. `main.rs` runs the subcommands.
 
 mod servers;
 
@@ -35,46 +35,46 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the gateway
     Serve(ServeArgs),
-    /// Validate the configuration or one part of it; print the effective values, listeners and external servers
+    /// Validate the configuration, or a single file or folder; print the effective values, listeners and external servers
     Check(CheckArgs),
-    /// Keep the secrets of namespaces: give them values, list, edit and remove them, change their key
+    /// Manage the secrets of namespaces: set, list, edit and remove them, or change the key that encrypts them
     Secrets(SecretsArgs),
-    /// Make, list and revoke API keys
+    /// Create, list and revoke API keys
     Keys(KeysArgs),
-    /// Show the rights of a key or principal in a namespace, and the rule behind each, by asking the running gateway
+    /// Show the rights of a key or principal in a namespace, and the rule behind each, as the running gateway applies them
     Explain(ExplainArgs),
-    /// Take over the servers of an MCP client: its mcp.json, settings or config.toml
+    /// Import the servers of an MCP client from its mcp.json, settings or config.toml
     Import(ImportArgs),
-    /// Add one server: a command, or a URL
+    /// Add a server: a command, or a URL
     Add(AddArgs),
-    /// Remove a server that a file of servers or the configuration has
+    /// Remove a server from the file or configuration that contains it
     Remove(RemoveArgs),
-    /// Make an API key and write the gateway into the configuration of an MCP client
+    /// Create an API key and write the gateway into the configuration of an MCP client
     Connect(ConnectArgs),
-    /// Find what is wrong around the gateway: servers in front, names, clocks, limits, programs, permissions, ports, Redis
+    /// Check the gateway's surroundings: servers in front, names, clocks, limits, programs, permissions, ports, Redis
     Doctor(DoctorArgs),
     #[command(flatten)]
     Operator(OperatorCommand),
-    /// Turn an nginx in front of MCP servers into a configuration of the gateway, and list what cannot be carried over
+    /// Convert the configuration of an nginx in front of MCP servers, and list what cannot be imported
     ImportNginx(ImportNginxArgs),
-    /// Serve many MCP servers as one, on standard input and output, from the tools.toml of a project
+    /// Serve many MCP servers as a single one, on standard input and output, from the tools.toml of a project
     Toolman(ToolmanArgs),
-    /// Print completions for a shell, for its folder of completions
+    /// Print a completion script for a shell
     Completions(CompletionsArgs),
-    /// Write manual pages, for packages
+    /// Write the manual pages of all commands, for packages
     #[command(hide = true)]
     Man(ManArgs),
 }
 
-/// `tooldock completions`.
+/// Options of `tooldock completions`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// The shell to print completions for
     #[arg(value_enum)]
     pub(crate) shell: CompletedShell,
 }
 
-/// Shells that completions can be printed for.
+/// Shells for which completions can be printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CompletedShell {
     /// source <(tooldock completions bash)
@@ -85,15 +85,15 @@ pub(crate) enum CompletedShell {
     Fish,
 }
 
-/// `tooldock man`.
+/// Options of `tooldock man`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
-    /// The folder for the pages, a file for each command
+    /// The folder for the manual pages; each command gets a file
     #[arg(long, value_name = "DIR")]
     pub(crate) output: PathBuf,
 }
 
-/// The subcommands that ask the running gateway.
+/// The subcommands that send requests to the running gateway.
 #[derive(Debug, Subcommand)]
 pub(crate) enum OperatorCommand {
     /// Show the running gateway: namespaces with states and reasons, certificates, the last reload, replicas
@@ -102,9 +102,9 @@ pub(crate) enum OperatorCommand {
     Tools(ToolsArgs),
     /// Call a tool of the running gateway
     Call(CallArgs),
-    /// Show what a namespace's processes printed, and the gateway's records of its calls
+    /// Show the output of a namespace's processes, and the gateway's records of its calls
     Logs(LogsArgs),
-    /// Have the running gateway and its replicas read their namespaces again
+    /// Make the running gateway and its replicas read their namespaces again
     Reload(ReloadArgs),
     /// List the sessions of the running gateway, or end one
     Sessions(SessionsArgs),
@@ -112,20 +112,21 @@ pub(crate) enum OperatorCommand {
     Pins(PinsArgs),
 }
 
-/// The running gateway that a command asks, and the token for it. A token is never an argument.
+/// The running gateway to which a command sends requests, and the token for it. A token is never an argument, since other users
+/// could read it in the list of processes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GatewayArgs {
     /// Address of the gateway's listener of the profile core: http://HOST:PORT, https://HOST:PORT or unix:/PATH [default:
-    /// CORE_URL, or the configuration's first such listener: one of plain HTTP, else of HTTPS, else of a Unix socket]
+    /// CORE_URL, or the configuration's first such listener: preferably with plain HTTP, then with HTTPS, then on a Unix socket]
     #[arg(long, value_name = "URL", global = true)]
     pub(crate) url: Option<String>,
-    /// File with the token [default: TOOLDOCK_TOKEN, else BEARER_TOKEN, else the token that serve --dev keeps in the data
-    /// directory]
+    /// File that contains the token [default: the variable TOOLDOCK_TOKEN, then BEARER_TOKEN, then the token that serve --dev
+    /// stores in the data directory]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) token_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) trust: GatewayTrust,
-    /// Data directory, for the token that serve --dev keeps [default: that of the configuration, or DATA_DIR]
+    /// Data directory, for the token that serve --dev stores [default: that of the configuration, or DATA_DIR]
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) data_dir: Option<PathBuf>,
     /// Configuration file of the running gateway [default: conf/tooldock.yaml, if there is one]
@@ -133,7 +134,7 @@ pub(crate) struct GatewayArgs {
     pub(crate) config: Option<PathBuf>,
 }
 
-/// The end of `tooldock doctor --help`.
+/// Text at the end of `tooldock doctor --help`.
 const DOCTOR_HELP: &str = "\
 Each finding that is not fine says what to type. The servers in front are probed through the public URL, with nonces that the
 running gateway gives for the token; the token itself is not sent there. Without a running gateway the machine is checked alone.
@@ -144,7 +145,7 @@ Exit status:
 Example:
   tooldock doctor --public-url https://gw.example.com";
 
-/// `tooldock doctor`.
+/// Options of `tooldock doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = DOCTOR_HELP)]
 pub(crate) struct DoctorArgs {
@@ -153,19 +154,19 @@ pub(crate) struct DoctorArgs {
     /// URL by which clients reach the gateway, through the servers in front of it [default: admission.public_url]
     #[arg(long, value_name = "URL")]
     pub(crate) public_url: Option<String>,
-    /// Also wait for a stream that is silent for so many seconds, at most 120 [without a number: 65]
+    /// Also test whether a stream may be silent for this number of seconds, at most 120 [without a number: 65]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "65",
         value_parser = clap::value_parser!(u8).range(1..=120))]
     pub(crate) slow: Option<u8>,
-    /// Let warnings fail the command, too
+    /// Exit with an error for warnings, too
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Print JSON
+    /// Print the output as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// `tooldock status`.
+/// Options of `tooldock status`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -173,25 +174,25 @@ pub(crate) struct StatusArgs {
     /// Show the state again every two seconds, until Ctrl-C
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Print JSON; with --watch a line each time
+    /// Print the output as JSON; with --watch a line for each state
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// `tooldock tools`.
+/// Options of `tooldock tools`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ToolsArgs {
-    /// The namespace [default: all that the token opens]
+    /// The namespace whose tools are listed [default: all that the token opens]
     #[arg(value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
-    /// Print JSON, with the schemas
+    /// Print the output as JSON, with the schemas of the tools
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// The end of `tooldock call --help`.
+/// Text at the end of `tooldock call --help`.
 const CALL_HELP: &str = "\
 Arguments:
   key=value   a value of the type in the tool's input schema: a number, true or false, JSON for arrays and objects, else a text
@@ -206,86 +207,87 @@ Exit status:
 Example:
   tooldock call calc add a=2 b=3";
 
-/// `tooldock call`.
+/// Options of `tooldock call`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CALL_HELP)]
 pub(crate) struct CallArgs {
-    /// The namespace
+    /// The namespace of the tool
     #[arg(value_name = "NAMESPACE")]
     pub(crate) namespace: String,
-    /// The tool
+    /// The tool to call
     #[arg(value_name = "TOOL")]
     pub(crate) tool: String,
     /// Arguments of the tool
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) arguments: Vec<String>,
-    /// With an object, all arguments at once: '{…}', @FILE, or - for standard input. Without one, as --output json
+    /// All arguments of the tool as one JSON object: '{…}', @FILE, or - for standard input. Without an object, the option is the
+    /// same as --output json
     #[arg(long, value_name = "OBJECT", num_args = 0..=1, default_missing_value = "")]
     pub(crate) json: Option<String>,
-    /// How the result is printed
+    /// Format in which the result is printed
     #[arg(long, value_enum, default_value_t = CallOutput::Text, value_name = "FORMAT")]
     pub(crate) output: CallOutput,
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
 }
 
-/// The output of `tooldock call`.
+/// Formats in which `tooldock call` prints a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CallOutput {
-    /// The text of the result.
+    /// The text of the tool's result.
     Text,
-    /// The structured content; the whole result where it has none, and of a failure.
+    /// The structured content of the result; the whole result if it has no structured content, or if the tool failed.
     Json,
 }
 
-/// `tooldock logs`.
+/// Options of `tooldock logs`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogsArgs {
-    /// The namespace; without one, the records of all namespaces are shown, and no output
+    /// The namespace; without it, records of all namespaces are shown, and no output of processes
     #[arg(long, value_name = "NAME")]
     pub(crate) namespace: Option<NamespaceName>,
-    /// Go on with what comes, until Ctrl-C
+    /// Keep printing new entries, until Ctrl-C
     #[arg(short = 'f', long)]
     pub(crate) follow: bool,
-    /// Number of entries to begin with
+    /// Number of existing entries to print first
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
     pub(crate) lines: u16,
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
-    /// Print a line of JSON for each entry
+    /// Print each entry as a line of JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// `tooldock reload`.
+/// Options of `tooldock reload`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReloadArgs {
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
-    /// Print JSON
+    /// Print the output as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// `tooldock sessions`.
+/// Options of `tooldock sessions`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SessionsArgs {
     #[command(subcommand)]
     pub(crate) command: Option<SessionsCommand>,
-    /// Only the sessions of this namespace
+    /// Only list the sessions of this namespace
     #[arg(long, value_name = "NAME")]
     pub(crate) namespace: Option<NamespaceName>,
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
-    /// Print JSON
+    /// Print the output as JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
-/// Subcommands for sessions.
+/// Subcommands of `tooldock sessions`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionsCommand {
-    /// End a session with its streams
+    /// End a session and its streams
     End {
         /// The session's id, as `sessions` shows it
         #[arg(value_name = "ID")]
@@ -293,7 +295,7 @@ pub(crate) enum SessionsCommand {
     },
 }
 
-/// The end of `tooldock pins --help`.
+/// Text at the end of `tooldock pins --help`.
 const PINS_HELP: &str = "\
 Exit status:
   0  done; for diff: every definition is approved    1  the gateway refuses; for diff: definitions wait for approval
@@ -303,7 +305,7 @@ Example:
   tooldock pins diff github
   tooldock pins approve github create_issue";
 
-/// `tooldock pins`.
+/// Options of `tooldock pins`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = PINS_HELP)]
 pub(crate) struct PinsArgs {
@@ -311,53 +313,53 @@ pub(crate) struct PinsArgs {
     pub(crate) command: PinsCommand,
     #[command(flatten)]
     pub(crate) gateway: GatewayArgs,
-    /// Print JSON
+    /// Print the output as JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
-/// Subcommands for recorded definitions.
+/// Subcommands of `tooldock pins`, which manage the recorded definitions of servers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PinsCommand {
     /// List the recorded tools, prompts and resource templates with their states
     List {
-        /// The namespace [default: all]
+        /// The namespace whose records are listed [default: all]
         #[arg(value_name = "NAMESPACE")]
         namespace: Option<String>,
     },
     /// Show the definitions that wait for approval, with their differences from the approved ones
     Diff {
-        /// The namespace [default: all]
+        /// The namespace whose definitions are shown [default: all]
         #[arg(value_name = "NAMESPACE")]
         namespace: Option<String>,
         /// Name of the tool or prompt, or the URI template [default: all]
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
-    /// Approve the definitions of a namespace that wait
+    /// Approve the definitions of a namespace that wait for approval
     Approve {
-        /// The namespace
+        /// The namespace whose definitions are approved
         #[arg(value_name = "NAMESPACE")]
         namespace: String,
         /// Name of the tool or prompt, or the URI template [default: all]
         #[arg(value_name = "NAME")]
         name: Option<String>,
-        /// Only the version with this digest, or its beginning, as diff shows it
+        /// Only approve the version with this digest, or a digest that begins so, as diff shows it
         #[arg(long, value_name = "DIGEST")]
         digest: Option<String>,
     },
-    /// Drop records: the definitions are recorded anew when they are next listed
+    /// Delete records, so that the definitions are recorded anew when the server next lists them
     Forget {
-        /// The namespace
+        /// The namespace whose records are deleted
         #[arg(value_name = "NAMESPACE")]
         namespace: String,
-        /// Name of the tool or prompt, or the URI template [default: all, as if the server was never seen]
+        /// Name of the tool or prompt, or the URI template [default: all, as if the server had never been seen]
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
 }
 
-/// `tooldock serve`.
+/// Options of `tooldock serve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
     /// Configuration file [default: conf/tooldock.yaml, if there is one]
@@ -366,59 +368,59 @@ pub(crate) struct ServeArgs {
     /// Part of the gateway that this process runs
     #[arg(long, value_enum, default_value_t = Role::All)]
     pub(crate) role: Role,
-    /// Try ToolDock out: listen on loopback only, make a token, place example tools, print lines to paste
+    /// Try ToolDock out: listen on loopback only, create a token, place example tools, print lines to paste
     #[arg(long)]
     pub(crate) dev: bool,
-    /// Take over from the gateway that runs on the data directory. That gateway serves until this process is ready, hands over
-    /// its listening sockets, answers the requests it has, and ends
+    /// Replace the gateway that runs on the same data directory without an interruption. The old gateway serves until this
+    /// process is ready, hands over its listening sockets, answers the requests it has, and exits
     #[arg(long)]
     pub(crate) upgrade: bool,
 }
 
-/// `tooldock check`.
+/// Options of `tooldock check`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// Configuration file [default: conf/tooldock.yaml, if there is one]
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Check only this: a data directory with everything in it, an external/config.yaml, a namespace's tooldock.yaml, the
+    /// Check only this path: a data directory with everything in it, an external/config.yaml, a namespace's tooldock.yaml, the
     /// folder of a namespace, or one of its Python files. Ceilings and limits come from the configuration. Python files are
-    /// imported in the namespace's environment where a gateway has made one, and parsed elsewhere
+    /// imported in the namespace's environment if a gateway has created one, and only parsed otherwise
     #[arg(value_name = "PATH")]
     pub(crate) path: Option<PathBuf>,
-    /// How findings are printed: `github` prints annotations of GitHub Actions alone, a line each
+    /// Format of the findings: `github` prints only annotations of GitHub Actions, one per line
     #[arg(long, value_enum, default_value_t = CheckFormat::Text, value_name = "FORMAT")]
     pub(crate) format: CheckFormat,
-    /// Let warnings fail the check, too (status 2), as a pipeline wants it
+    /// Fail with status 2 for warnings, too, for use in a pipeline
     #[arg(long)]
     pub(crate) strict: bool,
 }
 
-/// The output of `tooldock check`.
+/// Formats of the output of `tooldock check`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CheckFormat {
-    /// The report, and errors on standard error.
+    /// The report on standard output, and errors on standard error.
     Text,
-    /// Annotations of GitHub Actions.
+    /// Annotations of GitHub Actions on standard output.
     Github,
 }
 
-/// `tooldock import-nginx`.
+/// Options of `tooldock import-nginx`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = IMPORT_NGINX_HELP)]
 pub(crate) struct ImportNginxArgs {
-    /// nginx.conf, or a file with the content of its http block. `include` is followed, from the file's folder. - is standard
-    /// input
+    /// nginx.conf, or a file with the content of its http block. `include` directives are followed, from the file's folder. -
+    /// means standard input
     pub(crate) file: PathBuf,
-    /// Write the configuration into this file [default: standard output]
+    /// Write the gateway's configuration into this file [default: standard output]
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Write over the file that --output names
+    /// Overwrite the file that --output names
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
 }
 
-/// The end of `tooldock import-nginx --help`.
+/// Text at the end of `tooldock import-nginx --help`.
 const IMPORT_NGINX_HELP: &str = "\
 The configuration names the line of nginx that each part comes from. What is not carried over is listed on standard error,
 a line each, as FILE:LINE: DIRECTIVE: why, and what to do instead. A line with `security` is about a rule without which more
@@ -435,18 +437,20 @@ Example:
   tooldock import-nginx /etc/nginx/nginx.conf -o conf/tooldock.yaml
   tooldock check -c conf/tooldock.yaml";
 
-/// `tooldock toolman`. Its standard output is for the client alone; messages go to standard error.
+/// Options of `tooldock toolman`. Its standard output contains only MCP messages for the client; all other output goes to
+/// standard error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ToolmanArgs {
-    /// The file that lists the servers and the tools that are active at the start. Its relative paths start at its own folder
+    /// The file that lists the servers and the tools that are active at the start. Relative paths in it start at the file's
+    /// folder
     #[arg(long, value_name = "FILE", default_value = "tools.toml")]
     pub(crate) config: PathBuf,
-    /// Export traces, metrics and logs by OTLP. FILE has the keys of `observability.otlp`, as YAML
+    /// Export traces, metrics and logs by OTLP. FILE contains the keys of `observability.otlp`, as YAML
     #[arg(long, value_name = "FILE")]
     pub(crate) otlp: Option<PathBuf>,
 }
 
-/// `tooldock secrets`. Values are never arguments: they are typed without echo, or come from standard input.
+/// Options of `tooldock secrets`. Values are never arguments: they are typed without echo, or read from standard input.
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct SecretsArgs {
@@ -460,139 +464,139 @@ pub(crate) struct SecretsArgs {
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-/// Subcommands for secrets.
+/// Subcommands of `tooldock secrets`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SecretsCommand {
     /// Authorize the gateway at the authorization server of a remote server, in a browser
     Authorize(AuthorizeArgs),
-    /// Give a secret a value. Asks without echo; where standard input is no terminal, takes its first line
+    /// Set the value of a secret. It is typed without echo; if standard input is no terminal, its first line is the value
     Set {
-        /// Name of the environment variable that tools find the value in
+        /// Name of the secret, and of the environment variable that contains the value in tools
         #[arg(long)]
         key: String,
-        /// `global` for every namespace, the name of one, or `principal:NAME` for the personal value of one principal
+        /// `global` for all namespaces, the name of one namespace, or `principal:NAME` for the personal value of a principal
         #[arg(long)]
         scope: Scope,
     },
-    /// Open all secrets in $EDITOR; the store is locked for other writers meanwhile
+    /// Edit all secrets in $EDITOR; other writers have to wait meanwhile
     Edit,
-    /// Show names, scopes and statuses. Values are never shown
+    /// List the names, scopes and statuses of secrets. Values are never shown
     List {
-        /// Only this scope
+        /// Only list secrets of this scope
         #[arg(long)]
         scope: Option<Scope>,
     },
-    /// Take a secret away, with its value
+    /// Remove a secret and its value
     Remove {
-        /// The secret's name
+        /// Name of the secret
         #[arg(long)]
         key: String,
-        /// `global`, the name of a namespace, or `principal:NAME`
+        /// Scope of the secret: `global`, the name of a namespace, or `principal:NAME`
         #[arg(long)]
         scope: Scope,
     },
-    /// Encrypt all secrets with a new key: SECRETS_KEY_NEW, or a key that is typed. SECRETS_KEY is the present one
+    /// Encrypt all secrets with a new key: SECRETS_KEY_NEW, or a key that is typed. SECRETS_KEY contains the present key
     Rekey,
-    /// Write all secrets, encrypted under SECRETS_KEY, in a format of other systems
+    /// Write all secrets, encrypted with SECRETS_KEY, in a format of another system
     Export {
         /// `fernet`: the format of secrets.enc in the older Python system
         #[arg(long, value_enum, default_value_t = ExportFormat::Fernet)]
         format: ExportFormat,
-        /// File to make [default: standard output]
+        /// File to create [default: standard output]
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
 }
 
-/// `tooldock secrets authorize`.
+/// Options of `tooldock secrets authorize`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AuthorizeArgs {
     /// The namespace of a remote server with `oauth: { grant: authorization_code }`
     #[arg(long, value_name = "NAME")]
     pub(crate) namespace: NamespaceName,
-    /// `principal:NAME`, where each principal authorizes the gateway for itself
+    /// `principal:NAME`, if each principal authorizes the gateway separately
     #[arg(long)]
     pub(crate) scope: Option<Scope>,
-    /// The port of this machine that the browser comes back to, where the authorization server knows one port only
+    /// The port of this machine to which the browser is redirected, if the authorization server accepts only a certain port
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub(crate) port: u16,
-    /// Take the authorization away
+    /// Remove the authorization
     #[arg(long)]
     pub(crate) remove: bool,
 }
 
-/// `tooldock explain`. It shows BEARER_TOKEN, where that is set, and MANAGER_INTERNAL_TOKEN to the gateway.
+/// Options of `tooldock explain`. The command sends BEARER_TOKEN, if it is set, and MANAGER_INTERNAL_TOKEN to the gateway.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
     /// The id of a key, or the name of a principal, as logs show it [default: list the principals]
     #[arg(long = "as", value_name = "KEY_ID|PRINCIPAL")]
     pub(crate) principal: Option<String>,
-    /// The namespace; _system for the management tools [default: how many tools of each are open]
+    /// The namespace; _system for the management tools [default: the number of open tools of each namespace]
     #[arg(long, value_name = "NAME", value_parser = NamespaceName::parse_served, requires = "principal")]
     pub(crate) namespace: Option<NamespaceName>,
-    /// A tool of the namespace [default: all of them]
+    /// A tool of the namespace [default: all its tools]
     #[arg(long, value_name = "TOOL", requires = "namespace")]
     pub(crate) tool: Option<String>,
-    /// Address of the core: http://HOST:PORT, https://HOST:PORT or unix:/PATH [default: CORE_URL, or the configuration's
-    /// first listener of the profile core: one of plain HTTP, else of HTTPS, else of a Unix socket]
+    /// Address of the core: http://HOST:PORT, https://HOST:PORT or unix:/PATH [default: CORE_URL, or the configuration's first
+    /// listener of the profile core: preferably with plain HTTP, then with HTTPS, then on a Unix socket]
     #[arg(long, value_name = "URL")]
     pub(crate) core: Option<String>,
     #[command(flatten)]
     pub(crate) trust: GatewayTrust,
-    /// Data directory, for the tokens that serve --dev keeps [default: that of the configuration, or DATA_DIR]
+    /// Data directory, for the tokens that serve --dev stores [default: that of the configuration, or DATA_DIR]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Configuration file of the running gateway [default: conf/tooldock.yaml, if there is one]
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Print JSON
+    /// Print the output as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Trust in the certificate of the running gateway that a command asks.
+/// Options that decide which certificate of the running gateway a command accepts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GatewayTrust {
-    /// Certificates that vouch for the running gateway over https, in place of the system's
+    /// Certificates of the authorities that may sign the gateway's certificate, in place of the system's
     #[arg(long, value_name = "FILE", conflicts_with = "insecure", global = true)]
     pub(crate) ca: Option<PathBuf>,
-    /// Take any certificate from a gateway at an address of this machine
+    /// Accept any certificate from a gateway at an address of this machine
     #[arg(long, global = true)]
     pub(crate) insecure: bool,
 }
 
 impl GatewayTrust {
-    /// True if one of the options is given.
+    /// Returns true if one of these options is given.
     pub(crate) fn is_given(&self) -> bool {
         self.insecure || self.ca.is_some()
     }
 }
 
-/// `tooldock keys`. A change counts in the running gateways when the command returns.
+/// Options of `tooldock keys`. When the command returns, the running gateways apply its change.
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct KeysArgs {
     #[command(subcommand)]
     pub(crate) command: KeysCommand,
-    /// Configuration file, for the file of keys and the scopes [default: conf/tooldock.yaml, if there is one]
+    /// Configuration file, which names the file of keys and defines the scopes [default: conf/tooldock.yaml, if there is one]
     #[arg(short = 'c', long = "config", value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
     /// Data directory [default: that of the configuration, or DATA_DIR]
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Print JSON
+    /// Print the output as JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
-/// Subcommands for keys.
+/// Subcommands of `tooldock keys`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Make a key and print it, once: only its hash is kept
+    /// Create a key and print it. It cannot be shown again, since only its hash is stored
     Create(NewKeyArgs),
     /// Show all keys: the tools and namespaces of each, its validity, and its last use
     List,
-    /// Take a key back: it is refused from now on, and its streams end
+    /// Revoke a key: it is refused from now on, and its streams end
     Revoke {
         /// The key's id, as `keys list` shows it
         #[arg(value_name = "ID")]
@@ -600,7 +604,7 @@ pub(crate) enum KeysCommand {
     },
 }
 
-/// `tooldock keys create`.
+/// Options of `tooldock keys create`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct NewKeyArgs {
     /// The holder of the key. Logs and limits name its requests key:NAME
@@ -609,7 +613,7 @@ pub(crate) struct NewKeyArgs {
     /// Scopes whose tools the key may list and call: admin (all tools), write, read, or names of relay.scopes
     #[arg(long, value_name = "SCOPE,…", value_delimiter = ',', required = true)]
     pub(crate) scope: Vec<String>,
-    /// Namespaces that the key opens: names and patterns. The management tools open for the name _system alone
+    /// Namespaces that the key opens: names and patterns. The management tools are opened by the name _system only
     #[arg(
         long,
         value_name = "NAME,…",
@@ -617,16 +621,16 @@ pub(crate) struct NewKeyArgs {
         default_value = "*"
     )]
     pub(crate) namespaces: Vec<String>,
-    /// Networks that the key counts from, as 10.0.0.0/8 [default: every network]
+    /// Networks from which the key is accepted, such as 10.0.0.0/8 [default: every network]
     #[arg(long, value_name = "CIDR,…", value_delimiter = ',')]
     pub(crate) networks: Vec<Cidr>,
-    /// Time for which the key is valid, as 90d [default: until it is revoked]
+    /// Time for which the key is valid, such as 90d [default: until it is revoked]
     #[arg(long, value_name = "TIME")]
     pub(crate) expires: Option<humantime::Duration>,
-    /// Limits per second: RATE/BURST requests, or RATE/BURST:tool_call for calls of tools
+    /// Limits per second: RATE/BURST for requests, or RATE/BURST:tool_call for calls of tools
     #[arg(long, value_name = "RATE/BURST", value_delimiter = ',')]
     pub(crate) rate: Vec<KeyLimit>,
-    /// Let the key begin with oub_, as those of containers do; td_ else
+    /// Begin the key with oub_, as keys of containers do [default: it begins with td_]
     #[arg(long)]
     pub(crate) relay: bool,
     #[command(flatten)]
@@ -636,7 +640,7 @@ pub(crate) struct NewKeyArgs {
 /// Formats in which secrets are exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
-    /// Version 1 of the file
+    /// Version 1 of the file format
     Fernet,
 }
 
@@ -652,7 +656,7 @@ pub(crate) enum Role {
 }
 
 impl ServeArgs {
-    /// The first option given that this version does not support.
+    /// Returns an option of this command line that is not supported; `None` if all are.
     pub(crate) fn unsupported(&self) -> Option<&'static str> {
         if self.role == Role::Manager && self.dev {
             Some("--dev with --role manager")

@@ -1,7 +1,8 @@
-//! Commands about servers and the files of clients: `tooldock import`, `add`, `remove` and `connect`.
+//! Commands about servers and the files of MCP clients: `tooldock import`, `add`, `remove` and `connect`.
 //!
-//! `tooldock_import_clients` reads and writes the formats of clients; this module knows where the gateway keeps its servers:
-//! those with a command in `$DATA/external/config.yaml`, those with a URL in the configuration file.
+//! The crate `tooldock_import_clients` reads and writes the formats of clients. This module reads and writes the files in which
+//! the gateway stores its servers: servers with a command in `$DATA/external/config.yaml`, servers with a URL in the
+//! configuration file.
 
 mod connect;
 mod importing;
@@ -20,14 +21,14 @@ use tooldock_process::child::output::printable_text;
 use crate::cli::ServerFiles;
 use crate::config::{self, DEFAULT_FILE, Effective};
 
-/// The gateway's configuration, and the file of it that servers with a URL are written into.
+/// The gateway's configuration, and the configuration file into which servers with a URL are written.
 struct Gateway {
     effective: Effective,
     config_file: PathBuf,
 }
 
 impl Gateway {
-    /// Loads the configuration that `serve` would use. A file that is named and missing is a mistake, and an error.
+    /// Loads the configuration that `serve` would use. A configuration file that is named and missing is an error.
     fn load(places: &ServerFiles) -> Result<Self, String> {
         let effective =
             config::load_for_command(places.config.as_deref(), places.data_dir.as_deref())?;
@@ -42,7 +43,8 @@ impl Gateway {
         &self.effective.data_dir
     }
 
-    /// Tells when changes of the two files count.
+    /// Returns a text that tells the user how the changes of the two files take effect. Each flag is true if that file was
+    /// changed.
     fn next_step(&self, data_file: bool, config_file: bool) -> String {
         if listening::addresses(self.data()).is_empty() {
             return match self.effective.source.is_none() && config_file {
@@ -67,12 +69,12 @@ impl Gateway {
     }
 }
 
-/// Writes a line to standard error, without characters that control a terminal.
+/// Writes a line to standard error, without characters that could control the terminal.
 fn tell(line: &str) {
     eprintln!("{}", printable_text(line));
 }
 
-/// The home of the user.
+/// Returns the home directory of the user.
 fn home() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").filter(|it| !it.is_empty());
     home.map(PathBuf::from)

@@ -1,4 +1,4 @@
-//! `tooldock completions` and `tooldock man`: files about the command line, made from its description in `cli.rs`.
+//! `tooldock completions` and `tooldock man`: files about the command line, generated from its definition in `cli.rs`.
 
 use std::fs;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use crate::cli::{Cli, CompletedShell, CompletionsArgs, ManArgs};
 use crate::print;
 
-/// Prints completions for a shell.
+/// Prints the completion script for a shell.
 pub(crate) fn completions(arguments: &CompletionsArgs) -> ExitCode {
     let shell = match arguments.shell {
         CompletedShell::Bash => Shell::Bash,

@@ -1,14 +1,15 @@
-//! The configuration: every top-level key of `conf/tooldock.yaml`, and the layers that decide its value.
+//! The gateway's configuration: every top-level key of `conf/tooldock.yaml`, and the sources that decide its value. A source
+//! further right in the diagram takes precedence; `$DATA/config.yaml` can only restrict what the configuration file allows.
 //!
 //! ```text
 //! default < file < $DATA/config.yaml < environment < command line      document, data_file, environment
-//!                  (takes away only)
+//!                  (restricts only)
 //!                          │
 //!                       Settings ── unsupported ── validate ── tokens ──▶ Effective
 //! ```
 //!
 //! The keys of other crates (`admission`, `namespaces`, `sessions`, `workers`, audit) are defined there; this module combines
-//! them. Loading is a function of files and a captured environment without side effects, so a reload is the same call again.
+//! them. Loading is a function of files and a captured environment without side effects, so that a reload is the same call again.
 //! Other modules put the keys into effect.
 
 mod access_log;
@@ -92,46 +93,46 @@ pub(crate) use self::watcher::WatcherConfig;
 pub(crate) use self::web::WebSettings;
 pub(crate) use crate::cli::Role;
 
-/// The file read when none is named, if it exists.
+/// Configuration file that is read if the command line names none and the file exists.
 pub(crate) const DEFAULT_FILE: &str = "conf/tooldock.yaml";
 
-/// Every key of the configuration file. `Default` is the reference for their defaults.
+/// All keys of the configuration file. The `Default` implementations define the default values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     /// The addresses on which the gateway listens.
     pub(crate) listeners: Vec<ListenerConfig>,
-    /// The directory of namespaces, environments, sockets and logs.
+    /// The data directory, with the gateway's namespaces, environments, sockets and logs.
     pub(crate) data_dir: PathBuf,
-    /// Threads of the proxy service.
+    /// Number of threads that serve HTTP requests.
     pub(crate) threads: Threads,
-    /// True when the proxy's threads take tasks from each other.
+    /// True if idle HTTP threads take tasks from busy ones; false if each task stays on its thread.
     pub(crate) work_stealing: bool,
-    /// Rules and limits for clients.
+    /// Rules and limits for clients: credentials, networks, hosts, rates, sizes and times.
     pub(crate) admission: AdmissionConfig,
-    /// Limits of namespaces.
+    /// Limits and settings of namespaces.
     pub(crate) namespaces: NamespacesConfig,
-    /// MCP sessions.
+    /// Settings of MCP sessions.
     pub(crate) sessions: SessionsConfig,
-    /// Python workers.
+    /// Settings of Python workers.
     pub(crate) workers: WorkersConfig,
-    /// Repositories and registries that management tools read.
+    /// Settings for reading repositories and package registries, which management tools do.
     pub(crate) builder: BuilderConfig,
-    /// MCP servers that are not Python workers.
+    /// MCP servers that are not Python workers: child processes and remote servers.
     pub(crate) upstreams: ServersConfig,
-    /// Reloads when files change, without a request.
+    /// Settings for reloading namespaces automatically when their files change.
     pub(crate) watcher: WatcherConfig,
-    /// Aggregates.
+    /// The aggregates: namespaces that combine several others.
     pub(crate) toolman: AggregatesConfig,
     /// Settings of the listeners of the profile `vault`.
     pub(crate) vault: VaultConfig,
-    /// Tools for containers through a socket, and the scopes of credentials.
+    /// The relay: tools for containers over a Unix socket. Also defines the scopes that credentials may have.
     pub(crate) relay: RelayConfig,
-    /// API keys.
+    /// Settings of API keys.
     pub(crate) keys: KeysConfig,
-    /// Other replicas of this gateway.
+    /// Settings for several replicas of this gateway.
     pub(crate) replicas: ReplicasConfig,
-    /// Logs, audit, traces.
+    /// Settings of logs, audit and traces.
     pub(crate) observability: ObservabilityConfig,
 }
 
@@ -166,7 +167,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The listeners a role opens, with their index in `listeners`.
+    /// Iterates over the listeners that a process of this role opens, with their index in `listeners`.
     pub(crate) fn served_listeners(
         &self,
         role: Role,
@@ -184,15 +185,15 @@ impl Config {
             })
     }
 
-    /// The address at which other replicas reach a process of this role, and the address it binds for them; `None`
-    /// without replicas.
+    /// Returns the address at which other replicas reach a process of this role, and the address it binds for them; `None` if it
+    /// serves only the management tools, if there are no replicas, or if sessions are only in memory.
     pub(crate) fn replica_address(&self, role: Role) -> Option<(&str, SocketAddr)> {
         let shares_sessions = self.sessions.store != StoreConfig::Memory;
         let address = self.replicas.address();
         address.filter(|_| shares_sessions && role != Role::Manager)
     }
 
-    /// The addresses that the configuration has a process of this role bind, with their keys.
+    /// Returns the addresses that a process of this role binds, each with its configuration key.
     pub(crate) fn bound_addresses(&self, role: Role) -> Vec<(String, ListenAddress)> {
         let listeners = self.served_listeners(role);
         let listeners = listeners
@@ -214,35 +215,36 @@ impl Config {
 /// The purpose for which a configuration is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The gateway is to run: a missing token is an error.
+    /// For running the gateway: a missing token is an error.
     Serve,
-    /// The configuration is checked: a missing token is a warning.
+    /// For checking the configuration: a missing token is a warning.
     Check,
-    /// A command runs next to a gateway: a missing token is a warning, and so is an unusable `$DATA/config.yaml`.
+    /// For a command that runs next to a gateway: a missing token is a warning, and so is an unusable `$DATA/config.yaml`.
     Command,
 }
 
-/// The sources of the configuration.
+/// The sources from which the configuration is loaded, and the purpose of loading it.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadOptions {
-    /// The file named on the command line.
+    /// The configuration file that the command line names; `None` if it names none.
     pub(crate) file: Option<PathBuf>,
     /// The half of the gateway that this process runs.
     pub(crate) role: Role,
-    /// True for a trial run.
+    /// True if the gateway was started with `--dev`, for trying it out.
     pub(crate) dev: bool,
-    /// The purpose of loading.
+    /// The purpose for which the configuration is loaded.
     pub(crate) purpose: Purpose,
-    /// The variables of the process, captured at start.
+    /// The environment variables of the process, captured at its start.
     pub(crate) environment: Environment,
-    /// Tokens for processes that have none configured. Generated once, so that a reload keeps them.
+    /// Random tokens that are used if no token is configured. They are generated once, so that a reload does not change them.
     pub(crate) generated: GeneratedTokens,
-    /// Keys of the file that are ignored. Only used by a check that looks for further faults; otherwise empty.
+    /// Keys of the configuration file that are ignored. Only a check that looks for further faults sets this; otherwise it is
+    /// empty.
     pub(crate) left_out: LeftOut,
 }
 
 impl LoadOptions {
-    /// The configuration file: the file named on the command line, or the default file if it exists.
+    /// Returns the path of the configuration file: the file named on the command line, or the default file if it exists.
     fn source(&self) -> Option<PathBuf> {
         match &self.file {
             Some(file) => Some(file.clone()),
@@ -251,46 +253,46 @@ impl LoadOptions {
     }
 }
 
-/// The configuration in force, checked.
+/// The configuration in force, after all checks.
 #[derive(Debug, Clone)]
 pub(crate) struct Effective {
-    /// All keys.
+    /// The values of all keys of the configuration file.
     pub(crate) config: Config,
     /// The half of the gateway that this process runs.
     pub(crate) role: Role,
-    /// True for a trial run.
+    /// True if the gateway was started with `--dev`, for trying it out.
     pub(crate) dev: bool,
-    /// The file that was read, if any.
+    /// The configuration file that was read; `None` if there is none.
     pub(crate) source: Option<PathBuf>,
-    /// The unrestricted bearer token, if there is one.
+    /// The bearer token that opens everything; `None` if there is none.
     pub(crate) bearer: Option<Secret>,
     /// The token that `X-Manager-Token` must contain.
     pub(crate) manager_token: Secret,
     /// The key that seals session ids; `None` if the operator has set none.
     pub(crate) session_key: Option<Secret>,
-    /// The key of the secrets store, or none.
+    /// The key that encrypts the secrets store, if there is one.
     pub(crate) secrets: SecretsSettings,
-    /// The address at which a manager in a separate process reaches the core.
+    /// The address of the core, for a process that runs only the management tools.
     pub(crate) core_url: CoreUrl,
-    /// Settings for the web UI alone.
+    /// Settings that only the web UI uses.
     pub(crate) web: WebSettings,
-    /// True when the transport of MCP 2024-11-05 is served.
+    /// True if the HTTP+SSE transport of MCP 2024-11-05 is served.
     pub(crate) legacy_sse: bool,
-    /// `Some` if the operator decided for all listeners whether tools wait for `notifications/initialized`; `None`
-    /// leaves it to each listener's profile.
+    /// For all listeners: true if tools wait until the client has sent `notifications/initialized`, false if not. `None` if the
+    /// profile of each listener decides.
     pub(crate) require_initialized: Option<bool>,
-    /// True for each token that this process has generated.
+    /// Marks for each token whether this process has generated it.
     pub(crate) generated: GeneratedMarks,
-    /// The data directory, absolute.
+    /// The absolute path of the data directory.
     pub(crate) data_dir: PathBuf,
-    /// Warnings for the operator, a sentence each.
+    /// Warnings for the operator, one sentence each.
     pub(crate) warnings: Vec<String>,
     /// Keys that have changed since the start of this process and take effect only at the next start.
     pub(crate) waiting: Vec<&'static str>,
     data_file: DataFile,
     said_by: SaidBy,
     options: LoadOptions,
-    /// True if the configuration file sets a key.
+    /// True if the configuration file exists and is not empty.
     sets_keys: bool,
     /// The keys that the configuration file sets.
     file_keys: BTreeSet<String>,
@@ -298,14 +300,14 @@ pub(crate) struct Effective {
 
 impl Effective {
     /// Loads the configuration again from its sources. Keys that cannot change in a running process keep their values, and are
-    /// named in the log.
+    /// logged.
     ///
     /// # Errors
     ///
-    /// As [`load`]. A file that was read before must still exist: falling back to the defaults would open access that the file
-    /// closed. The new rules must also be safe on the sockets that stay open.
+    /// The errors of [`load`]. A configuration file that was read before must still exist, since the defaults could open access
+    /// that the file closed. The new rules must also be safe on the sockets that stay open.
     ///
-    /// An unusable `$DATA/config.yaml` is no error: its last used content remains in force.
+    /// An unusable `$DATA/config.yaml` is no error: its last usable content remains in force.
     pub(crate) fn reload(&self) -> Result<Self, ConfigError> {
         let mut next = self.read_again()?;
         next.waiting = live::keep_unreloadable(&self.config, &mut next.config);
@@ -323,12 +325,13 @@ impl Effective {
         Ok(next)
     }
 
-    /// The configuration that a reload would put in force, and the current content of its sources: they differ in the keys that
-    /// cannot change in a running process. Changes and logs nothing.
+    /// Returns the configuration that a reload would put in force, and the configuration that its sources contain now. The two
+    /// differ in the keys that cannot change in a running process. The running configuration is not changed, and nothing is
+    /// logged.
     ///
     /// # Errors
     ///
-    /// As [`Self::reload`].
+    /// The errors of [`Self::reload`].
     pub(crate) fn preview(&self) -> Result<(Self, Config), ConfigError> {
         let mut next = self.read_again()?;
         let written = next.config.clone();
@@ -345,7 +348,7 @@ impl Effective {
         load_after(&options, Some(self))
     }
 
-    /// The source of a key's value: the name of a variable, the path of a file, or `default`.
+    /// Returns the source of a key's value: the name of an environment variable, the path of a file, or `default`.
     pub(crate) fn source_of(&self, key: &str) -> String {
         let is_about = |set: &str| leaves::is_within(key, set) || leaves::is_within(set, key);
         if let Some((_, variable)) = self.said_by.iter().find(|(set, _)| is_about(set)) {
@@ -362,42 +365,44 @@ impl Effective {
         }
     }
 
-    /// The address at which other replicas reach this process, and the address it binds for them; `None` without
-    /// replicas.
+    /// Returns the address at which other replicas reach this process, and the address it binds for them; `None` if it has no
+    /// connections with replicas.
     pub(crate) fn replica_address(&self) -> Option<(&str, SocketAddr)> {
         self.config.replica_address(self.role)
     }
 
-    /// TLS between this process and other replicas; `None` without replicas, or without TLS.
+    /// Returns the TLS settings for connections from other replicas; `None` without replicas, or without TLS.
     pub(crate) fn replica_tls(&self) -> Option<TlsConfig> {
         self.replica_address()?;
         self.config.replicas.tls.listener()
     }
 
-    /// The certificate of this replica as other replicas check it; `None` without replicas, or without TLS.
+    /// Returns this replica's certificate with the name that other replicas expect in it; `None` without replicas, or without
+    /// TLS.
     pub(crate) fn replica_certificate(&self) -> Option<ReplicaCertificate<'_>> {
         let (address, _) = self.replica_address()?;
         self.config.replicas.tls.certificate(address)
     }
 
-    /// The name of this replica if it shares its data directory, and the sessions stored there, with other replicas; otherwise
-    /// `None`.
+    /// Returns the name of this replica if it shares its data directory, and the sessions stored there, with other replicas;
+    /// otherwise `None`.
     pub(crate) fn shared_as(&self) -> Option<&str> {
         let shares = self.config.sessions.store == StoreConfig::Disk && self.role != Role::Manager;
         self.config.replicas.name().filter(|_| shares)
     }
 
-    /// The reason why the present content of `$DATA/config.yaml` is not in force; `None` if it is.
+    /// Returns the reason why the present content of `$DATA/config.yaml` is not in force; `None` if it is.
     pub(crate) fn data_file_problem(&self) -> Option<&str> {
         self.data_file.problem.as_deref()
     }
 
-    /// The purpose of loading.
+    /// Returns the purpose for which the configuration was loaded.
     pub(crate) fn purpose(&self) -> Purpose {
         self.options.purpose
     }
 
-    /// Replaces the generated bearer token by the one stored in the data directory. A token of the operator is not replaced.
+    /// Replaces the generated bearer token by the token that an earlier process stored in the data directory. Does nothing if the
+    /// operator has configured a token.
     pub(crate) fn keep_bearer(&mut self, kept: Secret) {
         if self.generated.bearer {
             self.bearer = Some(kept.clone());
@@ -405,7 +410,8 @@ impl Effective {
         }
     }
 
-    /// Replaces the generated manager token by the one stored in the data directory. A token of the operator is not replaced.
+    /// Replaces the generated manager token by the token that an earlier process stored in the data directory. Does nothing if
+    /// the operator has configured a token.
     pub(crate) fn keep_manager(&mut self, kept: Secret) {
         if self.generated.manager {
             self.manager_token = kept.clone();
@@ -413,7 +419,8 @@ impl Effective {
         }
     }
 
-    /// The key or variable that sets the port of a listener, for the message about an address that is in use.
+    /// Returns a text that names the key or variable which sets the port of a listener, for an error message about an address in
+    /// use.
     pub(crate) fn port_is_set_by(&self, index: usize, listener: &ListenerConfig) -> String {
         let key = format!("listeners[{index}].address");
         if listener.address.port().is_none() {
@@ -429,19 +436,19 @@ impl Effective {
         }
     }
 
-    /// The listeners this process opens, with their index in `listeners`.
+    /// Iterates over the listeners that this process opens, with their index in `listeners`.
     pub(crate) fn served_listeners(&self) -> impl Iterator<Item = (usize, &ListenerConfig)> {
         self.config.served_listeners(self.role)
     }
 
-    /// The file of API keys.
+    /// Returns the path of the file of API keys.
     pub(crate) fn keys_file(&self) -> PathBuf {
         self.config.keys.path(&self.data_dir)
     }
 
-    /// The scopes that keys and tokens may have.
+    /// Returns the scopes that API keys and tokens may have.
     pub(crate) fn scopes(&self) -> ScopeTable {
-        // Loading has refused invalid scopes.
+        // Invalid scopes were refused when the configuration was loaded.
         ScopeTable::new(&self.config.relay.scopes).unwrap_or_default()
     }
 
@@ -460,7 +467,7 @@ impl Effective {
     }
 }
 
-/// The settings of all layers together, before they are checked.
+/// The merged settings of all sources, before they are checked.
 #[derive(Debug)]
 struct Settings {
     config: Config,
@@ -478,7 +485,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// The settings of the files, without any environment variable.
+    /// Creates the settings from the files alone; environment variables are applied later.
     fn new(config: Config, role: Role) -> Self {
         Self {
             config,
@@ -497,12 +504,12 @@ impl Settings {
     }
 }
 
-/// The configuration that `serve` would use, for commands that run next to a gateway. `data_dir` replaces the environment's
-/// data directory.
+/// Loads the configuration that `serve` would use, for a command that runs next to a gateway. `data_dir` takes precedence over
+/// the configured data directory.
 ///
 /// # Errors
 ///
-/// A message about the first fault; see [`load`].
+/// The message of the first fault that [`load`] finds.
 pub(crate) fn load_for_command(
     file: Option<&Path>,
     data_dir: Option<&Path>,
@@ -529,8 +536,8 @@ pub(crate) fn load_for_command(
     Ok(effective)
 }
 
-/// Checks a text before it is written as a configuration file, without environment variables and without the files that the
-/// configuration names.
+/// Checks a text before it is written as the configuration file. Environment variables, and the files that the configuration
+/// names, are not considered.
 ///
 /// # Errors
 ///
@@ -541,7 +548,7 @@ pub(crate) fn check_text(text: &str) -> Result<(), ConfigError> {
     validate::check(&config, Role::All, false)
 }
 
-/// Reads all layers, checks the result and settles the tokens.
+/// Reads all sources of the configuration, checks the result, and chooses the tokens.
 ///
 /// # Errors
 ///
@@ -550,7 +557,7 @@ pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     load_after(options, None)
 }
 
-/// Loads for a process that already runs with the configuration `before`, if given.
+/// Loads the configuration. `before` is the configuration in force if this is a reload, and `None` at the start.
 fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effective, ConfigError> {
     let options = &LoadOptions {
         role: options.environment.role(options.role)?,
@@ -571,7 +578,7 @@ fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effec
             reason,
         });
     }
-    // The data directory decides which second file is read, so the data directory is determined first.
+    // The data directory is determined first, since it contains the second configuration file.
     let configured = options
         .environment
         .data_dir()?

@@ -1,5 +1,5 @@
-//! The configuration in force for the web UI: every key with its value, credentials masked, and its source; and the keys that a
-//! reload would change.
+//! The configuration for display in the web UI: every key with its value, credentials masked, and the source of the value; and
+//! the keys that a reload would change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,14 +15,15 @@ use crate::check;
 use crate::config::{Config, Effective};
 use crate::rules;
 
-/// The configuration in force, replaced by each reload that is accepted.
+/// The configuration in force. Each successful reload replaces it.
 pub(crate) struct ConfigurationInForce {
     current: ArcSwap<Effective>,
     keys: KeyTables,
 }
 
 impl ConfigurationInForce {
-    /// The configuration of the start. `keys`: the API keys, which rules of a reload are checked with.
+    /// Creates the view with the configuration of the start. `keys` are the API keys, which are needed to check the rules of a
+    /// reload.
     pub(crate) fn new(current: Effective, keys: KeyTables) -> Self {
         Self {
             current: ArcSwap::from_pointee(current),
@@ -30,7 +31,7 @@ impl ConfigurationInForce {
         }
     }
 
-    /// Replaces the configuration after a reload.
+    /// Replaces the configuration in force after a successful reload.
     pub(crate) fn set(&self, next: Effective) {
         self.current.store(Arc::new(next));
     }
@@ -80,7 +81,7 @@ impl ConfigurationView for ConfigurationInForce {
     }
 }
 
-/// The keys of a configuration with their values, credentials masked.
+/// Returns all keys of a configuration with their values, credentials masked.
 fn values(config: &Config) -> Result<BTreeMap<String, serde_json::Value>, String> {
     let tree = check::masked_tree(config).map_err(|error| error.to_string())?;
     let mut values = BTreeMap::new();
@@ -90,7 +91,7 @@ fn values(config: &Config) -> Result<BTreeMap<String, serde_json::Value>, String
     Ok(values)
 }
 
-/// A value as JSON. Texts that look like credentials are masked again, under any key.
+/// Converts a value to JSON. Texts that look like credentials are masked, whatever their key.
 fn shown(value: &yaml::Value) -> serde_json::Value {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => mask::text(&text).into(),

@@ -1,7 +1,7 @@
-//! A connection of a client: its socket, its state between requests, and its count among the open connections.
+//! A client's connection: its socket, its state between requests, and its entry among the open connections.
 //!
-//! `edge` accepts connections and serves them. A TLS handshake, a request and a long stream find their connection by
-//! the task they run in.
+//! The module `edge` accepts connections and serves them. Code that runs during a TLS handshake, a request or a long stream finds
+//! its connection by a task-local variable.
 
 mod chunks;
 mod gathered;
@@ -20,7 +20,7 @@ pub(crate) use self::socket::{ListeningSocket, Socket};
 pub(crate) use self::table::{Connections, MultiplexedRequest, OpenConnection};
 pub(crate) use self::wire::{Carrier, Wire};
 
-/// The work of an HTTP/2 request that continues after Pingora has dropped the request, see [`afterwards`].
+/// Work that continues in the task of an HTTP/2 request after Pingora has dropped the request, see [`afterwards`].
 type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 tokio::task_local! {
@@ -28,19 +28,19 @@ tokio::task_local! {
     static REST: Arc<Mutex<Option<Rest>>>;
 }
 
-/// The connection of the current request or handshake, for holders that outlive the request. `None` for a request of HTTP/2,
-/// whose connection outlives it anyway.
+/// Returns the connection of the current request or handshake, for objects that live longer than the request. Returns `None` for
+/// an HTTP/2 request, since its connection lives longer than the request anyway.
 pub(crate) fn open_connection() -> Option<Arc<OpenConnection>> {
     CONNECTION.try_with(Arc::clone).ok()
 }
 
-/// Serves a connection in a task from which [`open_connection`] finds it.
+/// Runs `served` in a scope in which [`open_connection`] returns the connection `open`.
 pub(crate) async fn of_connection<F: Future>(open: Arc<OpenConnection>, served: F) -> F::Output {
     CONNECTION.scope(open, served).await
 }
 
-/// Stores at the current connection whether a credential has admitted its last request. Returns false if
-/// [`open_connection`] finds no connection.
+/// Records at the current connection whether its last request was admitted by a credential. Returns false if [`open_connection`]
+/// finds no connection.
 pub(crate) fn note_admitted(admitted: bool) -> bool {
     let noted = CONNECTION.try_with(|open| open.admitted(admitted));
     noted.is_ok()
@@ -48,19 +48,20 @@ pub(crate) fn note_admitted(admitted: bool) -> bool {
 
 /// Runs `rest` in the task of the current HTTP/2 request, after Pingora has dropped all its state of the request.
 ///
-/// It runs in that task because Pingora closes a connection as idle when the tasks of its requests have ended.
+/// The task must not end before, since Pingora closes a connection as idle when the tasks of all its requests have ended.
 pub(crate) fn afterwards(rest: impl Future<Output = ()> + Send + 'static) {
     let mut rest: Option<Rest> = Some(Box::pin(rest));
     let _ = REST.try_with(|slot| {
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = rest.take();
     });
-    // Every HTTP/2 request has the slot; without one the stream would merely be cut by the idle time.
+    // Every HTTP/2 request has the slot. If it were missing, `rest` would still run, but Pingora could close the connection as
+    // idle.
     if let Some(rest) = rest {
         tokio::spawn(rest);
     }
 }
 
-/// Serves an HTTP/2 request, and then runs the work that was passed to [`afterwards`].
+/// Serves an HTTP/2 request, then runs the work that was passed to [`afterwards`] during the request.
 pub(crate) async fn with_rest<F: Future>(served: F) -> F::Output {
     let slot = Arc::new(Mutex::new(None));
     let ended = REST.scope(Arc::clone(&slot), served).await;
@@ -71,8 +72,8 @@ pub(crate) async fn with_rest<F: Future>(served: F) -> F::Output {
     ended
 }
 
-/// Port that marks the address of a proxy whose PROXY protocol header names no client. No connection comes from port 0, and
-/// Pingora only forwards the address of the peer.
+/// Port number that marks a connection whose PROXY protocol header names no client. Real clients never have port 0. The port is
+/// used because Pingora passes on nothing but the peer's address.
 pub(crate) const NO_CLIENT_PORT: u16 = 0;
 
 /// Returns true if the peer is a proxy whose PROXY protocol header names no client.
@@ -81,18 +82,18 @@ pub(crate) fn names_no_client(peer: &LocalAddress) -> bool {
     peer.is_some_and(|peer| peer.port() == NO_CLIENT_PORT)
 }
 
-/// The time in which an idle connection of a gateway that was handed over may still bring a request; the response closes the
-/// connection.
+/// Time for which idle connections stay open after the gateway was replaced by a new process. A request that arrives in this time
+/// is answered, and then the connection is closed.
 pub(crate) const LINGER: Duration = Duration::from_secs(5);
 
-/// Limits of a connection; swapped on reload.
+/// Limits of a client's connection. A reload replaces them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConnectionLimits {
     /// Time limit for a TLS handshake, and for a request head from its first byte to its last.
     pub(crate) header: Duration,
     /// Maximum idle time of a connection between two requests.
     pub(crate) keepalive: Duration,
-    /// Maximum time of one write. A connection keeps the limit it began with.
+    /// Time limit for a single write. A connection keeps the limit that was in force when it was accepted.
     pub(crate) write: Duration,
     /// Maximum size of a request head, in bytes.
     pub(crate) header_bytes: usize,

@@ -1,25 +1,25 @@
-//! The number of connections that the limit on open files allows.
+//! Number of connections that the limit on open files (descriptors) allows.
 //!
-//! A connection uses a descriptor. If connections could use all of them, starting a worker, opening the audit log and reading
-//! the metrics would fail under load. So a part is reserved for everything else.
+//! Each connection uses a descriptor. If connections could use all descriptors, the gateway could not start workers, open the
+//! audit log or serve its metrics under load. So some descriptors are reserved for that.
 
 use std::fmt;
 
 use anyhow::ensure;
 use tooldock_process::child::open_files;
 
-/// Minimum of the limit on open files. The gateway does not start with less, since nothing would remain beyond the reserve.
+/// Minimum limit on open files with which the gateway starts; a lower one leaves too few descriptors beside the reserve.
 pub(crate) const LIMIT_MIN: u64 = 128;
 
-/// The reserve for workers, logs and management: at least this many descriptors, and of larger limits one part in
-/// [`RESERVE_PART`].
+/// Minimum number of descriptors that are reserved for workers, logs and management, but at most half of the limit. Of a large
+/// limit, one part in [`RESERVE_PART`] is reserved.
 const RESERVE_MIN: u64 = 256;
 const RESERVE_PART: u64 = 32;
 
-/// Maximum number of connections on the metrics listener, taken from the reserve.
+/// Maximum number of connections on the metrics listener. They use reserved descriptors.
 const MANAGEMENT_MAX: usize = 64;
 
-/// Limits on the number of connections.
+/// Maximum numbers of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connections {
     /// Maximum number of connections on all listeners but the metrics listener.
@@ -27,16 +27,16 @@ pub(crate) struct Connections {
     /// Maximum number of connections on the metrics listener.
     pub(crate) management: usize,
     configured: usize,
-    /// The limit on open files, and the reserve. `None` without a limit.
+    /// The limit on open files, and the number of reserved descriptors; `None` if there is no limit.
     files: Option<(u64, u64)>,
 }
 
 impl Connections {
-    /// The limits for this process, whose limit on open files is raised as far as possible.
+    /// Raises the limit on open files as far as possible, and returns the resulting numbers of connections.
     ///
     /// # Errors
     ///
-    /// A line of text with the number of open files that are needed.
+    /// If the limit is still below [`LIMIT_MIN`]; the message is one line.
     pub(crate) fn raised(configured: usize) -> anyhow::Result<Self> {
         let connections = Self::under(configured, open_files::raise());
         if let Some((limit, _)) = connections.files {
@@ -48,12 +48,12 @@ impl Connections {
         Ok(connections)
     }
 
-    /// The limits for a gateway that is started as this process was.
+    /// Returns the numbers of connections that a gateway started by this user would have. Changes nothing.
     pub(crate) fn expected(configured: usize) -> Self {
         Self::under(configured, open_files::highest())
     }
 
-    /// The limit on open files; `None` without a limit.
+    /// Returns the limit on open files; `None` if there is none.
     pub(crate) fn limit(&self) -> Option<u64> {
         self.files.map(|(limit, _)| limit)
     }

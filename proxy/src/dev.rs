@@ -1,7 +1,8 @@
-//! `--dev`: example namespaces for an empty data directory, a permanent token, and commands that can be pasted.
+//! `serve --dev`: example namespaces for an empty data directory, a token that is kept for later runs, and printed commands to
+//! paste.
 //!
-//! The token is stored in the data directory, so that a saved client configuration remains valid. Generated tokens are printed
-//! only to standard output; for a token of the operator, the name of its variable is printed.
+//! The token is stored in the data directory, so that a client's configuration remains valid. Generated tokens are only printed
+//! to standard output. A token that the operator has set is not printed; the name of its variable is printed instead.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -15,7 +16,7 @@ use tooldock_base::secret::Secret;
 use crate::config::dev_tokens::TOKEN_FILE;
 use crate::config::{Effective, ListenAddress, ListenerConfig, ProfileName};
 
-/// The examples that work without a key of another provider: a namespace each, with its files.
+/// The example namespaces, with their files. They need no account or key of another service.
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "basic-tool",
@@ -46,11 +47,12 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
-/// Creates the example namespaces in a data directory that was empty. Must be called before the first scan.
+/// Creates the example namespaces, if the data directory is used for the first time. Must be called before namespaces are
+/// scanned.
 ///
 /// # Errors
 ///
-/// When a file cannot be written; each namespace is created either completely or not at all.
+/// If a file cannot be written. Each namespace is created either completely or not at all.
 pub(crate) fn place_examples(data: &DataDir) -> anyhow::Result<()> {
     if data.is_first_start() {
         copy_examples(&data.tools_dir()).context("cannot copy the example tools")?;
@@ -64,7 +66,7 @@ fn copy_examples(tools: &Path) -> io::Result<()> {
         if target.symlink_metadata().is_ok() {
             continue;
         }
-        // A leading dot is no namespace name: a scan does not see the folder before it is complete.
+        // The files are written into a folder whose name begins with a dot: a scan ignores it until it is complete and renamed.
         let staging = tools.join(format!(".{namespace}.new"));
         match fs::remove_dir_all(&staging) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -81,7 +83,7 @@ fn copy_examples(tools: &Path) -> io::Result<()> {
     File::open(tools)?.sync_all()
 }
 
-/// The lines that `serve --dev` prints for the user to paste.
+/// Returns the text that `serve --dev` prints: URLs, the token, and commands to paste.
 pub(crate) fn announce(effective: &Effective) -> String {
     let mut listeners = effective.served_listeners().map(|(_, listener)| listener);
     let Some(listener) = listeners.find(|listener| listener.profile == ProfileName::Core) else {
@@ -89,7 +91,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
     };
     let url = match (&listener.address, &listener.tls) {
         (ListenAddress::Tcp(_), _) => listener.url(),
-        // curl gets the socket by a separate option, and uses the host of the URL only as a name.
+        // For a Unix socket, curl needs a separate option for the path; the host in the URL is then only a name.
         (ListenAddress::Unix(_), None) => "http://localhost".to_owned(),
         (ListenAddress::Unix(_), Some(_)) => "https://localhost".to_owned(),
     };
@@ -151,7 +153,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
     text
 }
 
-/// The line with the address of the web UI, if it is served.
+/// Returns a line with the address of the web UI; an empty text if the web UI is not served.
 fn page(effective: &Effective) -> String {
     let mut listeners = effective.served_listeners().map(|(_, listener)| listener);
     match listeners.find(|listener| listener.profile == ProfileName::V1Web) {
@@ -164,16 +166,18 @@ fn page(effective: &Effective) -> String {
     }
 }
 
-/// A token as it is printed: itself if it was made for this run, else the name of its variable.
+/// Returns a token as it is printed: the token itself if this process generated it, otherwise a reference to its environment
+/// variable.
 fn shown(token: Option<&Secret>, generated: bool, variable: &str) -> String {
     match token {
-        // The token consists of hexadecimal digits, which need no quoting.
+        // A generated token consists of hexadecimal digits, which need no quoting in a shell.
         Some(token) if generated => token.expose().to_owned(),
         _ => format!("${{{variable}}}"),
     }
 }
 
-/// A curl command that trusts the listener's own certificate, since no public authority certifies a loopback name.
+/// Returns a curl command with the options for this listener. It trusts the listener's own certificate, since no public authority
+/// certifies a loopback address.
 fn curl(listener: &ListenerConfig) -> String {
     let quoted = |path: &Path| path.display().to_string().replace('\'', r"'\''");
     let mut curl = "curl -s".to_owned();

@@ -1,11 +1,11 @@
 //! `tooldock doctor`: finds problems in the gateway's surroundings, and shows the commands that fix them.
 //!
-//! - The running gateway is found as other commands find it. It gives nonces, by which [`front`] probes the servers between
-//!   clients and the gateway through the public URL. The token is not sent there.
+//! - The running gateway is found in the same way as by other commands. It issues nonces, with which [`front`] probes the servers
+//!   between clients and the gateway (the front) through the public URL. The token is not sent there.
 //! - The machine is checked with the configuration that `serve` would use: [`names`] and connections, [`clock`], [`descriptors`],
-//!   the [`toolchain`], [`permissions`], [`certificates`], [`ports`], [`redis`]. For the gateway of another machine (`--url`)
-//!   these are left out.
-//! - Checks run at once, and each has a time limit. Nothing is changed, and no secret is printed.
+//!   the [`toolchain`], [`permissions`], [`certificates`], [`ports`], [`redis`]. For a gateway on another machine (`--url`) these
+//!   checks are omitted.
+//! - Checks run concurrently, and each has a time limit. Nothing is changed, and no secret is printed.
 
 mod certificates;
 mod clock;
@@ -36,15 +36,15 @@ use crate::operator::output::{self, Cell, Colour, TerminalText};
 
 use front::{Front, PublicAddress};
 
-/// Time limit of a check.
+/// Time limit of a single check.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Time limit of all probes of the front, without the silence of `--slow`.
+/// Time limit for all probes of the servers in front of the gateway, without the silent stream of `--slow`.
 const FRONT_LIMIT: Duration = Duration::from_secs(30);
-/// Number of nonces that the probes of the front use at most.
+/// Maximum number of nonces that probes of the servers in front of the gateway use.
 const NONCES: &str = "32";
 
-/// Quotes a word for a shell, if the shell would interpret any part of it: names of programs and paths may come from files that
-/// tools can write.
+/// Quotes a word for a shell if necessary. Names of programs and paths may come from files that tools can write, and must not run
+/// commands when they are pasted.
 fn for_shell(word: &str) -> Cow<'_, str> {
     let is_plain = |it: u8| it.is_ascii_alphanumeric() || b"/.:_-+,@%".contains(&it);
     match !word.is_empty() && word.bytes().all(is_plain) {
@@ -61,9 +61,9 @@ enum Severity {
     Ok,
     /// There is nothing to check, or the check was not run.
     Skipped,
-    /// The checked part works, but not as intended.
+    /// The checked object works, but not as intended.
     Warning,
-    /// The checked part does not work.
+    /// The checked object does not work.
     Problem,
 }
 
@@ -87,15 +87,15 @@ impl Severity {
     }
 }
 
-/// The result of a check as text, with the remedy.
+/// The result of a check, with a remedy if it found a problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     /// The name of the check.
     check: &'static str,
     severity: Severity,
-    /// The text of the result.
+    /// The result as a text.
     said: String,
-    /// A command or a line of a configuration.
+    /// A command, or a line of a configuration file, that fixes the problem.
     #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
 }
@@ -132,14 +132,14 @@ impl Finding {
     }
 }
 
-/// The gateway's answer to an operator who wants to probe the front.
+/// The gateway's response to a request for nonces.
 #[derive(Debug, Deserialize)]
 struct IssuedNonces {
     nonces: Vec<String>,
     replicas: Option<KnownReplicas>,
 }
 
-/// The replicas that the gateway knows.
+/// The other replicas that the gateway knows.
 #[derive(Debug, Deserialize)]
 struct KnownReplicas {
     others: Vec<KnownReplica>,
@@ -150,7 +150,7 @@ struct KnownReplica {
     problem: Option<String>,
 }
 
-/// Runs the command. Returns its exit code.
+/// Runs `tooldock doctor`. Returns its exit code.
 pub(crate) fn run(arguments: &DoctorArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -160,7 +160,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> ExitCode {
         Err(error) => return CommandFailure::Refused(error.to_string()).exit(),
     };
     let findings = runtime.block_on(examine(arguments));
-    // The resolution of a name may hang in a thread, which must not delay the end.
+    // `shutdown_background` does not wait for threads, in which a slow name resolution may still run.
     runtime.shutdown_background();
     let findings = match findings {
         Ok(findings) => findings,
@@ -182,11 +182,11 @@ pub(crate) fn run(arguments: &DoctorArgs) -> ExitCode {
     }
 }
 
-/// Runs all checks concurrently. Findings are in the order of the checks.
+/// Runs all checks concurrently, and returns their findings in a fixed order.
 ///
 /// # Errors
 ///
-/// An option or the configuration is invalid.
+/// An option of the command line, or the configuration, is invalid.
 async fn examine(arguments: &DoctorArgs) -> Result<Vec<Finding>, String> {
     let options = &arguments.gateway;
     let effective =
@@ -197,7 +197,7 @@ async fn examine(arguments: &DoctorArgs) -> Result<Vec<Finding>, String> {
         None => configured(&effective)?,
     };
     let gateway = match RunningGateway::find(options).map_err(CommandFailure::into_reason) {
-        // An option that cannot be used is a mistake in the command.
+        // An invalid option ends the command. Other errors become a finding.
         Err(reason) if reason.starts_with("--") => return Err(reason),
         found => found,
     };
@@ -229,7 +229,7 @@ async fn examine(arguments: &DoctorArgs) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The public URL of the configuration, with the prefix of its first listener for clients.
+/// Returns the configured public URL, with the first path prefix of a listener; `None` if no public URL is configured.
 fn configured(effective: &Effective) -> Result<Option<PublicAddress>, String> {
     let Some(origin) = effective.config.admission.public_url.origin() else {
         return Ok(None);
@@ -243,10 +243,10 @@ fn configured(effective: &Effective) -> Result<Option<PublicAddress>, String> {
         .map_err(|why| format!("admission.public_url: {why}"))
 }
 
-/// The checks of this machine.
+/// Runs the checks of this machine.
 async fn machine(effective: &Arc<Effective>, public: Option<&PublicAddress>) -> Vec<Finding> {
     let shared = || Arc::clone(effective);
-    // Read once, since resolving the servers of a large configuration takes time.
+    // The servers are determined once for all checks, since that takes time in a large configuration.
     let servers = shared();
     let servers = tokio::task::spawn_blocking(move || check::servers(&servers).servers);
     let servers = match timeout(LIMIT, servers).await {
@@ -255,7 +255,7 @@ async fn machine(effective: &Arc<Effective>, public: Option<&PublicAddress>) -> 
     };
     let (of_clock, of_toolchain) = (Arc::clone(&servers), Arc::clone(&servers));
     let all = tokio::join!(
-        // The steps of this check have their own time limits.
+        // The check of names has no common time limit, since each of its steps has one.
         names::check(effective, &servers),
         bounded("clock", clock::check(effective, &of_clock, public)),
         bounded("toolchain", toolchain::check(effective, &of_toolchain)),
@@ -311,7 +311,7 @@ fn too_slow(check: &'static str) -> Finding {
     Finding::new(check, Severity::Warning, said).with(remedy)
 }
 
-/// Asks the gateway for nonces.
+/// Requests nonces from the running gateway. Returns findings about the request, and the nonces if it succeeded.
 async fn asked(
     gateway: &RunningGateway,
     effective: &Effective,
@@ -362,13 +362,13 @@ async fn asked(
     }
 }
 
-/// The finding about a configuration with no address to ask.
+/// Returns the finding for a running gateway that cannot be found, since no usable address is configured.
 fn not_asked(reason: &str) -> Finding {
     let remedy = "tooldock doctor --url http://HOST:PORT";
     Finding::problem("gateway", reason, remedy)
 }
 
-/// Probes the front with the nonces of the gateway.
+/// Probes the servers in front of the gateway through the public URL, with the nonces that the gateway has issued.
 async fn probe(
     arguments: &DoctorArgs,
     public: Option<&PublicAddress>,

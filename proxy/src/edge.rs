@@ -1,15 +1,15 @@
-//! The listening side around Pingora's proxy: bounds the cost of a connection before and between its requests.
+//! The listeners, in front of Pingora's proxy: limits the cost of a connection before its first request and between requests.
 //!
 //! ```text
-//! accept ─▶ counted ─▶ TLS handshake ─▶ head gathered ─▶ Pingora's phases ─▶ kept, or closed
+//! accept ─▶ counted ─▶ TLS handshake ─▶ head buffered ─▶ Pingora's phases ─▶ kept, or closed
 //! (service)  (connections)                (head)           (gateway)
 //!                       └──────────── one time limit each, one timer for all ────────────┘
 //! ```
 //!
-//! Pingora bounds each read of a head but never the complete head, neither in time nor, before a megabyte, in bytes. So a head
-//! of HTTP/1 is buffered here and passed to Pingora when it is complete. An HTTP/2 connection belongs to Pingora after its
-//! handshake; only the wait for its first request is limited here, and while no request is answered the connection may be
-//! closed for another.
+//! Pingora limits each single read of a request's head, but not the time for the complete head, and its size only at a megabyte.
+//! So a head of HTTP/1 is buffered here and passed to Pingora when it is complete. HTTP/2 connections are handled by Pingora
+//! after the handshake. Only the wait for their first request is limited here, and while no request is being answered such a
+//! connection may be closed to make room for another.
 
 mod head;
 mod proxy_protocol;
@@ -56,25 +56,25 @@ pub(crate) struct AcceptedConnection {
     peer: SocketAddr,
     /// The address of the listener that accepted the connection.
     address: Arc<LocalAddress>,
-    /// True when the connection begins with a header of the PROXY protocol.
+    /// True if the connection must begin with a PROXY protocol header.
     proxy_protocol: bool,
 }
 
-/// Pingora's proxy, with limits, rules and counters.
+/// Pingora's proxy, with the connection limits, rules and metrics of its listeners.
 pub(crate) struct Edge {
     pub(crate) proxy: Arc<HttpProxy<Gateway>>,
     pub(crate) limits: Arc<ArcSwap<ConnectionLimits>>,
-    /// The rules, which name the trusted proxies.
+    /// The rules for requests; here they name the trusted proxies.
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) request_ids: Arc<RequestIds>,
     pub(crate) access_log: Option<AccessLog>,
-    /// Limit of warnings about TLS handshakes that fail at the address for other replicas; `None` for the edge of clients, whose
-    /// handshakes fail all the time.
+    /// Limits the rate of warnings about failed TLS handshakes. Set for the address for other replicas; `None` for listeners of
+    /// clients, where failed handshakes are common and not warned about.
     pub(crate) handshake_warnings: Option<LogLimit>,
 }
 
-/// Requests of HTTP/2 connections, which Pingora returns. Requests of HTTP/1 are handled elsewhere.
+/// Handles requests of HTTP/2 connections, for which Pingora calls this trait. Requests of HTTP/1 are handled in `Listening`.
 #[async_trait]
 impl HttpServerApp for Edge {
     async fn process_new_http(
@@ -86,7 +86,7 @@ impl HttpServerApp for Edge {
             .digest()
             .and_then(|digest| digest.ssl_digest.as_ref());
         let connection = digest.and_then(|tls| tls.extension.get::<TlsConnection>());
-        // The connection counts as busy until the rest of a long stream has ended, too.
+        // The guard marks the connection as busy until a long stream has ended, too.
         let _running = connection.map(|it| it.request_arrived(&self.limits.load()));
         with_rest(self.proxy.process_new_http(session, shutdown)).await
     }
@@ -100,7 +100,7 @@ impl HttpServerApp for Edge {
     }
 }
 
-/// An [`Edge`] with the connections that its listeners have accepted. The cap on connections holds for all of them together.
+/// An [`Edge`] with its open connections. The maximum number of connections applies to all its listeners together.
 pub(crate) struct Listening {
     edge: Arc<Edge>,
     connections: Arc<Connections>,
@@ -108,7 +108,8 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// An edge that lets idle connections linger when it is handed over.
+    /// Creates the listening side of an edge. `handed_over` is true once a new process has replaced this one; idle connections
+    /// then stay open for a short time.
     pub(crate) fn new(
         edge: Edge,
         max_connections: usize,
@@ -131,7 +132,7 @@ impl Listening {
     ) {
         let limits = **self.edge.limits.load();
         let Some(open) = self.connections.admit(&limits, accepted.peer.ip()) else {
-            // Closed without an answer: an answer would have the cost that the cap avoids.
+            // The connection is closed without a response, whose cost the maximum number of connections is to avoid.
             self.edge.metrics.refused("connections");
             return;
         };
@@ -143,7 +144,7 @@ impl Listening {
         });
     }
 
-    /// Waits a little while so many connections are closing that the next one would be refused.
+    /// Waits briefly for other connections to close, if there are so many that the next one would be refused.
     async fn way_out(&self) {
         self.connections.way_out().await;
     }
@@ -158,8 +159,9 @@ impl Listening {
         self.connections.make_room();
     }
 
-    /// Ends the connections without a request, after the last accept. If a successor accepts connections, idle
-    /// connections are served for a while first: their clients expect no end, and a request may be on its way.
+    /// Closes the connections without a request, after the listeners have stopped to accept. If a new process has replaced this
+    /// one, idle connections stay open for a short time first: their clients do not expect the end, and may just be sending a
+    /// request.
     async fn stopped(&self) {
         if *self.handed_over.borrow() {
             let _ = timeout(LINGER, self.connections.emptied()).await;
@@ -175,14 +177,14 @@ impl Listening {
         open: &OpenConnection,
         shutdown: &ShutdownWatch,
     ) {
-        // The future is boxed, since otherwise that of every connection would be as large as this one.
+        // The future is boxed, since it is large and would be part of every connection's future.
         if accepted.proxy_protocol {
             if !Box::pin(self.introduced(&mut accepted)).await {
                 return;
             }
             open.comes_from(accepted.peer.ip());
         }
-        // The address for other replicas warns about such connections like about each failed handshake.
+        // The check is omitted at the address for other replicas: plain requests there are reported as failed handshakes.
         let is_plain = tls.is_some()
             && self.edge.handshake_warnings.is_none()
             && accepted.socket.begins_as_text().await;
@@ -196,8 +198,8 @@ impl Listening {
         let Some(tls) = tls else {
             return self.http1(Box::new(wire), open, shutdown).await;
         };
-        // The future is boxed, like the handshake below, since otherwise that of every connection would be as large as this
-        // one.
+        // The future is boxed, like that of the handshake below, since it is large and would be part of every connection's
+        // future.
         if is_plain {
             return Box::pin(self.refuse_plain(wire, open)).await;
         }
@@ -227,10 +229,11 @@ impl Listening {
         ServerApp::process_new(&self.edge, wire, shutdown).await;
     }
 
-    /// Reads the client's address from the header of the PROXY protocol at the beginning of a connection. Returns false if the
-    /// connection must be closed: its peer is no trusted proxy, or has sent no header.
+    /// Reads the client's address from the PROXY protocol header at the beginning of a connection. Returns false if the
+    /// connection must be closed: its peer is not a trusted proxy, or has sent no valid header.
     ///
-    /// The header shares the time of the first head with the TLS handshake, see [`Listening::until_it_is_late`].
+    /// The header and the TLS handshake must be complete within the time limit of the first request's head, see
+    /// [`Listening::until_it_is_late`].
     async fn introduced(&self, accepted: &mut AcceptedConnection) -> bool {
         let peer = accepted.peer;
         if !self.edge.rules.load().admission.trusts_proxy(peer.ip()) {
@@ -240,9 +243,10 @@ impl Listening {
         }
         match proxy_protocol::read(&mut accepted.socket).await {
             Ok(Some(client)) => accepted.peer = client,
-            // The proxy's own address is used, since everything else may be written by the client.
+            // The header names no client, so the proxy's own address is used: headers such as `X-Forwarded-For` may come from the
+            // client.
             Ok(None) => accepted.peer.set_port(NO_CLIENT_PORT),
-            // A probe for an open port, as health checks send it.
+            // The peer has sent nothing: it only tested whether the port is open, as health checks do.
             Err(NoHeader::Ended { read: 0 }) => return false,
             Err(error) => {
                 self.edge.metrics.refused("proxy_protocol_malformed");
@@ -269,7 +273,7 @@ impl Listening {
             let Head { bytes, end, coded } = match gathered {
                 HeadOutcome::Whole(head) => head,
                 HeadOutcome::Refused(refusal) => return self.refuse(wire, refusal).await,
-                // The client has disconnected, so no response is possible.
+                // The client has disconnected, so that no response is possible.
                 HeadOutcome::Closed => return,
             };
             let mut chunks = coded.then(Chunks::default);
@@ -280,7 +284,7 @@ impl Listening {
             }
             wire.follow(chunks);
             let mut session = ServerSession::new_http1(wire);
-            // The bytes that were read here are the first that Pingora reads.
+            // Pingora gets the bytes that were already read here as the first ones of the request.
             session.set_pipelined_prefix(bytes);
             let ended = self.edge.proxy.process_new_http(session, shutdown).await;
             let Some((stream, _)) = ended.map(ReusedHttpStream::consume) else {
@@ -293,7 +297,8 @@ impl Listening {
         }
     }
 
-    /// Answers a request of plain HTTP/1 at an address that requires TLS. Anything else is a handshake that failed.
+    /// Reads from a client that did not begin a TLS handshake at an address that requires TLS. A request of plain HTTP/1 gets an
+    /// error response; anything else counts as a failed handshake.
     async fn refuse_plain(&self, mut wire: Wire<Socket>, open: &OpenConnection) {
         let limit = self.edge.limits.load().header_bytes;
         let gathered = head::gather(&mut wire, limit, || {}).await;
@@ -309,7 +314,7 @@ impl Listening {
         }
     }
 
-    /// Answers a head that is not handed to Pingora.
+    /// Responds to a request whose head is refused and is not passed to Pingora.
     async fn refuse(&self, stream: Stream, refusal: HeadRefusal) {
         let mut rejection = refusal.rejection();
         self.edge.metrics.refused(rejection.code());
@@ -342,11 +347,10 @@ impl Listening {
         logged.answered(rejection.status().as_u16(), 0, Duration::ZERO);
     }
 
-    /// Serves a connection until it ends, until its client misses a deadline, or until it is closed for another
-    /// connection.
+    /// Serves a connection until it ends, its client misses a deadline, or it is closed to make room for another.
     ///
-    /// A single timer serves all requests. It never sleeps for longer than a head may take, so a wait that begins meanwhile is
-    /// not due before the timer fires again. A limit that a reload has shortened applies from the next wait on.
+    /// A single timer serves all requests of the connection. It fires at least once in the time limit of a head, so that it is
+    /// never too late for a deadline that was set meanwhile. A limit that a reload has shortened applies to the next deadline.
     async fn until_it_is_late(&self, open: &OpenConnection, served: impl Future<Output = ()>) {
         let header = || self.edge.limits.load().header;
         let waiting = &open.waiting;
@@ -354,7 +358,8 @@ impl Listening {
         let mut timer = std::pin::pin!(tokio::time::sleep(header()));
         let mut looked = false;
         loop {
-            // The three arms: the connection has ended; its end is requested; it is time to check the client's deadline.
+            // Three events end the wait: the connection has ended; its closing was requested; the client's deadline has to be
+            // checked.
             tokio::select! {
                 biased;
                 () = served.as_mut() => return,
@@ -362,7 +367,8 @@ impl Listening {
                     if std::mem::replace(&mut looked, true) {
                         return;
                     }
-                    // A request that the client has sent already is answered: the runtime asks the kernel for it first.
+                    // Another poll lets the connection read a request that the client has already sent; such a request is
+                    // answered.
                     tokio::task::yield_now().await;
                     continue;
                 }

@@ -1,5 +1,5 @@
-//! `tooldock explain`: the rights of a principal in a namespace and the rules that grant them, or the list of principals,
-//! requested from the running gateway.
+//! `tooldock explain`: requests from the running gateway the rights of a principal in a namespace, with the rules that grant
+//! them, or the list of principals.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use crate::operator::output::{self, TerminalText};
 use crate::serve::{CoreAddress, CoreOverHttp};
 use crate::{print, refuse};
 
-/// Runs `tooldock explain` against the gateway that the configuration describes.
+/// Runs `tooldock explain`.
 pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
     let asker = match prepared(&arguments) {
         Ok(prepared) => prepared,
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
             let asked = asked::<Reach>(&asker, &ReachQuestion { who });
             asked.map(|answer| shown(&answer, reached, arguments.json))
         }
-        // clap requires a principal if a namespace is given.
+        // Without a principal there is no namespace either, as clap requires one for it: list all principals.
         (None, _) => {
             let asked = asked::<Principals>(&asker, &json!({}));
             asked.map(|answer| shown(&answer, listed, arguments.json))
@@ -58,19 +58,19 @@ fn shown<T: Serialize>(answer: &T, for_people: impl Fn(&T) -> String, as_json: b
     }
 }
 
-/// A configuration with its tokens, and the address of the gateway to query.
+/// The data for requests to the running gateway: the configuration with its tokens, and the gateway's address.
 struct Asker {
     effective: Effective,
     at: CoreAddress,
-    /// True when BEARER_TOKEN or its file is set.
+    /// True if `BEARER_TOKEN` or its file is set; false if the token is a stored one of `serve --dev`.
     is_set: bool,
 }
 
-/// The tools that a new key opens in the running gateway of a configuration.
+/// Requests the tools that a new key opens from the running gateway.
 ///
 /// # Errors
 ///
-/// The reason why the request to the gateway failed.
+/// The reason why the request failed.
 pub(crate) fn reach(
     config: Option<&Path>,
     data_dir: Option<&Path>,
@@ -87,7 +87,7 @@ pub(crate) fn reach(
     asked(&asker, &ReachQuestion { who }).map_err(CommandFailure::into_reason)
 }
 
-/// A configuration with the tokens of the running gateway, and true if BEARER_TOKEN or its file is set.
+/// Loads a configuration with the tokens of the running gateway. The flag is true if `BEARER_TOKEN` or its file is set.
 fn with_tokens(
     config: Option<&Path>,
     data_dir: Option<&Path>,
@@ -174,7 +174,7 @@ fn asked<T: DeserializeOwned>(
     })
 }
 
-/// The principals as text for people, one per line.
+/// Formats the principals as text, one per line.
 fn listed(answer: &Principals) -> String {
     let mut lines = TerminalText::for_stdout();
     for principal in &answer.principals {
@@ -195,7 +195,7 @@ fn listed(answer: &Principals) -> String {
     lines.into_text()
 }
 
-/// The tools of all namespaces that a credential opens, one namespace per line.
+/// Formats the tools that a credential opens as text, one namespace per line.
 fn reached(answer: &Reach) -> String {
     let mut lines = TerminalText::for_stdout();
     lines.push(format!(
@@ -214,7 +214,7 @@ fn reached(answer: &Reach) -> String {
     lines.into_text()
 }
 
-/// The answer as text for people.
+/// Formats an explanation of rights as text.
 fn told(answer: &Explanation) -> String {
     let mut lines = TerminalText::for_stdout();
     let may = if answer.allowed { "may" } else { "may not" };

@@ -1,11 +1,10 @@
-//! Pingora's phases for one request: admit it, call the service in process, answer, count.
+//! Pingora's phases for one request: the request is admitted, passed to the service in this process, answered and counted.
 //!
-//! `request_filter` runs the admission list (`gateway/admit.rs`) and writes refusals. `proxy_upstream_filter`
-//! (`gateway/hand_over.rs`) builds a `Caller`, calls the service as a function and writes its reply. `upstream_peer` is not
-//! used: requests for other replicas are forwarded by `replicas`, which reads their bodies first.
+//! `request_filter` runs the admission checks (`gateway/admit.rs`) and responds to refused requests. `proxy_upstream_filter`
+//! (`gateway/hand_over.rs`) builds a `Caller`, calls the service as a function and writes its reply. `upstream_peer` is never
+//! reached: requests for other replicas are forwarded by `replicas`, which reads their bodies first.
 //!
-//! A long stream ends Pingora's part early: the head is written, and Pingora's request ends while the stream continues (see
-//! `stream`).
+//! For a long stream, Pingora's request ends once the head is written, while the stream continues (see `stream`).
 
 mod admit;
 mod hand_over;
@@ -60,93 +59,95 @@ use crate::web;
 use crate::web_login::{self, BegunLogins};
 use crate::web_session::{self, LoginEnd, WebSessions};
 
-/// The error that reports a disconnected client to Pingora: nothing more is written to it, and the connection is dropped.
+/// Error by which Pingora learns that the client has disconnected, so that nothing more is written and the connection is dropped.
 const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
 
-/// The error that reports to Pingora that a long stream has taken over its connection: nothing must be written, and nothing
-/// kept. Pingora's session then holds no request.
+/// Error by which Pingora learns that a long stream has taken over the connection. Pingora must then write nothing and not reuse
+/// the connection; its session no longer contains a request.
 const LEFT: ErrorType = ErrorType::Custom("StreamLeft");
 
-/// The status under which requests without an answer are counted, as nginx does.
+/// Status under which requests without a response are counted and logged, as in nginx.
 const STATUS_CLIENT_GONE: u16 = 499;
 
-/// The state that all requests share.
+/// State that is shared by all requests.
 pub(crate) struct Gateway {
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) registry: Arc<Registry>,
-    /// The folders of the namespaces.
+    /// Folder that contains the folders of the namespaces.
     pub(crate) tools_dir: Arc<Path>,
     pub(crate) service: Service,
-    /// The bound on the memory of all answers.
+    /// Limit on the memory of all responses together.
     pub(crate) answers: Arc<AnswerBudget>,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) exported: prometheus::Registry,
     pub(crate) request_ids: Arc<RequestIds>,
     pub(crate) issuers: Arc<Issuers>,
     pub(crate) keys: Arc<KeyStore>,
-    /// Logins at the web UI.
+    /// Sessions of users who are logged in at the web UI.
     pub(crate) web_sessions: Arc<WebSessions>,
-    /// Logins at the web UI that wait for the answer of an issuer.
+    /// Logins at the web UI that have begun and wait for the response of an issuer.
     pub(crate) begun_logins: Arc<BegunLogins>,
-    /// `None` where the access log is off.
+    /// The access log; `None` if it is off.
     pub(crate) access_log: Option<AccessLog>,
-    /// Receiver of finished requests for the export; `None` without one.
+    /// Receiver of finished requests for the OTLP export; `None` without an export.
     pub(crate) traces: Option<Arc<dyn TraceSink>>,
-    /// The other replicas; `None` for a gateway without any.
+    /// Connections to other replicas; `None` for a gateway without replicas.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     /// True once the process has been told to stop.
     pub(crate) stops: watch::Receiver<bool>,
 }
 
-/// State of a request between Pingora's phases.
+/// State of a request, which Pingora passes from phase to phase.
 pub(crate) struct Passage {
     started: Instant,
-    /// Set when the head has been read.
+    /// The request's id; `None` before the head has been read.
     request_id: Option<Arc<str>>,
-    /// The service's number of readmissions when `rules` were loaded.
+    /// The service's number of rule changes at the time when `rules` were loaded. If it has changed, the request is admitted
+    /// again.
     readmissions: u64,
-    /// The registry's generation before the namespace was looked up.
+    /// The registry's generation at the time before the namespace was looked up. If it has changed, the request is admitted
+    /// again.
     generation: u64,
     rules: Arc<Rules>,
     admitted: Option<AdmittedHead>,
-    /// The head of an MCP request, in the form that the service requires.
+    /// The headers of an MCP request, in the form that the service requires.
     head: McpHead,
     profile: Option<Arc<Profile>>,
-    /// The listener's changes to headers.
+    /// The listener's changes to header fields; `None` if it has none.
     headers: Option<Arc<HeaderEdits>>,
-    /// Stores the remaining budgets of the limits that count the request; `None` if no limit counts it.
+    /// Storage for the remaining budgets of the rate limits that count the request; `None` if no limit counts it.
     budget: Option<Arc<BudgetNote>>,
-    /// Permit of the limit on concurrent requests.
+    /// Permit of the limit on concurrent requests; it is released when the request ends.
     permit: Option<Arc<Permit>>,
     route: &'static str,
-    /// The kind of the namespace's server.
+    /// Kind of server behind the request's namespace.
     leads_to: LeadsTo,
-    /// The validity of the credential that admitted the request, where it has an end.
+    /// The validity of the request's credential; `None` if it cannot end.
     lasting: Option<Lasting>,
-    /// The end of the web UI's login that provided the request's credential.
+    /// The end of the web UI's session from which the request's credential was taken; `None` for other requests.
     login: Option<Box<LoginEnd>>,
-    /// The status of a long stream that has taken over its connection.
+    /// The status of a long stream that has taken over the connection; `None` otherwise.
     left_with: Option<u16>,
-    /// True if a newline ends the body, see [`Envelope::newline`].
+    /// True if the response's body gets a newline at its end, see [`Envelope::newline`].
     newline: bool,
-    /// The format of error bodies for this client.
+    /// Format of error responses for this client.
     shape: ErrorShape,
-    /// The request's entry in the access log, if the log is on.
+    /// The request's entry in the access log; `None` if the log is off.
     logged: Option<Pending>,
-    /// The request's trace, where one is exported.
+    /// The request's trace; `None` if none is exported.
     trace: Option<Arc<RequestTrace>>,
     in_flight: InFlightRequest,
-    /// Listener and client of a request that another replica has forwarded.
+    /// Listener and client of a request that another replica has forwarded; `None` for other requests.
     arrival: Option<Box<Arrival>>,
 }
 
 impl Passage {
-    /// The request's id; empty if it has none yet.
+    /// Returns the request's id; empty before the head has been read.
     fn request_id(&self) -> &str {
         self.request_id.as_deref().unwrap_or_default()
     }
 
-    /// Applies the listener's changes to the request's headers, and remembers its changes to the answer's.
+    /// Applies the listener's changes to the request's headers, and stores its changes to the response's headers.
     fn edit_request(&mut self, session: &mut Session) -> Result<()> {
         self.headers = self.listener(session)?.headers.clone();
         if let Some(headers) = &self.headers {
@@ -155,8 +156,8 @@ impl Passage {
         Ok(())
     }
 
-    /// Adds the token of a login at the web UI, if the request belongs to one, in the form of the password that a browser would
-    /// add. Both halves of the login are removed from the request.
+    /// Adds the token of a login at the web UI as an `Authorization` header, if the request proves such a login by its cookie and
+    /// header. Cookie and header are removed from the request.
     fn show_login(&mut self, session: &mut Session, sessions: &WebSessions) -> Result<()> {
         if web_session::shown_id(&session.req_header().headers).is_none() {
             return Ok(());
@@ -165,7 +166,7 @@ impl Passage {
             return Ok(());
         };
         let header = session.req_header_mut();
-        // A login by an issuer begins without credentials, and has a cookie of its own.
+        // Requests that begin a login at an issuer have no credentials yet; they keep their own cookie.
         if header.uri.path().starts_with(web_login::PATH) {
             return Ok(());
         }
@@ -182,7 +183,7 @@ impl Passage {
 }
 
 impl Gateway {
-    /// Answers a health request that another replica sends by itself: nothing is admitted, counted or logged.
+    /// Responds to another replica's health request. It is not admitted, counted or logged.
     async fn answer_replica(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
         passage.route = "health";
         let request_id = self.request_ids.of(None);
@@ -197,14 +198,14 @@ impl Gateway {
             claim: None,
         };
         let head = Head::new(http::StatusCode::NO_CONTENT);
-        // The future is boxed, like those of other responses at the edge.
+        // The future is boxed, like those of other responses of the edge.
         Box::pin(respond::unread(session, head, Bytes::new(), &envelope))
             .await
             .map(|()| true)
             .map_err(|ClientGone| Error::new(CLIENT_GONE))
     }
 
-    /// The Prometheus text of all registered metrics.
+    /// Returns all metrics in Prometheus's text format.
     fn exposition(&self) -> Reply {
         let mut text = Vec::with_capacity(16 * 1024);
         let encoder = TextEncoder::new();
@@ -223,11 +224,11 @@ impl Gateway {
     }
 }
 
-/// Opens the passport of a request that arrived at the address for replicas.
+/// Opens the sealed passport of a request that another replica has forwarded, and stores its content in `passage`.
 ///
 /// # Errors
 ///
-/// When the request has no valid passport.
+/// If the request has no valid passport.
 fn arrive(
     replicas: &ReplicaLink,
     session: &mut Session,
@@ -241,8 +242,8 @@ fn arrive(
     Ok(())
 }
 
-/// Storage for the remaining budgets of the limits that count a request, beginning with the budget found at the edge; `None` if
-/// no limit counts it.
+/// Creates the storage for the remaining budgets of the limits that count a request, with the budget already found by admission.
+/// `None` if no limit counts the request.
 fn budget_note(admission: &Admission, admitted: &mut AdmittedHead) -> Option<Arc<BudgetNote>> {
     let found = admitted.budget.take();
     let principal = admitted.principal.as_ref();
@@ -265,7 +266,7 @@ impl ProxyHttp for Gateway {
         Passage {
             started: Instant::now(),
             request_id: None,
-            // Read before the rules, which may then be newer than the count, but never older.
+            // The counts are read before the rules: the rules may then be newer than the counts, but never older.
             readmissions: self.service.readmissions(),
             generation: self.registry.load().generation,
             rules: self.rules.load_full(),
@@ -289,12 +290,12 @@ impl ProxyHttp for Gateway {
         }
     }
 
-    /// No modules: Pingora's only default one is compression, which would buffer streams.
+    /// Registers no modules. Pingora's only default module is compression, which would buffer streams.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
-        // Keep-alive is set only if Pingora still allows it: Pingora turns it off after CL+TE, after `Connection: close` and
-        // during shutdown, and setting it again would undo that.
+        // Keep-alive is only set if Pingora has not turned it off: it does so after CL+TE, after `Connection: close` and during
+        // shutdown.
         if session.get_keepalive().is_some() {
             let outdated = tls_of(session).is_some_and(TlsConnection::is_outdated);
             session.set_keepalive(passage.rules.keepalive.filter(|_| !outdated));
@@ -306,7 +307,7 @@ impl ProxyHttp for Gateway {
         if passage.arrival.as_ref().is_some_and(|it| it.is_health) {
             return self.answer_replica(session, passage).await;
         }
-        // A forwarded request was edited at the replica that took it.
+        // The headers of a forwarded request were already changed by the replica that received it.
         if passage.rules.edits_headers && arrived.is_ok() && passage.arrival.is_none() {
             passage.edit_request(session)?;
         }
@@ -336,7 +337,7 @@ impl ProxyHttp for Gateway {
                 .rules
                 .admission
                 .client_address(passage.peer(session), &fields);
-            // The future is boxed: few requests wait for an issuer, and the future of the others stays small.
+            // The future is boxed to keep the futures of other requests small; few requests wait for an issuer.
             let asked = Box::pin(self.issuers.settle(pending, client, waited)).await;
             verdict = self.admit(session, &fields, passage, asked)?;
         }
@@ -357,7 +358,7 @@ impl ProxyHttp for Gateway {
             Verdict::Answered(_) | Verdict::Pending(_) | Verdict::Starting(_) => {}
         }
         let headers = passage.headers.clone();
-        // JSON is shown in terminals; messages of MCP are for programs.
+        // JSON for terminals ends with a newline; MCP messages do not need one.
         passage.newline = passage.shape == ErrorShape::Rest && lists_any_type(&fields);
         let envelope = Envelope {
             request_id: &request_id,
@@ -385,7 +386,7 @@ impl ProxyHttp for Gateway {
                     headers: answer.headers.into(),
                     ..Head::new(answer.status)
                 };
-                // The future is boxed, like that of the other response, so that the future of an admitted request stays small.
+                // The future is boxed to keep the future of an admitted request small.
                 Box::pin(respond::unread(session, head, Bytes::new(), &envelope))
                     .await
                     .map(|()| true)
@@ -450,7 +451,7 @@ impl ProxyHttp for Gateway {
         };
         let outcome = match admitted.route.id {
             RouteId::Metrics => Ok(Some(self.exposition())),
-            // The future is boxed, so that the future of usual responses stays small.
+            // The future is boxed to keep the future of usual responses small.
             RouteId::FrontProbe => Box::pin(self.probed(session, passage, &admitted))
                 .await
                 .map(Some),
@@ -528,7 +529,7 @@ impl ProxyHttp for Gateway {
         }
     }
 
-    /// Every failure is logged once, where it is handled.
+    /// Turns off Pingora's own log message: each failure is logged where it is handled.
     fn suppress_error_log(&self, _session: &Session, _passage: &Passage, _error: &Error) -> bool {
         true
     }

@@ -1,8 +1,8 @@
-//! `listeners[].headers:` — headers that a listener sets and removes, on requests before any other code reads them, and on
-//! every response.
+//! The key `listeners[].headers:` — headers that a listener sets and removes: in requests before any other code reads them, and
+//! in every response.
 //!
-//! Headers that the gateway itself uses cannot be changed: framing, credentials, the session and the page of a request. The
-//! configuration refuses those names.
+//! Headers that the gateway itself uses cannot be changed: framing, credentials, the session, and the origin of a web page. A
+//! configuration with one of those names is refused.
 
 mod config;
 
@@ -11,7 +11,7 @@ use pingora_http::RequestHeader;
 
 pub(crate) use self::config::{HeaderEditsConfig, HeadersConfig};
 
-/// Names that no listener changes, in either direction: framing, the connection, the MCP session.
+/// Names of headers that cannot be changed in requests or responses: framing, the connection, the MCP session.
 const PROTECTED: &[&str] = &[
     "connection",
     "content-encoding",
@@ -26,7 +26,7 @@ const PROTECTED: &[&str] = &[
     "upgrade",
 ];
 
-/// Further protected names of requests: the client, its address, and the body.
+/// Names of headers that cannot be changed in requests, either: the client, its address, and the body.
 const PROTECTED_IN_REQUESTS: &[&str] = &[
     "authorization",
     "content-type",
@@ -41,7 +41,7 @@ const PROTECTED_IN_REQUESTS: &[&str] = &[
     "x-manager-token",
 ];
 
-/// Further protected names of answers: the body, and the edge's messages to clients.
+/// Names of headers that cannot be changed in responses, either: the body, and the gateway's messages to clients.
 const PROTECTED_IN_RESPONSES: &[&str] = &[
     "allow",
     "content-type",
@@ -52,43 +52,44 @@ const PROTECTED_IN_RESPONSES: &[&str] = &[
     "x-request-id",
 ];
 
-/// Prefix of headers that follow from `admission.origins` in answers to web pages.
+/// Prefix of CORS headers. They cannot be changed in responses, since `admission.origins` determines them.
 const CORS_PREFIX: &str = "access-control-";
 
-/// Prefix of the header names that a browser's preflight uses.
+/// Prefix of the headers in a browser's preflight request. They cannot be changed.
 const PREFLIGHT_PREFIX: &str = "access-control-request-";
 
-/// Prefix of headers that repeat a tool's arguments (MCP 2026-07-28), and must equal the body.
+/// Prefix of headers that repeat a tool's arguments (MCP 2026-07-28). They cannot be changed, since they must equal the arguments
+/// in the body.
 const ARGUMENT_PREFIX: &str = "mcp-param-";
 
-/// Maximum number of entries of one list of changes.
+/// Maximum number of entries in a list of header changes.
 const EDITS_MAX: usize = 64;
 
-/// A listener's changes to the headers of its requests and answers.
+/// A listener's changes to the headers of requests and responses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeaderEdits {
-    /// Changes to requests, before admission.
+    /// Changes to requests, applied before admission.
     pub(crate) request: Edits,
-    /// Changes to every answer, refusals and streams included.
+    /// Changes to every response, including refusals and streams.
     pub(crate) response: Edits,
 }
 
-/// Changes to the headers of requests, or of answers.
+/// Changes to the headers of requests, or to those of responses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Edits {
     set: Vec<(HeaderName, HeaderValue)>,
     remove: Vec<HeaderName>,
 }
 
-/// A change that cannot be made: the key below `headers`, and the fault.
+/// An invalid change: the configuration key below `headers`, and the reason.
 pub(crate) type InvalidEdit = (String, String);
 
 impl HeaderEdits {
-    /// Reads the changes of a configuration; `None` if there are none.
+    /// Compiles the configured changes; returns `None` if there are none.
     ///
     /// # Errors
     ///
-    /// The first change that cannot be made.
+    /// The first invalid change.
     pub(crate) fn of(config: &HeadersConfig) -> Result<Option<Self>, InvalidEdit> {
         let request = Edits::of("request", &config.request, |name| {
             PROTECTED_IN_REQUESTS.contains(&name)
@@ -156,18 +157,18 @@ impl Edits {
         self.set.is_empty() && self.remove.is_empty()
     }
 
-    /// Changes the head of a request.
+    /// Applies the changes to a request's head.
     pub(crate) fn apply_to_request(&self, head: &mut RequestHeader) {
         for name in &self.remove {
             head.remove_header(name);
         }
         for (name, value) in &self.set {
-            // Fails only for too many headers, which are refused before.
+            // An error would mean too many headers, and such requests are refused before.
             let _ = head.insert_header(name.clone(), value.clone());
         }
     }
 
-    /// Changes the headers of an answer.
+    /// Applies the changes to a response's headers.
     pub(crate) fn apply(&self, headers: &mut HeaderMap) {
         for name in &self.remove {
             headers.remove(name);

@@ -1,9 +1,10 @@
-//! The gateway's control loop: the first scan, SIGHUP and SIGUSR1, session expiry, and the drain that ends the process.
+//! The gateway's control loop: the first scan for namespaces, the signals SIGHUP and SIGUSR1, the expiry of sessions, and the
+//! drain, which finishes running work before the process ends.
 //!
-//! The loop has a small runtime of its own. All owners of child processes run there, so installing packages or stopping a
-//! stubborn worker never takes a thread from requests; message I/O runs in the proxy's runtimes (DESIGN §4, *Processes*). The
-//! loop is not a Pingora background service because those begin only inside `Server::run`, and objects that are built earlier,
-//! above all the reloader, need this runtime already.
+//! The loop has a small separate runtime, in which all owners of child processes run. So installing packages, or stopping a
+//! worker that does not end, never takes a thread from requests. Message I/O runs in the proxy's runtimes (DESIGN §4,
+//! *Processes*). The loop is not a Pingora background service, because those begin only inside `Server::run`, and objects that
+//! are built earlier, such as the reloader, need this runtime already.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -31,26 +32,27 @@ use crate::upgrade::{Offer, Predecessor, Successor};
 /// Interval at which expired sessions are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval of looking for expired keys, whose sessions are ended.
+/// Interval at which expired API keys are looked for; the sessions of their principals are then ended.
 const EXPIRED_KEYS_EVERY: Duration = Duration::from_secs(60);
 
-/// Interval at which the drain checks whether the last request has been answered.
+/// Interval at which the drain checks whether all requests have been answered.
 const DRAIN_CHECK: Duration = Duration::from_millis(10);
 
-/// Time that Pingora gets to close its listeners before the drain trusts the count of requests in flight: a connection
-/// accepted in the last moment has not been counted yet.
+/// Time that the drain waits before it relies on the count of requests in flight: a connection that was accepted just before the
+/// listeners closed may not have been counted yet.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Maximum time that the drain waits for clients to read the end of their streams.
+/// Maximum time that the drain waits for clients to receive the end of their streams.
 const STREAMS_END: Duration = Duration::from_secs(2);
 
-/// Maximum time for workers to end after the last request.
+/// Maximum time that workers have to stop after the last request.
 const WORKERS_STOP: Duration = Duration::from_secs(5);
 
-/// Time that the reload gets to end after the first scan. It ends later only if packages are still being installed.
+/// Time that the first reload has to finish after its scan before the gateway is reported as ready. It takes longer only while
+/// packages are being installed.
 const SCAN_END: Duration = Duration::from_secs(1);
 
-/// The control loop, with the objects that it drives.
+/// The control loop, with all objects that it controls.
 pub(crate) struct Hub {
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) service: Service,
@@ -58,37 +60,38 @@ pub(crate) struct Hub {
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) reconfigure: Reconfigure,
     pub(crate) signals: Signals,
-    /// The service manager that started this process.
+    /// The connection to the service manager that started this process, such as systemd.
     pub(crate) service_manager: ServiceManager,
     pub(crate) grace: Duration,
     pub(crate) audit: AuditGuard,
     pub(crate) access_log: Option<AccessLogGuard>,
-    /// The export by OTLP, if configured.
+    /// Owner of the OTLP export; `None` if nothing is exported.
     pub(crate) telemetry: Option<OtlpGuard>,
-    /// The relay, if configured.
+    /// The relay's server; `None` if the relay is off.
     pub(crate) relay: Option<RelayServer>,
-    /// Link to the other replicas; `None` without replicas.
+    /// Connections to other replicas; `None` without replicas.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     pub(crate) succession: Succession,
-    /// True when this process runs namespaces. A separate manager leaves them to the core.
+    /// True if this process runs namespaces; false for a separate process with the management tools, which leaves them to the
+    /// core.
     pub(crate) serves_namespaces: bool,
-    /// Text to print after the first scan, when the commands in the text work.
+    /// Text that is printed after the first scan, when the commands in it work.
     pub(crate) announcement: Option<String>,
 }
 
-/// The gateway before this one, and the one after it (`serve --upgrade`).
+/// The gateway process before this one, and the process after it (`serve --upgrade`).
 pub(crate) struct Succession {
-    /// The gateway that this one replaces.
+    /// The gateway process that this one replaces; `None` if there is none.
     pub(crate) predecessor: Option<Predecessor>,
-    /// Set to true when connections are to be accepted.
+    /// Sender that is set to true when this process may accept connections.
     pub(crate) gate: watch::Sender<bool>,
     pub(crate) offer: Offer,
-    /// Successors that are ready.
+    /// Receives each successor when it is ready to accept connections.
     pub(crate) successors: mpsc::Receiver<Successor>,
 }
 
 impl Succession {
-    /// Waits while this gateway stops for a gateway that was started meanwhile, and leaves the last sockets to it.
+    /// Lets a gateway that is started while this one stops take over the remaining listening sockets.
     async fn replaced(mut self, signals: Signals) {
         if let Some(successor) = self.successors.recv().await {
             tracing::info!("stopping: another gateway accepts connections now");
@@ -100,11 +103,11 @@ impl Succession {
 }
 
 impl Hub {
-    /// Runs until the gateway has been drained. The caller then ends the process.
+    /// Runs the control loop until the gateway has been drained. The caller then ends the process.
     ///
-    /// Nine events wake it: the first scan is done; a SIGHUP; a SIGUSR1; the sweep of expired sessions; lost keys; the check
-    /// for expired keys; the watchdog of the service manager; a successor that is ready; a signal to stop. The timers of
-    /// streams run concurrently until the end.
+    /// Nine events are handled: the end of the first scan; SIGHUP; SIGUSR1; the timer for expired sessions; revoked API keys; the
+    /// timer for expired API keys; the watchdog timer of the service manager; a successor that is ready; a signal to stop. The
+    /// timers of streams run concurrently until the end.
     pub(crate) async fn run(mut self) {
         let mut stop = self.signals.stop_requested();
         let stopped = async move {
@@ -144,10 +147,10 @@ impl Hub {
                     let unfinished = self.service_manager.reloading();
                     let outcome = self.reconfigure.apply();
                     let reloader = Arc::clone(&self.reloader);
-                    // A reload has one result: the worst of configuration, certificates and namespaces.
+                    // A reload has a single result, which combines configuration, certificates and namespaces: the worst of the
+                    // three.
                     reloader.note(outcome);
-                    // The reload is not awaited here, since it may install packages for minutes, and a stop must not wait for
-                    // it.
+                    // The reload runs in a separate task, since it may install packages for minutes, and must not delay a stop.
                     if self.serves_namespaces {
                         tokio::spawn(async move {
                             report(reloader.reload().await);
@@ -184,8 +187,8 @@ impl Hub {
         self.drain(successor).await;
     }
 
-    /// Ends all running work: streams with a clean end, requests when they are answered or the grace period is over, workers
-    /// last, since requests need them. A successor is notified as soon as it may accept connections.
+    /// Ends all running work in this order: streams; requests, when they are answered or the grace period is over; workers, which
+    /// requests need. A successor is notified as soon as it may accept connections.
     async fn drain(self, successor: Option<Successor>) {
         tracing::info!(grace = ?self.grace, "stopping: no new connections, waiting for requests in flight");
         self.health.set_draining();
@@ -194,11 +197,11 @@ impl Hub {
             self.succession.offer.stop();
         }
         self.service_manager.stopping(self.grace);
-        // A reload that installs packages must not delay the stop.
+        // From here on no reload begins, and a running one is not waited for, since it may install packages for minutes.
         self.reloader.close();
-        // Streams that are opened later end immediately.
+        // Streams that clients open from here on end immediately.
         self.service.replicas().leave().await;
-        // Idle connections linger if a successor accepts new ones.
+        // If a successor accepts new connections, idle connections stay open here for a short time.
         let linger = successor.as_ref().map(|_| Instant::now() + LINGER);
         if let Some(successor) = successor {
             successor.go();
@@ -212,8 +215,8 @@ impl Hub {
         }
         let deadline = Instant::now() + self.grace;
         let lingers = || linger.is_some_and(|until| Instant::now() < until.min(deadline));
-        // A client that opens its stream at the successor moves its session there. If no request can be forwarded there, the
-        // streams remain as long as requests may arrive here on connections without a stream.
+        // A client that opens its stream anew at the successor moves its session there. If no requests can be forwarded to the
+        // successor, streams stay open while other connections may still bring requests for the same sessions.
         let forwards = !self.service.replicas().forwarded_to().is_empty();
         while !forwards && lingers() && self.metrics.connections.get() > self.metrics.streams_open()
         {
@@ -224,7 +227,7 @@ impl Hub {
             replicas.end_streams();
         }
         let relayed = || self.relay.as_ref().map_or(0, RelayServer::open);
-        // Other replicas forward requests here until their next heartbeat.
+        // Other replicas may forward requests to this one until they receive its next heartbeat.
         let heard = match self.service.replicas().has_others() {
             true => SETTLE + BEAT_EVERY,
             false => SETTLE,
@@ -236,7 +239,7 @@ impl Hub {
         {
             tokio::time::sleep(DRAIN_CHECK).await;
         }
-        // The end of all streams was sent; a client that has not received the last bytes by now does not read.
+        // All streams have been ended. A client that does not receive the last bytes within this time is not waited for.
         let patience = deadline.min(Instant::now() + STREAMS_END);
         while self.metrics.streams_open() > 0 && Instant::now() < patience {
             tokio::time::sleep(DRAIN_CHECK).await;
@@ -248,7 +251,7 @@ impl Hub {
                 "the grace period is over, ending requests that still run"
             );
         }
-        // Workers whose calls outlived the grace period get no further time.
+        // If calls are still running after the grace period, workers are stopped immediately.
         let patience = if left > 0 {
             Duration::ZERO
         } else {
@@ -257,22 +260,22 @@ impl Hub {
         self.service.end_servers(patience).await;
         self.reloader.shutdown(patience).await;
         self.service.replicas().farewell().await;
-        // Dropping the logs writes their queued lines.
+        // Dropping the guards of the logs writes their queued lines.
         drop((self.audit, self.access_log));
         tracing::info!("stopped");
-        // Dropping the exporter sends its last batches.
+        // Dropping the guard of the export sends its last batches.
         drop(self.telemetry);
     }
 }
 
-/// An interval whose ticks are late rather than many after a pause.
+/// Creates an interval that skips missed ticks, instead of making up for them, after the task was delayed.
 fn interval(every: Duration) -> Interval {
     let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
 }
 
-/// Waits for the next tick; for ever without an interval.
+/// Waits for the next tick of an interval; without an interval, waits forever.
 async fn tick(interval: Option<&mut Interval>) {
     match interval {
         Some(interval) => drop(interval.tick().await),
@@ -280,7 +283,7 @@ async fn tick(interval: Option<&mut Interval>) {
     }
 }
 
-/// Ends sessions and suspended calls of principals whose keys are no longer valid.
+/// Ends the sessions and suspended calls of principals whose API keys have expired or been revoked.
 async fn end_lost_principals(service: &Service, keys: &KeyStore) {
     let principals = keys.tables().snapshot().principals(SystemTime::now());
     let is_lost =
@@ -288,7 +291,7 @@ async fn end_lost_principals(service: &Service, keys: &KeyStore) {
     service.end_principals(is_lost).await;
 }
 
-/// The last steps of a start: a successor relieves its predecessor, and connections are accepted.
+/// The last steps of a start: the predecessor is stopped, and this process accepts connections.
 struct Arrival {
     predecessor: Option<Predecessor>,
     gate: watch::Sender<bool>,
@@ -296,7 +299,7 @@ struct Arrival {
 }
 
 impl Arrival {
-    /// Accepts connections before the first scan if the predecessor accepts none any more.
+    /// Accepts connections before the first scan if the predecessor no longer accepts any.
     async fn begin(&mut self, replicas: &Replicas) {
         if self.predecessor.as_ref().is_some_and(|it| it.stops) {
             self.relieve(replicas).await;
@@ -310,7 +313,7 @@ impl Arrival {
 
     async fn relieve(&mut self, replicas: &Replicas) {
         if let Some(predecessor) = self.predecessor.take() {
-            // An error is a panic, which is logged.
+            // An error means that the task panicked, which the panic hook has logged.
             let _ = tokio::task::spawn_blocking(|| predecessor.relieve()).await;
             replicas.relieved().await;
         }
@@ -330,14 +333,14 @@ async fn first_scan(
     if let Some(reloader) = reloader {
         let registry = Arc::clone(reloader.registry());
         let mut scan = tokio::spawn(async move { report(reloader.reload().await) });
-        // The first scan may end long before the reload does, while packages are being installed. A predecessor serves all
-        // namespaces meanwhile.
+        // The scan may finish long before the reload, which also installs packages. With a predecessor, which still serves all
+        // namespaces, the complete reload is awaited.
         let serves = arrival.predecessor.is_some();
         let scanned = async {
             registry.wait_until_scanned().await;
             tokio::time::sleep(SCAN_END).await;
         };
-        // An error of the task is a panic, which is logged.
+        // An error means that the task panicked, which the panic hook has logged.
         tokio::select! {
             _ = &mut scan => {}
             () = scanned, if !serves => {}

@@ -1,5 +1,5 @@
-//! `tooldock import-nginx`: converts the configuration of an nginx that is a proxy for MCP servers. `tooldock_import_nginx`
-//! builds the gateway's configuration; this module checks it with the gateway's own loader, and writes it.
+//! `tooldock import-nginx`: converts the configuration of an nginx that is a proxy for MCP servers. The crate
+//! `tooldock_import_nginx` builds the gateway's configuration; this module checks it like any other configuration, and writes it.
 
 mod new_limits;
 
@@ -21,7 +21,7 @@ use crate::config::{
 use crate::header_edits::HeaderEdits;
 use crate::{EXIT_USAGE, print, refuse};
 
-/// The gateway's rules for values that the importer writes.
+/// Functions and bounds by which the importer checks that values are valid in the gateway.
 const GATEWAY: GatewayRules = GatewayRules {
     grace_max: GRACE_MAX,
     allows_address: |text| text.parse::<ListenAddress>().is_ok(),
@@ -41,7 +41,7 @@ fn allows_response_header(name: &str, value: &str) -> bool {
     HeaderEdits::of(&config).is_ok()
 }
 
-/// Imports FILE, and writes the configuration and the report.
+/// Runs `tooldock import-nginx`: writes the configuration and the report.
 pub(crate) fn run(arguments: &ImportNginxArgs) -> ExitCode {
     if let Some(output) = arguments
         .output
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &ImportNginxArgs) -> ExitCode {
     for line in report.lines() {
         eprintln!("{line}");
     }
-    // The text passed the check, so it is YAML.
+    // Parsing cannot fail, as the text was parsed by the check above.
     let tree = yaml::from_slice(yaml.as_bytes()).unwrap_or_default();
     eprintln!("tooldock: differs from now on:");
     for line in report.differences().chain(new_limits::lines(&tree)) {
@@ -110,14 +110,14 @@ fn counted(leftovers: usize) -> String {
     }
 }
 
-/// Reads a configuration back as `tooldock check` would, without the files that it names.
+/// Checks the written configuration as `tooldock check` would, except for the files that it names.
 fn checked(yaml: &str) -> Result<(), ConfigError> {
     config::check_text(yaml)
 }
 
-/// Writes the complete file or nothing. It contains digests of tokens, so only its owner may read it.
+/// Writes the file completely or not at all. Only its owner may read it, since it contains digests of tokens.
 fn write(output: &Path, yaml: &str, force: bool) -> io::Result<()> {
-    // A device or a pipe, such as /dev/stdout, is written to and not replaced.
+    // A device or a pipe, such as /dev/stdout, is written to directly and not replaced by a file.
     if fs::metadata(output).is_ok_and(|it| !it.is_file() && !it.is_dir()) {
         return fs::write(output, yaml);
     }
@@ -135,7 +135,7 @@ fn write(output: &Path, yaml: &str, force: bool) -> io::Result<()> {
         file.sync_all()?;
         match force {
             true => fs::rename(&staged, output),
-            // If another process has created the file meanwhile, the link fails.
+            // Unlike a rename, the link fails if another process has created the file meanwhile.
             false => fs::hard_link(&staged, output),
         }
     });

@@ -1,15 +1,16 @@
-//! The issuers of access tokens, as seen over the network: fetches their keys in the background, and asks them about opaque
-//! tokens. The filters judge tokens ([`tooldock_filters::oauth`]), with the keys and answers that this module gives them.
+//! Network access to the issuers of access tokens: fetches their keys in the background, and asks them about opaque tokens
+//! (introspection). The crate `filters` decides on tokens ([`tooldock_filters::oauth`]), with the keys and answers that this
+//! module provides.
 //!
 //! ```text
-//! run ── every second: whose keys are due? ──────┐
-//! settle ── a token waits for newer keys ────────┴─▶ one flight per issuer ─▶ keys.rs ─▶ IssuerKeys::replace
-//! run ── every second: whose answers end soon? ──┐
-//! settle ── a token waits for an answer ─────────┴─▶ one flight per token (places.rs) ─▶ introspection.rs ─▶ Issuer::answered
+//! run ── every second: which keys are due? ────────┐
+//! settle ── a request waits for newer keys ────────┴─▶ one fetch per issuer ─▶ keys.rs ─▶ IssuerKeys::replace
+//! run ── every second: which answers expire soon? ─┐
+//! settle ── a request waits for an answer ─────────┴─▶ one question per token ─▶ introspection.rs ─▶ Issuer::answered
 //! ```
 //!
-//! A failure leaves the keys that were there: an issuer that is down stops no client with a token by a known key, and lets
-//! no other client in. A token that cannot be judged is answered with 503, and ends no stream.
+//! After a failure the known keys stay in force: if an issuer is down, tokens signed by a known key are still accepted, and no
+//! others. A token that cannot be decided on gets status 503; open streams continue.
 
 pub(crate) mod introspection;
 mod keys;
@@ -42,53 +43,53 @@ use self::schedule::Schedule;
 use crate::remote::{Fetcher, SystemNames};
 use crate::rules::Rules;
 
-/// Interval of looking for keys that are due.
+/// Interval at which the issuers are checked for keys that have to be fetched.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Maximum time for which a request waits for newer keys, or for an answer about its token.
+/// Maximum time of one wait of a request for newer keys, or for an issuer's answer about its token.
 const WAIT: Duration = Duration::from_secs(3);
 
-/// Maximum number of opaque tokens, of all issuers, about which an issuer is being asked or is to be asked. Each
-/// belongs to a waiting request, or has admitted one before.
+/// Maximum number of running and waiting questions about opaque tokens, over all issuers; further ones are refused. Each question
+/// belongs to a waiting request or to a token that was accepted before.
 const QUESTIONS_MAX: usize = 16_384;
 
-/// Maximum number of times that one request may wait: once for each issuer that could know its token, and once more.
+/// Maximum number of waits of a single request: one for each issuer that could know its token, and one more.
 const WAITS_MAX: usize = 17;
 
-/// The issuers of the configuration in force.
+/// The issuers of the configuration in force, with their schedules and running requests.
 pub(crate) struct Issuers {
     rules: Arc<ArcSwap<Rules>>,
     fetcher: Fetcher,
     metrics: IssuerMetrics,
-    /// The runtime of fetches.
+    /// The runtime in which requests to issuers run.
     control: Handle,
-    /// Plain data. Schedules by issuer; removed issuers are dropped.
+    /// Schedules of fetching keys, by issuer. Entries of removed issuers are dropped.
     schedules: Mutex<HashMap<String, Schedule>>,
-    /// The number of key sets that lacked a key of the set before, over all issuers.
+    /// Number of times that an issuer's new key set lacked a key of its previous set, over all issuers.
     losses: watch::Sender<u64>,
-    /// Plain data. Running questions, by issuer and token.
+    /// Running questions, by issuer and token.
     questions: Mutex<HashMap<(String, TokenDigest), Flight>>,
-    /// Plain data. Places by issuer; removed issuers are dropped.
+    /// Limits on concurrent questions, by issuer. Entries of removed issuers are dropped.
     places: Mutex<HashMap<String, Arc<Places>>>,
     patience: Patience,
-    /// Plain data. Metadata for logins, by issuer; removed issuers are dropped.
+    /// Metadata fetched for logins, by issuer. Entries of removed issuers are dropped.
     metadata: Mutex<HashMap<String, FetchedMetadata>>,
-    /// Permits of the exchanges for logins.
+    /// Permits that limit the number of concurrent requests for logins.
     exchanges: Semaphore,
 }
 
-/// Receiver that ends when a running fetch or question is over.
+/// Receiver by which tasks wait for a running fetch or question; it is closed when that has ended.
 type Flight = watch::Receiver<()>;
 
-/// The state of an issuer's keys, for a token by an unknown key.
+/// The prospect of newer keys of an issuer, for a token that no known key has signed.
 enum NewerKeys {
-    /// The keys are being fetched.
+    /// The keys are being fetched; the request can wait for the fetch.
     Flight(Flight),
-    /// The keys can be fetched again at this time.
+    /// The keys may be fetched again from this time on; the request can wait until then.
     From(Instant),
-    /// The known keys are the newest.
+    /// The keys were fetched just now, so that the token can be refused.
     AreThere,
-    /// The keys could not be fetched a moment ago.
+    /// The last fetch failed, so that nothing can be decided about the token.
     Unreachable,
 }
 
@@ -113,7 +114,8 @@ impl Issuers {
         })
     }
 
-    /// Keeps the keys of all issuers and the answers about tokens in use fresh. Runs until its future is dropped.
+    /// Fetches the keys of all issuers, and renews answers about tokens in use, whenever they are due. Runs until its future is
+    /// dropped.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -143,8 +145,8 @@ impl Issuers {
         }
     }
 
-    /// Gets the keys or the answer by which a client's token can be judged, within a short wait. Returns how the
-    /// request is to be judged again.
+    /// Waits for the keys or the answer that are needed to decide on a client's token, for at most [`WAIT`]. Returns how the
+    /// request's admission is to be repeated.
     pub(crate) async fn settle(
         self: &Arc<Self>,
         pending: &Pending,
@@ -166,7 +168,7 @@ impl Issuers {
         let Some(mut flight) = flight else {
             return AdmissionAttempt::Last;
         };
-        // The flight is over when its sender is dropped, which `changed` reports as an error.
+        // The end of the fetch or question drops the sender, which `changed` reports as an error.
         let over = timeout(WAIT, flight.changed()).await.is_ok();
         match over && waited < WAITS_MAX {
             true => AdmissionAttempt::Again,
@@ -174,26 +176,27 @@ impl Issuers {
         }
     }
 
-    /// The number of key sets that lacked a key of the set before, over all issuers.
+    /// Returns the number of times that an issuer's new key set lacked a key of its previous set, over all issuers.
     pub(crate) fn losses(&self) -> u64 {
         *self.losses.borrow()
     }
 
-    /// Waits until an issuer's keys have lost one since [`Issuers::losses`] was `count`: a token that was verified then
-    /// may have been verified by the lost key, and its client has to be admitted again.
+    /// Waits until the number that [`Issuers::losses`] returns differs from `count`. A token that was verified at that time may
+    /// have been signed by a key that is no longer valid, so that its client has to be admitted again.
     pub(crate) async fn lose_keys_after(&self, count: u64) {
         let mut losses = self.losses.subscribe();
-        // The sender is `self`.
+        // Waiting cannot fail, since `self` owns the sender.
         let _ = losses.wait_for(|now| *now != count).await;
     }
 
-    /// Waits while an opaque token counts for the principal called `principal`: the issuer is asked again whenever its
-    /// answer is old. Ends when the token is judged and no longer counts. A token that cannot be judged goes on to
-    /// count until its own end, which the caller knows.
+    /// Waits while an opaque token is valid for the principal called `principal`. The issuer is asked again whenever its last
+    /// answer is old. Returns when the token is known to be invalid. While the issuer does not answer, the token stays valid; the
+    /// caller knows when the token expires.
     pub(crate) async fn outlive(self: Arc<Self>, token: Secret, principal: Arc<str>) {
-        /// Interval of looking up an open stream's token again. A stream may outlast the issuer's answer by this time.
+        /// Interval at which the token of an open stream is checked again. A stream may stay open for this time after the token
+        /// has become invalid.
         const AGAIN: Duration = Duration::from_secs(2);
-        /// Pause between two attempts while the token cannot be judged.
+        /// Pause before the next check while the issuer does not answer.
         const AGAIN_UNJUDGED: Duration = Duration::from_secs(5);
         let mut pause = AGAIN;
         loop {
@@ -206,7 +209,7 @@ impl Issuers {
         }
     }
 
-    /// The verdict on a token that counted before, after asking its issuer where that is needed and possible.
+    /// Decides on a token that was accepted before. The issuer is asked if its last answer is old.
     async fn judged(self: &Arc<Self>, token: &Secret) -> TokenVerdict {
         let mut waited = 0;
         loop {
@@ -218,14 +221,14 @@ impl Issuers {
             };
             pending.counted = true;
             waited += 1;
-            // A token that counted before is not counted against any client.
+            // The question has no client address, since a token that was accepted before does not count towards a client's limit.
             if self.settle(&pending, UNIX, waited).await != AdmissionAttempt::Again {
                 return TokenVerdict::Pending(pending);
             }
         }
     }
 
-    /// Asks again about the tokens in use whose answers end soon.
+    /// Asks the issuers again about tokens in use whose answers expire soon.
     fn renew_answers(self: &Arc<Self>, issuers: &[Arc<Issuer>]) {
         let is_known = |name: &String| issuers.iter().any(|it| it.config().issuer == *name);
         lock(&self.places).retain(|name, _| is_known(name));
@@ -244,8 +247,9 @@ impl Issuers {
         }
     }
 
-    /// The state of an issuer's keys, for a token by an unknown key; starts a fetch if one is due. Where the newest
-    /// keys are known, the client may now and then wait until newer ones can be fetched.
+    /// Determines whether newer keys can be expected for a token that no known key has signed, and starts a fetch if one is due.
+    /// If the keys were fetched just now, a client may wait until they may be fetched again, but only once in a while
+    /// (`Patience`).
     fn newer_keys(
         self: &Arc<Self>,
         issuer: &Arc<Issuer>,
@@ -262,7 +266,7 @@ impl Issuers {
             return NewerKeys::Flight(self.fetch(issuer, schedule));
         }
         match schedule.newest_until(now) {
-            // Only for a request that has waited at most once.
+            // The client only waits if its request has not waited more than once before.
             Some(until) if waited <= 1 && self.patience.take(client, now) => NewerKeys::From(until),
             Some(_) => NewerKeys::AreThere,
             None => NewerKeys::Unreachable,
@@ -319,8 +323,8 @@ impl Issuers {
         }
     }
 
-    /// The flight that asks about a client's token: the running one, or a new one. `None` where too many questions are
-    /// running, of the client or of all.
+    /// Starts a question about a client's token, or returns the running one. `None` if there are too many questions of the client
+    /// or in total.
     fn question(self: &Arc<Self>, pending: &Pending, client: IpAddr) -> Option<Flight> {
         let name = pending.issuer.config().issuer.clone();
         let key = (name, pending.digest);
@@ -345,7 +349,8 @@ impl Issuers {
         Some(flight)
     }
 
-    /// The claim of a question to a place at its issuer; `None` where the client has too many unknown tokens waiting.
+    /// Reserves a place for a question in the limits of its issuer; `None` if the client has too many questions about unknown
+    /// tokens.
     fn claim(&self, issuer: &str, pending: &Pending, client: IpAddr) -> Option<Claim> {
         let mut all = lock(&self.places);
         let places = all.entry(issuer.to_owned()).or_insert_with(Places::new);
@@ -355,7 +360,7 @@ impl Issuers {
         }
     }
 
-    /// Asks an issuer about a token, and notes the answer.
+    /// Asks an issuer about a token, and stores the answer.
     async fn ask_about(&self, pending: &Pending, name: &str) {
         let issuer = &pending.issuer;
         let answer = ask(&self.fetcher, issuer, pending.token.expose()).await;
@@ -373,7 +378,7 @@ impl Issuers {
     }
 }
 
-/// The schedule of an issuer's keys; begins one if there is none.
+/// Returns the schedule of an issuer's keys, which is created if there is none.
 fn schedule_of<'a>(
     schedules: &'a mut HashMap<String, Schedule>,
     issuer: &Arc<Issuer>,
@@ -388,7 +393,7 @@ fn schedule_of<'a>(
     schedule
 }
 
-/// Locks plain data, which stays usable after a thread panicked.
+/// Locks a mutex even if it is poisoned: the data is valid after a panic, too.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

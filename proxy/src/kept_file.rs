@@ -1,7 +1,7 @@
-//! A secret of this gateway that is generated once and stored in a small file of the data directory.
+//! A secret of the gateway that is generated once and stored in a small file of the data directory.
 //!
-//! Only its owner can read the file, and it is created either completely or not at all. Tools run as the same user: the secret
-//! is hidden from other users of the machine, not from tools.
+//! Only its owner can read the file, and it is created either completely or not at all. Tools run as the same user, so the file
+//! hides the secret from other users of the machine, but not from tools.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tooldock_base::regular_file;
 
-/// Part of a staged file's name between the file's own name and random digits.
+/// Part of a temporary file's name, between the final name and random digits.
 const STAGED: &str = ".new.";
 
-/// Reads the file, at most one byte more than `bytes_max`; a missing file is created with the bytes of `make`. If several
-/// processes create it concurrently (the core and the manager on a new volume), all get the bytes of the first.
+/// Reads the file, at most one byte more than `bytes_max`. If it is missing, it is created with the bytes that `make` returns. If
+/// several processes create it concurrently (such as the core and the manager on a new volume), all get the bytes of the first.
 ///
 /// # Errors
 ///
-/// When the file cannot be read or created. The message names it.
+/// If the file cannot be read or created. The message names the file.
 pub(crate) fn read_or_make(
     file: &Path,
     bytes_max: usize,
@@ -40,7 +40,7 @@ pub(crate) fn read_or_make(
 }
 
 fn read(file: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
-    // Tools write into this directory: a link could lead anywhere, a pipe would never end.
+    // Only a regular file is read: tools can write to this directory, and could place a link or a pipe at this path.
     if !fs::symlink_metadata(file)?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
@@ -56,7 +56,7 @@ fn read(file: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Creates the file, unless another process has created it meanwhile.
+/// Creates the file with these bytes. Does nothing if another process has created it meanwhile.
 fn keep(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut staged = file.as_os_str().to_owned();
     staged.push(format!("{STAGED}{:016x}", fastrand::u64(..)));
@@ -83,17 +83,18 @@ fn keep(file: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Links the staged file to its final name. A link, unlike a rename, never replaces an existing file.
+/// Gives the temporary file its final name by a link, which, unlike a rename, never replaces an existing file.
 fn publish(staged: &Path, file: &Path) -> io::Result<()> {
     match fs::hard_link(staged, file) {
         Ok(()) => Ok(()),
         Err(_) if file.symlink_metadata().is_ok() => Ok(()),
-        // Some volumes have no links.
+        // Some file systems support no links.
         Err(_) => fs::rename(staged, file),
     }
 }
 
-/// Removes staged files: this process's own, and leftovers of crashes. The final file exists, so no process needs them.
+/// Removes temporary files: that of this process, and those left by crashes. Other processes do not need theirs any more, as the
+/// final file exists.
 fn sweep(file: &Path) {
     let (Some(directory), Some(name)) =
         (file.parent(), file.file_name().and_then(|it| it.to_str()))

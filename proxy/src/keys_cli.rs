@@ -18,7 +18,7 @@ use crate::config::{self, Effective};
 use crate::operator::gateway::core_at;
 use crate::{explain_cli, print, refuse};
 
-/// Runs a subcommand.
+/// Runs a subcommand of `tooldock keys`.
 pub(crate) fn run(arguments: KeysArgs) -> ExitCode {
     let effective = match load(&arguments) {
         Ok(effective) => effective,
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: KeysArgs) -> ExitCode {
     }
 }
 
-/// Loads the configuration that `serve` would use: it names the file of keys and the scopes.
+/// Loads the configuration that `serve` would use, which names the file of keys and defines the scopes.
 fn load(arguments: &KeysArgs) -> Result<Effective, String> {
     config::load_for_command(arguments.config.as_deref(), arguments.data_dir.as_deref())
 }
@@ -44,14 +44,14 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
     store.set_makers(effective.config.admission.key_makers());
     match arguments.command {
         KeysCommand::Create(new) => {
-            // Read before the key is created, so that no key is created if an option is wrong.
+            // The gateway's address is determined before the key is created, so that no key is created if an option is wrong.
             let gateway = core_at(effective, None, &new.trust).map(|(at, _)| at);
             if let (true, Err(reason)) = (new.trust.is_given(), &gateway) {
                 return Err(KeysError::Invalid(reason.clone()));
             }
             let made = store.create(wanted(new))?;
             tell_of_gateways_behind(&store);
-            // Tokens are sent only to a running gateway, not to another program at its address.
+            // The request is only sent if a gateway is running, since another program at its address would get the token.
             if store.has_running_gateway() {
                 let (config, data) = (arguments.config.as_deref(), arguments.data_dir.as_deref());
                 let id = made.record.id.to_string();
@@ -72,7 +72,8 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
             }
         }
         KeysCommand::Revoke { id } => {
-            // Parsed here, since clap would repeat the text, which may be the key, passed in place of its id.
+            // The id is parsed here and not by clap, whose error would show the text: it may be the key itself, typed in place of
+            // its id.
             let id: KeyId = id
                 .parse()
                 .map_err(|error: InvalidKeyId| KeysError::Invalid(error.to_string()))?;
@@ -90,7 +91,7 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
     }
 }
 
-/// Warns if running gateways have not confirmed a change.
+/// Prints a warning if running gateways have not confirmed that they apply a change.
 fn tell_of_gateways_behind(store: &KeyStore) {
     let behind = store.gateways_behind();
     if behind > 0 {
@@ -100,7 +101,7 @@ fn tell_of_gateways_behind(store: &KeyStore) {
     }
 }
 
-/// Prints a warning if a new key opens no tool, or the reason why the running gateway's tools are unknown.
+/// Prints notes about the tools that a new key opens, such as that it opens none, or the reason why they are not known.
 fn tell_of_reach(reach: Result<Reach, String>) {
     let tell = |line: &str| eprintln!("tooldock: {}", printable_text(line));
     match reach {
@@ -131,7 +132,7 @@ fn wanted(arguments: NewKeyArgs) -> NewKey {
     }
 }
 
-/// The text about a new key, for people: the key is at the end of its line, so that it can be copied.
+/// Formats a new key as text. The key is at the end of its line, so that it can easily be copied.
 fn told(made: &MadeKey) -> String {
     format!(
         "id:  {}\nkey: {}\nKeep the key now: it is not stored and not shown again. Send it as `Authorization: Bearer KEY`.\n",
@@ -140,7 +141,7 @@ fn told(made: &MadeKey) -> String {
     )
 }
 
-/// The JSON about a new key.
+/// A new key, as it is written as JSON.
 #[derive(Serialize)]
 struct CreatedKey<'a> {
     key: &'a str,
@@ -157,7 +158,7 @@ impl<'a> CreatedKey<'a> {
     }
 }
 
-/// The JSON or the table row of a key's record.
+/// A key's record, as it is written as JSON or as a row of the table.
 #[derive(Serialize)]
 struct KeyRow<'a> {
     id: String,
@@ -197,7 +198,7 @@ impl<'a> KeyRow<'a> {
 }
 
 fn json(value: &impl Serialize) -> String {
-    // Texts and lists of texts are always JSON.
+    // Serialization cannot fail: the value contains only texts and lists of texts.
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 

@@ -1,6 +1,6 @@
-//! The process's own log: `tracing` to standard error, as text or JSON, with Pingora's `log` records bridged in.
+//! The process's own log: events of `tracing` are written to standard error, as text or JSON, including log records of Pingora.
 //!
-//! Audit lines are not written here.
+//! The audit log and the access log are written elsewhere.
 
 mod indented;
 mod limit;
@@ -26,31 +26,31 @@ pub(crate) use self::limit::LogLimit;
 use self::recent::RecentWriter;
 use crate::config::{LogConfig, LogFormat, LogLevel};
 
-/// Lines per second that Pingora may write; see [`calm`].
+/// Maximum number of log lines per second from Pingora; further lines are discarded, see [`calm`].
 const PINGORA_LINES_PER_SECOND: u64 = 10;
 
-/// The log's filter, so that its level can change while the process runs. Static because logging is global.
+/// Handle of the log's filter, by which its level is changed while the process runs. It is static because logging is global.
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
-/// The filter of exported events, which follows the level of the log.
+/// Handle of the filter of exported events, which has the same level as the log.
 static EXPORT_FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
-/// The last lines of the log, for the web UI. Static because logging is global.
+/// The last lines of the log, for display in the web UI. Static because logging is global.
 static RECENT: LazyLock<Arc<RecentLines>> = LazyLock::new(Arc::default);
 
-/// The last lines of the log.
+/// Returns the last lines of the log.
 pub(crate) fn recent() -> Arc<RecentLines> {
     Arc::clone(&RECENT)
 }
 
-/// Starts logging, once per process. With `export`, events are exported as well.
+/// Starts logging, once per process. If `export` is given, events are also put into that queue, for the OTLP export.
 ///
 /// # Errors
 ///
-/// When the process's global logger is already set.
+/// If the process already has a global logger.
 pub(crate) fn start(config: LogConfig, export: Option<&Arc<LogQueue>>) -> anyhow::Result<()> {
     let (filter, handle) = reload::Layer::new(filter(config.level));
     let lines = fmt::layer()
-        // Standard error may be a file on a full disk. Reporting that error would panic the thread that logged.
+        // If standard error cannot be written, such as to a full disk, reporting that error would panic the logging thread.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let lines = match config.format {
@@ -63,11 +63,11 @@ pub(crate) fn start(config: LogConfig, export: Option<&Arc<LogQueue>>) -> anyhow
             .flatten_event(true)
             .boxed(),
     };
-    // The hint keeps the other filter's level in force for the complete process: without it every library would create all its
-    // debug records, on the path of every request.
+    // The level hint of this filter leaves the level to the other filter. Without it, libraries would create all their debug
+    // records, for every request.
     let calm =
         dynamic_filter_fn(|event, _| calm(event.target())).with_max_level_hint(LevelFilter::TRACE);
-    // Stored as text in either format. The lines have their own time.
+    // The stored lines are text, even if the log is JSON. They contain no time, as it is stored separately.
     let kept = fmt::layer()
         .log_internal_errors(false)
         .with_ansi(false)
@@ -87,23 +87,23 @@ pub(crate) fn start(config: LogConfig, export: Option<&Arc<LogQueue>>) -> anyhow
     };
     started.context("cannot start logging")?;
     log::set_boxed_logger(Box::new(Libraries(LogTracer::new()))).context("cannot start logging")?;
-    // Records of libraries are accepted at `warn` at most, regardless of the gateway's own level.
+    // Records of libraries that use the `log` crate are only accepted at `warn` and above, whatever the log's level.
     log::set_max_level(log::LevelFilter::Warn);
     FILTER.get_or_init(|| handle);
     Ok(())
 }
 
-/// The layer that queues the events which the log shows for the export.
+/// Creates the layer that puts events into the queue of the OTLP export, at the same level as the log.
 fn exported(queue: &Arc<LogQueue>, level: LogLevel) -> Box<dyn Layer<Registry> + Send + Sync> {
     let (filter, handle) = reload::Layer::new(filter(level));
     EXPORT_FILTER.get_or_init(|| handle);
-    // Lines of Pingora, of which any client can cause many, are limited for the log alone.
+    // Records of Pingora are not exported. In the log they are limited, since any client can cause many of them.
     let ours = dynamic_filter_fn(|event, _| !event.target().starts_with("pingora"))
         .with_max_level_hint(LevelFilter::TRACE);
     LogLayer::new(queue).with_filter(filter.and(ours)).boxed()
 }
 
-/// The records that libraries, Pingora above all, hand to `log`.
+/// Logger for records of libraries that use the `log` crate, mainly Pingora.
 struct Libraries(LogTracer);
 
 impl Log for Libraries {
@@ -127,12 +127,12 @@ impl Log for Libraries {
     }
 }
 
-/// Returns true if an error logged by Pingora only reports that a client disconnected or does not speak the protocol. A load
-/// balancer that probes for an open port causes such a line every few seconds.
+/// Returns true if an error that Pingora logs only reports that a client disconnected or violated the protocol. A load balancer
+/// that tests whether the port is open causes such a record every few seconds.
 fn is_a_clients_doing(text: &str) -> bool {
     [
         "H2 handshake error",
-        // The error of an incomplete head. Later failures are logged by the gateway.
+        // Pingora's error about an incomplete head. Errors in later phases are logged by the gateway.
         "Fail to proxy:",
         "failed to send error response to downstream",
     ]
@@ -140,14 +140,14 @@ fn is_a_clients_doing(text: &str) -> bool {
     .any(|beginning| text.starts_with(beginning))
 }
 
-/// Returns true if a line may be written now. Pingora logs what clients do to their connections, and any client can
-/// cause as many lines as it likes: they are limited to a few per second.
+/// Returns true if a record may be written now. Records of Pingora are limited to [`PINGORA_LINES_PER_SECOND`], since any client
+/// can cause as many as it likes.
 fn calm(target: &str) -> bool {
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     if !target.starts_with("pingora") {
         return true;
     }
-    // The second in the upper half, and the number of lines written in it in the lower half: one atomic number needs no lock.
+    // The upper half is the current second, the lower half the number of lines in it. One atomic number needs no lock.
     let second = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs() & u64::from(u32::MAX));
@@ -166,15 +166,16 @@ fn calm(target: &str) -> bool {
     counted(before) & u64::from(u32::MAX) <= PINGORA_LINES_PER_SECOND
 }
 
-/// Changes the level of the log that was started.
+/// Changes the level of the log and of the export.
 pub(crate) fn set_level(level: LogLevel) {
     for handle in [FILTER.get(), EXPORT_FILTER.get()].into_iter().flatten() {
-        // Fails only if the logger was dropped, and then no log can report it.
+        // An error would mean that the logger was dropped, so that it could not be logged.
         let _ = handle.reload(filter(level));
     }
 }
 
-/// Logs this workspace's crates at the given level, and libraries at `warn` at most, since Pingora logs much at `info`.
+/// Creates a filter with the given level for the gateway's crates. Libraries are only logged at `warn` and above, since Pingora
+/// logs much at `info`.
 fn filter(level: LogLevel) -> Targets {
     let ours = match level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -183,11 +184,11 @@ fn filter(level: LogLevel) -> Targets {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // Targets match by prefix: this covers the crates below, too.
+    // Targets match by prefix, so that `tooldock` includes all the gateway's crates.
     Targets::new()
         .with_default(ours.min(LevelFilter::WARN))
         .with_target("tooldock", ours)
-        // The output of tools; see `tooldock_process::child::output`.
+        // Target of the output of tools; see `tooldock_process::child::output`.
         .with_target("worker_output", ours)
 }
 

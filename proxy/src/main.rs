@@ -1,42 +1,43 @@
-//! `tooldock`: one binary, its subcommands and exit codes. The only crate that depends on Pingora.
+//! The binary `tooldock`, with its subcommands and exit codes. This is the only crate that depends on Pingora.
 //!
-//! Exit code 0 is success; 2 is bad usage or configuration, with one plain line on standard error; 3 is a running gateway
-//! that a command cannot reach; 1 is any other failure.
+//! Exit codes: 0 for success; 2 for wrong usage or an invalid configuration, with one line on standard error; 3 if a command
+//! cannot reach the running gateway; 1 for any other failure.
 //!
-//! Admission is in `tooldock-filters`, the service that reads messages in `tooldock-upstream`, sessions and their stores in
-//! `tooldock-sessions`, namespaces in `tooldock-workers`: this crate does not read the messages of requests. Start with
-//! `serve.rs`, which builds all parts, then `gateway.rs`, the phases of a request.
+//! Other crates contain admission (`tooldock-filters`), the service that reads messages (`tooldock-upstream`), sessions and their
+//! stores (`tooldock-sessions`), and namespaces (`tooldock-workers`). This crate does not read the messages of requests. Start
+//! reading at `serve.rs`, which builds all objects, then `gateway.rs`, the phases of a request.
 //!
 //! # Requests
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
-//! | `sockets`, `sockets/passed.rs` | listening sockets, also those of a service manager or a predecessor |
-//! | `edge`, `edge/head.rs`, `connection` | accepting, deadlines, PROXY protocol, whole heads; open connections and their cap |
-//! | `connection/gathered.rs`, `scratch` | writes gathered until a flush; reads through one buffer per thread |
+//! | `sockets`, `sockets/passed.rs` | listening sockets, including those received from a service manager or a predecessor |
+//! | `edge`, `edge/head.rs`, `connection` | accepting, deadlines, PROXY protocol, buffered heads; open connections |
+//! | `connection/gathered.rs`, `scratch` | writes buffered until a flush; a read buffer per thread |
 //! | `tls`, `certificates` | TLS of listeners; a check of every configured certificate |
-//! | `gateway`, `gateway/admit.rs`, `gateway/hand_over.rs` | Pingora's phases; the filters; the call of the service |
+//! | `gateway`, `gateway/admit.rs`, `gateway/hand_over.rs` | Pingora's phases; admission; the call of the service |
 //! | `gateway/lasting.rs` | the time for which a credential admits a long stream |
 //! | `body`, `header_edits`, `request_id` | bodies, headers that a listener sets and removes, ids of requests |
 //! | `respond`, `stream`, `unread` | replies; long streams, which leave Pingora after their head; writes that wait for clients |
-//! | `rules`, `reconfigure` | the rules that judge requests; the part of the configuration that SIGHUP changes |
+//! | `rules`, `reconfigure` | the rules for requests; the settings that SIGHUP changes |
 //! | `issuers` | keys of issuers (`issuers/keys.rs`, `issuers/schedule.rs`) and answers about opaque tokens |
-//! | `web`, `web_session`, `web_login`, `config_view` | the page of the web UI, compiled in; its logins, by keys and by issuers; the configuration in force |
+//! | `web`, `web_session`, `web_login` | the embedded page of the web UI; its sessions; logins at issuers |
+//! | `config_view` | the configuration in force, for the web UI |
 //! | `replicas`, `session_store` | requests for sessions of other replicas; the store, and the name of this replica |
 //! | `remote` | the HTTP client of remote servers; `remote/oauth.rs`: access tokens for them |
-//! | `relay` | the relay's socket, with the credentials of the process at the other end |
+//! | `relay` | the relay's socket, with the user and process ids of its clients |
 //!
 //! # The running process
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
-//! | `serve`, `serve/ports.rs`, `serve/shared_limits.rs` | wiring; ports for reloads and limits; limits of all replicas |
-//! | `hub` | the control loop: first scan, session expiry, drain |
-//! | `sandbox` | facts about the gateway from which the sandboxes of tools are made |
+//! | `serve`, `serve/ports.rs`, `serve/shared_limits.rs` | building of all objects; functions for the service; shared limits |
+//! | `hub` | the control loop: first scan, session expiry, end of the process |
+//! | `sandbox` | facts about the gateway that sandboxes of tools need |
 //! | `signals`, `service_manager`, `watcher` | signals, messages to systemd, reloads after changes of files |
 //! | `upgrade`, `upgrade/channel.rs` | listening sockets handed to a successor (`serve --upgrade`) |
 //! | `config` | file, `$DATA/config.yaml`, environment (`config/environment.rs`), command line |
-//! | `config/profile.rs`, `config/environment/mode.rs` | profiles of listeners as data; the profiles that `SERVER_MODE` opens |
+//! | `config/profile.rs`, `config/environment/mode.rs` | profiles of listeners; the profiles that `SERVER_MODE` opens |
 //! | `config/validate.rs`, `config/faults.rs`, `config/positions.rs` | consistency; all faults of a file; lines of keys |
 //! | `access_log`, `logging`, `metrics`, `telemetry` | records of requests and of the process; OTLP by the crate `proxy/otlp` |
 //! | `dev`, `kept_file`, `session_key` | `--dev`; secrets that are generated once and stored; the key of session ids |
@@ -45,20 +46,20 @@
 //!
 //! # Commands
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
-//! | `cli`, `check`, `version`, `command_pages` | subcommands; `check`; the build, by `proxy/build.rs`; completions, manuals |
+//! | `cli`, `check`, `version`, `command_pages` | subcommands; `check`; the version; completions and manual pages |
 //! | `operator` | `status`, `tools`, `call`, `logs`, `reload`, `sessions`: a file each, over `operator/client.rs` |
 //! | `doctor` | `doctor`, a file per check; `doctor/front.rs` probes servers in front of the gateway |
-//! | `secrets_cli`, `keys_cli`, `explain_cli` | secrets, authorizations (`secrets_cli/authorize.rs`), API keys, rights |
+//! | `secrets_cli`, `keys_cli`, `explain_cli` | secrets and authorizations, API keys, rights |
 //! | `client_files/importing.rs`, `client_files/one_server.rs` | `import`; `add` and `remove` |
-//! | `client_files/connect.rs`, `client_files/placed.rs` | `connect`; the places of servers |
+//! | `client_files/connect.rs`, `client_files/placed.rs` | `connect`; writing of servers into the gateway's files |
 //! | `import_nginx` | `import-nginx`: checks and writes the result; `import_nginx/new_limits.rs`: limits that nginx lacked |
-//! | `toolman` | an aggregate over this process's pipes, without listeners and without Pingora |
+//! | `toolman` | an aggregate served on standard input and output, without listeners |
 //!
 //! The web interface is a page in TypeScript and Preact below `proxy/web/`: `src` is written by hand, and `make web` builds
 //! `dist`, which is committed and embedded, so that a build needs no Node. In `src`, api.ts sends all requests (mcp.ts those of
-//! MCP), `pages` has a file per page, `ui` the shared parts. All data of the server is shown as text.
+//! MCP), `pages` contains a file per page, `ui` the shared components. All data of the server is shown as text, never as HTML.
 
 mod access_log;
 mod allocator;
@@ -131,12 +132,12 @@ use crate::config::{
     ConfigError, Effective, Environment, GeneratedTokens, LeftOut, LoadOptions, Purpose,
 };
 
-/// Exit code of bad usage or configuration.
+/// Exit code for wrong usage or an invalid configuration.
 pub(crate) const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     tooldock_process::child::hide_from_tools();
-    // Checked before any other work: a guard runs for every child process, and must use little memory.
+    // The arguments of a guard process are looked for first: a guard runs for every child process, and must use little memory.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == "__guard" => {
@@ -293,11 +294,11 @@ fn check(arguments: CheckArgs) -> ExitCode {
         }
         _ => printed,
     };
-    // The gateway would start without these servers: all of them are reported together.
+    // The gateway would start in spite of these errors, so that all of them are reported.
     check::errors(&checked).fold(printed, |_, error| refuse(error))
 }
 
-/// Loads the configuration and reads every certificate it names.
+/// Loads the configuration, and checks every certificate and log file that it names.
 fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     let effective = config::load(options)?;
     access_log::check(
@@ -309,7 +310,7 @@ fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     Ok(effective)
 }
 
-/// Writes to standard output. A reader that has seen enough (`tooldock check | head`) is no failure.
+/// Writes to standard output. It is no failure if the reader closes the pipe early, as in `tooldock check | head`.
 fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
@@ -319,7 +320,7 @@ fn print(text: &str) -> ExitCode {
 
 fn refuse_all(reasons: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCode {
     for reason in reasons {
-        // A reason may quote keys of a file, which may contain control characters.
+        // Control characters are replaced, since an error may quote keys of a file.
         refuse(printable_text(&reason.to_string()));
     }
     ExitCode::from(EXIT_USAGE)
@@ -330,7 +331,7 @@ fn refuse(reason: impl std::fmt::Display) -> ExitCode {
     ExitCode::from(EXIT_USAGE)
 }
 
-/// The command that a usage error of clap is about: `tooldock keys create`.
+/// Extracts the command from a usage error of clap, such as `tooldock keys create`.
 fn command_of(text: &str) -> String {
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
     let words = usage.unwrap_or("tooldock").split(' ');
@@ -338,7 +339,7 @@ fn command_of(text: &str) -> String {
     names.collect::<Vec<_>>().join(" ")
 }
 
-/// Help and version as clap prints them; a usage error as one line, which names the help of its command.
+/// Prints help or version as clap formats them; shortens a usage error to one line that names the command's `--help`.
 fn explain(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(&error.to_string()),

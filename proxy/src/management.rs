@@ -1,4 +1,4 @@
-//! Values of the configuration that the management tools and the web UI get.
+//! Values from the configuration that are passed to the management tools and to the web UI.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use tooldock_workers::manage::Workspace;
 
 use crate::config::{Effective, ProfileName};
 
-/// The container's name in commands for operators, unless the operator configures another.
+/// Default name of the gateway's container in the commands that are shown to operators.
 const CONTAINER: &str = "tooldock-manager";
 
-/// The secrets store for the management tools, which see no values, and the API keys.
+/// The secrets and API keys as the management tools get them: names of secrets without their values, and the key store.
 pub(crate) fn secrets(
     effective: &Effective,
     store: &Arc<SecretStore>,
@@ -31,7 +31,7 @@ pub(crate) fn secrets(
     }
 }
 
-/// The facts that `server_config` shows. No secret is among them.
+/// The facts that the tool `server_config` shows. No secret is among them.
 pub(crate) fn facts(effective: &Effective) -> ServerFacts {
     let config = &effective.config;
     let port = |profile| {
@@ -76,7 +76,7 @@ pub(crate) fn web_facts(
     }
 }
 
-/// Removes leftovers of a manager that was killed. The start does not wait for it.
+/// Removes the files that killed managers left behind. Runs in the background: the gateway's start does not wait for it.
 pub(crate) async fn clear_leftovers(workspace: Arc<Workspace>, repos: PathBuf) {
     repositories::clear_leftovers(repos).await;
     match workspace.clear_leftovers().await {

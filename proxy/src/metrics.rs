@@ -1,6 +1,6 @@
 //! Metrics of the edge (OBS-06): requests by route and status, refusals by reason, connections, time to answer.
 //!
-//! Label values come from fixed lists, so the number of series is bounded for any input of clients (REQUIREMENTS Q-21).
+//! Label values come from fixed lists. Therefore the number of series is bounded, whatever clients send (REQUIREMENTS Q-21).
 
 mod ending;
 mod process;
@@ -18,12 +18,12 @@ pub(crate) use self::ending::Ending;
 use self::process::ProcessMetrics;
 pub(crate) use self::state::StateMetrics;
 
-/// Statuses that have a prepared counter; the counter of another status is looked up, which costs a hash.
+/// HTTP statuses whose counters are resolved in advance. The counter of any other status is looked up by a hash at each use.
 const STATUSES: [u16; 18] = [
     200, 202, 204, 400, 401, 403, 404, 405, 406, 408, 413, 415, 422, 429, 431, 500, 503, 504,
 ];
 
-/// Routes that have prepared series, by the labels the filters give them.
+/// Routes whose series are resolved in advance, by the labels that the filters give them.
 const ROUTES: [&str; 14] = [
     "/mcp",
     "/sse",
@@ -41,31 +41,32 @@ const ROUTES: [&str; 14] = [
     "unknown",
 ];
 
-/// Histogram buckets in seconds: from the duration of a refusal at the edge to the default time limit of a call.
+/// Upper bounds of the histogram's buckets, in seconds: from the duration of a refusal at the edge to the default time limit
+/// of a call.
 const BUCKETS: [f64; 13] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0,
 ];
 
-/// The connection by which a long stream reaches its client.
+/// The kind of connection over which a long stream is sent to its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamTransport {
-    /// A separate connection, outside Pingora.
+    /// A connection that is detached from Pingora and carries only this stream.
     Direct,
-    /// A stream of an HTTP/2 connection.
+    /// A stream of the client's HTTP/2 connection, which also carries other streams.
     Session,
 }
 
 metric_table! {
-    /// The edge's counters.
+    /// Counters, gauges and histograms of the edge.
     pub(crate) struct EdgeMetrics(registry) {
-        /// Connections open now.
+        /// Number of client connections that are open now.
         pub(crate) connections: IntGauge = "tooldock_connections", "Client connections open now";
-        /// Connections open now on the relay's socket.
+        /// Number of connections that are open now on the relay's socket.
         pub(crate) relay_connections: IntGauge = "tooldock_relay_connections",
             "Connections open now on the relay's socket";
-        /// Requests being answered now.
+        /// Number of requests that are being answered now.
         pub(crate) in_flight: IntGauge = "tooldock_requests_in_flight", "Requests being answered now";
-        /// Bytes of request bodies that took more than one read.
+        /// Bytes in memory of request bodies that took more than one read.
         pub(crate) bodies: IntGauge = "tooldock_body_bytes",
             "Bytes of request bodies held in memory, of bodies that did not come at once";
         refusals: IntCounterVec["reason"] = "tooldock_refusals_total",
@@ -85,7 +86,7 @@ metric_table! {
             BUCKETS;
     }
     {
-        /// The counters of the filters' reasons, each made with its first refusal.
+        /// Counters of refusals by the filters' reason codes. Each counter is created at the first refusal for its reason.
         by_reason: [(&'static str, OnceLock<IntCounter>); Reason::ALL.len()] =
             Reason::ALL.map(|reason| (reason.code(), OnceLock::new()));
         routes: [RouteSeries; ROUTES.len()] = ROUTES.map(|route| RouteSeries {
@@ -93,12 +94,12 @@ metric_table! {
             by_status: Default::default(),
             seconds: seconds.with_label_values(&[route]),
         });
-        /// Metrics of this process; read before they are shown.
+        /// Metrics of the operating system's process. Their values are read at each scrape.
         pub(crate) process: ProcessMetrics = ProcessMetrics::new(registry)?;
     }
 }
 
-/// The series of a route, resolved once.
+/// Counters and histogram of one route, resolved once instead of at each request.
 struct RouteSeries {
     route: &'static str,
     by_status: [OnceLock<IntCounter>; STATUSES.len()],
@@ -115,12 +116,12 @@ impl EdgeMetrics {
         }
     }
 
-    /// Counts a wrong credential.
+    /// Counts a wrong credential. `delayed` is true if the refusal was delayed.
     pub(crate) fn credential_failed(&self, delayed: bool) {
         self.credential_failures[usize::from(delayed)].inc();
     }
 
-    /// Counts a long stream until the guard is dropped.
+    /// Counts a long stream as open until the returned guard is dropped.
     pub(crate) fn stream_opened(&self, transport: StreamTransport) -> OpenStream {
         let gauge = &self.streams[transport as usize];
         gauge.inc();
@@ -135,7 +136,7 @@ impl EdgeMetrics {
         self.streams.iter().map(IntGauge::get).sum()
     }
 
-    /// Counts an answered request.
+    /// Counts an answered request and records the time that its answer took.
     pub(crate) fn answered(&self, route: &'static str, status: u16, elapsed: Duration) {
         let series = self.routes.iter().find(|series| series.route == route);
         let prepared = STATUSES.iter().position(|known| *known == status);
@@ -161,14 +162,14 @@ impl EdgeMetrics {
     }
 }
 
-/// A counted long stream. Dropping it ends the count.
+/// A long stream that is counted as open. Dropping the guard ends that.
 pub(crate) struct OpenStream {
     gauge: IntGauge,
     ended: [IntCounter; Ending::ALL.len()],
 }
 
 impl OpenStream {
-    /// Counts the reason of the stream's end.
+    /// Counts the reason why the stream ended.
     pub(crate) fn ended(&self, ending: Ending) {
         self.ended[ending as usize].inc();
     }

@@ -1,6 +1,6 @@
-//! The name that a mistyped name probably means.
+//! Proposals for mistyped names: "did you mean …?"
 
-/// Maximum length of the names that are compared, in characters.
+/// Maximum length in characters of the names that are compared. Longer names are never proposed.
 const LENGTH_MAX: usize = 128;
 
 /// The name in `names` that differs least from `typed`. `None` if more than two fifths of its characters differ.
@@ -11,12 +11,12 @@ pub(crate) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> 
     (differs * 5 <= 2 * typed.chars().count().max(name.chars().count())).then_some(name)
 }
 
-/// A clause that proposes the nearest name; empty without one.
+/// A clause that proposes the nearest name. Empty if no name is near enough.
 pub(crate) fn proposal<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> String {
     nearest(typed, names).map_or(String::new(), |name| format!("; did you mean {name}?"))
 }
 
-/// Number of characters to insert, remove, replace or swap to turn one text into the other, ignoring case.
+/// Number of characters to insert, remove, replace or swap to change one text into the other. Case is ignored.
 fn distance(typed: &str, name: &str) -> usize {
     let typed: String = typed.chars().take(LENGTH_MAX).collect();
     strsim::damerau_levenshtein(&typed.to_lowercase(), &name.to_lowercase())

@@ -1,14 +1,17 @@
 //! Commands that query a running gateway: `status`, `tools`, `call`, `logs`, `reload`, `sessions` and `pins`.
 //!
 //! Where their data comes from:
-//! - The gateway is found as `explain` finds it ([`gateway`]), and all requests go to its listener of the profile `core`.
-//! - `status`, `logs`, `reload`, `sessions` and `pins` use `/operator/…` ([`client`]): the handlers of the web API's `/api/…`, under
-//!   the same table of rights (`mcp-upstream/web.rs`, `COMMAND_PATHS`). A listener of the profile `v1-web` is not needed.
-//! - They take a token that opens `_system`, and an address in `admission.internal_cidrs`. `MANAGER_INTERNAL_TOKEN`, which
-//!   `explain` shows, is not needed: scopes decide which sessions and logs a key may see, and which sessions it may end.
-//! - `tools` and `call` are an ordinary MCP client ([`mcp`]) at `/mcp/NAMESPACE`, and take any token.
-//! - `/ready` and `/metrics` are not read: `/operator/status` has their states, with reasons.
-//! - All output goes through [`output`]: names, logs and results come from tools and clients.
+//! - [`gateway`] finds the running gateway, also for the command `explain`. All requests go to its listener of the profile
+//!   `core`.
+//! - `status`, `logs`, `reload`, `sessions` and `pins` use `/operator/…` ([`client`]). These paths have the same handlers as the
+//!   web API's `/api/…` and the same table of rights (`mcp-upstream/web.rs`, `COMMAND_PATHS`). A listener of the profile `v1-web`
+//!   is not needed.
+//! - These five commands need a token that opens `_system`, and an address in `admission.internal_cidrs`. They do not need
+//!   `MANAGER_INTERNAL_TOKEN`, which `explain` shows. Scopes decide which sessions and logs a key may see, and which sessions it
+//!   may end.
+//! - `tools` and `call` are an ordinary MCP client ([`mcp`]) at `/mcp/NAMESPACE`, and accept any token.
+//! - `/ready` and `/metrics` are not read: `/operator/status` reports the same states, with reasons.
+//! - All output goes through [`output`], because names, logs and results come from tools and clients.
 
 use std::process::ExitCode;
 
@@ -31,26 +34,26 @@ mod tools;
 
 /// Exit code when no gateway can be reached.
 pub(crate) const EXIT_UNREACHABLE: u8 = 3;
-/// Exit code of a call that Ctrl-C ended, as shells have it for SIGINT.
+/// Exit code of a command that Ctrl-C ended: 128 plus the number of SIGINT, as in shells.
 const EXIT_INTERRUPTED: u8 = 130;
 
-/// Reason why a command was not done, in one line.
+/// Reason why a command failed, as one line for the user.
 #[derive(Debug)]
 pub(crate) enum CommandFailure {
-    /// The gateway answered with a failure.
+    /// The gateway answered the command's request with an error. Contains its text.
     Refused(String),
-    /// Arguments or the configuration are wrong.
+    /// The command's arguments or the configuration are wrong. Contains the reason.
     Usage(String),
-    /// No gateway was reached.
+    /// No gateway could be reached. Contains the reason.
     Unreachable(String),
-    /// The failure is part of the output already.
+    /// The failure has already been printed; no further message follows.
     Shown,
-    /// Ctrl-C ended the command.
+    /// The user ended the command with Ctrl-C.
     Interrupted,
 }
 
 impl CommandFailure {
-    /// Prints the reason. Returns the exit code.
+    /// Prints the reason of the failure and returns the exit code for it.
     pub(crate) fn exit(self) -> ExitCode {
         let (code, reason) = match self {
             Self::Refused(reason) => (1, reason),
@@ -65,7 +68,7 @@ impl CommandFailure {
 }
 
 impl CommandFailure {
-    /// The reason without its kind.
+    /// The failure's text, without the distinction of its kind. Empty if there is nothing to print.
     pub(crate) fn into_reason(self) -> String {
         match self {
             Self::Refused(reason) | Self::Usage(reason) | Self::Unreachable(reason) => reason,
@@ -74,7 +77,7 @@ impl CommandFailure {
     }
 }
 
-/// Result of a command or of a step of it.
+/// Result of a command or of one of its steps.
 pub(crate) type Outcome<T = ()> = Result<T, CommandFailure>;
 
 /// Runs a command against the running gateway.
@@ -97,7 +100,7 @@ pub(crate) fn run(command: OperatorCommand) -> ExitCode {
             OperatorCommand::Pins(arguments) => pins::run(arguments).await,
         }
     });
-    // A thread may still wait for a line of the terminal, which must not delay the end.
+    // A thread may still be reading a line from the terminal. The command does not wait for it.
     runtime.shutdown_background();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

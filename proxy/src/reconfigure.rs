@@ -1,12 +1,12 @@
-//! Reload of the configuration on SIGHUP: reads the configuration again and puts into force the keys that can change
-//! while the gateway runs. Namespaces are reloaded separately.
+//! Reloads the configuration on SIGHUP: reads it again and applies the keys that can change while the gateway runs.
+//! Namespaces are reloaded separately.
 //!
-//! A configuration that does not pass its checks changes nothing. Changed keys that cannot change in a running process
-//! (addresses, threads, the data directory, …) are named in the log and take effect after a restart. New HTTP/2 connections
-//! keep the head limit and idle time of the start, since Pingora reads them once.
+//! A configuration that does not pass its checks changes nothing. Some keys cannot change in a running process (addresses,
+//! threads, the data directory, …): if they differ, the log names them, and they take effect after a restart. New HTTP/2
+//! connections keep the head limit and idle time of the start, because Pingora reads them only once.
 //!
-//! Long streams outlive the rules that admitted them. When the rules change, all streams end so that their clients are admitted
-//! again; the service handles changes of the namespaces' own lists of principals.
+//! Long streams outlive the rules that admitted them. When the rules change, all streams are ended, so that their clients connect
+//! again and are checked against the new rules. Changes of the namespaces' own lists of principals are handled by the service.
 
 use std::sync::Arc;
 
@@ -35,49 +35,50 @@ use crate::rules::Rules;
 use crate::sandbox;
 use crate::tls::{PreparedTls, TlsListener, mutual};
 
-/// Problem of a configuration that cannot be used.
+/// Message about a configuration that cannot be used.
 const REFUSED: &str = "the configuration on disk is invalid, and the one before it stays in force: the log and `tooldock check` \
                        say what is wrong";
 
 /// The objects that a reload of the configuration may change.
 pub(crate) struct Reconfigure {
-    /// The configuration in force, with the sources from which the next one is loaded.
+    /// The configuration in force. It contains the sources from which the next one is loaded.
     pub(crate) current: Effective,
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) connection_limits: Arc<ArcSwap<ConnectionLimits>>,
     pub(crate) certificates: Vec<Arc<TlsListener>>,
-    /// The certificate shown at `replicas.address`; `None` without TLS.
+    /// The certificate for connections to `replicas.address`; `None` without TLS.
     pub(crate) replica_certificate: Option<Arc<TlsListener>>,
     /// The connections to other replicas, for which this replica uses the same certificate.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     pub(crate) reloader: Arc<Reloader>,
-    /// The facts for sandboxes of processes that are started from now on.
+    /// The settings for sandboxes of processes that are started from now on.
     pub(crate) sandbox: Arc<SandboxHost>,
     pub(crate) secrets: Arc<SecretStore>,
-    /// API keys, whose scopes follow the configuration.
+    /// The API keys. Their scopes depend on the configuration.
     pub(crate) keys: Arc<KeyStore>,
     pub(crate) service: Service,
-    /// The bound on the memory of all answers.
+    /// The limit on the memory that all answers together may use.
     pub(crate) answers: Arc<AnswerBudget>,
-    /// The management tools, whose `server_config` shows the configuration in force.
+    /// The management tools. Their tool `server_config` shows the configuration in force.
     pub(crate) management: Option<Arc<Management>>,
-    /// Counts by tool and by principal, which the configuration turns on and off.
+    /// The metrics by tool and by principal, which the configuration turns on and off.
     pub(crate) breakdown: Arc<Breakdown>,
     pub(crate) metrics: StateMetrics,
-    /// The configuration in force, as the web UI shows it.
+    /// The configuration in force, as shown by the web UI.
     pub(crate) shown: Arc<ConfigurationInForce>,
 }
 
 impl Reconfigure {
-    /// Reads the configuration and the certificates again, and returns the outcome. Certificates are always read: a mistake in
-    /// the configuration must not keep an expiring certificate in use.
+    /// Reads the configuration and the certificates again, and returns the outcome. Certificates are read even if the
+    /// configuration is invalid: a mistake in it must not keep an expiring certificate in use.
     pub(crate) fn apply(&mut self) -> ReloadOutcome {
         let mut next = self.next();
         let mut certificates = match &next {
             Ok((next, _)) => self.read_certificates(next),
             Err(_) => self.read_certificates(&self.current),
         };
-        // Entries of the configuration must not be applied to certificates of authorities for which they were not written.
+        // A configuration is not used if new certificate authorities that belong to it cannot be used: its entries for client
+        // certificates must not be applied to certificates that other authorities have issued.
         if let Ok((configured, _)) = &next
             && let Some(error) = self.needs_its_authorities(configured, &certificates.unusable)
         {
@@ -87,8 +88,9 @@ impl Reconfigure {
         if next.is_err() {
             certificates.keep_authorities();
         }
-        // In this order no client is judged by new entries and old authorities, or vice versa: in between, certificates of old
-        // authorities are not accepted at all.
+        // The old authorities are retired first, then the configuration is applied, then the new certificates. So no client is
+        // ever checked with new entries and old authorities, or vice versa. In between, client certificates of the old
+        // authorities are refused.
         let retired = certificates
             .usable
             .iter()
@@ -123,7 +125,7 @@ impl Reconfigure {
         }
     }
 
-    /// Parts of the configuration on disk that are not in force, each with its file or key.
+    /// Lists the settings on disk that are not in force, each with its file or key and the reason.
     fn problems(
         &self,
         configured: bool,
@@ -157,19 +159,19 @@ impl Reconfigure {
         problems
     }
 
-    /// Loads the configuration from its present files.
+    /// Loads the configuration from the present content of its files, without applying it.
     fn next(&self) -> Result<(Effective, Admission), String> {
         let next = self.current.reload().map_err(|error| error.to_string())?;
         let admission = rules::admission(&next, self.keys.tables())?;
         Ok((next, admission))
     }
 
-    /// Reads the certificates that a configuration names.
+    /// Reads the certificates of all listeners from the files that a configuration names.
     fn read_certificates(&self, configured: &Effective) -> Certificates {
         let mut certificates = Certificates::default();
         let hosts = &configured.config.admission.hosts;
         for listener in &self.certificates {
-            // A reload neither adds nor removes listeners, nor their TLS.
+            // A listener that is not in the new configuration is skipped: a reload does not remove listeners or their TLS.
             let Some(tls) = tls_of(configured, listener.name()) else {
                 continue;
             };
@@ -184,9 +186,9 @@ impl Reconfigure {
         certificates
     }
 
-    /// Reads the stores of secrets and of API keys, and the file of external servers. If they cannot be read, the gateway goes
-    /// on with the values read before, but would not start again. Returns whether all can be read, and the problem of the API
-    /// keys; the registry has those of the others.
+    /// Reads the stores of secrets and of API keys, and checks the file of external servers. If one cannot be read, the gateway
+    /// continues with the values that were read before, but a restart would fail. Returns whether all can be read, and the
+    /// problem of the API keys. The problems of the others are recorded by the registry.
     fn read_stores(&self) -> (bool, Option<String>) {
         let secrets = self.secrets.read().map(drop);
         let keys = self.keys.list().map(drop);
@@ -195,14 +197,14 @@ impl Reconfigure {
         for error in [&secrets, &keys].into_iter().flatten() {
             tracing::error!("{error}; values read before stay, and a restart would fail");
         }
-        // The reload of namespaces logs the fault of this file.
+        // A fault of this file is not logged here: the reload of the namespaces logs it.
         let servers = check_servers_file(&self.current.data_dir);
         let readable = secrets.is_none() && keys.is_none() && servers.is_ok();
         (readable, keys)
     }
 
     /// Reads the files of `replicas.tls` again, and uses them for new connections from and to other replicas. The paths of the
-    /// files are those of the start.
+    /// files are those of the start: a changed path takes effect after a restart.
     ///
     /// # Errors
     ///
@@ -238,8 +240,9 @@ impl Reconfigure {
         }
     }
 
-    /// The reason why a configuration cannot be used while these listeners keep their certificates: one of them asks for
-    /// client certificates, and the configuration changes their authorities or their principals.
+    /// The reason why a configuration cannot be used while the listeners in `unusable` keep their old certificates; `None` if it
+    /// can. It cannot if such a listener requests client certificates and the configuration changes their authorities or
+    /// principals.
     fn needs_its_authorities(
         &self,
         next: &Effective,
@@ -331,17 +334,17 @@ impl Reconfigure {
     }
 }
 
-/// The certificates of listeners in their present files.
+/// The certificates read for the listeners from their present files.
 #[derive(Default)]
 struct Certificates {
     usable: Vec<PreparedTls>,
-    /// The listeners that keep their certificates, each with the reason.
+    /// Names of the listeners whose new certificates cannot be used, each with the reason. They keep their old certificates.
     unusable: Vec<(String, String)>,
 }
 
 impl Certificates {
-    /// Removes certificates whose client authorities differ from those in force, since the entries for the new
-    /// authorities are not put into force.
+    /// Discards certificates whose client authorities differ from those in force. Called if the new configuration is not used:
+    /// its entries for the new authorities are missing then.
     fn keep_authorities(&mut self) {
         let others = self.usable.extract_if(.., |it| it.has_other_authorities());
         let unusable = others.map(|prepared| {
@@ -359,8 +362,8 @@ fn tls_of<'a>(configured: &'a Effective, listener: &str) -> Option<&'a TlsConfig
     found.tls.as_ref()
 }
 
-/// Returns true if two configurations admit the same requests. Sizes, rates and times are not compared: they did not decide
-/// the admission of a stream.
+/// Returns true if two configurations admit the same requests. Sizes, rates and times are not compared, because they do not
+/// decide whether a stream is admitted.
 fn admit_alike(one: &Effective, other: &Effective) -> bool {
     let (a, b) = (&one.config.admission, &other.config.admission);
     one.bearer == other.bearer

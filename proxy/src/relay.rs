@@ -1,5 +1,5 @@
-//! The relay's socket: binds the socket, accepts connections, and passes each to the service with the kernel's credentials of
-//! the peer process.
+//! The relay's Unix socket: binds the socket, accepts connections, and passes each to the service together with the user, group
+//! and process id of the peer, as the kernel reports them.
 //!
 //! ```text
 //!   accept (control runtime) ──▶ room for one more? ──▶ a runtime of the message path ──▶ Service::serve_relay
@@ -29,16 +29,16 @@ use tooldock_upstream::{Guest, Relay, Service};
 use crate::config::{ListenAddress, RelayConfig};
 use crate::sockets::{BoundSocket, PassedSockets};
 
-/// Pause after a connection could not be accepted: the usual cause, too many open files, passes by itself.
+/// Pause after a connection could not be accepted. The usual cause is too many open files, which ends by itself.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Interval of checking, while calls run, whether a client that no longer writes has closed the connection entirely.
+/// Interval at which a connection is checked for complete disconnection, if its client no longer writes while its calls run.
 const GONE_CHECK: Duration = Duration::from_millis(100);
-/// Time limit for a refused client to read the reason.
+/// Time limit for sending the reason to a refused client.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// The response to a client that is refused because there are too many connections.
 const FULL: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32000,\"message\":\"too many connections: try again later\"}}\n";
 
-/// The relay's socket, bound early in the start.
+/// The relay's socket. It is bound early in the gateway's start.
 #[derive(Debug)]
 pub(crate) struct RelaySocket {
     listener: StdListener,
@@ -46,7 +46,7 @@ pub(crate) struct RelaySocket {
 }
 
 impl RelaySocket {
-    /// Binds the socket, if the relay is on, or takes it over.
+    /// Binds the relay's socket, or takes it from `passed`. Returns `None` if the relay is off.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl RelaySocket {
     }
 }
 
-/// The remedy for the usual causes of an error, for its message; empty for other errors.
+/// A remedy to append to the error's message; empty unless the error has one of the usual causes.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "; make the folder first",
@@ -95,7 +95,7 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 impl RelaySocket {
-    /// Duplicates the handle of the socket; returns its address, too.
+    /// Duplicates the socket's file descriptor. Returns it with the socket's path.
     ///
     /// # Errors
     ///
@@ -109,19 +109,19 @@ impl RelaySocket {
     }
 }
 
-/// The running relay. Dropping it ends its connections.
+/// The running relay server. Dropping it ends the relay's connections.
 pub(crate) struct RelayServer {
     stop: watch::Sender<bool>,
     relay: Arc<Relay>,
 }
 
 impl RelayServer {
-    /// Serves the socket once `gate` is true: accepts connections on the current runtime, and serves each on a runtime
-    /// of the message path.
+    /// Starts to serve the socket. Connections are accepted on the current runtime as soon as `gate` is true, and each is served
+    /// on a runtime of the message path.
     ///
     /// # Errors
     ///
-    /// When the runtime cannot watch the socket.
+    /// When the runtime cannot register the socket.
     pub(crate) fn start(
         socket: RelaySocket,
         relay: Arc<Relay>,
@@ -140,27 +140,27 @@ impl RelayServer {
             connections,
             stopped,
         };
-        // Ends when the sender of `stop` is dropped, which this value owns.
+        // The task ends when `stop` is dropped; the returned value owns it.
         tokio::spawn(async move {
-            // An error means that the sender of the gate was dropped, so there is nothing to wait for.
+            // An error means that the sender of the gate was dropped: then the loop starts without waiting.
             let _ = gate.wait_for(|open| *open).await;
             accepting.run(listener).await;
         });
         Ok(Self { stop, relay })
     }
 
-    /// Accepts no more connections and reads no more frames; calls that run are answered.
+    /// Stops accepting connections and reading frames. Running calls are still answered.
     pub(crate) fn stop(&self) {
         self.stop.send_replace(true);
     }
 
-    /// The number of open connections.
+    /// The number of open connections on the relay's socket.
     pub(crate) fn open(&self) -> usize {
         self.relay.connections()
     }
 }
 
-/// The state of the accept loop.
+/// The loop that accepts connections on the relay's socket.
 struct Accepting {
     path: PathBuf,
     relay: Arc<Relay>,
@@ -174,8 +174,9 @@ impl Accepting {
     async fn run(self, listener: UnixListener) {
         let mut stopped = self.stopped.clone();
         loop {
-            // - told to stop
-            // - a client has connected, as soon as connections that were closed for it have ended
+            // Waits for one of two events:
+            // - `stop` was called
+            // - a client connects. Before that, connections that were closed to make room must have ended
             let next = async {
                 self.relay.way_out().await;
                 listener.accept().await
@@ -205,11 +206,11 @@ impl Accepting {
         let peer = RelayPeer {
             uid: credentials.uid(),
             gid: credentials.gid(),
-            // 0 means a process outside this PID namespace.
+            // 0 means that the process is outside the gateway's PID namespace.
             pid: credentials.pid().filter(|pid| *pid > 0),
             project: None,
         };
-        // Converted, so that the runtime that serves the stream can register it.
+        // Converted to a standard stream, which is registered on no runtime, so that the runtime that serves it can register it.
         let stream = stream.into_std()?;
         let connection = SocketConnection {
             relay: Arc::clone(&self.relay),
@@ -225,12 +226,12 @@ impl Accepting {
     }
 }
 
-/// Refuses a client because there are too many connections.
+/// Sends the refusal to a client for which there is no free connection.
 async fn turn_away(mut stream: UnixStream) {
     let _ = timeout(REFUSAL_TIME, stream.write_all(FULL)).await;
 }
 
-/// A connection counted in the gauge. Dropping it ends the count.
+/// A connection that is counted in the gauge. Dropping it decrements the gauge.
 struct ConnectionCount(IntGauge);
 
 impl ConnectionCount {
@@ -283,8 +284,8 @@ impl SocketConnection {
     }
 }
 
-/// Waits until the client has closed the connection, and not only its writing half: bytes written from then on would
-/// not be read.
+/// Waits until the client has closed both directions of the connection, so that it would not read further responses. A client
+/// that has only ended its sending direction still reads.
 async fn gone(stream: &UnixStream) {
     while let Ok(ready) = stream.ready(Interest::WRITABLE).await {
         if ready.is_write_closed() {
@@ -294,7 +295,7 @@ async fn gone(stream: &UnixStream) {
     }
 }
 
-/// A connection that is read, written, and checked for its client's disconnection at the same time.
+/// A handle to a connection that several tasks use at once: for reading, for writing, and for detecting its disconnection.
 struct SharedStream(Arc<UnixStream>);
 
 impl AsyncRead for SharedStream {

@@ -1,4 +1,4 @@
-//! The HTTP client of remote servers: implements the trait of `tooldock_upstream::http_client` on Pingora's connections.
+//! The HTTP client for remote servers. It implements the trait of `tooldock_upstream::http_client` on Pingora's connections.
 //!
 //! ```text
 //! RemoteClient ─▶ Pool (one per server) ─▶ Member (one per backend) ─▶ exchange: connection, request, response
@@ -7,12 +7,14 @@
 //! ```
 //!
 //! A connection belongs to the runtime that opened it and is reused on that runtime only, so that a call is written and
-//! answered on the thread that serves its client. The protocol is HTTP/1.1, so that a stream on its own connection cannot delay
-//! another one.
+//! answered on the thread that serves its client. The protocol is HTTP/1.1: each stream has a separate connection, and a slow
+//! stream cannot delay another one.
 //!
-//! Deliberately not supported: redirects that change more than a slash ([`redirect`]), repeated requests except with a new
-//! token after the server refused the old one, and all of MCP. If a connection turns out to be closed before anything was
-//! written to it, no request was sent: then another connection is opened.
+//! Deliberately not supported:
+//! - redirects, except those that only add or remove a slash ([`redirect`])
+//! - repeating a request, except with a new token after the server refused the old one. If a connection turns out to be closed
+//!   before anything was written to it, no request was sent, and another connection is opened
+//! - MCP: this module only transports its messages
 //!
 //! | file | holds |
 //! |---|---|
@@ -54,7 +56,7 @@ pub(crate) use names::SystemNames;
 pub(crate) use oauth::authorize;
 pub(crate) use tls::Material;
 
-/// Locks a mutex even if it is poisoned, since a panic cannot leave its data inconsistent.
+/// Locks a mutex. A panic while it was locked is ignored, because it cannot leave the data inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

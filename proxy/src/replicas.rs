@@ -1,4 +1,4 @@
-//! Forwarding of requests whose session is live in another replica, at the sending and at the receiving side.
+//! Forwards requests whose session is in another replica's memory. This module contains both the sending and the receiving side.
 //!
 //! ```text
 //!   client ─▶ replica A: admitted ─▶ service: Elsewhere(B) ─▶ Forwarder ──┐ the request as it came, and a passport
@@ -6,9 +6,10 @@
 //!             replica B: `replicas.address` ─▶ passport opened ─▶ admitted as at A ─▶ service: the live session
 //! ```
 //!
-//! B judges the request by the same rules as A, as a request at A's listener: it checks the client's credential again. Limits
-//! on requests count at A, limits on tool calls at B. The passport names the listener and the client, with the certificate that
-//! the client used at A. It is sealed by the session key, so that only a replica can have created it.
+//! B applies the same rules of admission as A, as if the request had arrived at A's listener, and checks the client's credential
+//! again. Limits on requests are counted by A, limits on tool calls by B. The passport is a header that names the listener, the
+//! client, and the certificate that the client used at A. It is sealed with the session key, so that only a replica can have
+//! created it.
 
 mod forward;
 mod passport;
@@ -44,25 +45,25 @@ use crate::logging::LogLimit;
 use crate::rules::GatewayListener;
 use crate::tls::ShownCertificate;
 
-/// Link of this gateway to the other replicas: forwards requests to them, and checks the requests that they forward to this
-/// one.
+/// Connects this gateway with the other replicas: forwards requests to them, and checks the requests that they forward to this
+/// replica.
 pub(crate) struct ReplicaLink {
     replicas: Arc<Replicas>,
     key: SessionKey,
-    /// Address at which other replicas reach this one.
+    /// This replica's address for requests from other replicas. `None` if it has none.
     address: Option<LocalAddress>,
     forwarder: Forwarder,
-    /// Ends the long streams that are forwarded when this gateway drains.
+    /// Set to true when this gateway drains. The long streams that it forwards then end.
     ended: watch::Sender<bool>,
     used: UsedPassports,
-    /// Limit of warnings about refused requests.
+    /// Limits the number of log warnings about refused requests.
     refusals: LogLimit,
 }
 
-/// Request in the form in which it is forwarded.
+/// A client's request in the form in which it is forwarded.
 pub(crate) struct Forwarded {
     pub(crate) method: Method,
-    /// Path and query.
+    /// Path and query of the forwarded request.
     pub(crate) target: String,
     pub(crate) headers: HeaderMap,
     pub(crate) passport: Passport,
@@ -97,12 +98,12 @@ impl ReplicaLink {
         self.forwarder.set_tls(tls);
     }
 
-    /// Returns true if a connection was accepted at the address for replicas.
+    /// Returns true if a connection was accepted at this replica's address for other replicas.
     pub(crate) fn is_at_door(&self, local: Option<&LocalAddress>) -> bool {
         local.is_some() && local == self.address.as_ref()
     }
 
-    /// Opens the passport of a request that arrived at the address for replicas.
+    /// Opens and checks the passport of a request that arrived at the address for replicas.
     ///
     /// # Errors
     ///
@@ -136,7 +137,7 @@ impl ReplicaLink {
         }
     }
 
-    /// Prepares the forwarding of a request, before it is known whether the request must be forwarded.
+    /// Copies a request into the form for forwarding. This is done before it is known whether the request must be forwarded.
     pub(crate) fn forwarded(
         &self,
         header: &RequestHeader,
@@ -145,7 +146,8 @@ impl ReplicaLink {
     ) -> Forwarded {
         let target = header.uri.path_and_query();
         let mut headers = header.headers.clone();
-        // HTTP/2 has the host in `:authority` and not in a header.
+        // An HTTP/2 request has its host in `:authority`. It is copied to the header `Host`, because HTTP/1.1 is used for
+        // forwarding.
         let authority = header
             .uri
             .authority()
@@ -162,7 +164,7 @@ impl ReplicaLink {
         }
     }
 
-    /// Answers a request, in this replica or in the one that has its session.
+    /// Answers a request, either in this replica or by forwarding it to the replica that has its session.
     pub(crate) async fn answer(
         &self,
         service: &Service,
@@ -183,13 +185,13 @@ impl ReplicaLink {
             (Ok(reply), _) => reply,
             (Err(Unrouted::Lost), Some((_, lost))) => (*lost).into(),
             (Err(Unrouted::Unreachable), Some((unreachable, _))) => unreachable.into(),
-            // A failure of routing implies that `here` returned another replica and stored the refusals, so this arm is not
-            // reached.
+            // Routing fails only after `here` has returned another replica, and `here` then stores the refusals. So this case
+            // does not occur.
             (Err(_), None) => Reply::empty(StatusCode::BAD_GATEWAY),
         }
     }
 
-    /// Builds a health request, which shows whether a replica answers.
+    /// Creates a health request for another replica.
     fn question(&self, other: &Announcement) -> Result<Forwarded, String> {
         let passport = Passport::of_health(&self.replicas);
         let (method, target) = (Method::GET, "/health");
@@ -207,7 +209,7 @@ impl ReplicaLink {
         })
     }
 
-    /// Sends a request to a replica, with a passport for it.
+    /// Sends a request to another replica, with a new passport for that replica.
     async fn send(
         &self,
         other: &Announcement,
@@ -231,7 +233,7 @@ impl ReplicaLink {
                 self.ended.subscribe(),
             );
             match sending.await {
-                // Each passport is valid once, so a retry needs another one.
+                // The loop seals another passport for the retry, because each passport is valid only once.
                 Err(Failure::Stale) => {}
                 sent => return sent,
             }
@@ -239,14 +241,15 @@ impl ReplicaLink {
     }
 }
 
-/// A client's request on its way to the replica that has its session.
+/// A client's request while it is routed to the replica that has its session.
 struct HttpRequest<'a> {
     link: &'a ReplicaLink,
     service: &'a Service,
     caller: Caller,
     request: AdmittedRequest,
     forwarded: Forwarded,
-    /// Answers to the client if the replica that has the session cannot be reached, and if it ends before its answer.
+    /// Responses to the client in two cases: the replica that has the session cannot be reached (first), or it ends before it has
+    /// answered (second).
     refusals: Option<(Refusal, Box<Refusal>)>,
 }
 
@@ -294,7 +297,7 @@ impl RoutedRequest for HttpRequest<'_> {
     }
 }
 
-/// Listener, peer and further facts of the client's request to this gateway.
+/// Facts about a client's request at this gateway: listener, peer, client certificate, and request id.
 pub(crate) struct Met<'a> {
     pub(crate) listener: &'a GatewayListener,
     pub(crate) peer: Peer,

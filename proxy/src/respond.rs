@@ -1,9 +1,10 @@
 //! Writes responses: the service's replies and the edge's refusals. Decides whether the connection is kept afterwards.
 //!
-//! A reply of known length is sent in one write: Pingora keeps the head in its buffer until the last body byte. So is a
-//! streamed body that is short and complete before its head is written. Any other body is sent chunk by chunk, each flushed,
-//! with a time limit per step, while the connection is watched for the client's disconnection. Long streams get their head here
-//! and are written elsewhere (see `stream`).
+//! - A reply of known length is sent in one write, because Pingora keeps the head in its buffer until the last body byte. The
+//!   same is done with a streamed body that is short and complete before its head is written.
+//! - Any other body is sent in pieces that are flushed one by one. Each write has a time limit, and meanwhile the connection is
+//!   watched for the client's disconnection.
+//! - For a long stream only the head is written here; the module `stream` writes the rest.
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -28,29 +29,29 @@ use crate::header_edits::Edits;
 use crate::request_id::X_REQUEST_ID;
 use crate::unread::{self, NotTaken};
 
-/// Time limit for the arrival of an unread request body when the connection is to be kept.
+/// Time limit for receiving an unread request body whose connection is to be kept.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Maximum size, in bytes, of an unread request body that is discarded to keep the connection.
+/// Maximum size in bytes of an unread request body that is received and discarded to keep the connection.
 const DRAIN_BYTES: usize = 64 * 1024;
 
-/// Limits, in bytes and time, for the unread rest of an HTTP/2 request's body that is discarded after the response.
+/// Limits in bytes and time for the unread rest of an HTTP/2 request's body, which is discarded after the response.
 const STREAM_BYTES: usize = 1024 * 1024;
 const STREAM_TIME: Duration = Duration::from_secs(2);
 
-/// Maximum size of a piece of an answer or event that is written under one time limit, in bytes.
+/// Maximum size in bytes of a piece of a response that is written under one time limit.
 pub(crate) const WRITE_STEP: usize = 128 * 1024;
 
-/// Total size up to which available chunks are sent in one write, in bytes.
+/// Maximum total size in bytes of available chunks that are joined into one write.
 const TOGETHER: usize = 16 * 1024;
 
-/// Number of headers that are added to an answer: request id, length or coding of the body, remaining limits, and
-/// Pingora's date and connection.
+/// Number of headers that are added to each response: request id, length or coding of the body, remaining limits, and those that
+/// Pingora adds, date and connection. Used to allocate the header map.
 const OWN_HEADERS: usize = 6;
-/// Number of headers that are added to an answer to a web page of an allowed origin.
+/// Number of headers that are added to a response to a web page of an allowed origin. Used to allocate the header map.
 const CORS_HEADERS: usize = 3;
 
-/// The error for a client that has disconnected. Nothing more is written to it, and nothing is reported.
+/// The client has disconnected or does not read. Nothing more is written to it, and no error is reported.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientGone;
 
@@ -61,31 +62,31 @@ impl From<pingora_core::BError> for ClientGone {
     }
 }
 
-/// Settings that all answers to one request share.
+/// Settings that apply to every response to one request.
 pub(crate) struct Envelope<'a> {
     pub(crate) request_id: &'a str,
-    /// CORS headers; `None` unless the request came from an allowed origin.
+    /// CORS headers for the response; `None` unless the request came from an allowed origin.
     pub(crate) cors: Option<&'a CorsHeaders>,
-    /// Time limit of each write of a stream.
+    /// Time limit for each write of a response.
     pub(crate) write_timeout: Duration,
-    /// True when JSON ends with a newline, for display in a terminal.
+    /// True if a newline is appended to JSON, for display in a terminal.
     pub(crate) newline: bool,
-    /// The listener's changes to the headers.
+    /// Changes to the headers that the listener's configuration demands.
     pub(crate) edits: Option<&'a Edits>,
-    /// Remaining budgets of the limits that count the request, for headers of the answer.
+    /// Remaining budgets of the limits that count this request. They are sent in headers of the response.
     pub(crate) budget: Option<&'a BudgetNote>,
-    /// Counter of the bytes that the client has not received yet; `None` for refusals, which are short.
+    /// Account of the bytes that the client has not received yet; `None` for refusals, which are short.
     pub(crate) answers: Option<&'a AnswerAccount>,
-    /// Claim on the answers' total that already counts this answer.
+    /// The part of the memory limit for all responses that this response already occupies; `None` if it is not counted yet.
     pub(crate) claim: Option<AnswerClaim>,
 }
 
 impl Envelope<'_> {
-    /// Counts a large response until its client has received it.
+    /// Counts the memory of a large response until its client has received it.
     ///
     /// # Errors
     ///
-    /// The refusal that replaces a response for which there is no memory left.
+    /// The refusal to send instead, if the memory limit for responses is reached.
     pub(crate) fn counted(&mut self, mut reply: Reply) -> Result<Reply, Rejection> {
         let (Reply::Full { body, .. } | Reply::Opening { body, .. }) = &mut reply else {
             return Ok(reply);
@@ -103,10 +104,11 @@ impl Envelope<'_> {
         Ok(reply)
     }
 
-    /// Creates the head for Pingora. `framing` is the length or coding of the body, if it has one.
+    /// Creates a response head in Pingora's type. `framing` is the header with the length or coding of the body, if it has one.
     fn head(&self, head: Head, framing: Option<(HeaderName, HeaderValue)>) -> ResponseHeader {
         let cors = self.cors.map_or(0, |_| CORS_HEADERS);
-        // Inserted into a map first, because Pingora parses the name of each header that is added to its own map.
+        // Pingora's own map parses the name of each inserted header. To avoid that, the headers are first collected in a plain
+        // map.
         let mut headers = HeaderMap::with_capacity(head.headers.len() + cors + OWN_HEADERS);
         for (name, value) in head.headers {
             headers.append(name, value);
@@ -157,7 +159,7 @@ async fn write_full(
     body: Bytes,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
-    // The response to HEAD may only contain the length of the response to GET, which is not known here, or none.
+    // A response to HEAD may state the length of the response to GET or none. That length is not known here, so none is sent.
     let bodiless =
         session.req_header().method == Method::HEAD || head.status == StatusCode::NO_CONTENT;
     let body = match envelope.newline && !body.is_empty() && is_json(&head) {
@@ -173,7 +175,7 @@ async fn write_full(
     }
     let size = body.len();
     if size <= WRITE_STEP * 2 {
-        // Pinned here, since otherwise the future would be moved into the time limit.
+        // The future is pinned in place, because passing it to `within` by value would copy it.
         let written = pin!(async {
             session.write_response_header(header, false).await?;
             session.write_response_body(Some(body), true).await
@@ -190,7 +192,7 @@ fn is_json(head: &Head) -> bool {
     headers.any(|(name, value)| name == CONTENT_TYPE && value == "application/json")
 }
 
-/// Appends a newline to a body. The body is copied if it has other holders.
+/// Appends a newline to a body, unless it has one. The body is copied if its memory is shared.
 fn with_newline(body: Bytes) -> Bytes {
     if body.ends_with(b"\n") {
         return body;
@@ -198,8 +200,8 @@ fn with_newline(body: Bytes) -> Bytes {
     joined(body, b"\n")
 }
 
-/// Writes a chunk of a body in steps, so that the time limit applies to clients that stop reading, and not to those that read
-/// slowly.
+/// Writes a piece of a body in steps. Each step has the full time limit, so that the limit ends responses to clients that do not
+/// read, but not to clients that read slowly.
 async fn write_steps(
     session: &mut Session,
     mut rest: Bytes,
@@ -215,8 +217,8 @@ async fn write_steps(
     Ok(())
 }
 
-/// Runs a write under the time limit. Pingora's own limit covers bodies only: a head, and the flush of a response that fits its
-/// buffer, would wait for ever for a client that does not read. `size` is the size of the response in memory, in bytes.
+/// Runs a write with a time limit. Pingora's own limit covers only bodies. A head, or the flush of a response that fits into
+/// Pingora's buffer, would wait forever for a client that does not read. `size` is the response's size in memory, in bytes.
 async fn within<F>(
     envelope: &Envelope<'_>,
     size: usize,
@@ -250,7 +252,7 @@ pub(crate) async fn stream_head(
 ) -> Result<(), ClientGone> {
     let mut coding = None;
     if !session.is_http2() {
-        // HTTP/1.0 has no chunks, so the end of the connection ends the body.
+        // HTTP/1.0 has no chunked coding. The end of the body is marked by closing the connection.
         if session.req_header().version == http::Version::HTTP_10 {
             session.set_keepalive(None);
         } else {
@@ -262,10 +264,10 @@ pub(crate) async fn stream_head(
     within(envelope, 0, pin!(head)).await
 }
 
-/// Writes a response chunk by chunk, each as soon as it is available.
+/// Writes a response in pieces, each as soon as it is available.
 ///
-/// Two events end it: the last chunk was written; or the client has disconnected, which is detected immediately because its
-/// connection is read meanwhile, and drops the body.
+/// Ends when the last piece was written, or when the client disconnects. The connection is read meanwhile, so that a
+/// disconnection is detected immediately; the body is then dropped.
 ///
 /// # Errors
 ///
@@ -291,7 +293,7 @@ async fn write_body(
 ) -> Result<(), ClientGone> {
     let mut ready = Ready::of(&mut body);
     if ready.is_all() {
-        // The complete body is available, so it is sent in one write, like any response of known length.
+        // The whole body is already available, so it is sent in one write, like a response of known length.
         return write_full(session, head, ready.bytes, envelope).await;
     }
     stream_head(session, head, envelope).await?;
@@ -326,10 +328,11 @@ async fn write_body(
     within(envelope, 0, pin!(session.write_response_body(None, true))).await
 }
 
-/// Available chunks of a body, joined so that they are sent in one write.
+/// The chunks of a body that are available now, joined so that they are sent in one write.
 struct Ready {
     bytes: Bytes,
-    /// The chunk after these bytes, which does not fit in the same write: `Some(None)` is the end of the body.
+    /// The chunk after these bytes if it is available but does not fit into the same write. `Some(None)` means that the body ends
+    /// here.
     behind: Option<Option<Result<Bytes, BodyError>>>,
 }
 
@@ -338,7 +341,7 @@ impl Ready {
         Self::from(Bytes::new(), body)
     }
 
-    /// Joins a chunk with the available chunks after it.
+    /// Joins a chunk with the chunks after it that are available without waiting.
     fn from(piece: Bytes, body: &mut BodyStream) -> Self {
         let mut bytes = piece;
         while bytes.len() < TOGETHER {
@@ -356,13 +359,13 @@ impl Ready {
         }
     }
 
-    /// Returns true if the body ends with these bytes.
+    /// Returns true if there are no further chunks after these bytes.
     fn is_all(&self) -> bool {
         matches!(self.behind, Some(None))
     }
 }
 
-/// Appends `more` to `bytes`, which are copied if they have other holders.
+/// Appends `more` to `bytes`. `bytes` are copied if their memory is shared.
 fn joined(bytes: Bytes, more: &[u8]) -> Bytes {
     let mut joined = bytes.try_into_mut().unwrap_or_else(|shared| {
         let mut copy = BytesMut::with_capacity(shared.len() + more.len());
@@ -373,8 +376,8 @@ fn joined(bytes: Bytes, more: &[u8]) -> Bytes {
     joined.freeze()
 }
 
-/// Returns true if the check of an idle connection found bytes of a next request. The check consumes one byte of it, so the
-/// connection cannot be used for a next request; the client has not disconnected.
+/// Returns true if the error means that the client has sent bytes of its next request early. Watching the connection has consumed
+/// one of these bytes, so the connection cannot be used for that request. The client has not disconnected.
 pub(crate) fn sent_ahead(error: &pingora_core::Error) -> bool {
     *error.etype() == ErrorType::ConnectError
 }
@@ -393,7 +396,8 @@ pub(crate) async fn unread(
     Ok(())
 }
 
-/// Writes a refusal. Keeps the connection if the request's body is small enough to be discarded.
+/// Writes a refusal. The connection is kept if the request's body is small enough to be discarded, unless the refusal demands
+/// that it is closed.
 pub(crate) async fn rejection(
     session: &mut Session,
     rejection: &Rejection,
@@ -411,7 +415,7 @@ pub(crate) async fn rejection(
     Ok(())
 }
 
-/// The head of a refusal.
+/// Creates the response head of a refusal.
 fn refusal(rejection: &Rejection) -> Head {
     let mut head =
         Head::json(rejection.status()).with(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -419,7 +423,7 @@ fn refusal(rejection: &Rejection) -> Head {
     head
 }
 
-/// Writes the refusal of a request head that was not passed to Pingora, and closes the connection.
+/// Writes the refusal of a request whose head was not passed to Pingora, and closes the connection.
 pub(crate) async fn without_a_request(
     stream: Stream,
     rejection: &Rejection,
@@ -429,10 +433,9 @@ pub(crate) async fn without_a_request(
     let envelope = Envelope {
         request_id,
         cors: None,
-        // A time limit is not needed: Pingora writes this response, and the connection (`connection/wire.rs`) limits each of
-        // its writes.
+        // No time limit is needed here: the connection (`connection/wire.rs`) limits each write that Pingora makes.
         write_timeout: Duration::MAX,
-        // The client's Accept was not read.
+        // The client's header `Accept`, which decides about the newline, was not read.
         newline: false,
         edits,
         budget: None,
@@ -452,7 +455,7 @@ pub(crate) async fn without_a_request(
     }
 }
 
-/// Answers a request that failed inside the gateway. The log has the cause under the request's id.
+/// Writes the response for a request that failed inside the gateway. The log contains the cause, together with the request's id.
 pub(crate) async fn internal_error(
     session: &mut Session,
     shape: ErrorShape,
@@ -479,21 +482,21 @@ pub(crate) async fn internal_error(
     Ok(())
 }
 
-/// The unread rest of a request body, and how it is discarded after the answer.
+/// The way in which the unread rest of a request's body is discarded after the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyRest {
-    /// Nothing is discarded: the body was read completely, or Pingora reads the remainder before the connection's next request.
+    /// Nothing is discarded here: the body was read completely, or Pingora reads the rest before the connection's next request.
     LeftAlone,
-    /// The rest of an HTTP/2 request. A stream that ends before its request is complete is reset, and clients take the reset
-    /// for a broken response, even with `NO_ERROR`.
+    /// The rest of an HTTP/2 request is discarded. Otherwise the stream would be reset, and clients treat a reset as a broken
+    /// response, even with `NO_ERROR`.
     OfStream,
-    /// The rest of a request whose connection ends with the response. Unread bytes must not reset the connection before the
-    /// client has the response.
+    /// The rest is discarded before the connection is closed. Otherwise the kernel would reset the connection because of the
+    /// unread bytes, possibly before the client has received the response.
     OfConnection,
 }
 
 impl BodyRest {
-    /// Chooses how the rest of a request is discarded if its connection is closed after the response.
+    /// Selects how the unread body is discarded for a request whose connection is closed after the response.
     fn of_closed(session: &Session) -> Self {
         match session.is_http2() {
             true => Self::OfStream,
@@ -501,7 +504,7 @@ impl BodyRest {
         }
     }
 
-    /// Discards the rest of the request, within the limits of size and time. Must be called after the response was written.
+    /// Discards the rest of the request's body, up to limits of size and time. Must be called after the response was written.
     pub(crate) async fn discard(self, session: &mut Session) {
         let session = &mut session.downstream_session;
         match self {
@@ -514,8 +517,8 @@ impl BodyRest {
     }
 }
 
-/// Prepares a response to a request with an unread body: the connection is kept if the rest of the request is small enough to
-/// be discarded. Must be called before the response's head is written; [`BodyRest::discard`] is called after the response.
+/// Prepares a response to a request whose body was not read. The connection is kept if the rest of the request is small enough to
+/// be discarded. Must be called before the response's head is written; call [`BodyRest::discard`] after the response.
 pub(crate) fn leave_body(session: &mut Session) -> BodyRest {
     if session.is_http2() {
         return match session.is_body_done() {
@@ -532,8 +535,8 @@ pub(crate) fn leave_body(session: &mut Session) -> BodyRest {
     BodyRest::OfConnection
 }
 
-/// Reads and discards the body of a request that is answered with a long stream, since the stream's connection must transport
-/// no other bytes. Returns false if the body is too large or does not arrive; the connection then ends.
+/// Reads and discards the body of a request that is answered with a long stream: after that, only the stream's bytes may be on
+/// the connection. Returns false if the body is too large or does not arrive in time; the connection is then closed.
 pub(crate) async fn read_past(session: &mut Session) -> bool {
     let past = body::read_past(&mut session.downstream_session, DRAIN_BYTES, DRAIN).await;
     if !past {
@@ -542,7 +545,7 @@ pub(crate) async fn read_past(session: &mut Session) -> bool {
     past
 }
 
-/// Returns true if the unread rest of the request is so small that reading it is cheaper than a new connection.
+/// Returns true if reading the unread rest of the request is cheaper than a new connection, because the rest is small.
 fn can_read_past(session: &mut Session) -> bool {
     if session.is_body_done() {
         return true;

@@ -1,4 +1,4 @@
-//! Rules for requests, built from a configuration: at the start, and again on every SIGHUP.
+//! Builds the rules for requests from a configuration: at the start, and again at each reload.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +19,19 @@ use crate::config::{self, Effective, ListenAddress, ListenerConfig, ProfileName,
 use crate::connection::ConnectionLimits;
 use crate::header_edits::HeaderEdits;
 
-/// A listener with its rules and switches, as requests use them.
+/// A listener with the settings that its requests need.
 pub(crate) struct GatewayListener {
     /// The listener's name in the configuration.
     pub(crate) name: Arc<str>,
-    /// The configured address, by which a request finds its listener.
+    /// The configured address. The listener of a request is found by it.
     pub(crate) address: ListenAddress,
     /// True if connections begin with a header of the PROXY protocol.
     pub(crate) proxy_protocol: bool,
-    /// The listener's changes to headers.
+    /// The changes that the listener makes to headers; `None` if it makes none.
     pub(crate) headers: Option<Arc<HeaderEdits>>,
-    /// The listener's rules for the filters.
+    /// The listener's rules for admission.
     pub(crate) rules: ListenerRules,
-    /// The listener's switches for the service.
+    /// The listener's settings for the service.
     pub(crate) profile: Arc<Profile>,
 }
 
@@ -39,23 +39,23 @@ pub(crate) struct GatewayListener {
 pub(crate) struct Rules {
     pub(crate) admission: Admission,
     pub(crate) listeners: Vec<GatewayListener>,
-    /// True when one of the listeners changes headers.
+    /// True if at least one listener changes headers.
     pub(crate) edits_headers: bool,
     pub(crate) bodies: BodyLimits,
     pub(crate) write_timeout: Duration,
-    /// Maximum idle time of a connection between requests, in seconds; `None` closes it after each answer.
+    /// Maximum idle time of a connection between requests, in seconds; `None` closes the connection after each response.
     pub(crate) keepalive: Option<u64>,
 }
 
 impl Rules {
-    /// Returns true if a listener admits requests without a credential.
+    /// Returns true if at least one listener admits requests without a credential.
     pub(crate) fn admits_anonymous(&self) -> bool {
         let mut listeners = self.listeners.iter();
         listeners.any(|listener| matches!(listener.rules.auth, Auth::None | Auth::Optional))
     }
 }
 
-/// The listener of a connection, by the address it was accepted at.
+/// Finds the listener of a connection by the local address of the connection.
 pub(crate) fn listener_at<'a>(
     listeners: &'a [GatewayListener],
     local: Option<&SocketAddr>,
@@ -64,8 +64,8 @@ pub(crate) fn listener_at<'a>(
     listeners.iter().find(|it| is_bound_to(&it.address, local))
 }
 
-/// Returns true if a connection that was accepted at `local` belongs to the listener at `address`. Connections contain the
-/// address of their listener, see `edge`.
+/// Returns true if a connection with the local address `local` belongs to the listener at `address`. Connections store the
+/// address of their listener as their local address (see `edge`).
 fn is_bound_to(address: &ListenAddress, local: &SocketAddr) -> bool {
     match (address, local) {
         (ListenAddress::Tcp(address), SocketAddr::Inet(local)) => address == local,
@@ -76,11 +76,12 @@ fn is_bound_to(address: &ListenAddress, local: &SocketAddr) -> bool {
     }
 }
 
-/// Builds the admission of a configuration; it always uses the current API keys.
+/// Builds the rules of admission from a configuration. `keys` are the tables of API keys; changes of the keys apply without a new
+/// call.
 ///
 /// # Errors
 ///
-/// A line of text that names the key.
+/// A line of text that names the wrong key of the configuration.
 pub(crate) fn admission(effective: &Effective, keys: KeyTables) -> Result<Admission, String> {
     let hashed = |variable: &str, token: &Secret| {
         SecretToken::new(token.expose()).map_err(|error| format!("{variable}: {error}"))
@@ -105,7 +106,7 @@ pub(crate) fn admission(effective: &Effective, keys: KeyTables) -> Result<Admiss
 pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
     let admission_config = &effective.config.admission;
     let listeners = listeners(effective);
-    // Pingora counts whole seconds. Rounding down would turn half a second into zero.
+    // The value is rounded up to whole seconds, as Pingora needs it. Rounding down would turn half a second into zero.
     let keepalive = admission_config
         .timeouts
         .keepalive
@@ -125,7 +126,7 @@ pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
     }
 }
 
-/// The limit for the bytes of all answers in memory.
+/// The limit on the memory of all responses together, in bytes.
 pub(crate) fn answers_total(effective: &Effective) -> usize {
     in_memory(effective.config.admission.limits.answers_total)
 }
@@ -135,7 +136,7 @@ fn in_memory(size: ByteSize) -> usize {
     usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
 
-/// The limits of connections in a configuration.
+/// The limits on connections from a configuration.
 pub(crate) fn connection_limits(effective: &Effective) -> ConnectionLimits {
     let admission = &effective.config.admission;
     ConnectionLimits {
@@ -146,7 +147,7 @@ pub(crate) fn connection_limits(effective: &Effective) -> ConnectionLimits {
     }
 }
 
-/// Builds the listeners in the form that requests use.
+/// Builds the list of listeners, with the settings that requests need.
 fn listeners(effective: &Effective) -> Vec<GatewayListener> {
     let admission = &effective.config.admission;
     let of_tokens = admission.tokens.iter().map(|token| &token.namespaces);
@@ -154,7 +155,7 @@ fn listeners(effective: &Effective) -> Vec<GatewayListener> {
     let scoped_tokens = of_tokens
         .chain(certificates.map(|certificate| &certificate.namespaces))
         .any(|namespaces| !namespaces.iter().any(|pattern| pattern == "*"))
-        // Keys are added and removed while the process runs, and most keys open only some namespaces.
+        // API keys count as tokens with limited namespaces: they can be added at any time, and most open only some namespaces.
         || effective.keys_file().exists();
     let public_url = effective.config.admission.public_url.origin();
     let overrides = effective.config.namespaces.overrides.iter();
@@ -190,7 +191,7 @@ fn listeners(effective: &Effective) -> Vec<GatewayListener> {
         GatewayListener {
             name: listener.name.as_str().into(),
             proxy_protocol: listener.proxy_protocol,
-            // Validation has refused changes that cannot be made.
+            // Errors cannot occur here: the check of the configuration has refused header changes that cannot be made.
             headers: HeaderEdits::of(&listener.headers)
                 .ok()
                 .flatten()

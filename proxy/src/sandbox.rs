@@ -1,5 +1,5 @@
-//! The facts about this gateway that sandboxes of tools are made from: its files, its listeners, and the parts that the
-//! kernel has.
+//! Collects the facts about this gateway that are needed to sandbox tools: its files, its listeners, and the sandbox features of
+//! the kernel.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use tooldock_process::sandbox::HostFacts;
 
 use crate::config::{Effective, ListenAddress, ProfileName};
 
-/// Variables that name files of secrets.
+/// Environment variables that contain paths of files with secrets. Sandboxed tools must not read these files.
 const SECRET_VARIABLES: [&str; 5] = [
     "BEARER_TOKEN_FILE",
     "MANAGER_INTERNAL_TOKEN_FILE",
@@ -19,7 +19,7 @@ const SECRET_VARIABLES: [&str; 5] = [
     "SESSION_KEY_FILE",
 ];
 
-/// The facts of a configuration. `sockets`: the folder for sockets with short names.
+/// Collects the facts from a configuration. `sockets` is the folder for sockets whose paths must be short.
 pub(crate) fn facts(effective: &Effective, support: KernelSupport, sockets: PathBuf) -> HostFacts {
     let config = &effective.config;
     let listeners = config.listeners.iter();
@@ -64,7 +64,7 @@ pub(crate) fn facts(effective: &Effective, support: KernelSupport, sockets: Path
     }
 }
 
-/// Says once, at the start, which parts of the default sandbox do not hold on this machine.
+/// Logs once, at the start, which features of the default sandbox are missing on this machine.
 pub(crate) fn warn_of_missing(effective: &Effective, support: KernelSupport) {
     let mode = effective.config.namespaces.defaults.sandbox.mode;
     let missing = support.missing();

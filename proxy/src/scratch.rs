@@ -1,11 +1,11 @@
 //! Reads from streams through a buffer that each thread has once.
 //!
-//! A reader that waits for an unknown number of bytes would hold a buffer during the wait: too much memory for many idle
-//! connections, and too small for a message of some KiB, which then needs a second read and a copy. With this module a read has
-//! a large buffer, and the bytes are stored in a buffer of their own size.
+//! Usually a reader allocates a buffer, waits, and reads into it. For many idle connections that is too much memory. If the
+//! buffer is small, a message of some KiB needs a second read and a copy. Here each read uses the large buffer of the thread, and
+//! only the received bytes are copied to a buffer of their size.
 //!
-//! Copying is cheap for short messages. Long messages seldom come alone: after a long message, the thread reads into a buffer
-//! that is kept without a copy, if the bytes fill half of it.
+//! Copying is cheap for short messages. Long messages usually follow each other: after a long read, the thread reads into a new
+//! buffer, which is kept without a copy if the bytes fill at least half of it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,22 +16,22 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 
-/// Size of the thread's buffer, in bytes.
+/// Size in bytes of the buffer that each thread has.
 const ROOM: usize = 64 * 1024;
-/// Size of a buffer that is kept without a copy, in bytes: the allocator caches buffers of this size for each thread.
+/// Size in bytes of a new buffer that is kept without a copy. The allocator caches buffers of this size for each thread.
 const KEPT: usize = 32 * 1024;
-/// After a read of at least this size, more bytes are usually available for the next read.
+/// Size in bytes of a read after which more bytes are usually available for the next read.
 pub(crate) const MUCH: usize = KEPT;
 
 thread_local! {
-    /// Bytes of the last read remain until the next read overwrites them. A reader sees only the bytes of its own read.
+    /// The thread's buffer. It still contains the bytes of the last read, but each reader gets only the bytes of its own read.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; ROOM].into());
-    /// True when the last read filled half of a buffer that is kept.
+    /// True if the last read was at least half as long as a buffer that is kept. The next read then uses such a buffer.
     static LONG: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Reads once and appends the bytes, at most 64 KiB. Returns 0 if the stream has ended. If the future is dropped while
-/// it waits, nothing was read.
+/// Reads once and appends the bytes to `bytes`, at most 64 KiB. Returns 0 if the stream has ended. If the future is dropped while
+/// it waits, no bytes are lost.
 ///
 /// # Errors
 ///
@@ -64,8 +64,8 @@ fn poll_scratch<S: AsyncRead>(
     })
 }
 
-/// As [`poll_scratch`], for empty `bytes`, into a buffer that replaces them. Each attempt allocates a buffer, so that no memory
-/// is held during the wait.
+/// Reads into a new buffer and lets it replace `bytes`, which must be empty. Each attempt allocates the buffer again, so that no
+/// memory is occupied while the stream has no data.
 fn poll_kept<S: AsyncRead + Unpin>(
     stream: &mut S,
     context: &mut Context<'_>,

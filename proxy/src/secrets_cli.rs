@@ -1,7 +1,7 @@
 //! `tooldock secrets`: the only command by which operators write values to the secrets store.
 //!
-//! A value comes from a prompt without echo, or from standard input if that is no terminal: never from an argument, which every
-//! user of the machine could read. No value is printed, except into the editor of `edit`.
+//! A value is read from a prompt without echo, or from standard input if that is no terminal. It is never read from an argument,
+//! because all users of the machine can read the arguments of processes. No value is printed, except into the editor of `edit`.
 
 mod authorize;
 mod edit;
@@ -29,14 +29,14 @@ use crate::cli::{SecretsArgs, SecretsCommand};
 use crate::config::{self, Effective, SecretsSettings};
 use crate::{print, refuse};
 
-/// Text about when a change takes effect.
+/// Text that tells the operator when a change takes effect.
 const TAKES_EFFECT: &str = "It takes effect at the next reload: `reload_core` of the management server, POST /reload, or SIGHUP.";
 
-/// The reason why a command failed.
+/// The reason why a `tooldock secrets` command failed.
 enum CommandFailure {
-    /// Bad usage, configuration or input.
+    /// The arguments, the configuration or the input are wrong. Contains the reason.
     Usage(String),
-    /// Any other failure.
+    /// The command failed for any other reason. Contains the reason.
     Other(String),
 }
 
@@ -57,7 +57,7 @@ impl From<SecretsError> for CommandFailure {
     }
 }
 
-/// Runs a subcommand.
+/// Runs a subcommand of `tooldock secrets`.
 pub(crate) fn run(arguments: SecretsArgs) -> ExitCode {
     let effective = match load(&arguments) {
         Ok(effective) => effective,
@@ -73,18 +73,18 @@ pub(crate) fn run(arguments: SecretsArgs) -> ExitCode {
     }
 }
 
-/// Asks for the value of a secret as `tooldock secrets set` does.
+/// Prompts for the value of a secret in the same way as `tooldock secrets set`.
 ///
 /// # Errors
 ///
-/// The reason why there is no value.
+/// The reason why no value could be read.
 pub(crate) fn ask(prompt: &str) -> Result<Secret, String> {
     input::secret(prompt).map_err(|failure| match failure {
         CommandFailure::Usage(reason) | CommandFailure::Other(reason) => reason,
     })
 }
 
-/// Loads the configuration for the data directory and the variables.
+/// Loads the configuration, which determines the data directory and the keys of the store.
 fn load(arguments: &SecretsArgs) -> Result<Effective, String> {
     config::load_for_command(arguments.config.as_deref(), arguments.data_dir.as_deref())
 }
@@ -127,7 +127,7 @@ fn set(
     key: &str,
     scope: &Scope,
 ) -> Result<String, CommandFailure> {
-    // The key is checked before the operator types the value.
+    // The key's name is checked first, so that the operator does not type a value in vain.
     check_new_key(key)?;
     store.can_write()?;
     make(data)?;
@@ -168,7 +168,7 @@ fn rekey(
     ))
 }
 
-/// Asks for the new key twice: with a mistyped key the store could not be opened any more.
+/// Prompts for the new key twice, because with a mistyped key the store could not be opened any more.
 fn new_key() -> Result<Secret, CommandFailure> {
     let key = input::secret("New SECRETS_KEY: ")?;
     if input::is_terminal() && input::secret("The same again: ")? != key {
@@ -196,13 +196,13 @@ fn export(store: &SecretStore, output: Option<&Path>) -> Result<String, CommandF
     ))
 }
 
-/// Creates the data directory, since a first secret may be set before the first start.
+/// Creates the data directory if it does not exist: a secret may be set before the gateway's first start.
 fn make(data: &Path) -> Result<(), CommandFailure> {
     fs::create_dir_all(data)
         .map_err(|error| CommandFailure::Other(format!("{}: {error}", data.display())))
 }
 
-/// The names that the configuration and the folders of namespaces claim.
+/// The names of namespaces that the configuration, the folders and Tool Vault define. A name may be defined several times.
 fn claims(effective: &Effective) -> Vec<Claim> {
     let (config, tools) = (&effective.config, effective.data_dir.join("tools"));
     let mut claims = servers::configured(&config.upstreams, &config.toolman);
@@ -218,7 +218,7 @@ fn claims(effective: &Effective) -> Vec<Claim> {
     claims
 }
 
-/// Keys, scopes, statuses and recipients, a line for each secret.
+/// A table with one line for each secret: key, scope, status and recipients.
 fn table(entries: &[SecretEntry], recipients: &Recipients) -> String {
     let width = |of: fn(&SecretEntry) -> usize| entries.iter().map(of).max().unwrap_or(0);
     let keys = width(|it| it.key.len()).max("KEY".len());

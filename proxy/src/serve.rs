@@ -1,7 +1,7 @@
-//! Startup: builds the objects of the gateway from the configuration, starts Pingora, waits for the drain.
+//! Startup: builds the objects of the gateway from the configuration, starts Pingora, and waits for the end of the drain.
 //!
-//! Everything that can fail for an ordinary reason (an address in use, an invalid certificate, a data directory in use) is
-//! tried here, before a thread is started, and ends the start with one line.
+//! All steps that can fail for an ordinary reason (an address in use, an invalid certificate, a data directory in use) are done
+//! before a thread is started. If one fails, the start ends with an error of one line.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -96,16 +96,16 @@ use layout::Layout;
 use ports::{Reload, RuleLimiter};
 use shared_limits::ExchangeMetrics;
 
-/// Number of threads of the control runtime: one for the loop, and one so that a blocking step does not stop the loop.
+/// Number of threads of the control runtime: one for the control loop, and one so that a blocking task does not stop the loop.
 const CONTROL_THREADS: usize = 2;
 
-/// Time after the drain's own deadline at which Pingora ends the process, in case the control loop has failed.
+/// Time after the drain's deadline at which Pingora ends the process. This matters only if the control loop has failed.
 const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
-/// Name of the services at `replicas.address`.
+/// Name of the Pingora services that listen at `replicas.address`.
 const REPLICAS: &str = "replicas";
 
-/// Runs the gateway until it is stopped. With `upgrade` it replaces the gateway that runs on the data directory. `logs`: log
-/// events for the export.
+/// Runs the gateway until it is stopped. With `upgrade` it replaces the gateway that runs on the same data directory. `logs` is
+/// the queue of log events for the export.
 ///
 /// # Errors
 ///
@@ -197,7 +197,7 @@ pub(crate) fn run(
     let relay_traces = traces.clone();
     let limits = rules::connection_limits(&effective);
     let connection_limits = Arc::new(ArcSwap::from_pointee(limits));
-    // A successor accepts connections after its predecessor has stopped accepting.
+    // If this process replaces another one, it accepts connections only after the other has stopped accepting.
     let (gate, opened) = watch::channel(predecessor.is_none());
     let server = Assembly {
         effective: &effective,
@@ -218,7 +218,7 @@ pub(crate) fn run(
     let mut offered = sockets.handles()?;
     offered.extend(relay_socket.as_ref().map(RelaySocket::handle).transpose()?);
     let (offer, successors) = Offer::new(&effective, parts.service.replicas().name(), offered);
-    // The services have their own handles. No other handle may keep a socket open when they stop accepting.
+    // The services have their own handles of the sockets. These are closed, so that the services can stop accepting connections.
     drop(sockets);
 
     let relay = relay_socket
@@ -268,7 +268,7 @@ pub(crate) fn run(
             shown,
         },
     };
-    // Pingora sleeps through its complete grace period even if nothing is left to do, so the control loop ends the process.
+    // The control loop ends the process after the drain, because Pingora would always wait for its complete grace period.
     let hub = control.spawn(hub.run());
     thread::Builder::new()
         .name("drained".into())
@@ -286,13 +286,13 @@ pub(crate) fn run(
     server.run(RunArgs {
         shutdown_signal: Box::new(signals),
     });
-    // This line is reached only if the drain took longer than any grace period: the control loop ends the process while Pingora
-    // sleeps.
+    // This line is reached only if the drain took longer than Pingora's grace period. Otherwise the control loop has ended the
+    // process before.
     Err(anyhow!("the drain did not end in time"))
 }
 
-/// Writes the bound addresses to the data directory, so that a check of the configuration does not report them as in use. A
-/// failure does not prevent the start.
+/// Writes the bound addresses to the data directory. A check of the configuration reads them, so that it does not report these
+/// addresses as in use. A failure does not prevent the start.
 fn note_addresses(effective: &Effective) {
     let bound = effective.config.bound_addresses(effective.role);
     let addresses: Vec<_> = bound.iter().map(|(_, it)| it.to_string()).collect();
@@ -310,7 +310,7 @@ struct Parts {
     runtimes: Arc<Runtimes>,
     reloader: Arc<Reloader>,
     service: Service,
-    /// The management tools, if this process serves them.
+    /// The management tools; `None` if this process does not serve them.
     management: Option<Arc<Management>>,
     health: Arc<Health>,
     answers: Arc<AnswerBudget>,
@@ -324,14 +324,14 @@ struct Parts {
     web_sessions: Arc<WebSessions>,
     begun_logins: Arc<BegunLogins>,
     breakdown: Arc<Breakdown>,
-    /// The other replicas, where there may be some.
+    /// The connections to other replicas; `None` if there can be no other replicas.
     replicas: Option<Arc<ReplicaLink>>,
-    /// The socket at which other replicas of this machine reach this one.
+    /// The Unix socket for requests from other replicas on this machine.
     replica_socket: Option<ReplicaSocket>,
 }
 
 impl Parts {
-    /// Reads the metrics as the metrics listener shows them.
+    /// Creates the function that reads all metrics for the metrics listener and the export.
     fn gather(&self) -> Gather {
         let (exported, service) = (self.exported.clone(), self.service.clone());
         let metrics = Arc::clone(&self.metrics);
@@ -391,7 +391,7 @@ impl Parts {
             })
             .transpose()?;
         let secrets = SecretStore::new(&effective.data_dir, effective.secrets.protection());
-        // A gateway that started without its secrets would serve namespaces that cannot work.
+        // The start fails if the secrets cannot be read, because namespaces could not work without them.
         secrets.read()?;
         let secrets = Arc::new(secrets);
         let registry = Arc::new(Registry::default());
@@ -565,8 +565,8 @@ impl Parts {
         let name = name.map(|(name, port)| (name.to_owned(), port));
         control.spawn(async move {
             if let Some((name, port)) = name.filter(|_| replicas.are_many()) {
-                // Before heartbeats of other replicas are read: otherwise a replica whose address is not resolved yet would be
-                // logged as an error.
+                // Resolved before the first heartbeats are read. Otherwise replicas whose addresses are not resolved yet would be
+                // logged as errors.
                 peers::look_up(&name, port, &replicas).await;
                 tokio::spawn(peers::follow(name, port, replicas));
             }
@@ -605,7 +605,7 @@ impl Parts {
     }
 }
 
-/// The address at which other replicas reach this process; `None` if they do not.
+/// The address at which other replicas reach this process; `None` if they cannot.
 fn replica_door(effective: &Effective, socket: Option<&ReplicaSocket>) -> Option<ListenAddress> {
     match effective.replica_address() {
         Some((_, address)) => Some(ListenAddress::Tcp(address)),
@@ -613,7 +613,7 @@ fn replica_door(effective: &Effective, socket: Option<&ReplicaSocket>) -> Option
     }
 }
 
-/// Logs the addresses of Tool Vault (RST-25) and its folder.
+/// Logs the addresses and the folder of Tool Vault (RST-25).
 fn announce_vault(effective: &Effective, folder: &VaultFolder, data: &DataDir) {
     for (_, listener) in effective.served_listeners() {
         if listener.profile == ProfileName::Vault {
@@ -631,23 +631,23 @@ fn announce_vault(effective: &Effective, folder: &VaultFolder, data: &DataDir) {
     }
 }
 
-/// Inputs for building Pingora's server.
+/// The objects from which Pingora's server is built.
 struct Assembly<'a> {
     effective: &'a Effective,
     parts: &'a Parts,
     rules: &'a Arc<ArcSwap<Rules>>,
     connection_limits: &'a Arc<ArcSwap<ConnectionLimits>>,
     certificates: &'a [Option<Arc<TlsListener>>],
-    /// The certificate shown at `replicas.address`; `None` without TLS.
+    /// The certificate for connections to `replicas.address`; `None` without TLS.
     replica_certificate: Option<&'a Arc<TlsListener>>,
     sockets: &'a Sockets,
     access_log: Option<&'a AccessLog>,
-    /// Receiver of finished requests for the export; `None` without one.
+    /// Receiver of finished requests for the trace export; `None` without an export.
     traces: Option<Arc<dyn TraceSink>>,
     connections: Connections,
-    /// True once connections may be accepted.
+    /// True when connections may be accepted; false until a replaced process has stopped accepting.
     gate: &'a watch::Receiver<bool>,
-    /// True once a successor accepts connections in place of this process.
+    /// True when a successor accepts connections in place of this process.
     handed_over: &'a watch::Receiver<bool>,
     stops: &'a watch::Receiver<bool>,
 }
@@ -660,7 +660,7 @@ impl Assembly<'_> {
         let mut server = Server::new_with_opt_and_conf(
             None,
             ServerConf {
-                // Each service has its own number of threads. Pingora would divide shared threads by the number of services.
+                // Each service gets its own number of threads later. Pingora would divide a common number among the services.
                 threads,
                 work_stealing: config.work_stealing,
                 listener_tasks_per_fd: layout.threads,
@@ -682,14 +682,15 @@ impl Assembly<'_> {
         for service in traffic {
             server.add_service(service.announced_to(Arc::clone(&announced)));
         }
-        // The metrics listener answers `/ready` during the drain, unless a successor does.
+        // The metrics listener is stopped only when a successor takes over: it answers `/ready` also during the drain.
         let lifetime = self.handed_over;
-        // Other replicas forward requests until they know of the drain.
+        // The listener for replicas is not stopped by the drain either, because other replicas send requests until they are
+        // informed of the drain.
         for service in door {
             let service = service.announced_to(Arc::clone(&announced));
             server.add_service(service.until(lifetime.clone()));
         }
-        // A separate cap, so that no number of clients can exclude monitoring.
+        // Metrics have a separate limit of connections, so that clients cannot use up the connections for monitoring.
         let cap = self.connections.management;
         let one = Layout::ONE;
         let metrics = self.endpoints(one, |profile| profile == ProfileName::Metrics)?;
@@ -699,7 +700,7 @@ impl Assembly<'_> {
         Ok(server)
     }
 
-    /// Builds an edge that serves the endpoints, with one Pingora service for each list of endpoints.
+    /// Creates the Pingora services for the given sockets, one service for each list of sockets.
     fn services(
         &self,
         name: &'static str,
@@ -726,7 +727,7 @@ impl Assembly<'_> {
         Ok(endpoints.into_iter().map(service).collect())
     }
 
-    /// The sockets of the listeners with these profiles, one list for each service of the layout.
+    /// The sockets of the listeners whose profile `belongs` accepts. The result has one list for each service of the layout.
     fn endpoints(
         &self,
         layout: Layout,
@@ -754,7 +755,8 @@ impl Assembly<'_> {
         Ok(endpoints)
     }
 
-    /// The socket for other replicas, one list for each service of the layout; empty if there is none.
+    /// The sockets for other replicas, one list for each service of the layout. Empty if other replicas cannot reach this
+    /// process.
     fn door(&self, layout: Layout) -> anyhow::Result<Vec<Vec<Endpoint>>> {
         let own = self.parts.replica_socket.as_ref();
         let Some(address) = replica_door(self.effective, own) else {
@@ -801,7 +803,7 @@ impl Assembly<'_> {
         };
         let mut proxy = pingora_proxy::http_proxy(conf, gateway);
         let mut options = HttpServerOptions::default();
-        // Pingora's detection of HTTP/2 on plain connections waits for 24 bytes without any time limit.
+        // Disabled, because Pingora detects HTTP/2 on plain connections by waiting for 24 bytes without any time limit.
         options.h2c = false;
         options.h2_idle_timeout = Some(self.effective.config.admission.timeouts.keepalive);
         proxy.server_options = Some(options);
@@ -815,8 +817,8 @@ impl Assembly<'_> {
     }
 }
 
-/// Ends the remaining processes of a killed gateway. Runs in a thread, since the guards of a gateway that has just died get
-/// time to end its children themselves.
+/// Ends processes that a killed gateway left behind. Runs in a thread, because it first waits some time: the guards of a gateway
+/// that has just died end their children themselves.
 fn end_what_was_left_behind(data: &DataDir) {
     let Some(before) = data.predecessor() else {
         return;

@@ -1,8 +1,9 @@
-//! Messages to the service manager that started the gateway (`NOTIFY_SOCKET`, as systemd's `Type=notify-reload`): the end of
-//! the start, the begin and end of a reload, the stop, and watchdog messages.
+//! Sends messages to the service manager that started the gateway (`NOTIFY_SOCKET`, as systemd's `Type=notify-reload`): the end
+//! of the start, the begin and end of a reload, the stop, and watchdog messages.
 //!
-//! Without `NOTIFY_SOCKET` nothing is sent. A message that cannot be sent is dropped: the gateway also serves without a
-//! manager. A manager that does not read blocks only the thread that sends (its socket holds ten messages on some kernels).
+//! Without `NOTIFY_SOCKET` nothing is sent. A message that cannot be sent is dropped, because the gateway also works without a
+//! manager. Messages are sent by a separate thread, so that a manager that does not read (on some kernels its socket has room for
+//! only ten messages) blocks only that thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,53 +12,54 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Time extension requested from the manager during a start or a reload, since packages may be installed for minutes.
+/// Time extension that is requested from the manager during a start or a reload. Installing packages may take minutes.
 const EXTENSION: Duration = Duration::from_secs(30);
 
-/// Maximum wait of a stop until the message to the manager is sent, since the process may end immediately afterwards.
+/// Maximum time for which a stop waits until its message is sent. The wait is needed because the process may end right after it.
 const DELIVERY: Duration = Duration::from_secs(1);
 
-/// Capacity of the queue of messages that are not repeated: a start, and two for each reload.
+/// Maximum number of queued messages. A start queues one message, a reload two. Further messages are dropped.
 const QUEUE: usize = 64;
 
-/// The service manager. Clones send to the same manager.
+/// The service manager that started this process. Clones send to the same manager.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceManager {
-    /// Time after which the manager ends a process without watchdog messages.
+    /// Time without a watchdog message after which the manager ends the process; `None` without a watchdog.
     watchdog: Option<Duration>,
-    /// Starts and reloads that are under way.
+    /// Number of starts and reloads in progress.
     unfinished: Arc<AtomicUsize>,
     sender: Sender,
 }
 
-/// A start or a reload that is under way. The manager learns of its end when the value is dropped.
+/// A start or a reload in progress. Dropping the last such value reports its end to the manager.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     count: Arc<AtomicUsize>,
     sender: Sender,
 }
 
-/// The queue of the thread that sends. Clones share it.
+/// Sends messages through a queue and a thread. Clones share the queue.
 #[derive(Debug, Clone)]
 struct Sender {
-    /// `None` without a manager.
+    /// The queue of messages; `None` without a service manager.
     queue: Option<mpsc::SyncSender<ManagerMessage>>,
-    /// True while a repeated message is in the queue. The next one is skipped, so that a manager that does not read costs no
-    /// memory.
+    /// True while a message that is sent at intervals is in the queue. The next such message is then skipped, so that the queue
+    /// does not fill if the manager does not read.
     repeated_waits: Arc<AtomicBool>,
 }
 
-/// A message in the queue.
+/// A message for the service manager, in the queue.
 struct ManagerMessage {
     states: Vec<NotifyState<'static>>,
-    /// A message that is sent at intervals.
+    /// True for a message that is sent again at intervals, such as a watchdog message.
     repeated: bool,
-    /// Dropped when the message is sent.
+    /// Dropped when the message has been sent, so that the sender of the message can wait for that.
     delivered: Option<mpsc::SyncSender<()>>,
 }
 
 impl ServiceManager {
-    /// Reads the variables that the manager has set (`WATCHDOG_USEC`; `NOTIFY_SOCKET` is read with each message).
+    /// Reads the environment variables that the manager has set: `WATCHDOG_USEC`, and whether `NOTIFY_SOCKET` exists. The value
+    /// of `NOTIFY_SOCKET` is read with each message.
     pub(crate) fn of_environment() -> Self {
         Self {
             watchdog: sd_notify::watchdog_enabled(),
@@ -66,23 +68,23 @@ impl ServiceManager {
         }
     }
 
-    /// Interval of signs of life: half of the watchdog's time. `None` without a watchdog.
+    /// Interval of watchdog messages: half of the watchdog's time limit. `None` without a watchdog.
     pub(crate) fn sign_of_life_every(&self) -> Option<Duration> {
         const LEAST: Duration = Duration::from_millis(10);
         self.watchdog.map(|it| (it / 2).max(LEAST))
     }
 
-    /// Sends a watchdog message.
+    /// Sends a watchdog message to the service manager.
     pub(crate) fn alive(&self) {
         self.sender.repeat(NotifyState::Watchdog);
     }
 
-    /// Begins the start of this process, which lasts until the returned value is dropped.
+    /// Begins the start of this process. Dropping the returned value reports its end.
     pub(crate) fn starting(&self) -> Unfinished {
         Unfinished::of(self)
     }
 
-    /// Reports the begin of a reload, which lasts until the returned value is dropped.
+    /// Reports the begin of a reload. Dropping the returned value reports its end.
     pub(crate) fn reloading(&self) -> Unfinished {
         let unfinished = Unfinished::of(self);
         match NotifyState::monotonic_usec_now() {
@@ -92,14 +94,14 @@ impl ServiceManager {
         unfinished
     }
 
-    /// Requests more time from the manager during a start or a reload. Called every second.
+    /// Requests more time from the manager if a start or a reload is in progress. Called every second.
     pub(crate) fn extend(&self) {
         if self.unfinished.load(Ordering::Acquire) > 0 {
             self.sender.repeat(extension(EXTENSION));
         }
     }
 
-    /// Reports that the gateway stops within `grace`. Waits until the message is sent, at most for a second.
+    /// Reports that the gateway stops within `grace`. Waits at most one second until the message is sent.
     pub(crate) fn stopping(&self, grace: Duration) {
         self.sender.deliver(vec![
             NotifyState::Stopping,
@@ -120,7 +122,7 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // Two reloads may run at the same time. The service manager hears `READY=1` when the last of them has ended.
+        // Two reloads may run at the same time. `READY=1` is sent when the last of them has ended.
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.sender.send(vec![NotifyState::Ready]);
         }
@@ -128,7 +130,7 @@ impl Drop for Unfinished {
 }
 
 impl Sender {
-    /// Starts the thread if there is a manager. The thread ends with the last clone.
+    /// Creates the queue, and starts the thread if there is a manager. The thread ends when the last clone is dropped.
     fn start(has_manager: bool) -> Self {
         let (queue, messages) = mpsc::sync_channel(QUEUE);
         let repeated_waits = Arc::new(AtomicBool::new(false));
@@ -145,14 +147,14 @@ impl Sender {
         }
     }
 
-    /// Puts a message into the queue that is sent again soon, unless one waits there.
+    /// Queues a message that is sent at intervals. The message is skipped if such a message is still in the queue.
     fn repeat(&self, state: NotifyState<'static>) {
         if !self.repeated_waits.swap(true, Ordering::AcqRel) {
             self.put(vec![state], true, None);
         }
     }
 
-    /// Puts a message into the queue.
+    /// Queues a message for the service manager.
     fn send(&self, states: Vec<NotifyState<'static>>) {
         self.put(states, false, None);
     }
@@ -161,7 +163,7 @@ impl Sender {
     fn deliver(&self, states: Vec<NotifyState<'static>>) {
         let (delivered, end) = mpsc::sync_channel(0);
         self.put(states, false, Some(delivered));
-        // An error is either the end of the message, sent or dropped, or of the time.
+        // An error is expected: it means that the message was sent or dropped, or that the time limit has expired.
         let _ = end.recv_timeout(DELIVERY);
     }
 

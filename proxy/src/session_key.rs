@@ -1,6 +1,7 @@
-//! The key that seals session ids: `SESSION_KEY`, or 32 random bytes stored in `$DATA/session.key`.
+//! The key that seals session ids: `SESSION_KEY`, or else 32 random bytes stored in `$DATA/session.key`.
 //!
-//! The key is never derived from a token: tokens are given to clients, and any holder of the key can create session ids.
+//! Whoever has the key can create valid session ids. Therefore it is never derived from a token, because tokens are given to
+//! clients.
 
 use std::path::Path;
 
@@ -10,17 +11,17 @@ use tooldock_sessions::session::SessionKey;
 
 use crate::kept_file;
 
-/// The file's name in the data directory.
+/// Name of the key's file in the data directory.
 pub(crate) const FILE: &str = "session.key";
 
-/// The length of the key in bytes.
+/// Length in bytes of the session key that is stored in a file.
 const BYTES: usize = 32;
 
-/// Loads the key: from `configured`, or else from the data directory.
+/// Loads the key: `configured` if it is set, otherwise the key in the data directory.
 ///
 /// # Errors
 ///
-/// When the file cannot be read or created, or holds something else than a key.
+/// When the file cannot be read or created, or does not contain a key.
 pub(crate) fn load(configured: Option<&Secret>, data_dir: &Path) -> anyhow::Result<SessionKey> {
     match configured {
         Some(text) => Ok(SessionKey::from_text(text.expose())),
@@ -28,7 +29,7 @@ pub(crate) fn load(configured: Option<&Secret>, data_dir: &Path) -> anyhow::Resu
     }
 }
 
-/// Reads the key from the file, which is created if it is missing.
+/// Reads the key from the file. Creates the file with a random key if it does not exist.
 fn kept(file: &Path) -> anyhow::Result<[u8; BYTES]> {
     let bytes = kept_file::read_or_make(file, BYTES, || {
         let mut key = vec![0; BYTES];

@@ -1,4 +1,4 @@
-//! Opens the store of sessions (`sessions.store`), and joins this process to the replicas that share it.
+//! Opens the store of sessions (`sessions.store`), and adds this process to the replicas that share the store.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
@@ -18,37 +18,37 @@ use tooldock_upstream::seal::SessionKey;
 use crate::config::{Effective, ListenAddress, Peers, ProfileName, Role, SocketMode};
 use crate::{kept_file, session_key, sockets};
 
-/// The file that keeps the generated name of a replica without a configured name.
+/// File in the data directory with the generated name of this replica. It is used if no name is configured.
 const NAME_FILE: &str = "replica.id";
 
-/// Suffix of the name of every second successor, see [`beside`].
+/// Suffix of the name of a replica that replaces a running one with the same name, see [`beside`].
 const SUCCESSOR: &str = "~2";
 
-/// Number of random bytes of a generated name.
+/// Number of random bytes in the generated name of a replica.
 const NAME_BYTES: usize = 8;
 
-/// The store of this process, and this process among the replicas that share it.
+/// The open store, and this process as one of the replicas that share it.
 pub(crate) struct OpenStore {
-    /// The stores; `None` if sessions are in memory alone.
+    /// The stores of sessions and their data; `None` if sessions are in memory only.
     pub(crate) stores: Option<Stores>,
     pub(crate) replicas: Arc<Replicas>,
-    /// The socket at which other replicas of this machine reach this one.
+    /// The Unix socket for requests from other replicas on this machine; `None` if they cannot send any.
     pub(crate) socket: Option<ReplicaSocket>,
 }
 
-/// A Unix socket for the other replicas of this machine.
+/// A Unix socket for requests from other replicas on this machine.
 pub(crate) struct ReplicaSocket {
     pub(crate) address: ListenAddress,
     pub(crate) socket: UnixListener,
 }
 
-/// Opens the store that the configuration names. The first operation connects to a Redis. `succeeded` is the name of
-/// the replica that this process succeeds.
+/// Opens the configured store. A connection to Redis is opened only with its first operation. `succeeded` is the name of the
+/// replica that this process replaces.
 ///
 /// # Errors
 ///
-/// When the store cannot be opened, or was written by a newer version; when replicas would not share a session key; when
-/// another process of this data directory has the name of this replica.
+/// When the store cannot be opened, or was written by a newer version. When replicas would not share a session key. When another
+/// process on this data directory has the name of this replica.
 pub(crate) fn open(
     effective: &Effective,
     data: &DataDir,
@@ -66,7 +66,8 @@ pub(crate) fn open(
     Ok(open)
 }
 
-/// The error about replicas of a Redis that would not share a session key; `None` if there is a key, or no Redis.
+/// Error text if sessions are in Redis but there is no session key that all replicas could share. `None` if there is a key, or
+/// sessions are not in Redis.
 pub(crate) fn missing_key(effective: &Effective) -> Option<String> {
     let shares_sessions = matches!(effective.config.sessions.store, StoreConfig::Redis(_));
     let file = effective.data_dir.join(session_key::FILE);
@@ -80,8 +81,8 @@ pub(crate) fn missing_key(effective: &Effective) -> Option<String> {
     })
 }
 
-/// The names of the sessions file, and of the folder of the replicas that share it. A manager in a process separate from the
-/// core has its own, so that neither loads the sessions of the other.
+/// Names of the sessions file and of the folder for the replicas that share it. A manager in a separate process has other names
+/// than the core, so that neither process loads the other's sessions.
 fn names_on_disk(role: Role) -> (&'static str, &'static str) {
     match role {
         Role::All | Role::Core => ("sessions.db", "replicas"),
@@ -89,7 +90,7 @@ fn names_on_disk(role: Role) -> (&'static str, &'static str) {
     }
 }
 
-/// Replicas for a process that shares its sessions with no other.
+/// Creates the store for a process whose sessions are in memory only.
 fn alone(effective: &Effective, key: &SessionKey) -> anyhow::Result<OpenStore> {
     let replicas = match effective.config.replicas.name() {
         None => Replicas::alone(),
@@ -102,7 +103,7 @@ fn alone(effective: &Effective, key: &SessionKey) -> anyhow::Result<OpenStore> {
     })
 }
 
-/// Opens the sessions of a data directory, and joins the replicas that share them.
+/// Opens the sessions in a data directory, and joins the replicas that share them.
 fn on_disk(
     effective: &Effective,
     data: &DataDir,
@@ -111,7 +112,8 @@ fn on_disk(
 ) -> anyhow::Result<OpenStore> {
     let (file, folder) = names_on_disk(effective.role);
     let name = name(effective, succeeded)?;
-    // Joined before the store is opened, so that a second process with this name changes nothing.
+    // The replicas are joined before the store is opened. If another process has this name, joining fails and the store stays
+    // unchanged.
     let sealing = may_forward(effective).then(|| key.clone());
     let folder = ReplicaFolder::join(&data.root().join(folder), &name, sealing)?;
     let bounds = Bounds::of(&effective.config.sessions);
@@ -136,24 +138,24 @@ fn on_disk(
     })
 }
 
-/// Returns true if other replicas of this machine connect to this one through a Unix socket.
+/// Returns true if this replica needs a Unix socket for requests from other replicas on this machine.
 fn wants_socket(effective: &Effective) -> bool {
     let serves = effective.role != Role::Manager;
     serves && may_forward(effective) && effective.replica_address().is_none()
 }
 
-/// Returns true if replicas of this machine may forward requests to each other: the operator has named them, or set
-/// `SESSION_KEY`. Tools of the same user can read a key that is stored in the data directory, and could impersonate a replica
-/// to get the credentials of clients; a gateway without other replicas takes no such risk.
+/// Returns true if replicas on this machine may forward requests to each other. For that the operator must have set the replica's
+/// name or `SESSION_KEY`. The reason: a key stored in the data directory can be read by tools of the same user, and such a tool
+/// could impersonate a replica to get the credentials of clients. Gateways without other replicas should not have this risk.
 fn may_forward(effective: &Effective) -> bool {
     effective.session_key.is_some() || effective.config.replicas.name().is_some()
 }
 
-/// Binds the Unix socket for other replicas.
+/// Binds the Unix socket for requests from other replicas.
 fn bind(data: &DataDir, folder: &ReplicaFolder) -> anyhow::Result<ReplicaSocket> {
     let path = data.socket_at(folder.socket())?;
     let printed = path.display();
-    // The path is announced to other replicas as text.
+    // The path must be UTF-8, because it is announced to other replicas as text.
     path.to_str()
         .with_context(|| format!("{printed}: the path is not UTF-8"))?;
     let bound = sockets::bind_unix(&path, SocketMode(0o600));
@@ -177,7 +179,7 @@ fn in_redis(
         .map_err(|error| anyhow!("sessions.store: {error}"))?;
     let prefix = match effective.role {
         Role::All | Role::Core => sessions.store_prefix.clone(),
-        // Sessions at management tools are separate from those at the core.
+        // Another prefix, because sessions with the management tools are separate from those with the core.
         Role::Manager => format!("{}manager:", sessions.store_prefix),
     };
     let store = RedisStore::unconnected(&url, &prefix, sessions.ttl, &sessions.event_log)?;
@@ -188,7 +190,7 @@ fn in_redis(
         Peers::List(addresses) => {
             replicas.forward_only_to(addresses.iter().cloned().collect());
         }
-        // No address is allowed until the names are resolved.
+        // No address is allowed until the configured name has been resolved.
         peers @ Peers::Word(_) if peers.name().is_some() => {
             replicas.forward_only_to(BTreeSet::new());
         }
@@ -201,7 +203,7 @@ fn in_redis(
     })
 }
 
-/// The announcement of this process: at `replicas.address` if that is set, or else at `address`.
+/// The announcement of this process to other replicas. Its address is `replicas.address` if that is set, otherwise `address`.
 fn announcement(
     effective: &Effective,
     name: &str,
@@ -229,8 +231,8 @@ fn announcement(
     })
 }
 
-/// The name of a replica that succeeds `succeeded`: both run for a while, and need different names. The next successor has the
-/// plain name again.
+/// The name of a replica that replaces the replica `succeeded`. If both had the name `name`, the new one gets a suffix, because
+/// both run for a while. The next replacement has the plain name again.
 pub(crate) fn beside(name: &str, succeeded: Option<&str>) -> String {
     match succeeded == Some(name) {
         true => format!("{name}{SUCCESSOR}"),
@@ -238,7 +240,7 @@ pub(crate) fn beside(name: &str, succeeded: Option<&str>) -> String {
     }
 }
 
-/// The name of this replica: configured or generated, and changed if its predecessor has the same name.
+/// The name of this replica: the configured or else the generated one, with a suffix if the replaced replica has the same name.
 fn name(effective: &Effective, succeeded: Option<&str>) -> anyhow::Result<String> {
     let name = match effective.config.replicas.name() {
         Some(name) => name.to_owned(),
@@ -247,7 +249,7 @@ fn name(effective: &Effective, succeeded: Option<&str>) -> anyhow::Result<String
     Ok(beside(&name, succeeded))
 }
 
-/// The name stored in the data directory, so that a restarted replica continues its sessions immediately.
+/// The generated name in the data directory. It is stored, so that a restarted replica can continue its sessions immediately.
 fn kept_name(data_dir: &Path) -> anyhow::Result<String> {
     let bytes = kept_file::read_or_make(&data_dir.join(NAME_FILE), NAME_BYTES, || {
         let mut name = vec![0; NAME_BYTES];

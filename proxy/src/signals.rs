@@ -1,9 +1,9 @@
 //! Signals of the operator to a running gateway: SIGTERM and SIGINT drain it, a second one ends it immediately, SIGHUP reloads,
-//! SIGUSR1 reopens log files (DESIGN §3, *Signals*), SIGQUIT logs the instructions for an upgrade. Every other signal that
-//! would end the process without a fault of its own is ignored, with a line in the log.
+//! SIGUSR1 reopens log files (DESIGN §3, *Signals*), SIGQUIT logs the instructions for an upgrade. Other signals that would end a
+//! process by default are ignored and logged, except those for faults of the process itself.
 //!
-//! Signals are handled, not blocked or set to be ignored, since children would inherit that. Their guards themselves ignore the
-//! signals that must not end them.
+//! Signals are handled. They are not blocked or set to be ignored, because children would inherit that. The guards of children
+//! ignore those signals themselves that must not end them.
 //!
 //! Pingora's own signal watcher is not used: its SIGINT drops every task immediately, and while it shuts down it ignores all
 //! further signals. This watcher runs in a separate thread, started before any slow work, so that a SIGHUP or SIGTERM that
@@ -22,19 +22,21 @@ use signal_hook::consts::{
 };
 use tokio::sync::watch;
 
-/// Exit status of a gateway that received two stop signals.
+/// Exit status of a gateway that was ended by a second stop signal.
 const STATUS_TOLD_TWICE: i32 = 1;
 
-/// Signals without effect. SIGQUIT starts an upgrade in other programs built with Pingora; here the successor starts it.
+/// Signals that are logged and otherwise ignored. In other programs built with Pingora, SIGQUIT starts an upgrade; here the new
+/// process starts it.
 const MEANINGLESS: [i32; 7] = [
     SIGUSR2, SIGQUIT, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU,
 ];
-/// SIGSTKFLT and SIGPWR, which do not exist on every platform and are not named by the library.
+/// The ignored signals SIGSTKFLT and SIGPWR, by number. They do not exist on every platform, and the library has no names for
+/// them.
 const MEANINGLESS_ON_LINUX: [i32; 2] = [16, 30];
-/// The realtime signals. The C library reserves the first ones and refuses a handler.
+/// The realtime signals, which are ignored. The C library reserves the first ones and refuses a handler for them.
 const REALTIME: std::ops::RangeInclusive<i32> = 34..=64;
 
-/// The requests made by signals so far. Clones share the requests.
+/// Requests of the operator that arrived as signals. Clones share the state.
 #[derive(Debug, Clone)]
 pub(crate) struct Signals {
     stop: watch::Receiver<bool>,
@@ -56,8 +58,8 @@ impl Signals {
         for signal in MEANINGLESS_ON_LINUX.into_iter().chain(REALTIME) {
             let _ = signals.add_signal(signal);
         }
-        // Ignored without a line in the log: the write to the file that is too large fails and is reported by its
-        // writer, and the log itself may be that file.
+        // SIGXFSZ is ignored and not logged. It means that a file is too large; its writer reports that, and the file may be the
+        // log itself.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         let (stop_sender, stop) = watch::channel(false);
         let stop_sender = Arc::new(stop_sender);
@@ -99,34 +101,34 @@ impl Signals {
         })
     }
 
-    /// Stops the process as SIGTERM does, since a successor accepts connections in its place.
+    /// Stops the process in the same way as SIGTERM, because a successor accepts connections in its place.
     pub(crate) fn hand_over(&self) {
         self.handed_over.send_replace(true);
         self.stop_sender.send_replace(true);
     }
 
-    /// Turns true when a successor accepts connections in place of this process.
+    /// Becomes true when a successor accepts connections in place of this process.
     pub(crate) fn handed_over(&self) -> watch::Receiver<bool> {
         self.handed_over.subscribe()
     }
 
-    /// Turns true when the process has been told to stop.
+    /// Becomes true when the process has been requested to stop.
     pub(crate) fn stop_requested(&self) -> watch::Receiver<bool> {
         self.stop.clone()
     }
 
-    /// Counts SIGHUPs; a change is a request to reload.
+    /// The number of SIGHUP signals so far. Each change of the number is a request to reload.
     pub(crate) fn reload_requests(&self) -> watch::Receiver<u64> {
         self.reload.clone()
     }
 
-    /// Counts SIGUSR1s; a change is a request to open log files anew.
+    /// The number of SIGUSR1 signals so far. Each change of the number is a request to reopen the log files.
     pub(crate) fn reopen_requests(&self) -> watch::Receiver<u64> {
         self.reopen.clone()
     }
 }
 
-/// The name of a signal.
+/// The name of a signal for the log; its number if it has no name.
 fn name(signal: i32) -> Cow<'static, str> {
     match signal_hook::low_level::signal_name(signal) {
         Some(name) => name.into(),
@@ -138,7 +140,7 @@ fn name(signal: i32) -> Cow<'static, str> {
 impl ShutdownSignalWatch for Signals {
     async fn recv(&self) -> ShutdownSignal {
         let mut stop = self.stop.clone();
-        // The sender is on a thread that never ends, so an error cannot occur; to be safe, it would be read as a stop.
+        // An error would mean that the sending thread has ended, which it never does. It would be treated as a stop.
         let _ = stop.wait_for(|stop| *stop).await;
         ShutdownSignal::GracefulTerminate
     }

@@ -1,11 +1,11 @@
-//! The listening sockets. Each address is bound once, early in the start, and the socket stays open: an address in use ends the
-//! start with a line that names it.
+//! The listening sockets. Each address is bound once, early in the start, and the socket stays open. If an address is in use, the
+//! start ends with an error that names the address.
 //!
-//! Existing sockets are adopted: from a service manager, or from the gateway that this process succeeds.
+//! Sockets that exist already are adopted: those of a service manager, or of the gateway that this process replaces.
 //!
-//! The services that accept on an address share its socket. One socket per service, by `SO_REUSEPORT`, would let any
-//! other process of the same user listen there as well, a tool among them, and receive some of the clients and their
-//! tokens.
+//! All services that accept on an address share its socket. The alternative would be one socket per service with `SO_REUSEPORT`.
+//! But then any other process of the same user, such as a tool, could listen on the address, too, and would receive some of the
+//! clients and their tokens.
 //!
 //! The file of a Unix socket remains when the gateway ends, as after a crash: removing it could remove the file of a gateway
 //! that was started meanwhile. The next start replaces the file if no process listens there.
@@ -27,27 +27,27 @@ use crate::config::{Effective, ListenAddress, ListenerConfig, SocketMode};
 
 mod passed;
 
-/// Error for a path where a file is that is no socket.
+/// Error text for the path of a Unix socket at which there is another file.
 pub(crate) const NO_SOCKET: &str =
     "a file stands there that is no socket: remove it, or choose another path";
 
-/// Error for a Unix socket whose folder is missing.
+/// Error text for a Unix socket whose folder does not exist.
 pub(crate) const NO_FOLDER: &str = "its folder is not there: make it first";
 
-/// Error for a Unix socket on which another process listens.
+/// Error text for a Unix socket on which another process already listens.
 pub(crate) const TAKEN: &str = "another process listens there";
 
 /// The sockets of all listeners that this process serves.
 pub(crate) struct Sockets(Vec<(ListenAddress, BoundSocket)>);
 
-/// A bound listening socket.
+/// A bound listening socket, TCP or Unix.
 pub(crate) enum BoundSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 impl Sockets {
-    /// Binds the sockets, except those that were passed to this process.
+    /// Binds the sockets, or adopts those that were passed to this process.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Sockets {
         Ok(Self(sockets))
     }
 
-    /// Duplicates the handle of each socket.
+    /// Duplicates the file descriptors of all sockets.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl Sockets {
             .collect()
     }
 
-    /// Duplicates the handle of the socket at an address, for one service.
+    /// Duplicates the file descriptor of the socket at an address, for one service.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Sockets {
 }
 
 impl BoundSocket {
-    /// Binds a socket. `mode`: permissions of the file of a Unix socket.
+    /// Binds a socket. `mode` contains the permissions for the file of a Unix socket.
     fn bind(address: &ListenAddress, mode: SocketMode) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(address) => bind_tcp(*address),
@@ -106,7 +106,7 @@ impl BoundSocket {
         }
     }
 
-    /// Takes over a Unix socket that was bound elsewhere.
+    /// Adopts a Unix socket that another process has bound.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl BoundSocket {
         Ok((ListenAddress::Unix(path.to_owned()), Self::Unix(socket)))
     }
 
-    /// Adopts a TCP socket that was bound elsewhere.
+    /// Adopts a TCP socket that another process has bound.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl BoundSocket {
         Ok((ListenAddress::Tcp(address), Self::Tcp(socket)))
     }
 
-    /// Adopts a socket that should be bound to this address.
+    /// Adopts a socket and checks that it is bound to the given address.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl BoundSocket {
         }
     }
 
-    /// Duplicates the handle of the socket.
+    /// Duplicates the file descriptor of the socket.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl AsFd for BoundSocket {
     }
 }
 
-/// The error for an address that cannot be bound, with the setting that moves its listener.
+/// Error text for an address that cannot be bound. It names the setting that changes the listener's address.
 pub(crate) fn cannot_bind(
     effective: &Effective,
     (index, listener): (usize, &ListenerConfig),
@@ -201,7 +201,7 @@ fn bind_tcp(address: std::net::SocketAddr) -> io::Result<BoundSocket> {
 /// When another process listens there, or the file is no socket; errors of the operating system.
 pub(crate) fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
     remove_stale(path)?;
-    // No other user may connect before the mode is set.
+    // The file mode mask prevents that another user connects before the permissions are set.
     let before = umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(path);
     umask(before);
@@ -211,7 +211,7 @@ pub(crate) fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<UnixListene
     Ok(socket)
 }
 
-/// Removes the socket of an ended gateway. Any other file is kept, and causes an error.
+/// Removes the file of a Unix socket on which no process listens any more. Any other file is kept, and causes an error.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

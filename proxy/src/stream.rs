@@ -1,7 +1,7 @@
 //! Long streams: GET on `/mcp`, `/sse`, `subscriptions/listen`. They are open for hours and mostly idle.
 //!
-//! A request inside Pingora keeps its buffers and the states of every kind of proxying for as long as it lasts, some 30 KiB. So
-//! a stream's head is written like any other, and then the stream is moved out of Pingora:
+//! A request inside Pingora occupies about 30 KiB as long as it lasts: its buffers, and the states of all kinds of proxying.
+//! Therefore only a stream's head is written inside Pingora; then the stream is moved out of Pingora:
 //!
 //! ```text
 //! HTTP/1, plain ── the socket ────────────── a task of its own   (about 1 KiB)
@@ -9,9 +9,9 @@
 //! HTTP/2 ───────── Pingora's session ─────── the request's task, after Pingora is done with it (see `connection::afterwards`)
 //! ```
 //!
-//! The counts and guards of a stream are kept until it ends: those of the service, the connection under the cap, the gauge for
-//! which the drain waits. The request counts as answered once its head is written; the access log gets its line at the stream's
-//! end.
+//! The counts and guards of a stream are kept until the stream ends: those of the service, its place in the limit on connections,
+//! and the gauge for which the drain waits. The request is counted as answered when its head has been written. The access log
+//! gets the request's line at the end of the stream.
 
 mod detach;
 mod session;
@@ -33,30 +33,32 @@ use crate::metrics::{EdgeMetrics, Ending, OpenStream, StreamTransport};
 use crate::respond::{self, ClientGone, Envelope};
 use crate::unread::WriteLimits;
 
-/// A long stream of the service, before its head is written.
+/// A long stream from the service whose head is not yet written.
 pub(crate) struct LongStream {
     pub(crate) head: Head,
     pub(crate) events: Subscription,
     pub(crate) guards: Guards,
-    /// Time limit of the stream, if any: the end of a client certificate, an API key or a login.
+    /// Time after which the stream ends, because a client certificate, an API key or a login expires. `None` if nothing expires.
     pub(crate) lasts: Option<Duration>,
-    /// Resolves when the client's token is revoked, or its login ends; `None` if that is not checked.
+    /// Resolves when the client's token is revoked or its login ends; the stream ends then. `None` if neither is checked.
     pub(crate) revoked: Option<End>,
 }
 
-/// Resolves when a stream has to end.
+/// Future that resolves when a stream must end.
 pub(crate) type End = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Resolves after `lasts`, or when `revoked` does, whichever is earlier; `None` without both.
+/// A future that resolves after `lasts` or together with `revoked`, whichever is earlier. `None` if both are `None`.
 fn earlier(lasts: Option<Duration>, revoked: Option<End>) -> Option<End> {
     let expired = lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts)) as End);
     sooner(expired, revoked)
 }
 
-/// Resolves when the first of two ends resolves; `None` without both.
+/// A future that resolves when the first of the two resolves. `None` if both are `None`.
 pub(crate) fn sooner(one: Option<End>, other: Option<End>) -> Option<End> {
     match (one, other) {
-        // The two arms: either end has resolved.
+        // Ends with the first of two events:
+        // - `one` has resolved
+        // - `other` has resolved
         (Some(one), Some(other)) => Some(Box::pin(async move {
             tokio::select! {
                 () = one => {}
@@ -68,12 +70,12 @@ pub(crate) fn sooner(one: Option<End>, other: Option<End>) -> Option<End> {
 }
 
 impl LongStream {
-    /// Writes the head and moves the stream out of Pingora. `session` holds no connection afterwards: the request must
-    /// end with an error, and its session must not be read.
+    /// Writes the head and moves the stream out of Pingora. After that `session` has no connection: the request must end with an
+    /// error, and its session must not be read.
     ///
     /// # Errors
     ///
-    /// [`ClientGone`] when the client disconnected, or has sent more than its request.
+    /// [`ClientGone`] when the client disconnected, or has sent more bytes than its request.
     pub(crate) async fn start(
         self,
         session: &mut Session,
@@ -82,7 +84,7 @@ impl LongStream {
         logged: &mut Option<Pending>,
         metrics: &EdgeMetrics,
     ) -> Result<(), ClientGone> {
-        // The stream's end is the end of its connection: nothing may follow it (DESIGN §4, *Hand-over*).
+        // The connection is closed at the end of the stream and not used for another request (DESIGN §4, *Hand-over*).
         session.set_keepalive(None);
         let framing = match session.req_header().version {
             http::Version::HTTP_10 => Framing::UntilClose,
@@ -110,7 +112,7 @@ impl LongStream {
                 open: metrics.stream_opened(transport),
                 request_id: Arc::clone(request_id),
                 status,
-                // From here on the request is logged at the end of its stream.
+                // The log entry is taken from the request, because it is written at the end of the stream.
                 logged: logged.take(),
                 started: Instant::now(),
                 _guards: self.guards,
@@ -118,7 +120,7 @@ impl LongStream {
             },
         };
         match detached {
-            // The connection belongs to this runtime, in which Pingora accepted it.
+            // The task is started on the current runtime: the connection is registered there.
             DetachedConnection::Socket(socket) => drop(tokio::spawn(running.on_connection(socket))),
             DetachedConnection::Tls(connection) => {
                 drop(tokio::spawn(running.on_connection(connection)))
@@ -131,7 +133,7 @@ impl LongStream {
     }
 }
 
-/// A stream outside Pingora, with its connection.
+/// A stream that was moved out of Pingora. It is written by the task of its connection.
 struct RunningStream {
     events: CountedEvents,
     framing: Framing,
@@ -139,7 +141,7 @@ struct RunningStream {
     held: StreamGuards,
 }
 
-/// The events of a stream, with a count of their bytes.
+/// The events of a stream, with the number of bytes sent so far.
 struct CountedEvents {
     events: Subscription,
     end: Option<End>,
@@ -165,7 +167,7 @@ impl Events for CountedEvents {
     }
 }
 
-/// Guards and counts of a stream, kept until its end.
+/// Guards and counts of a stream. They are dropped when the stream ends.
 struct StreamGuards {
     open: OpenStream,
     request_id: Arc<str>,

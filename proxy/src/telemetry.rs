@@ -1,4 +1,4 @@
-//! Export by OTLP (`observability.otlp`): from the configuration to the running export, and which requests are traced.
+//! Starts the export by OTLP (`observability.otlp`) from the configuration, and decides which requests are traced.
 
 use std::sync::Arc;
 
@@ -11,23 +11,23 @@ use tooldock_otlp::{Gather, LogQueue, Otlp, OtlpGuard, Protocol, Settings, Tls, 
 
 use crate::config::{ConfigError, OtlpProtocol, OtlpSettings, OtlpSignal, OtlpTls, otlp_key as at};
 
-/// Routes whose requests get a span even if admission refuses them, by their labels in metrics.
+/// Labels of the routes whose requests get a span even if admission refuses them.
 const TRACED: [&str; 4] = ["/mcp", "/messages", "/tools/{name}", "/tools/call"];
 
-/// A running export.
+/// A running OTLP export.
 pub(crate) struct Telemetry {
-    /// The receiver of finished requests; `None` if neither traces nor metrics are exported.
+    /// Receiver of finished requests; `None` if neither traces nor metrics are exported.
     pub(crate) sink: Option<Arc<dyn TraceSink>>,
-    /// Exporting thread. Dropping it sends the rest of the queues.
+    /// The exporting thread. Dropping the guard sends the rest of the queues.
     pub(crate) guard: OtlpGuard,
 }
 
-/// The queue of log events; `None` if the log is not exported.
+/// Creates the queue of log events; `None` if the log is not exported.
 pub(crate) fn log_queue(config: Option<&OtlpSettings>) -> Option<Arc<LogQueue>> {
     config?.has(OtlpSignal::Logs).then(LogQueue::new)
 }
 
-/// Checks certificates, and the variables that headers name.
+/// Checks the certificates, and the environment variables that headers refer to.
 ///
 /// # Errors
 ///
@@ -104,8 +104,8 @@ fn settings(config: &OtlpSettings) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Begins the trace of an admitted request; `None` for requests that carry neither a message nor a call, such as streams and
-/// health checks.
+/// Begins the trace of an admitted request. `None` for requests that contain neither an MCP message nor a call, such as streams
+/// and health checks.
 pub(crate) fn begin(
     sink: &Arc<dyn TraceSink>,
     (route, label): (RouteId, &'static str),
@@ -126,7 +126,7 @@ pub(crate) fn begin(
     Some(trace)
 }
 
-/// Records a request that the edge refuses: only where a client would have called something.
+/// Records the trace of a request that the edge refuses. Does nothing for routes without a message or call.
 pub(crate) fn refused(
     sink: &Arc<dyn TraceSink>,
     route: &'static str,

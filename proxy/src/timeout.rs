@@ -1,4 +1,4 @@
-//! A time limit that costs nothing for futures that are ready immediately.
+//! A time limit that costs almost nothing for futures that are ready immediately.
 
 use std::future::{Pending, pending};
 use std::pin::Pin;
@@ -10,21 +10,21 @@ use pingora_timeout::fast_timeout::FastOrTokioTimeout;
 use pingora_timeout::{Elapsed, Timeout};
 
 pin_project! {
-    /// A future under a time limit. Written by hand: an `async fn` would store its argument twice, and each caller that
-    /// awaits it would move all of that.
+    /// A future with a time limit. It is not an `async fn`, because such a function would store its argument twice, and each
+    /// caller that awaits it would have to move all of that.
     #[must_use = "futures do nothing unless polled"]
     pub(crate) struct FastTimeout<F> {
         #[pin]
         future: F,
         limit: Duration,
-        // Created only when the future has to wait, since Pingora reads the clock for a timer.
+        // Created only when the future has to wait, because Pingora reads the clock to create a timer.
         #[pin]
         timer: Option<Timeout<Pending<()>, FastOrTokioTimeout>>,
     }
 }
 
-/// Runs a future under a time limit, by Pingora's timers. The future is polled first: most bodies, calls and writes complete
-/// immediately.
+/// Runs a future with a time limit, using Pingora's timers. The future is polled before a timer is created, because most bodies,
+/// calls and writes complete immediately.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
-//! The TLS of listeners: certificates are read and checked before anything starts, and swapped while running.
+//! The TLS settings of listeners. Certificates are read and checked before the listeners start, and are replaced while they run.
 //!
-//! A reload reads the files again and puts the new certificates, versions and authorities in force in one step: handshakes that
-//! begin afterwards use them. Unusable files are reported, and the previous ones remain in force. So does the previous valid
-//! certificate if clients would refuse the new one because of its dates or its names. A start uses such a certificate and
-//! reports it, so that other listeners, and clients that do not check, are served meanwhile.
+//! A reload reads the files again and replaces certificates, versions and authorities in one step: handshakes that begin
+//! afterwards use the new ones. Unusable files are reported, and the previous ones remain in force. The same applies if clients
+//! would refuse the new certificate because of its dates or names, and the previous one is valid. A start uses even such a
+//! certificate and reports it, so that other listeners, and clients that do not check certificates, are served meanwhile.
 
 mod by_name;
 mod client;
@@ -41,32 +41,32 @@ pub(crate) use self::facts::ExpectedNames;
 use crate::config::{KeyPairFiles, TlsConfig, TlsVersion};
 use crate::connection::{self, ConnectionLimits, MultiplexedRequest, OpenConnection};
 
-/// The TLS settings of a listener, which a reload can replace.
+/// The TLS settings of a listener. A reload can replace them.
 pub(crate) struct TlsListener {
     name: String,
     loopback: bool,
     acceptor: ArcSwap<Acceptor>,
-    /// The certificates in use, with their files. Plain data.
+    /// The certificates that the listener uses, with their files.
     shown: Mutex<Vec<ServedCertificate>>,
-    /// The authorities of client certificates. Plain data.
+    /// The authorities that verify client certificates at this listener.
     authorities: Mutex<Arc<Trust>>,
 }
 
-/// The TLS settings of a listener, made from its files.
+/// The TLS settings of a listener as created from its files.
 struct ListenerTls {
     acceptor: Acceptor,
     shown: Vec<ServedCertificate>,
     trust: Arc<Trust>,
 }
 
-/// The authorities by which an acceptor verifies client certificates. Connections keep the authorities of their handshake, and
-/// can check whether a reload has replaced them.
+/// The authorities that verify client certificates in handshakes. Each connection keeps a reference to the authorities of its
+/// handshake, and can check whether a reload has replaced them.
 struct Trust {
     authorities: Option<Authorities>,
     replaced: AtomicBool,
 }
 
-/// A certificate that the listener uses, with its file.
+/// A certificate in use, with its file.
 struct ServedCertificate {
     file: PathBuf,
     facts: CertificateFacts,
@@ -80,7 +80,7 @@ struct KeyPair {
 }
 
 impl TlsListener {
-    /// Reads the files of a listener. A certificate that clients would refuse is used nevertheless, and reported in the log.
+    /// Reads the files of a listener. A certificate that clients would refuse is reported in the log, but used nevertheless.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl TlsListener {
         Ok(Arc::new(opened))
     }
 
-    /// Reads the files again; their content is used after [`PreparedTls::put_into_force`].
+    /// Reads the files again. The result is used after [`PreparedTls::put_into_force`] is called.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl TlsListener {
             let Some(problem) = next.problem(expected) else {
                 continue;
             };
-            // If clients refuse both certificates, the operator has chosen the newer one.
+            // A certificate that clients would refuse replaces only one that they refuse as well.
             let shown = self.shown();
             let before = shown.iter().find(|shown| shown.file == next.file);
             let was_bad = before.is_some_and(|it| it.problem(expected).is_some());
@@ -148,19 +148,19 @@ impl TlsListener {
         })
     }
 
-    /// The listener's name.
+    /// The name of the listener.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The earliest expiry of the listener's certificates, in seconds since 1970.
+    /// The earliest expiry of the listener's certificates, in seconds since the Unix epoch.
     pub(crate) fn not_after(&self) -> i64 {
         let shown = self.shown();
         let ends = shown.iter().map(|shown| shown.facts.not_after());
         ends.min().unwrap_or_default()
     }
 
-    /// The acceptor for the handshake of a new connection.
+    /// The acceptor to use for the handshake of a new connection.
     pub(crate) fn acceptor(&self) -> Arc<Acceptor> {
         self.acceptor.load_full()
     }
@@ -179,23 +179,23 @@ impl TlsListener {
     }
 }
 
-/// The TLS settings from the present files of a listener, not in force yet.
+/// The TLS settings that were read from the present files of a listener, but are not in force yet.
 pub(crate) struct PreparedTls {
     listener: Arc<TlsListener>,
     made: ListenerTls,
     before: Arc<Trust>,
-    /// The reasons why clients will refuse certificates that are put into force nevertheless.
+    /// The reasons why clients will refuse some of the certificates. Those are used nevertheless.
     problems: Vec<String>,
 }
 
 impl PreparedTls {
-    /// The listener's name.
+    /// The name of the listener for which the settings were read.
     pub(crate) fn listener(&self) -> &str {
         self.listener.name()
     }
 
-    /// Invalidates all client certificates that the old authorities have verified, if the authorities have changed.
-    /// Returns true if they have.
+    /// If the new authorities differ from the old ones, invalidates all client certificates that the old ones have verified and
+    /// returns true.
     pub(crate) fn retire_authorities(&self) -> bool {
         let replaced = self.has_other_authorities();
         if replaced {
@@ -204,12 +204,12 @@ impl PreparedTls {
         replaced
     }
 
-    /// Returns true if the authorities of client certificates differ from those in force.
+    /// Returns true if the authorities for client certificates differ from those in force.
     pub(crate) fn has_other_authorities(&self) -> bool {
         !Arc::ptr_eq(&self.before, &self.made.trust)
     }
 
-    /// Makes new handshakes use the prepared settings.
+    /// Makes new handshakes of the listener use these settings.
     pub(crate) fn put_into_force(self) {
         for problem in &self.problems {
             self.listener.complain(problem);
@@ -226,14 +226,14 @@ impl PreparedTls {
 }
 
 impl ServedCertificate {
-    /// The reason why clients would refuse the certificate at this moment; `None` if they accept it.
+    /// The reason why clients would refuse the certificate now; `None` if they accept it.
     fn problem(&self, expected: ExpectedNames<'_>) -> Option<String> {
         let problem = self.facts.problem(SystemTime::now(), expected)?;
         Some(format!("{}: {problem}", self.file.display()))
     }
 }
 
-/// Checks that the files of a listener can be used, without keeping them.
+/// Checks that the files of a listener can be used. The result is discarded.
 ///
 /// # Errors
 ///
@@ -242,17 +242,17 @@ pub(crate) fn check_usable(config: &TlsConfig, _: ExpectedNames<'_>) -> Result<(
     made(config, None).map(drop)
 }
 
-/// The end of a certificate.
+/// The time at which a certificate expires.
 #[derive(Debug, Clone)]
 pub(crate) struct CertificateEnd {
-    /// Seconds since 1970.
+    /// The expiry of the certificate in seconds since the Unix epoch.
     pub(crate) seconds: i64,
-    /// The time as text, with its zone.
+    /// The expiry of the certificate as text, with its time zone.
     pub(crate) shown: String,
 }
 
 impl CertificateEnd {
-    /// The end of a certificate in DER; `None` if that cannot be read.
+    /// The expiry of a certificate in DER encoding; `None` if it cannot be read.
     pub(crate) fn of(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let end = certificate.validity().not_after;
@@ -263,7 +263,7 @@ impl CertificateEnd {
     }
 }
 
-/// The files of a listener's certificates with their ends.
+/// The files of a listener's certificates, each with the certificate's expiry.
 ///
 /// # Errors
 ///
@@ -280,8 +280,7 @@ pub(crate) fn ends(config: &TlsConfig) -> Result<Vec<(PathBuf, CertificateEnd)>,
     with_ends.collect()
 }
 
-/// The host name in a listener's certificate, as a client may ask for it; `None` if the certificate has none or cannot
-/// be read.
+/// A host name that fits a listener's certificate, for use by a client. `None` if the certificate has no name or cannot be read.
 pub(crate) fn certificate_name(config: &TlsConfig) -> Option<String> {
     let certificates = certificates_in(&config.default_certificate().cert).ok()?;
     let facts = CertificateFacts::of(certificates.first()?).ok()?;
@@ -292,8 +291,7 @@ pub(crate) fn certificate_name(config: &TlsConfig) -> Option<String> {
     })
 }
 
-/// Checks that the files of a listener can be used, and that clients will accept its certificates. For `tooldock
-/// check`.
+/// Checks that the files of a listener can be used, and that clients will accept its certificates. Used by `tooldock check`.
 ///
 /// # Errors
 ///
@@ -304,7 +302,7 @@ pub(crate) fn check_good(config: &TlsConfig, expected: ExpectedNames<'_>) -> Res
     problems.find_map(|problem| problem).map_or(Ok(()), Err)
 }
 
-/// Reads all files of a listener. If the authorities are unchanged, `before` is used again.
+/// Reads all files of a listener. If the authorities are the same as in `before`, `before` is reused.
 fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<ListenerTls, String> {
     let pairs = config.certificates.iter().map(KeyPair::read);
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
@@ -342,7 +340,7 @@ fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<ListenerTls, 
     })
 }
 
-/// The acceptor of handshakes: HTTP/2 and HTTP/1.1 by ALPN.
+/// Creates the acceptor for handshakes. HTTP/2 or HTTP/1.1 is negotiated by ALPN.
 fn handshakes(
     min_version: TlsVersion,
     provider: Arc<CryptoProvider>,
@@ -365,11 +363,12 @@ fn handshakes(
     let mut config = builder.with_cert_resolver(Arc::clone(&resolver) as _);
     config.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).into();
     if asks {
-        // A resumed session would reuse its client certificate without verifying it again.
+        // Sessions are not resumed, because a resumed session would reuse its client certificate without verifying it again.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    // Pingora's settings have no TLS versions. They are only used to set the callback; the rest of the acceptor is replaced.
+    // Pingora's settings cannot limit the TLS versions. They are used only to set the callback; the rest of the acceptor is
+    // replaced.
     let mut settings =
         TlsSettings::with_callbacks(Box::new(mark)).map_err(|error| error.to_string())?;
     settings.set_cert_resolver(resolver);
@@ -411,7 +410,7 @@ impl KeyPair {
     }
 }
 
-/// The certificates of a PEM file; at least one.
+/// Reads the certificates of a PEM file. An error if it contains none.
 pub(crate) fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let file = pem_path(file).map_err(|why| format!("the file of certificates {why}"))?;
     let certificates: Vec<_> = CertificateDer::pem_file_iter(file)
@@ -423,10 +422,10 @@ pub(crate) fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>
     Ok(certificates)
 }
 
-/// State of a TLS connection that its requests use.
+/// State of a TLS connection that its requests need.
 ///
-/// The requests of an HTTP/2 connection run in tasks of their own. They share the TLS digest of the connection, which
-/// contains this state.
+/// The requests of an HTTP/2 connection run in separate tasks. They share the TLS digest of the connection, which contains this
+/// state.
 pub(crate) struct TlsConnection {
     open: Arc<OpenConnection>,
     client: Option<Shows>,
@@ -436,31 +435,31 @@ pub(crate) struct TlsConnection {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ShownCertificate {
     certificate: ClientCertificate,
-    /// Expiry in seconds since 1970.
+    /// The expiry of the certificate in seconds since the Unix epoch.
     not_after: i64,
 }
 
-/// The certificate that the client of a connection has shown, and the authorities by which it counts.
+/// The client certificate of a connection, with the authorities that have verified it.
 struct Shows {
     shown: ShownCertificate,
-    /// The authorities by which the handshake has verified the certificate.
+    /// The authorities that have verified the certificate in the handshake.
     trust: Arc<Trust>,
 }
 
 impl TlsConnection {
-    /// Registers an HTTP/2 request of this connection. The time limit for the client's next request starts when all
-    /// returned values are dropped.
+    /// Registers an HTTP/2 request of this connection. When all returned values have been dropped, the time limit for the
+    /// client's next request starts.
     pub(crate) fn request_arrived(&self, limits: &ConnectionLimits) -> MultiplexedRequest {
         self.open.request_arrived(limits)
     }
 
-    /// Stores whether a credential has admitted the connection's last request.
+    /// Records whether the connection's last request was admitted by a credential.
     pub(crate) fn note_admitted(&self, admitted: bool) {
         self.open.admitted(admitted);
     }
 
-    /// The certificate that the client has shown, verified by the handshake. It is outdated if it has expired since, or
-    /// if a reload has replaced its authorities.
+    /// The verified client certificate. It counts as outdated if it has expired since the handshake, or if a reload has replaced
+    /// its authorities.
     pub(crate) fn certificate(&self) -> filters::PeerCertificate<'_> {
         let Some(shows) = &self.client else {
             return filters::PeerCertificate::Nothing;
@@ -472,21 +471,21 @@ impl TlsConnection {
         }
     }
 
-    /// The certificate that the client has shown, for another replica; `None` if none counts.
+    /// The verified client certificate, to be passed to another replica. `None` if there is none or it is outdated.
     pub(crate) fn shown(&self) -> Option<ShownCertificate> {
         let counts = matches!(self.certificate(), filters::PeerCertificate::Certificate(_));
         let shows = self.client.as_ref().filter(|_| counts)?;
         Some(shows.shown.clone())
     }
 
-    /// The time for which the client's certificate counts; `None` if it has shown none.
+    /// The remaining validity of the client certificate; `None` if the client has sent none.
     pub(crate) fn counts_for(&self) -> Option<Duration> {
         let shows = self.client.as_ref()?;
         Some(shows.shown.counts_for())
     }
 
-    /// Returns true if the client has shown a certificate that is outdated: the connection must end, so that the next
-    /// handshake judges the client anew.
+    /// Returns true if the client's certificate is outdated. The connection must then be closed, so that the client is verified
+    /// again by the next handshake.
     pub(crate) fn is_outdated(&self) -> bool {
         self.certificate() == filters::PeerCertificate::Outdated
     }
@@ -508,7 +507,7 @@ impl ShownCertificate {
 
     /// The remaining validity of the certificate; `None` once it has expired.
     fn left(&self) -> Option<Duration> {
-        // The certificate is valid to the end of its last second.
+        // The certificate is valid until the end of its last second.
         let ends = u64::try_from(self.not_after).ok()?.checked_add(1)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
         Duration::from_secs(ends).checked_sub(now)
@@ -536,7 +535,7 @@ impl TlsAccept for MarkConnections {
             trust: Arc::clone(&self.trust),
         });
         if let Some(shows) = &client {
-            // The logged names can be used in entries of `admission.certificates`.
+            // The names are logged because the operator can use them in entries of `admission.certificates`.
             tracing::debug!(names = ?shows.shown.certificate.names, "a client has shown its certificate");
         }
         Some(Arc::new(TlsConnection { open, client }))

@@ -1,8 +1,8 @@
 //! `tooldock toolman`: serves an aggregate on standard input and output, from the `tools.toml` of a project.
 //!
-//! This command listens on no address and does not start Pingora: a client starts this program for each conversation, and waits
-//! for it. There is no data directory, and `tools.toml` is the only configuration. Standard output is used for the protocol
-//! only; the log is written to standard error.
+//! This command listens on no address and does not start Pingora. A client starts this program for each conversation, and waits
+//! for its responses. There is no data directory, and `tools.toml` is the only configuration. Standard output is used for the
+//! protocol only; the log is written to standard error.
 
 mod refusal;
 
@@ -45,22 +45,22 @@ use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 use crate::signals::Signals;
 use crate::{logging, refuse, telemetry};
 
-/// The name of the only namespace.
+/// Name of the only namespace, which contains the aggregate.
 const NAMESPACE: &str = "toolman";
-/// The client's name in the log, and the key of its active set.
+/// Name of the client's principal. It appears in the log, and the client's active entries are stored under it.
 const PRINCIPAL: &str = "stdio";
-/// Number of threads: one for the client's pipes, one so that a server with much output does not delay them.
+/// Number of threads: one for the client's pipes, and one so that a server with much output does not delay them.
 const THREADS: usize = 2;
-/// Limit on the memory of the client's session and streams, in bytes.
+/// Maximum memory of the client's session and streams, in bytes.
 const CLIENT_BYTES: usize = 256 * 1024 * 1024;
-/// Time limit for servers to end: two seconds after their input was closed, two after SIGTERM.
+/// Time limit for the servers to end. They get two seconds after their input was closed, and two more after SIGTERM.
 const SERVERS_END: Duration = Duration::from_secs(5);
-/// Lifetime of the session, longer than any client keeps a process.
+/// Lifetime of the session: 100 years, because the session must not expire while the client runs.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// Maximum number of streams of the client: the session's, and those it listens on.
+/// Maximum number of the client's streams: that of the session, and those of its subscriptions.
 const CLIENT_STREAMS: usize = 1024;
 
-/// Serves one client until it disconnects.
+/// Runs `tooldock toolman`: serves one client until it disconnects.
 pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
     let level = match std::env::var("LOG_LEVEL").as_deref() {
         Ok("") | Err(_) => LogLevel::default(),
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
     let spec = match aggregate::read(&arguments.config, ServedOver::Stdio) {
         Ok(spec) => spec,
         Err(reason) => {
-            // Clients show answers to their user, and seldom a log.
+            // The reason is also sent as a response, because clients show responses to their user, but seldom show the log.
             refusal::answer_one_request(&reason);
             return refuse(reason);
         }
@@ -114,8 +114,8 @@ fn serve(
     otlp: Option<&OtlpSettings>,
     logs: Option<Arc<LogQueue>>,
 ) -> anyhow::Result<()> {
-    // Defaults for options that the file does not set: the process belongs to one client, which is notified of each
-    // change.
+    // Defaults for options that the file does not set. They are chosen for a process with a single client, which is notified of
+    // each change.
     let options = &mut spec.options;
     options
         .activation_scope
@@ -134,7 +134,7 @@ fn serve(
             exported.gather()
         })
     };
-    // Dropped at the end, which sends the rest of the queues.
+    // Dropping the export at the end sends the rest of its queues.
     let telemetry = telemetry::start(otlp, &exported, logs, gather)?;
     let traces = telemetry.as_ref().and_then(|it| it.sink.clone());
     let caller = caller(name);
@@ -154,21 +154,22 @@ fn serve(
             servers.await;
             return;
         }
+        // Waits for one of two events:
         // - all servers have ended
-        // - the process is told to end meanwhile: the guards end the remaining servers
+        // - the process is requested to stop: the guards then end the remaining servers
         tokio::select! {
             () = servers => {}
             () = told(signals.stop_requested()) => {}
         }
     });
-    // A read of standard input cannot be cancelled, and the runtime would wait for it.
+    // Does not wait for the runtime's threads, because a read of standard input cannot be cancelled.
     runtime.shutdown_background();
     drop(telemetry);
     Ok(())
 }
 
-/// Duplicates the handle of standard input or output. Threads that may block read and write it: the blocking mode of a
-/// pipe is shared with other processes, and must not be changed.
+/// Duplicates the file descriptor of standard input or output. It is read or written by threads that may block. A non-blocking
+/// mode is not set, because other processes may use the same pipe and would get that mode, too.
 fn own(pipe: impl AsFd) -> anyhow::Result<File> {
     let pipe = pipe.as_fd().try_clone_to_owned();
     let pipe = pipe.context("standard input and output")?;
@@ -214,7 +215,7 @@ fn caller(namespace: NamespaceName) -> Caller {
     }
 }
 
-/// Makes a service whose only namespace is the aggregate.
+/// Creates a service whose only namespace is the aggregate.
 fn service(
     name: &NamespaceName,
     spec: AggregateSpec,
@@ -248,7 +249,7 @@ fn service(
     let parts = ServiceParts {
         registry: Arc::clone(&registry),
         reloader: None,
-        // The session lasts as long as the pipes.
+        // The session must not expire: it ends when the client closes the pipes.
         sessions: SessionsConfig {
             ttl: FOR_EVER,
             unused_ttl: FOR_EVER,
@@ -286,7 +287,7 @@ fn service(
     Ok(service)
 }
 
-/// Sets no limits: the user that starts this program calls their own tools.
+/// Limiter without limits. Calls need no limits here: the user who starts this program calls their own tools.
 struct NoLimits;
 
 impl Limiter for NoLimits {

@@ -1,7 +1,7 @@
-//! Writes that wait because their client does not read. Their bytes count with those of all responses, and a write ends if
-//! other responses need the memory.
+//! Handles writes that wait because their client does not read. The bytes of such a write are counted in the memory limit of all
+//! responses, and the write is ended if other responses need the memory.
 //!
-//! A write that completes immediately, the usual case, costs nothing here.
+//! Most writes complete immediately. For these, this module costs nothing.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -12,15 +12,14 @@ use tooldock_base::answers::{AnswerAccount, AnswerClaim};
 
 use crate::timeout::fast_timeout;
 
-/// The error of a write whose bytes the client did not read: not in time, or not before other answers needed the
-/// memory.
+/// The client did not read the bytes of a write: it was too slow, or other responses needed the memory first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotTaken;
 
-/// Limits on the time and the memory of a long stream's waiting writes.
+/// Limits on the time and the memory of the writes of a long stream.
 #[derive(Debug, Clone)]
 pub(crate) struct WriteLimits {
-    /// Time limit of each write.
+    /// Time limit for each write of the stream.
     pub(crate) timeout: Duration,
     /// Account in which the bytes of waiting writes are counted; `None` if they are not counted.
     pub(crate) answers: Option<AnswerAccount>,
@@ -41,13 +40,13 @@ impl WriteLimits {
     }
 }
 
-/// Runs a write under a time limit. While it waits, `size` bytes of its response are counted in `answers`, unless `claim`
-/// counts them already. The write is polled once before the wait is set up, so that the future of a stream contains only a
-/// pointer for the wait.
+/// Runs a write with a time limit. While it waits, `size` bytes of its response are counted in `answers`, unless `claim` counts
+/// them already. The write is first polled once; state for waiting is allocated only after that, so that the future of a stream
+/// stays small.
 ///
 /// # Errors
 ///
-/// [`NotTaken`]; nothing more may be written to the connection.
+/// [`NotTaken`] if the client does not read; nothing more may be written to the connection.
 pub(crate) fn write<F: Future>(
     answers: Option<&AnswerAccount>,
     claim: Option<&AnswerClaim>,
@@ -78,7 +77,9 @@ async fn write_counted<F: Future>(
         return write.await.map_err(|_| NotTaken);
     };
     let waiting = claim.waiting();
-    // The two arms: the client took the bytes, or the time is over; other answers need the memory.
+    // Waits for one of two events:
+    // - the write has ended, or its time limit has expired
+    // - other responses need the memory
     tokio::select! {
         biased;
         written = write => written.map_err(|_| NotTaken),

@@ -1,5 +1,5 @@
-//! Upgrade without a lost request: a running gateway passes its listening sockets to its successor, which was started with
-//! `serve --upgrade` on the same data directory (REP-04).
+//! Upgrade without a lost request: a running gateway passes its listening sockets to its successor, a process that was started
+//! with `serve --upgrade` on the same data directory (REP-04).
 //!
 //! ```text
 //!   successor                                        running gateway
@@ -11,12 +11,13 @@
 //!      │  accepts                                        │ answers its requests, and ends
 //! ```
 //!
-//! A successor that fails before it is ready changes nothing. The operator sends no signal; SIGQUIT, which starts an upgrade
-//! in other programs, is only noted in the log.
+//! A successor that fails before it is ready changes nothing. The operator needs no signal; SIGQUIT, which starts an upgrade in
+//! other programs, is only logged.
 //!
-//! A gateway that was told to stop (SIGTERM) frees the addresses of its clients at once, and answers its last requests for up to
-//! `replicas.grace`. A plain `serve` on the same data directory succeeds it meanwhile by the same channel: the socket of a
-//! stopping gateway has another name, and only the sockets that it still serves are handed over.
+//! A gateway that stops after SIGTERM closes its client addresses immediately, and answers its last requests for up to
+//! `replicas.grace`. Meanwhile a `serve` without `--upgrade` on the same data directory can replace it, over the same kind of
+//! channel. For that, the socket of a stopping gateway has another name, and only the listening sockets that the gateway still
+//! serves are passed.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -39,38 +40,39 @@ use crate::sockets::BoundSocket;
 
 mod channel;
 
-/// Packet by which a successor reports that it can serve.
+/// Packet with which a successor reports that it can serve.
 const READY: &[u8] = b"ready";
 
-/// Packet by which a gateway reports that it accepts no more connections. It also ends the list of sockets.
+/// Packet with which a gateway reports that it accepts no more connections. It is also sent after the last socket of the list.
 const GO: &[u8] = b"go";
 
-/// First packet to a successor while another successor starts.
+/// First packet to a process that cannot become the successor, because another one is starting or has already started.
 const BUSY: &[u8] = b"busy";
 
-/// Beginning of the first packet to a successor; the name of the gateway's replica follows.
+/// Beginning of the first packet to a successor. The name of the gateway's replica follows.
 const NAME: &str = "replica ";
 
-/// Pause after a connection that failed or was refused, so that a process that connects repeatedly neither fills the log nor
-/// uses a core.
+/// Pause after a connection that failed or was refused. It prevents that a process that connects repeatedly fills the log or uses
+/// a whole CPU core.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Maximum wait for `go`: the predecessor needs a fraction of it to announce its shutdown to the replicas.
+/// Time limit for receiving `go`. The running gateway needs only a fraction of it to announce its shutdown to the replicas.
 const GO_TIME: Duration = Duration::from_secs(10);
 
-/// Longest wait of a plain start for the gateway that runs on the data directory to react to a signal that it was sent.
+/// Maximum time for which a start without `--upgrade` waits for a running gateway to react to a stop signal sent just before.
 const SIGNAL_TIME: Duration = Duration::from_secs(1);
 
-/// Pause between two looks for a gateway that stops.
+/// Pause between two attempts to connect to a gateway that stops.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Beginning of the name of a running gateway's socket.
+/// Beginning of the file name of a running gateway's socket for successors.
 const RUNNING: &str = "upgrade";
 
-/// Beginning of the name of a stopping gateway's socket.
+/// Beginning of the file name of a stopping gateway's socket for successors.
 const STOPPING: &str = "stopping";
 
-/// Path of the socket at which a gateway with this configuration waits for successors.
+/// Path of the socket at which a gateway with this configuration waits for successors. `beginning` is [`RUNNING`] or
+/// [`STOPPING`].
 fn socket_path(effective: &Effective, beginning: &str) -> PathBuf {
     let name = match (effective.role, effective.shared_as()) {
         (Role::Manager, _) => format!("{beginning}-manager.sock"),
@@ -82,8 +84,8 @@ fn socket_path(effective: &Effective, beginning: &str) -> PathBuf {
     effective.data_dir.join(name)
 }
 
-/// Connects to the predecessor: the gateway of the same name, running or stopping, or the only one that runs on the data
-/// directory.
+/// Connects to the gateway to replace: the running or stopping gateway with the same name, or else the only gateway that runs on
+/// the data directory.
 fn connect(effective: &Effective) -> anyhow::Result<Channel> {
     let own = socket_path(effective, RUNNING);
     let refused = match Channel::connect(&own) {
@@ -113,7 +115,7 @@ fn connect(effective: &Effective) -> anyhow::Result<Channel> {
     }
 }
 
-/// Paths of the sockets of gateways with other names.
+/// Paths of the sockets of running gateways with other names than `own`.
 fn others(data_dir: &Path, own: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
     let is_of_a_core = |name: &str| {
@@ -129,20 +131,20 @@ fn others(data_dir: &Path, own: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The running gateway that this process succeeds, and the channel to it.
+/// The gateway that this process replaces, with the channel to it.
 pub(crate) struct Predecessor {
     channel: Channel,
-    /// Name of the predecessor's replica.
+    /// Name of the replica that this process replaces.
     pub(crate) replica: String,
-    /// True if it was told to stop, and accepts no clients any more.
+    /// True if that gateway is stopping and accepts no clients any more; false if it still serves.
     pub(crate) stops: bool,
 }
 
-/// Listening socket with its address, as a gateway hands it to its successor.
+/// A listening socket with its address, as it is passed from a gateway to its successor.
 pub(crate) type Handed = (ListenAddress, BoundSocket);
 
 impl Predecessor {
-    /// Connects to the gateway that runs on the data directory, and takes its listening sockets.
+    /// Connects to the gateway that runs on the data directory, and receives its listening sockets.
     ///
     /// # Errors
     ///
@@ -156,8 +158,8 @@ impl Predecessor {
         Ok((predecessor, handed))
     }
 
-    /// Connects to a gateway of the same name that was told to stop and still answers requests, and takes the sockets that
-    /// it still serves. `None` if no gateway stops on the data directory.
+    /// Connects to the stopping gateway of the same name that still answers requests, and receives the sockets that it still
+    /// serves. `None` if there is no such gateway.
     pub(crate) fn that_stops(effective: &Effective) -> Option<(Self, Vec<Handed>)> {
         let stopping = socket_path(effective, STOPPING);
         let running = socket_path(effective, RUNNING);
@@ -166,7 +168,8 @@ impl Predecessor {
             if let Ok(channel) = Channel::connect(&stopping) {
                 break channel;
             }
-            // Its socket gets the other name as soon as the signal has reached it.
+            // A gateway may have received its signal just before. Its socket is then renamed soon, so the loop waits a short time
+            // for that.
             let may_stop = running.exists() && listening::process(&effective.data_dir).is_some();
             if !may_stop || Instant::now() >= deadline {
                 return None;
@@ -184,12 +187,12 @@ impl Predecessor {
         Some((predecessor, handed))
     }
 
-    /// Receives the name and the sockets of a gateway.
+    /// Receives the replica name and the listening sockets of the gateway that this process replaces.
     fn greet(channel: Channel, stops: bool) -> anyhow::Result<(Self, Vec<Handed>)> {
         let failed = |error| {
             anyhow!("--upgrade: the running gateway did not hand over its sockets: {error}")
         };
-        // The limit holds for the further packets, too.
+        // This sets the time limit of the channel, which also applies to the following packets.
         let first = channel.receive_within(GO_TIME).map_err(failed)?;
         if first == BUSY {
             return Err(anyhow!(
@@ -217,8 +220,8 @@ impl Predecessor {
         Ok((predecessor, handed))
     }
 
-    /// Reports that this process can serve, and waits until the predecessor accepts no more connections. It is no error
-    /// if the predecessor has ended meanwhile.
+    /// Reports that this process can serve, and waits until the replaced gateway accepts no more connections. If that gateway has
+    /// ended meanwhile, this is not an error.
     pub(crate) fn relieve(self) {
         let told = self.channel.send(READY, None);
         let answered = told.and_then(|()| self.channel.receive_within(GO_TIME));
@@ -234,8 +237,8 @@ impl Predecessor {
     }
 }
 
-/// Pairs a socket with its address. Addresses of a kind that only another version supports, and sockets that are bound
-/// elsewhere, are skipped with a warning: a process that impersonates the gateway has no socket at the gateway's address.
+/// Pairs a received socket with its address. A socket is skipped with a warning if its address is of an unknown kind, as from
+/// another version, or if it is bound elsewhere: a process that impersonates the gateway has no socket at the gateway's address.
 fn named(address: &[u8], socket: OwnedFd) -> Option<Handed> {
     let text = String::from_utf8_lossy(address);
     let parsed = text.parse::<ListenAddress>();
@@ -248,30 +251,30 @@ fn named(address: &[u8], socket: OwnedFd) -> Option<Handed> {
         .ok()
 }
 
-/// The listening sockets of this gateway, offered to a successor.
+/// The listening sockets of this gateway, which a successor can request.
 #[derive(Clone)]
 pub(crate) struct Offer(Arc<OfferState>);
 
 struct OfferState {
     path: PathBuf,
-    /// Path of the channel's socket once this gateway stops.
+    /// Path to which the channel's socket is renamed when this gateway stops.
     stopping: PathBuf,
     replica: String,
-    /// Without those at which this gateway accepts no more connections: an open handle would take connections that no process
-    /// accepts.
+    /// The listening sockets to pass. Sockets on which this gateway no longer accepts are removed: as long as a handle is open,
+    /// the kernel would accept connections that no process serves.
     sockets: Mutex<Vec<Handed>>,
-    /// True once the channel's socket is this gateway's: before, the file is that of its predecessor.
+    /// True when this gateway has bound the channel's socket. Before, the file may be that of the replaced gateway.
     bound: AtomicBool,
-    /// True once a successor is ready: no other one may follow.
+    /// True when a successor has been ready. No other successor is accepted after that.
     succeeded: AtomicBool,
-    /// Addresses that are served until this gateway ends or its successor is ready.
+    /// Addresses that are served until this gateway ends or its successor is ready, even while the gateway stops.
     served_to_the_end: Vec<ListenAddress>,
-    /// True while a successor starts.
+    /// True while a successor is starting. Other processes that connect are then refused.
     busy: AtomicBool,
     ready: mpsc::Sender<Successor>,
 }
 
-/// A successor that is ready to serve.
+/// A successor that has reported that it is ready to serve.
 pub(crate) struct Successor(Channel);
 
 impl Successor {
@@ -284,13 +287,13 @@ impl Successor {
 }
 
 impl Offer {
-    /// Prepares the offer of these sockets. The receiver yields the successor that is ready.
+    /// Creates the offer of these sockets. The receiver yields the successor when it is ready.
     pub(crate) fn new(
         effective: &Effective,
         replica: &str,
         sockets: Vec<Handed>,
     ) -> (Self, mpsc::Receiver<Successor>) {
-        // A second successor must wait until the first one may accept connections.
+        // The queue has room for one successor, because only one can follow this gateway.
         let (ready, successors) = mpsc::channel(1);
         let monitored = effective
             .served_listeners()
@@ -312,7 +315,8 @@ impl Offer {
         (Self(Arc::new(offered)), successors)
     }
 
-    /// Listens for successors on separate threads. A gateway that cannot listen for them still serves clients.
+    /// Starts to listen for successors, on separate threads. A failure is logged, and the gateway serves its clients
+    /// nevertheless.
     pub(crate) fn start(&self) {
         let offered = Arc::clone(&self.0);
         let bound = ChannelListener::bind(&self.0.path).and_then(|listener| {
@@ -326,12 +330,13 @@ impl Offer {
         }
     }
 
-    /// Closes the sockets that are kept for a successor.
+    /// Closes this gateway's copies of the listening sockets, which were kept for a successor.
     pub(crate) fn close(&self) {
         self.0.sockets().clear();
     }
 
-    /// Offers from now on the sockets alone that a stopping gateway serves, to plain starts as well.
+    /// Changes the offer for a stopping gateway: only the sockets that it still serves remain, and processes started without
+    /// `--upgrade` can receive them, too.
     pub(crate) fn stop(&self) {
         let offered = &self.0;
         offered
@@ -388,7 +393,8 @@ impl OfferState {
             return channel.send(BUSY, None);
         }
         tracing::info!("upgrade: a successor starts; this gateway serves until it is ready");
-        // Sent after the lock is released: the drain must not wait for a successor that does not read.
+        // The sockets are cloned and the lock is released before they are sent. Otherwise a successor that does not read would
+        // delay the drain.
         let sockets: Vec<_> = {
             let sockets = self.sockets();
             let cloned = sockets.iter();
@@ -405,8 +411,8 @@ impl OfferState {
         if channel.receive()?.0 != READY {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // If the queue is full or closed, the gateway is stopping already. The channel is then closed, and the successor
-        // continues.
+        // An error means that the gateway is stopping already. The channel is then closed, and the successor continues without
+        // `go`.
         self.succeeded.store(true, Ordering::Release);
         let _ = self.ready.try_send(Successor(channel));
         Ok(())
@@ -417,8 +423,9 @@ impl OfferState {
     }
 }
 
-/// Refuses a process that only poses as the gateway that stops: one of another user, or another one than the gateway that is
-/// noted in the data directory. Gateways that share a data directory note the last of them alone.
+/// Returns an error if the process at the other end may not be the stopping gateway: it belongs to another user, or it is not
+/// the gateway that is recorded in the data directory. The latter is checked only for gateways that do not share their data
+/// directory, because only the last of several gateways is recorded there.
 fn trusted(channel: &Channel, effective: &Effective) -> anyhow::Result<()> {
     let peer = channel.peer()?;
     let is_noted = || {
@@ -433,7 +440,8 @@ fn trusted(channel: &Channel, effective: &Effective) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses processes of other users, and processes that this gateway has started: tools run as the same user.
+/// Returns an error for processes of other users and for processes that this gateway has started: tools run as the same user and
+/// must not get the sockets.
 fn is_successor(channel: &Channel) -> Result<(), String> {
     let peer = channel
         .peer()
@@ -450,12 +458,12 @@ fn is_successor(channel: &Channel) -> Result<(), String> {
     }
 }
 
-/// Returns true for the user of this process, and for root.
+/// Returns true if the user is that of this process or root.
 fn is_of_gateway_user(uid: u32) -> bool {
     uid == rustix::process::getuid().as_raw() || uid == 0
 }
 
-/// Folder of a socket. The path must have one.
+/// The folder of a socket's path. An error if the path has none.
 fn folder_of(path: &Path) -> io::Result<&Path> {
     path.parent()
         .ok_or_else(|| io::ErrorKind::InvalidInput.into())

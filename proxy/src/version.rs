@@ -1,12 +1,12 @@
-//! `tooldock --version --json`: prints information about the build of this program, for inventories and reports. `build.rs`
-//! records the information.
+//! `tooldock --version --json`: prints information about the build of this program, for inventories and reports. The information
+//! is recorded by `build.rs`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use serde_json::json;
 
-/// Returns true for the arguments `--version` (or `-V`) and `--json`, in either order and alone.
+/// Returns true if the arguments are `--version` (or `-V`) and `--json`, in any order and without others.
 pub(crate) fn is_asked_as_json(arguments: impl Iterator<Item = OsString>) -> bool {
     let mut asked = BTreeSet::new();
     for argument in arguments {

@@ -1,7 +1,8 @@
-//! The page of the web UI and its files. They are built from `proxy/web/` and compiled in: nothing is read at run time.
+//! The page of the web UI and its files. They are built from `proxy/web/` and compiled into the binary; no file is read at run
+//! time.
 //!
-//! All code and content of the page comes from this binary. Its content security policy allows no inline script, no other
-//! server and no frame, so that a tool's text in the page could neither run nor send data to others.
+//! All code and content of the page comes from this binary. The page's content security policy forbids inline scripts, other
+//! servers and frames. Therefore a tool's text that is shown in the page can neither run nor send data to other servers.
 
 use std::io::Write as _;
 use std::sync::LazyLock;
@@ -20,7 +21,7 @@ use tooldock_upstream::reply::{Head, Reply};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     font-src 'self'; connect-src 'self'; manifest-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// The headers of every response, in addition to its content type.
+/// Security headers that are added to each response, besides its content type.
 const SAFETY: [(HeaderName, HeaderValue); 6] = [
     (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -36,12 +37,12 @@ const SAFETY: [(HeaderName, HeaderValue); 6] = [
     ),
 ];
 
-/// A file of the page, plain and compressed.
+/// A file of the web UI, plain and compressed.
 struct Asset {
     name: &'static str,
     content_type: &'static str,
     plain: &'static [u8],
-    /// The compressed content, made when it is first needed.
+    /// The file's compressed content. It is computed at its first use.
     gzip: LazyLock<Bytes, Box<dyn FnOnce() -> Bytes + Send>>,
 }
 
@@ -81,16 +82,16 @@ static ASSETS: LazyLock<[Asset; 3]> = LazyLock::new(|| {
     ]
 });
 
-/// The page of the web UI.
+/// The response with the page of the web UI.
 pub(crate) fn page(request: &Parts) -> Reply {
     answer(&PAGE, request, HeaderValue::from_static("no-store"))
 }
 
-/// A file below `/assets/`, if it exists.
+/// The response with a file below `/assets/`. `None` if there is no such file.
 pub(crate) fn asset(request: &Parts) -> Option<Reply> {
     let name = request.uri.path().strip_prefix("/assets/")?;
     let asset = ASSETS.iter().find(|asset| asset.name == name)?;
-    // The page names its files with a digest of their content.
+    // A URL with a digest of the content, as used by the page, may be cached forever. Any other URL must be revalidated.
     let query = request.uri.query().unwrap_or_default();
     let kept = match query.starts_with("v=") {
         true => "public, max-age=31536000, immutable",
@@ -115,7 +116,7 @@ fn answer(asset: &Asset, request: &Parts, cache: HeaderValue) -> Reply {
     }
 }
 
-/// Returns true if `Accept-Encoding` names gzip with a weight above 0.
+/// Returns true if the header `Accept-Encoding` contains gzip with a weight above 0.
 fn takes_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT_ENCODING).iter();
     let mut codings = values

@@ -1,16 +1,20 @@
-//! Logins at the web UI by an issuer of access tokens, between their beginning and the issuer's answer.
+//! Logins at the web UI through an issuer of access tokens, from their beginning to the issuer's answer.
 //!
 //! ```text
 //! page: POST /api/login/oauth {issuer} ─▶ state, proof, cookie ─▶ browser at the issuer ─▶ /login?code&state
 //! page: POST /api/login/oauth/code {state, code, proof} + cookie ─▶ token endpoint ─▶ access token ─▶ web_session
 //! ```
 //!
-//! The browser that began a login ends it: the redirect has the `state`, the cookie is `HttpOnly` and `SameSite=Strict`, and the
-//! page stores the proof for its own scheme, host and port, since servers at other ports of the host can read and set cookies.
-//! The page itself sends the code, so that no other site's request has to carry a cookie, and it stores the place to return to,
-//! which is therefore never part of an address.
+//! Only the browser and page that began a login can end it. Three values ensure this:
+//! - the `state`, which the issuer adds to the redirect
+//! - a cookie with `HttpOnly` and `SameSite=Strict`
+//! - a proof that the page stores for its scheme, host and port. The cookie is not sufficient, because servers at other ports of
+//!   the same host can read and set cookies
 //!
-//! Begun logins are kept in memory alone, count once, and end after ten minutes.
+//! The page itself sends the code, so that no request from another site has to carry a cookie. The page also stores the place to
+//! return to, so that this place is never part of a URL.
+//!
+//! Begun logins are in memory only. Each can be used once, and expires after ten minutes.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -29,62 +33,63 @@ use tooldock_upstream::reply::{Head, Reply};
 use crate::issuers::login::AuthorizationRequest;
 use crate::web_session::random;
 
-/// The path at which logins begin.
+/// Path of requests that begin a login.
 pub(crate) const PATH: &str = "/api/login/oauth";
-/// The path of the page to which issuers redirect browsers.
+/// Path of the web UI to which issuers redirect browsers.
 pub(crate) const REDIRECT: &str = "/login";
-/// Name of the cookie of a begun login.
+/// Name of the cookie that belongs to a begun login.
 const COOKIE_NAME: &str = "tooldock-begun";
-/// Time for logging in at the issuer.
+/// Time limit for the user to log in at the issuer.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// Maximum number of begun logins. The oldest gives way.
+/// Maximum number of begun logins. A further one replaces the oldest.
 const BEGUN_MAX: usize = 1000;
-/// Maximum number of begun logins from the same address, so that no address can end those of all others. The oldest gives way.
+/// Maximum number of begun logins from the same address. A further one replaces the oldest of that address, so that no client can
+/// displace the logins of all others.
 const BEGUN_OF_CLIENT_MAX: usize = 16;
 
 /// The body of a request that begins a login.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LoginBeginning {
-    /// The issuer's URL.
+    /// URL of the issuer at which the user logs in.
     pub(crate) issuer: String,
 }
 
-/// The body of a request that ends a login. Not `Debug`.
+/// The body of a request that ends a login. It contains secrets and therefore does not implement `Debug`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LoginCode {
-    /// The `state` of the redirect.
+    /// The parameter `state` of the issuer's redirect.
     pub(crate) state: String,
-    /// The `code` of the redirect.
+    /// The parameter `code` of the issuer's redirect.
     pub(crate) code: String,
-    /// The `iss` of the redirect, where it has one.
+    /// The parameter `iss` of the issuer's redirect; `None` if the redirect has none.
     #[serde(default)]
     pub(crate) iss: Option<String>,
-    /// The value that the page has stored at the beginning.
+    /// The proof that the page received when the login began.
     pub(crate) proof: String,
 }
 
-/// The begun logins of this process.
+/// The logins that have begun and not yet ended in this process.
 #[derive(Default)]
 pub(crate) struct BegunLogins {
-    /// The logins by their `state`.
+    /// The begun logins by their `state`.
     begun: Mutex<HashMap<Box<str>, BegunLogin>>,
 }
 
 struct BegunLogin {
-    /// The digest of the cookie.
+    /// Digest of the value of the login's cookie.
     cookie: TokenDigest,
-    /// The digest of the page's proof.
+    /// Digest of the proof that the page received when the login began.
     proof: TokenDigest,
-    /// The client's address, or the /64 of an IPv6 address.
+    /// The client's address. For IPv6 it is the /64 network of the address.
     client: IpAddr,
     since: Instant,
     request: AuthorizationRequest,
 }
 
 impl BegunLogins {
-    /// Stores a login that begins, and returns its cookie and its proof; `None` without random numbers.
+    /// Stores a login that begins. Returns the values of its cookie and its proof; `None` if there are no random numbers.
     pub(crate) fn begin(
         &self,
         state: &str,
@@ -109,7 +114,8 @@ impl BegunLogins {
         Some((cookie, proof))
     }
 
-    /// Takes the login of this state, if the request comes from the browser and the page that began it. A login is taken once.
+    /// Removes and returns the login with this state. `None` unless the request comes from the browser and the page that began
+    /// it.
     pub(crate) fn take(
         &self,
         state: &str,
@@ -137,7 +143,7 @@ impl BegunLogin {
     }
 }
 
-/// Removes the oldest of the logins that `counts` chooses, if there are `max` of them.
+/// Considers the logins for which `counts` returns true. If there are at least `max` of them, removes the oldest.
 fn make_room(
     begun: &mut HashMap<Box<str>, BegunLogin>,
     max: usize,
@@ -154,7 +160,7 @@ fn make_room(
     }
 }
 
-/// The issuers by which users of the web UI can log in, for its login page.
+/// The response that lists the issuers through which users of the web UI can log in. Used by the login page.
 pub(crate) fn offered<'a>(issuers: impl IntoIterator<Item = &'a Issuer>) -> Reply {
     let configs = issuers.into_iter().map(Issuer::config);
     let offered = configs.filter(|config| config.web_login().is_some());
@@ -164,19 +170,19 @@ pub(crate) fn offered<'a>(issuers: impl IntoIterator<Item = &'a Issuer>) -> Repl
     answer(&serde_json::json!({"issuers": offered}), None)
 }
 
-/// The name of an issuer for persons: the host of its URL.
+/// Name of an issuer to show to users: the host in its URL.
 pub(crate) fn name(config: &OauthConfig) -> &str {
     let (_, rest) = config.issuer.split_once("://").unwrap_or_default();
     rest.split('/').next().unwrap_or_default()
 }
 
-/// The answer to a request that begins a login.
+/// The response to a request that begins a login.
 pub(crate) fn begun(address: &str, state: &str, proof: &str, cookie: &str, secure: bool) -> Reply {
     let body = serde_json::json!({"address": address, "state": state, "proof": proof});
     answer(&body, Some(cookie_value(cookie, LIFETIME, secure)))
 }
 
-/// Adds a header that removes the cookie of a begun login.
+/// Adds a header to the response that makes the browser remove the cookie of a begun login.
 pub(crate) fn forgotten(reply: &mut Reply, secure: bool) {
     if let Reply::Full { head, .. } = reply
         && let Ok(cookie) = HeaderValue::from_str(&cookie_value("", Duration::ZERO, secure))
@@ -204,7 +210,7 @@ fn answer(body: &serde_json::Value, cookie: Option<String>) -> Reply {
     Reply::Full { head, body }
 }
 
-/// The cookie of a begun login that a request shows.
+/// The value of the cookie for a begun login in a request.
 fn shown_cookie(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(COOKIE).iter();
     let cookies = cookies.filter_map(|value| value.to_str().ok());

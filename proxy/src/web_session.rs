@@ -1,13 +1,14 @@
-//! Logins at the web UI in two halves: `POST /api/login` with a token opens one, `DELETE /api/login` ends it.
+//! Logins at the web UI. `POST /api/login` with a token begins a login, `DELETE /api/login` ends it.
 //!
-//! The first half is a cookie with a random id, `HttpOnly` and `SameSite=Strict`: no script reads it, and no other site's request
-//! has it. But browsers send cookies to all ports of a host, so the server of a tool there may see it. The second half is a
-//! random value in the answer, which the page stores for its own scheme, host and port, and sends in the header [`HALF`].
-//! A half alone is no credential.
+//! A login is proved by two random values, called its halves. One of them alone is no credential.
+//! - The first half is in a cookie with `HttpOnly` and `SameSite=Strict`: scripts cannot read it, and requests from other sites
+//!   do not contain it. But browsers send cookies to all ports of a host, so another server there, such as that of a tool, may
+//!   see it.
+//! - The second half is in the response. The page stores it for its scheme, host and port, and sends it in the header [`HALF`].
 //!
-//! A request with both halves, at a listener that takes `Basic`, is judged as if a browser had added the token as its password:
-//! the same rules, the same proof against other pages, and the end of the token ends the login. Logins are kept in memory
-//! alone, and end with the process. Streams of a login end with it.
+//! A request with both halves, at a listener that accepts `Basic`, is treated as if a browser had sent the token as a password:
+//! the same rules apply, including the protection against requests from other pages, and the login ends when the token ends.
+//! Logins are in memory only, and end with the process. Streams of a login end with it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,60 +26,61 @@ use tooldock_base::secret::Secret;
 use tooldock_filters::token::TokenDigest;
 use tooldock_upstream::reply::{Head, Reply};
 
-/// The path of logins.
+/// Path of requests that begin or end a login.
 pub(crate) const PATH: &str = "/api/login";
-/// Header with the page's half of a login, in lower case.
+/// Header with the second half of a login, which the page stores. The name is in lower case.
 pub(crate) const HALF: HeaderName = HeaderName::from_static("x-tooldock-login");
-/// Name of the cookie.
+/// Name of the cookie with the first half of a login.
 const NAME: &str = "tooldock-session";
-/// Maximum duration of a login.
+/// Maximum duration of a login at the web UI.
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
-/// Maximum number of logins. The oldest gives way.
+/// Maximum number of logins. A further one replaces the oldest.
 const LOGINS_MAX: usize = 1000;
-/// Maximum number of logins by the same token, so that no token can end the logins of all others. The oldest gives way.
+/// Maximum number of logins with the same token. A further one replaces the oldest of that token, so that no client can displace
+/// the logins of all others.
 const LOGINS_OF_TOKEN_MAX: usize = 16;
-/// Number of random bytes of each half.
+/// Number of random bytes in each half of a login.
 const HALF_BYTES: usize = 32;
 
-/// The open logins of this process.
+/// The logins in this process that have not ended.
 #[derive(Default)]
 pub(crate) struct WebSessions {
-    /// The logins by the id of each cookie.
+    /// The logins by the value of their cookie.
     open: Mutex<HashMap<Box<str>, Login>>,
-    /// True once a session was opened, so that other requests cost no look.
+    /// True if a login has been opened since the start. If false, requests need no lookup.
     are_any: AtomicBool,
 }
 
 struct Login {
     token: Secret,
-    /// Duration of the login.
+    /// Duration after which the login ends.
     lifetime: Duration,
-    /// The digest of `token`.
+    /// Digest of the login's token. Logins with the same token are found by it.
     digest: TokenDigest,
-    /// The digest of the page's half.
+    /// Digest of the login's second half, which the page stores.
     half: TokenDigest,
     since: Instant,
-    /// Dropped with the login, which ends its streams.
+    /// Sender that is dropped together with the login. Streams of the login end then.
     ended: watch::Sender<()>,
 }
 
-/// The two halves of a login: the cookie's and the page's.
+/// The two halves of a new login: one for the cookie, one for the page.
 struct Halves {
-    /// The value of the cookie.
+    /// The first half of the login: the value of the cookie.
     id: String,
-    /// The value of the header [`HALF`].
+    /// The second half of the login: the value of the header [`HALF`].
     half: String,
 }
 
-/// The login that a request shows.
+/// The login that a request has proved with both halves.
 #[derive(Debug)]
 pub(crate) struct ShownLogin {
-    /// The value of `Authorization` that the login stands for.
+    /// The value of `Authorization` with the login's token. The request is treated as if it contained this value.
     pub(crate) authorization: HeaderValue,
     pub(crate) end: LoginEnd,
 }
 
-/// The end of a login, for the streams that it has opened.
+/// Reports the end of a login to the streams that it has opened.
 #[derive(Debug)]
 pub(crate) struct LoginEnd {
     since: Instant,
@@ -87,15 +89,15 @@ pub(crate) struct LoginEnd {
 }
 
 impl LoginEnd {
-    /// The time until the login ends by itself.
+    /// The remaining time until the login expires.
     pub(crate) fn left(&self) -> Duration {
         self.lifetime.saturating_sub(self.since.elapsed())
     }
 
-    /// Resolves when the login has ended: by a log-out, or because it gave way to a newer one.
+    /// Resolves when the login has ended early: by a log-out, or because a newer login replaced it.
     pub(crate) fn come(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut ended = self.ended.clone();
-        // Nothing is ever sent: the only news is that the login is gone.
+        // No value is ever sent. The loop ends when the sender is dropped with the login.
         async move { while ended.changed().await.is_ok() {} }
     }
 }
@@ -107,14 +109,15 @@ impl fmt::Debug for WebSessions {
 }
 
 impl WebSessions {
-    /// Returns true if a session was opened since the start.
+    /// Returns true if a login has been opened since the start of the process.
     pub(crate) fn are_any(&self) -> bool {
         self.are_any.load(Ordering::Relaxed)
     }
 
-    /// The login of a request that shows both halves of one, and no credentials of its own. The cookie alone opens the page,
-    /// which a browser requests before any script can add a header; the page has the same bytes for every user. `user`:
-    /// the name that the listener asks browsers for.
+    /// Returns the login of a request that contains both halves. `None` if the request has an `Authorization` header.
+    ///
+    /// For a request of the page itself, the cookie is sufficient: the browser sends that request before any script can add a
+    /// header, and the page's content is the same for all users. `user` is the user name that the listener requires for `Basic`.
     pub(crate) fn shown(&self, user: &str, request: &Parts) -> Option<ShownLogin> {
         let headers = &request.headers;
         if headers.contains_key(AUTHORIZATION) {
@@ -140,10 +143,11 @@ impl WebSessions {
         Some(ShownLogin { authorization, end })
     }
 
-    /// Answers a request for [`PATH`] that the filters have admitted; `None` for another path or method. `is_tls`: the
-    /// connection is encrypted. The cookie is for encrypted connections alone then, and behind a proxy that ends TLS, where
-    /// the browser names the page's origin with `https`. `left`: the time until the credential of the request ends, which
-    /// ends the login, too.
+    /// Answers a request for [`PATH`] that was admitted. `None` for another path or method.
+    ///
+    /// `is_tls` is true if the connection is encrypted. The cookie is then marked as `Secure`. The same is done behind a proxy
+    /// that ends TLS: the browser's header `Origin` then begins with `https`. `left` is the time until the credential of the
+    /// request expires; the login ends at that time, too.
     pub(crate) fn answer(
         &self,
         request: &Parts,
@@ -184,7 +188,7 @@ impl WebSessions {
         }
     }
 
-    /// Opens a session for a token.
+    /// Begins a login for a token. `None` if there are no random numbers.
     fn open(&self, token: Secret, lifetime: Duration) -> Option<Halves> {
         let (id, half) = (random()?, random()?);
         let digest = TokenDigest::of(token.expose().as_bytes());
@@ -207,7 +211,8 @@ impl WebSessions {
         Some(Halves { id, half })
     }
 
-    /// Ends the login of which a request shows both halves. With the cookie alone, other servers of the host could end it.
+    /// Ends the login of a request that contains both halves. The cookie alone is not sufficient, because other servers on the
+    /// same host also receive it.
     fn close(&self, headers: &HeaderMap) {
         let Some(id) = shown_id(headers) else {
             return;
@@ -228,14 +233,14 @@ impl Login {
         now.saturating_duration_since(self.since) < self.lifetime
     }
 
-    /// Returns true if the headers have the page's half of this login.
+    /// Returns true if the headers contain the second half of this login.
     fn is_completed_by(&self, headers: &HeaderMap) -> bool {
         let half = headers.get(HALF);
         half.is_some_and(|half| TokenDigest::of(half.as_bytes()).matches(&self.half))
     }
 }
 
-/// Removes the oldest of the logins that `counts` chooses, if there are `max` of them.
+/// Considers the logins for which `counts` returns true. If there are at least `max` of them, removes the oldest.
 fn make_room(logins: &mut HashMap<Box<str>, Login>, max: usize, counts: impl Fn(&Login) -> bool) {
     let counted = logins.iter().filter(|(_, login)| counts(login));
     let counted: Vec<_> = counted.collect();
@@ -248,30 +253,30 @@ fn make_room(logins: &mut HashMap<Box<str>, Login>, max: usize, counts: impl Fn(
     }
 }
 
-/// A new random half, in letters, digits, `-` and `_`.
+/// Creates a random value, in letters, digits, `-` and `_`. `None` if there are no random numbers.
 pub(crate) fn random() -> Option<String> {
     let mut bytes = [0; HALF_BYTES];
     getrandom::fill(&mut bytes).ok()?;
     Some(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// Returns true for a request that gets the page itself.
+/// Returns true if the request is for the page of the web UI itself.
 fn asks_for_page(request: &Parts) -> bool {
     matches!(request.method, Method::GET | Method::HEAD) && request.uri.path() == "/"
 }
 
-/// Returns true if the cookies of a page are for encrypted connections alone.
+/// Returns true if cookies must be marked as `Secure`, so that browsers send them only over encrypted connections.
 pub(crate) fn is_secure(headers: &HeaderMap, is_tls: bool) -> bool {
     is_tls || is_from_https(headers)
 }
 
-/// Returns true if a page that was loaded by https sends the request.
+/// Returns true if the request was sent by a page that was loaded over https.
 fn is_from_https(headers: &HeaderMap) -> bool {
     let origin = headers.get(ORIGIN);
     origin.is_some_and(|origin| origin.as_bytes().starts_with(b"https://"))
 }
 
-/// The id that a request's cookie shows.
+/// The value of the login cookie in a request.
 pub(crate) fn shown_id(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(COOKIE).iter();
     let cookies = cookies.filter_map(|value| value.to_str().ok());
@@ -279,7 +284,7 @@ pub(crate) fn shown_id(headers: &HeaderMap) -> Option<&str> {
     pairs.find_map(|pair| pair.trim().strip_prefix(NAME)?.strip_prefix('='))
 }
 
-/// The bearer token of a request.
+/// The bearer token in a request's `Authorization` header.
 fn shown_token(headers: &HeaderMap) -> Option<Secret> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
     let (scheme, token) = value.split_once(' ')?;
@@ -293,7 +298,7 @@ fn done(body: &serde_json::Value, cookie: &str) -> Reply {
         CACHE_CONTROL,
         HeaderValue::from_static("no-store, no-transform"),
     );
-    // Ids are letters, digits, `-` and `_`.
+    // The conversion cannot fail, because ids consist of letters, digits, `-` and `_`.
     if let Ok(mut cookie) = HeaderValue::from_str(cookie) {
         cookie.set_sensitive(true);
         head = head.with(SET_COOKIE, cookie);

@@ -1,6 +1,6 @@
-//! Copies the Python runtime's sources to `$OUT_DIR/app`, where `environment/runtime.rs` embeds them from. Running the
-//! runtime in place leaves `__pycache__` folders beside the sources: embedded from there, they would be part of the binary,
-//! and each run of a test would build this crate anew.
+//! Copies the Python runtime's sources to `$OUT_DIR/app`, from where `environment/runtime.rs` embeds them into the binary. The
+//! original folder cannot be embedded: running the runtime from there creates `__pycache__` folders, which would become part of
+//! the binary and cause a rebuild of this crate after each test run.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -13,7 +13,7 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Copies each `.py` file below `from` and names it to cargo. The folders are not named: a compiled file would change them.
+/// Copies each `.py` file below `from`, and tells cargo to watch it. Folders are not watched, since `__pycache__` changes them.
 fn copy_sources(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {

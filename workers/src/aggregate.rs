@@ -4,8 +4,8 @@
 //! toolman: NAME ─▶ tools.toml ─▶ AggregateSpec ─▶ Aggregate, in the snapshot ─▶ one hidden namespace for each server
 //! ```
 //!
-//! This module handles only the configuration. The service knows the members' tools, which of them are active for each client,
-//! and how a call finds its member.
+//! This module handles only the configuration. The service that serves requests keeps the members' tools, the tools that are
+//! active for each client, and the member to which a call is sent.
 
 mod file;
 mod nesting;
@@ -25,17 +25,17 @@ pub use spec::{
     MemberKind, Pin, ToolNames,
 };
 
-/// `toolman:` — aggregates by namespace.
+/// Configuration key `toolman:`, with the aggregates by namespace.
 pub type AggregatesConfig = BTreeMap<NamespaceName, AggregateConfig>;
 
-/// An aggregate of the configuration.
+/// An entry of the configuration that defines an aggregate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AggregateConfig {
-    /// The aggregate's file, relative to the gateway's working directory.
+    /// Path of the aggregate's file, relative to the gateway's working directory.
     pub config: PathBuf,
-    /// The file that names the aggregate. An aggregate of `$DATA/config.yaml` has no addresses that are sent credentials, and
-    /// no limits.
+    /// The configuration file that defines the aggregate. If it is `$DATA/config.yaml`, the aggregate's servers may have no `url`
+    /// and no `timeout`.
     #[serde(skip)]
     pub source: Source,
 }
@@ -45,7 +45,7 @@ impl AggregateConfig {
     ///
     /// # Errors
     ///
-    /// A line with the file, the position in it, the problem, and the remedy.
+    /// A one-line message with the file, the position in it, the problem, and the remedy.
     pub fn read(&self) -> Result<AggregateSpec, String> {
         let spec = read(&self.config, ServedOver::Http)?;
         match self.source {

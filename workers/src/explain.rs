@@ -1,7 +1,7 @@
-//! Explanation of access, in words: each rule between a credential and a tool, and its decision.
+//! Explanation of access, in words: each rule that a request of a credential for a tool passes, and the rule's decision.
 //!
-//! The rules are those that requests are judged by, asked one at a time with the same compiled patterns. This module decides
-//! nothing.
+//! The rules are those that real requests pass, evaluated one by one with the same compiled patterns. This module makes no
+//! decision of its own and admits no request.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
@@ -17,56 +17,56 @@ use tooldock_base::policy::ToolPolicy;
 
 use crate::registry::{Namespace, UpstreamKind};
 
-/// A question about a namespace or a tool.
+/// A question about the access of a principal to a namespace or a tool.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
-    /// The id of a key, or the name of a principal.
+    /// The id of an API key, or the name of a principal.
     #[serde(rename = "as")]
     pub who: String,
-    /// The namespace, `_system` for the management tools.
+    /// The namespace of the question; `_system` for the management tools.
     #[serde(deserialize_with = "served_name")]
     pub namespace: NamespaceName,
-    /// A tool of the namespace; without it the question is about all of its tools.
+    /// A tool of the namespace; without it the question is about all tools of the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
 }
 
-/// A question about all namespaces.
+/// A question about the access of a principal to all namespaces.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReachQuestion {
-    /// The id of a key, or the name of a principal.
+    /// The id of an API key, or the name of a principal.
     #[serde(rename = "as")]
     pub who: String,
 }
 
-/// The tools that a principal may call, counted by namespace.
+/// Numbers of the tools that a principal may call, by namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reach {
-    /// The principal of the requests in question.
+    /// The principal that the answer is about.
     pub principal: String,
-    /// The kind of credential, as `API key 4e6f4m62lonp`.
+    /// The kind and name of the credential, such as `API key 4e6f4m62lonp`.
     pub credential: String,
-    /// The namespaces that are open to the principal and whose tools are known.
+    /// The namespaces that the principal may access and whose tools are known.
     pub namespaces: Vec<NamespaceReach>,
-    /// The reason why nothing can be called, and a change that would open something. Empty if a tool is open.
+    /// The reason why no tool can be called, and a change that would allow it. Empty if a tool can be called.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// The tools of one namespace that a principal may call.
+/// Number of tools of one namespace that a principal may call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NamespaceReach {
     /// Name of the namespace.
     pub namespace: String,
-    /// The number of the namespace's tools that are open.
+    /// The number of the namespace's tools that the principal may call.
     pub open: usize,
     /// The number of all tools of the namespace.
     pub tools: usize,
 }
 
-/// Patterns that fit tools of these names, for an example of a scope: at most five.
+/// Returns at most five patterns that match the given tool names, as an example for the patterns of a scope.
 pub fn example_patterns<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     const PATTERNS_MAX: usize = 5;
     let mut words: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -81,7 +81,7 @@ pub fn example_patterns<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Str
     patterns.take(PATTERNS_MAX).collect()
 }
 
-/// Reads the name of the namespace in a question.
+/// Deserializes the name of a namespace in a question.
 ///
 /// # Errors
 ///
@@ -91,55 +91,55 @@ pub fn served_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Namespa
     NamespaceName::parse_served(&text).map_err(de::Error::custom)
 }
 
-/// The credential in question, as the edge knows it.
+/// The credential that a question is about, with the data that requests are checked with.
 #[derive(Debug, Clone)]
 pub struct Credential {
-    /// Principal of the credential's requests.
+    /// Principal of the requests that use the credential.
     pub principal: Arc<str>,
-    /// Kind and name of the credential, as `API key 4e6f4m62lonp`.
+    /// Kind and name of the credential, such as `API key 4e6f4m62lonp`.
     pub named: String,
     /// Reason why the credential is not valid; `None` if it is valid.
     pub ended: Option<String>,
-    /// Patterns of the namespaces that the credential opens.
+    /// Patterns of the namespaces that the credential allows, as text.
     pub patterns: Vec<String>,
-    /// The compiled patterns of the namespaces.
+    /// Compiled patterns of the namespaces that the credential allows.
     pub namespaces: Arc<NamespaceScope>,
-    /// The tools that the credential's scopes open; `None` if it has no scopes.
+    /// The tools that the credential's scopes allow; `None` if it has no scopes.
     pub grant: Option<Arc<Grant>>,
-    /// Conditions that only a real request can show to be met: the key's networks and limits.
+    /// Further conditions that can only be checked with a real request: the key's networks and limits.
     pub notes: Vec<String>,
 }
 
-/// A principal that questions may name, without its secret.
+/// A principal that a question may name, without its credential's secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownPrincipal {
-    /// The principal's name, as logs show it.
+    /// The principal's name, as it appears in logs.
     pub name: String,
     /// The kind of the principal's credential: token, certificate, API key, or none.
     pub credential: String,
-    /// The id of the API key, which tells apart keys with one name.
+    /// The id of the API key, which distinguishes keys with the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// active, or the reason why the credential is not valid: expired, revoked, or, of requests without a credential, not
-    /// admitted by any listener.
+    /// State of the credential: active, or the reason why it is not valid. Reasons are expired, revoked, or, for requests without
+    /// a credential, not admitted by any listener.
     pub state: String,
 }
 
 /// The principals that the configuration and the API keys name. Subjects of access tokens are not included.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Principals {
-    /// The principals, by name.
+    /// The principals, sorted by name.
     pub principals: Vec<KnownPrincipal>,
-    /// The number of further principals, which the list leaves out.
+    /// The number of further principals that are not listed.
     #[serde(default)]
     pub left_out: usize,
 }
 
 impl Principals {
-    /// Maximum number of principals in a list.
+    /// Maximum number of principals in a list; further ones are only counted.
     const LISTED_MAX: usize = 1000;
 
-    /// Sorts these principals, and keeps at most 1000.
+    /// Sorts the principals, and keeps the first 1000.
     pub fn new(mut principals: Vec<KnownPrincipal>) -> Self {
         let key = |it: &KnownPrincipal| (it.name.clone(), it.key_id.clone());
         principals.sort_by_cached_key(key);
@@ -151,8 +151,8 @@ impl Principals {
         }
     }
 
-    /// A list of the first entries, in the order of `entries`: by name, then by the id of the key. `describe` is called only for
-    /// those that are listed; there may be many more.
+    /// Returns a list of the first 1000 entries, in the order of `entries`: by name, then by the id of the key. `describe` is
+    /// called only for listed entries, because there may be many more.
     pub fn first_of<E: Ord>(
         entries: impl IntoIterator<Item = E>,
         describe: impl FnMut(E) -> KnownPrincipal,
@@ -178,8 +178,8 @@ impl Principals {
         }
     }
 
-    /// The first names, without repetitions, for a message: at most 20 are held at once. Principals beyond them are
-    /// counted.
+    /// Returns the first 20 names without repetitions, as text for a message. Further principals are counted. No more than 20
+    /// names are in memory at once.
     pub fn in_words<N: Ord + AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
         const NAMED_MAX: usize = 20;
         let mut first: BTreeMap<N, usize> = BTreeMap::new();
@@ -205,60 +205,60 @@ impl Principals {
     }
 }
 
-/// A rule and its decision.
+/// An access rule and its decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rule {
     /// Name of the rule, such as `scopes` or `principals of the namespace`.
     pub rule: String,
-    /// True if the rule lets the caller pass.
+    /// True if the rule allows the access; false if it refuses it.
     pub allows: bool,
-    /// The rule's content.
+    /// Content of the rule, in words.
     pub says: String,
 }
 
-/// Access to a tool.
+/// Access of a principal to a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolAccess {
     /// Name of the tool.
     pub name: String,
-    /// True if the tool is listed and callable.
+    /// True if the tool is listed for the principal and may be called.
     pub allowed: bool,
-    /// The first rule that refuses the tool.
+    /// The first rule that refuses the tool; absent if no rule does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_by: Option<String>,
 }
 
-/// Answer to a question.
+/// Answer to a question about a principal's access.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
-    /// The principal of the requests in question.
+    /// The principal that the answer is about.
     pub principal: String,
-    /// The kind and the name of the credential.
+    /// The kind and the name of the principal's credential.
     pub credential: String,
-    /// Name of the namespace.
+    /// Name of the namespace that the answer is about.
     pub namespace: String,
-    /// The state of the namespace, as in `/ready`, if it is served.
+    /// The state of the namespace, as in `/ready`; absent if the namespace is not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Name of the tool, if the question names one.
+    /// Name of the tool that the question names; absent for a question about all tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// True if every rule allows the access.
     pub allowed: bool,
     /// The rules, in the order in which they are checked.
     pub rules: Vec<Rule>,
-    /// The tools of the namespace, if none was named and the namespace is open.
+    /// The tools of the namespace, if the question names no tool and the namespace may be accessed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolAccess>,
-    /// The number of further tools, which the list leaves out.
+    /// The number of further tools that are not listed.
     #[serde(default)]
     pub left_out: usize,
-    /// Further conditions that only a request can show to be met, or the reason why tools are not known.
+    /// Further conditions that can only be checked with a real request, or the reason why tools are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// The rule that checks the validity of the credential.
+/// Name of the rule that checks that the credential is valid.
 const CREDENTIAL: &str = "credential";
 
 impl Rule {
@@ -277,7 +277,7 @@ pub fn of_pins(namespace: &NamespaceName, held: &str) -> Rule {
     Rule::new(format!("pins of {namespace}"), false, says)
 }
 
-/// The rules between a credential and a namespace. `served` is `None` if there is no such namespace.
+/// The rules for the access of a credential to a namespace. `served` is `None` if no such namespace is served.
 pub fn of_namespace(
     credential: &Credential,
     name: &NamespaceName,
@@ -324,7 +324,7 @@ pub fn of_namespace(
     rules
 }
 
-/// The rules between a credential and a tool of a namespace that is open to it.
+/// The rules for the access of a credential to a tool, in a namespace that the credential may access.
 pub fn of_tool(credential: &Credential, namespace: &Namespace, tool: &str) -> Vec<Rule> {
     let mut rules = Vec::new();
     let is_aggregate = matches!(namespace.upstream, UpstreamKind::Aggregate(_));
@@ -378,8 +378,8 @@ pub fn of_tool(credential: &Credential, namespace: &Namespace, tool: &str) -> Ve
     rules
 }
 
-/// The rules between a credential and a tool that a member lends to an aggregate. `is_served` is true for a member that is
-/// itself a namespace, which has to be open to the caller, and false for a server that only the aggregate has.
+/// The rules for a tool of an aggregate that one of its members provides. `is_served` is true for a member that is a namespace,
+/// which the credential must allow as well, and false for a server that only the aggregate has.
 pub fn of_member(
     credential: &Credential,
     member: &Namespace,
@@ -390,7 +390,7 @@ pub fn of_member(
         true => of_namespace(credential, &member.name, Some(member)),
         false => Vec::new(),
     };
-    // The rule of the credential itself was checked first.
+    // The rule about the credential's validity was already evaluated for the aggregate.
     rules.retain(|rule| rule.rule != CREDENTIAL);
     rules.extend(of_tool(credential, member, tool));
     for rule in &mut rules {
@@ -400,7 +400,7 @@ pub fn of_member(
     rules
 }
 
-/// The lists of a namespace, and behind them the operator's if they differ.
+/// The access lists of a namespace, followed by the operator's lists if these differ. Each has a suffix for the rules' names.
 fn lists_of(limits: &Limits) -> Vec<(&'static str, AccessLists)> {
     let operators = limits.within.as_deref().cloned();
     let own = ("", limits.lists());
@@ -408,7 +408,7 @@ fn lists_of(limits: &Limits) -> Vec<(&'static str, AccessLists)> {
     std::iter::once(own).chain(operators).collect()
 }
 
-/// The policy of these limits. A namespace is served only with patterns that compile.
+/// Compiles the access lists of `only`. `None` cannot occur for a served namespace, whose patterns are valid.
 fn policy(only: &Limits) -> Option<ToolPolicy> {
     ToolPolicy::new(only).ok()
 }

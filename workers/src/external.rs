@@ -4,7 +4,7 @@
 //! instances as needed.
 //!
 //! This module deliberately does not read or write a pipe, and does not decide how many processes exist or when a process is
-//! restarted. The module for the servers' protocol does that, with the settings in [`StdioSpec`].
+//! restarted. The MCP layer (`mcp-upstream`) does that, with the settings in [`StdioSpec`].
 
 mod config;
 mod file;

@@ -1,4 +1,4 @@
-//! Namespace folders for `tooldock check`: the result of a scan, and for one folder the result in a worker.
+//! Namespace folders for `tooldock check`: the results of the scan, and for a single folder those of loading it in a worker.
 
 mod python;
 mod trial;
@@ -17,7 +17,8 @@ use crate::servers::Finding;
 
 pub use python::PythonCheck;
 
-/// Checks every folder under `tools/`. A missing directory has no namespaces. `secrets` are those that the gateway would use.
+/// Checks every folder under `tools/`. If the directory does not exist, there are no namespaces. `secrets` are those that the
+/// gateway would use.
 pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
     match scan(tools_dir) {
         Ok(sources) => {
@@ -37,8 +38,8 @@ pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets)
     }
 }
 
-/// Warnings about namespaces under `tools/` that are served incompletely or not at all: variables and secrets that they name
-/// and lack, and files that cannot be read.
+/// Returns warnings about namespaces under `tools/` that are served incompletely or not at all, because a variable or a secret
+/// has no value, or a file cannot be read.
 pub fn lacking(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
     let sources = scan(tools_dir).unwrap_or_default();
     let found = sources.iter().flat_map(|source| {
@@ -64,7 +65,7 @@ pub fn lacking(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secret
     found.collect()
 }
 
-/// The variables of a namespace, and issues for variables and declared secrets that have no value.
+/// Returns the variables of a namespace, and issues for variables and declared secrets that have no value.
 fn variables(
     source: &NamespaceSource,
     namespaces: &NamespacesConfig,
@@ -82,7 +83,7 @@ fn variables(
     (variables, issues)
 }
 
-/// Checks one folder, and its Python.
+/// Checks one namespace folder, including its Python files.
 pub fn check_folder(
     folder: &Path,
     namespaces: &NamespacesConfig,
@@ -117,7 +118,7 @@ fn findings(
     let issues = issues.chain(&lacking).map(|issue| Finding {
         place: source.dir.join(&issue.subject).display().to_string(),
         message: issue.message.clone(),
-        // A missing variable may exist where the gateway runs; an invalid variable is invalid everywhere.
+        // A missing variable may be set where the gateway runs, so it is only a warning; an invalid variable is always an error.
         is_error: issue.code == INVALID_VARIABLE,
     });
     let python = python.map(|python| python.findings(source, &variables, &secrets.values));

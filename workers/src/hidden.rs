@@ -1,7 +1,8 @@
-//! The secrets of the functions and servers of a namespace, which are hidden in responses that are part of a chat (SCR-14).
+//! Masking of secrets: the secrets of a namespace's functions and servers are removed from responses that a model reads
+//! (SCR-14).
 //!
 //! Exact copies are found, and copies escaped by Python's `repr` or JSON. A secret that a tool encodes in another way is not
-//! hidden.
+//! found.
 
 use std::sync::Arc;
 
@@ -14,26 +15,26 @@ use tooldock_credentials::personal::Personal;
 
 use crate::registry::{AggregateMember, Namespace, Registry, UpstreamKind};
 
-/// The values of a namespace that must not show.
+/// The secret values of a namespace that are masked in responses.
 #[derive(Default)]
 pub struct HiddenValues(Redactor);
 
-/// The principals whose personal values are hidden.
+/// The principals whose personal values are masked.
 #[derive(Clone, Copy)]
 enum Owners<'a> {
-    /// Every principal.
+    /// The personal values of every principal are masked.
     All,
-    /// The caller's principal. `None` for a caller without a principal, for whom no personal values exist.
+    /// Only the caller's personal values are masked. `None` for a caller without a principal, who has no personal values.
     Caller(Option<&'a str>),
 }
 
 impl Registry {
-    /// The values of a namespace's secrets, with every principal's personal values.
+    /// The values to mask for a namespace: its secrets, and the personal values of every principal.
     pub fn hidden_values(&self, namespace: &Namespace) -> HiddenValues {
         self.hidden_for(namespace, Owners::All)
     }
 
-    /// The values that a call may contain: those of the namespace's secrets, and the personal values of its caller.
+    /// The values to mask in the response to a call: the namespace's secrets, and the personal values of the caller.
     pub fn hidden_values_of_call(
         &self,
         namespace: &Namespace,
@@ -65,7 +66,7 @@ impl Registry {
                     let member = match member {
                         AggregateMember::Own(own) => own,
                         AggregateMember::Served(name) => match self.namespace(name.as_str()) {
-                            // An aggregate inside an aggregate is skipped, so that the recursion ends.
+                            // An aggregate that is a member of an aggregate is skipped, so that the recursion ends.
                             Some(found) if !is_aggregate(&found) => {
                                 served = found;
                                 &served
@@ -92,7 +93,7 @@ fn is_aggregate(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Aggregate(_))
 }
 
-/// Members of MCP messages whose values are words, ids and numbers of the protocol. These values are not masked, so that a
+/// Members of MCP messages whose values are keywords, ids and numbers of the protocol. These values are not masked, so that a
 /// secret that equals one of them does not change the meaning of a message.
 const PROTOCOL_VALUES: [&str; 16] = [
     "jsonrpc",
@@ -113,7 +114,7 @@ const PROTOCOL_VALUES: [&str; 16] = [
     "resultType",
 ];
 
-/// Further names of members that the protocol defines.
+/// Further member names of MCP messages, which are not masked either.
 const PROTOCOL_NAMES: [&str; 14] = [
     "params",
     "result",
@@ -132,18 +133,18 @@ const PROTOCOL_NAMES: [&str; 14] = [
 ];
 
 impl HiddenValues {
-    /// Returns true if there is nothing to hide.
+    /// Returns true if there are no values to mask.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A copy of the text in which the values are hidden.
+    /// Returns a copy of the text in which the values are masked.
     pub fn hide(&self, text: &str) -> String {
         let hidden = self.0.hide(text.into(), false);
         String::from_utf8_lossy(&hidden).into_owned()
     }
 
-    /// The error with the values hidden in its message, cause and details.
+    /// Returns the error with the values masked in its message, cause and details.
     pub fn hide_in_error(&self, mut error: CallError) -> CallError {
         if self.is_empty() {
             return error;
@@ -161,14 +162,14 @@ impl HiddenValues {
         error
     }
 
-    /// JSON without the values: in texts, names of members, and numbers that are written like a value. `None` if it contains
-    /// none. Ids, types and further members that the protocol defines are not changed.
+    /// Returns the JSON with the values masked: in texts, in member names, and in numbers that are written like a value. `None`
+    /// if it contains none of them. Ids, types and other members that the protocol defines are not changed.
     pub fn hide_in_json(&self, json: &[u8]) -> Option<Vec<u8>> {
         if !self.0.may_be_in_json(json) {
             return None;
         }
         let Ok(mut value) = serde_json::from_slice::<Value>(json) else {
-            // A text that is not JSON is treated as plain text.
+            // A text that is not valid JSON is masked as plain text.
             let hidden = self.0.hide(json.to_vec(), false);
             return (hidden != json).then_some(hidden);
         };
@@ -176,8 +177,8 @@ impl HiddenValues {
             .then(|| value.to_string().into_bytes())
     }
 
-    /// JSON without the secrets, found plain and in the usual escapes of JSON. The JSON is searched and not parsed, for
-    /// messages that are too large to be parsed on an I/O thread.
+    /// Returns the JSON with the values masked, both plain and in the usual escapes of JSON. The JSON is searched but not parsed,
+    /// for messages that are too large to be parsed on an I/O thread.
     pub fn hide_in_large_json(&self, json: &[u8]) -> Option<Vec<u8>> {
         if !self.0.may_be_in_json(json) {
             return None;
@@ -186,7 +187,7 @@ impl HiddenValues {
         (hidden != json).then_some(hidden)
     }
 
-    /// Hides the values in JSON; returns true if there were any.
+    /// Masks the values in JSON; returns true if there were any.
     fn hide_in(&self, value: &mut Value) -> bool {
         match value {
             Value::Null | Value::Bool(_) => false,

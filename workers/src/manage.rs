@@ -45,7 +45,7 @@ pub use servers::{ManagedServer, ServerRefused, check_texts};
 pub use servers_file::LockedServers;
 pub use tool_file::{FileChange, TOOL_FILE_BYTES_MAX};
 
-/// Reason why a change was not made, in one line for the caller. Nothing was changed.
+/// Reason why a change was not made, as one line for the caller. No file was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotDone(String);
@@ -56,7 +56,7 @@ impl NotDone {
     }
 }
 
-/// The namespaces on a volume, as a manager changes them.
+/// The namespaces of a data directory, for managers that change them.
 #[derive(Debug)]
 pub struct Workspace {
     data: Arc<DataDir>,
@@ -64,12 +64,13 @@ pub struct Workspace {
     toolchain_turn: Semaphore,
     listings: Semaphore,
     python_version: OnceCell<String>,
-    /// Names of the configuration. The lock guards a pointer.
+    /// Names that the configuration defines. The mutex is locked only to copy or replace the pointer.
     configured: Mutex<Arc<Names>>,
 }
 
 impl Workspace {
-    /// The namespaces of a data directory. `guard` is this program, under which child processes run.
+    /// Opens the namespaces of a data directory. `guard` is the executable with the subcommand `__guard`, under which child
+    /// processes run.
     pub fn new(
         data: Arc<DataDir>,
         config: WorkersConfig,
@@ -88,7 +89,7 @@ impl Workspace {
     }
 
     /// Sets the names that the configuration uses; initially there are none. Namespaces and servers with such names cannot be
-    /// created, since they would not be served.
+    /// created, since the configuration's would be served instead.
     pub fn set_configured(&self, servers: &ServersConfig, aggregates: &AggregatesConfig) {
         let names = Names::settle(crate::servers::configured(servers, aggregates));
         *self.configured_names() = Arc::new(names);
@@ -100,7 +101,7 @@ impl Workspace {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a name of the configuration.
+    /// Returns an error if the configuration defines the name.
     fn not_configured(&self, name: &NamespaceName) -> Result<(), NotDone> {
         match self.configured_names().winner(name) {
             None => Ok(()),
@@ -111,7 +112,7 @@ impl Workspace {
         }
     }
 
-    /// The version of the interpreter that runs tools.
+    /// The version of the Python interpreter that runs tools.
     ///
     /// # Errors
     ///
@@ -128,7 +129,7 @@ impl Workspace {
 }
 
 impl Workspace {
-    /// Acquires the lock for changes. Changes are short, so a longer wait indicates a fault.
+    /// Acquires the lock for changes. Fails after 30 seconds: changes are short, so a longer wait indicates a fault.
     async fn lock(&self) -> Result<FileLock, NotDone> {
         const PATIENCE: Duration = Duration::from_secs(30);
         let path = self.data.root().join("manager.lock");

@@ -20,21 +20,21 @@ mod variables;
 
 pub(crate) use variables::{INVALID_VARIABLE, MISSING_SECRET, Variables};
 
-/// The file's name inside a namespace folder.
+/// Name of the manifest file in a namespace's folder.
 pub const MANIFEST_FILE: &str = "tooldock.yaml";
 
-/// The code of an [`Issue`] about a limit that is above its ceiling.
+/// Code of the [`Issue`] that a limit of a manifest is above the operator's ceiling.
 pub(crate) const CLAMPED: &str = "limit_clamped";
 
 /// Maximum size of a manifest, in bytes.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
-/// A parsed manifest. The default is that of a folder without the file.
+/// A parsed manifest. The default applies to a folder without the file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Manifest {
-    /// Description of the namespace in one line.
+    /// Description of the namespace, as one line.
     pub description: String,
-    /// The author's version of the namespace.
+    /// Version of the namespace, as its author writes it.
     pub version: String,
     /// Author of the namespace.
     pub author: String,
@@ -42,26 +42,26 @@ pub struct Manifest {
     pub secrets: Vec<String>,
     /// Defaults of environment variables. A value may refer to a secret or to a variable of the gateway as `${NAME}`.
     pub env: BTreeMap<String, Template>,
-    /// Limits that the manifest asks for.
+    /// Limits that the manifest requests; the operator's ceilings bound them.
     pub limits: LimitsPatch,
-    /// True when a function with the name of its file is a tool (`style: vault`).
+    /// True if a function with the name of its file is a tool (`style: vault`); false if tools are declared in other ways.
     pub vault_style: bool,
-    /// Issues: unknown keys, and variables that may not be set.
+    /// Issues found in the manifest: unknown keys, and variables that may not be set.
     pub issues: Vec<Issue>,
 }
 
-/// Reason why a manifest cannot be used. Names file and key.
+/// Reason why a manifest cannot be used, with the file and the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{MANIFEST_FILE}: {0}")]
 pub struct InvalidManifest(String);
 
 impl Manifest {
-    /// Reads the manifest of a namespace folder; a folder without one has the default. `tree` is the real path of the directory
-    /// that the file must not leave.
+    /// Reads the manifest of a namespace folder; without the file, returns the default. `tree` is the resolved path of a
+    /// directory: if the file is a symlink, its target must be inside.
     ///
     /// # Errors
     ///
-    /// [`InvalidManifest`] for a file that cannot be read, is not a regular file, too large, not YAML, or has a wrong type
+    /// [`InvalidManifest`] for a file that cannot be read, is not a regular file, is too large, is not YAML, or has a wrong type
     /// under a known key.
     pub fn read(namespace_dir: &Path, tree: &Path) -> Result<Self, InvalidManifest> {
         let path = namespace_dir.join(MANIFEST_FILE);
@@ -124,7 +124,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The secrets that the namespace's tools need, with their defaults from `env`.
+    /// The secrets that the namespace's tools need, each with the names that its default value in `env` refers to.
     pub fn declared_secrets(&self) -> Vec<DeclaredSecret> {
         let declared = self.secrets.iter().map(|key| DeclaredSecret {
             key: key.clone(),
@@ -136,7 +136,7 @@ impl Manifest {
         declared.collect()
     }
 
-    /// Sets the style of tool files. Only `vault` needs the setting: the other styles are recognized by a file's content.
+    /// Sets the style of tool files. Only `vault` has an effect: other styles are recognized by a file's content.
     fn set_style(&mut self, style: &str) {
         self.vault_style = style == "vault";
         if !matches!(style, "vault" | "v1" | "fastmcp") {
@@ -149,7 +149,7 @@ impl Manifest {
     }
 
     fn set_env(&mut self, value: Value) -> Result<(), InvalidManifest> {
-        // The error is generated here, since serde's would quote a value that may be a credential.
+        // The error is created here, because serde's error would quote a value that may be a credential.
         if !value.is_mapping() {
             let message = "env: must be a mapping of names to single values";
             return Err(InvalidManifest(message.into()));
@@ -179,9 +179,10 @@ impl Manifest {
         Ok(())
     }
 
-    /// The limits in force: the defaults, then the manifest up to the ceilings, then the operator's override.
+    /// Computes the limits in force: the defaults, then the manifest's limits up to the ceilings, then the operator's overrides.
     ///
-    /// A clamped value is an [`Issue`]; the operator's values are not clamped.
+    /// A manifest's limit above its ceiling is lowered to it and reported as an [`Issue`]. The operator's overrides have no
+    /// ceilings.
     pub fn effective_limits(
         &self,
         namespace: &NamespaceName,
@@ -191,11 +192,11 @@ impl Manifest {
     }
 }
 
-/// As [`Manifest::effective_limits`], for limits from another source: a file of this name, or, without one, the operator, for
-/// whom there are no ceilings.
+/// Computes the limits in force from limits of any source. `file` is the name of their file; `None` means that they are the
+/// operator's own, which have no ceilings.
 ///
-/// If the configuration does not come from the operator alone, the operator's own lists must allow tools and principals, too,
-/// and errors are masked if the operator's own configuration masks them.
+/// If the configuration was merged from an operator's file and another one, tools and principals must also be allowed by the
+/// operator's own lists, and errors are masked if the operator's own file masks them.
 pub(crate) fn effective_limits(
     own: &LimitsPatch,
     file: Option<&str>,
@@ -245,7 +246,7 @@ pub(crate) fn effective_limits(
     (limits, tools, issues)
 }
 
-/// End of an error message: the file or key for a setting that people expect in the manifest.
+/// End of the error message for an unknown key: the file or key in which the setting belongs.
 fn instead_of(key: &str) -> &'static str {
     match key {
         "python" | "python_version" | "requires-python" => {
@@ -256,7 +257,8 @@ fn instead_of(key: &str) -> &'static str {
     }
 }
 
-/// Returns true if a manifest may not set the variable: it would choose the interpreter, its libraries or our runtime.
+/// Returns true if a manifest may not set the variable, because it would change the interpreter, its libraries or the worker's
+/// runtime.
 pub(crate) fn is_reserved_variable(name: &str) -> bool {
     matches!(name, "PATH" | "VIRTUAL_ENV")
         || ["PYTHON", "LD_", "DYLD_", "TOOLDOCK_"]
@@ -273,7 +275,7 @@ fn is_variable_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Checks one key separately, so that the error can name it, and refuses a zero that would stop every call.
+/// Checks a limit separately, so that the error can name its key. Returns an error for a zero that would prevent every call.
 fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
     let mut alone = Mapping::new();
     alone.insert(key.into(), value.clone());
@@ -287,13 +289,13 @@ fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
 fn typed<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, InvalidManifest> {
     yaml::from_value(value).map_err(|error| {
         let text = error.to_string();
-        // Serde names the path if it knows it; the key must appear only once.
+        // serde's error begins with the key only sometimes, so the key is removed before it is added.
         let text = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
         InvalidManifest(format!("{key}: {text}"))
     })
 }
 
-/// A single value as text: people write `version: 1.0` and `PORT: 8080` without quotes.
+/// Converts a single value to text, so that `version: 1.0` and `PORT: 8080` may be written without quotes.
 fn scalar(key: &str, value: Value) -> Result<String, InvalidManifest> {
     match value {
         Value::String(text) => Ok(text),

@@ -1,6 +1,7 @@
-//! Restricts the configuration by `$DATA/config.yaml`: tool code can write to that file, so it can only take rights away.
+//! Restricts the configuration by `$DATA/config.yaml`. Tool code can write to that file, so it can only remove rights that the
+//! operator's own file grants.
 //!
-//! | of the merged configuration | in force |
+//! | key | value in force |
 //! |---|---|
 //! | `principals`, `tools_allow`, `tools_deny` | allowed if both the merged lists and those of the operator's file alone allow |
 //! | `ceilings` | the lower of both |
@@ -9,13 +10,14 @@
 //! | `mask_errors` | on if the operator's file sets it |
 //! | `global_secrets` | `declared` if the operator's file sets it |
 //! | `sandbox`, `pins` | the operator's, unless the merged one is at least as strict |
-//! | `env_allowed` | the variables that both name |
-//! | a server of the operator's file | as in the operator's file; `enabled: false` counts, and limits if they are lower |
+//! | `env_allowed` | the variables that both files name |
+//! | a server of the operator's file | as in the operator's file, but the data file may disable it and lower its limits |
 //! | `toolman.NAME` | the operator's file if both name one |
-//! | servers and aggregates of the data file alone | marked ([`Source::DataFile`]), under other names ([`tooldock_base::precedence`]) |
+//! | servers, aggregates of the data file | marked ([`Source::DataFile`]), under other names ([`tooldock_base::precedence`]) |
 //!
-//! The lists cannot be merged into one list, since the intersection of two patterns is no pattern. So the operator's lists are
-//! kept in addition to the merged ones ([`NamespacesConfig::operator`]), and [`tooldock_base::policy::ToolPolicy`] checks both.
+//! The lists cannot be merged into one list, because the intersection of two patterns cannot be written as a pattern. So the
+//! operator's lists are kept in addition to the merged ones ([`NamespacesConfig::operator`]), and
+//! [`tooldock_base::policy::ToolPolicy`] checks both.
 
 mod fit;
 
@@ -36,8 +38,8 @@ use crate::servers::ServersConfig;
 
 pub use fit::{fit, selects_tools};
 
-/// Restricts a configuration that was merged over the operator's to the operator's limits. Returns the refused changes: a
-/// sentence each that begins with the key.
+/// Restricts a configuration that was merged from the operator's file and the data file to the operator's limits. Returns the
+/// refused changes, each as a sentence that begins with the key.
 pub fn narrow(
     namespaces: &mut NamespacesConfig,
     servers: &mut ServersConfig,
@@ -119,8 +121,8 @@ pub fn narrow(
     vain
 }
 
-/// Keeps the operator's aggregates unchanged, and marks those that only the data file names. Returns the refused changes like
-/// [`narrow`].
+/// Resets the operator's aggregates to the operator's file, and marks the aggregates that only the data file defines. Returns
+/// the refused changes, as [`narrow`] does.
 pub fn narrow_aggregates(
     aggregates: &mut AggregatesConfig,
     operator: &AggregatesConfig,
@@ -140,7 +142,7 @@ pub fn narrow_aggregates(
     vain
 }
 
-/// The configured limits of a server of that name.
+/// The configured limits of the server with that name.
 fn limits_of(servers: &ServersConfig, name: &NamespaceName) -> Option<LimitsPatch> {
     let stdio = servers.stdio.get(name).map(|server| server.own_limits());
     stdio.or_else(|| servers.remote.get(name).map(|server| server.own_limits()))
@@ -156,7 +158,7 @@ fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) 
             *merged = operator;
         }
     }
-    // Every field by name, so that the compiler reports this place when a ceiling is added.
+    // Every field is named, so that the compiler reports an error here when a ceiling is added.
     let Ceilings {
         timeout,
         max_concurrency,
@@ -186,7 +188,7 @@ struct Narrowing<'a> {
 }
 
 impl Narrowing<'_> {
-    /// Keeps a server of the operator's file unchanged. The other file can only set `enabled: false` and limits.
+    /// Resets a server to the operator's file. The data file can only set `enabled: false` and limits.
     fn server(&mut self, key: &str, merged: &mut StdioServerConfig, own: &StdioServerConfig) {
         let enabled = merged.enabled && own.enabled;
         if merged.enabled && !own.enabled {
@@ -218,8 +220,8 @@ impl Narrowing<'_> {
         merged.apply(&patch);
     }
 
-    /// Narrows the limits under the key `at`. `other` are limits under another key, in which the operator may have set lists for
-    /// the same namespace.
+    /// Restricts the limits under the key `at`. `other` are the operator's limits for the same namespace under another key, which
+    /// apply if `operator` does not set a value.
     fn patch(
         &mut self,
         at: &str,

@@ -1,5 +1,5 @@
-//! Pinned definitions: tools, prompts and resource templates of servers as they were first seen, the changes since, and the
-//! operator's decisions about them.
+//! Pinned definitions: tools, prompts and resource templates of servers as they were first listed, later changes of them, and
+//! the operator's decisions about the changes.
 //!
 //! ```text
 //!   page of a list ──▶ NamespacePins::judge ──▶ which entries are shown
@@ -8,20 +8,20 @@
 //!                          Pins ──▶ pins.json (one writer)          ◀── tooldock pins approve, forget
 //! ```
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
 //! | `definition.rs` | the canonical form of a definition, and its digest |
-//! | `findings.rs` | text that people do not see, or that is aimed at models |
+//! | `findings.rs` | search for text that is invisible to people, or addressed to models |
 //! | `difference.rs` | the difference of two definitions, as text |
 //! | `record.rs` | the records, and the rules by which a sighting changes them |
 //! | `judge.rs` | the pins of one namespace: which entries of a page are shown |
 //! | `file.rs` | reading and replacing `pins.json` |
-//! | `report.rs` | records as operators are shown them |
+//! | `report.rs` | records in the form that operators see |
 //!
-//! Sightings change the records in memory, and are written after a pause, so that a server that changes its tools each second
-//! costs no more than one write in that time. Decisions of operators are written before they are answered. Both are applied to
-//! the file as it is then: several gateways may share it. A file that cannot be read is never replaced; until it can be read,
-//! nothing is approved.
+//! A sighting is a definition that a server listed. Sightings change the records in memory and are written at most every two
+//! seconds, so that a server that keeps changing its tools causes few writes. Decisions of operators are written before they are
+//! confirmed. Both are applied to the file's current content, because several gateways may share the file. A file that cannot be
+//! read is never replaced; until it can be read, no definition is approved.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -54,81 +54,81 @@ use record::{
     NAME_MAX, NAMES_MAX, PinFile, Seen, Sighting, SightingOutcome, Unwritten, VERSIONS_MAX,
 };
 
-/// Name of the file in the data directory.
+/// Name of the pins' file in the data directory.
 pub const PINS_FILE: &str = "pins.json";
-/// Shortest time between two writes of sightings.
+/// Minimum time between two writes of sightings to the file.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
-/// Interval of looking for changes that other gateways wrote.
+/// Interval at which the file is checked for changes by other gateways.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Maximum number of events of one namespace that are reported in [`EVENT_WINDOW`].
+/// Maximum number of events of one namespace that are reported within [`EVENT_WINDOW`]; further ones are only recorded.
 const EVENTS_MAX: u32 = 50;
-/// Period in which the events of a namespace are counted.
+/// Period within which the events of a namespace are counted.
 const EVENT_WINDOW: Duration = Duration::from_secs(600);
 
-/// An event for the log, the audit log and other observers.
+/// A change of a pinned definition, reported to the log, the audit log and other observers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinEvent {
     /// The namespace of the server.
     pub namespace: NamespaceName,
     /// Kind of the definition.
     pub kind: PinKind,
-    /// Name of the definition, without characters that hide text, shortened.
+    /// Name of the definition, shortened and without invisible characters.
     pub name: String,
-    /// The state that the definition has now.
+    /// State of the definition after the change.
     pub state: PinState,
-    /// Digest of the version that was seen.
+    /// Digest of the version that the server listed.
     pub digest: String,
-    /// True if the definition is hidden until it is approved.
+    /// True if the definition is hidden from clients until it is approved.
     pub hidden: bool,
 }
 
-/// Observer of events.
+/// Observer of changes of pinned definitions.
 pub type PinObserver = Box<dyn Fn(&PinEvent) + Send + Sync>;
 
-/// Reason why a decision was not carried out.
+/// Reason why an operator's decision was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum PinsError {
-    /// The file cannot be read or written.
+    /// The pins' file cannot be read or written.
     #[error("{0}")]
     File(String),
 }
 
 /// The pins of all namespaces.
 pub struct Pins {
-    /// The file; `None` keeps the records in memory alone.
+    /// The pins' file; `None` if the records are kept only in memory.
     file: Option<PinsFile>,
     state: Mutex<PinsState>,
-    /// Pins of namespaces, kept for as long as the process runs: there is one for each server ever served.
+    /// Pins by namespace. An entry is never removed: there is one for each server served since the process started.
     namespaces: Mutex<HashMap<NamespaceName, Arc<NamespacePins>>>,
-    /// Namespaces about which an operator, or another gateway, decided.
+    /// Namespaces with a new decision by an operator or another gateway, not announced yet.
     decided: Mutex<BTreeSet<NamespaceName>>,
-    /// Wakes the task that announces decisions.
+    /// Wakes the task that announces decisions of operators.
     has_decided: Notify,
-    /// Wakes the writer.
+    /// Wakes the task that writes the file.
     has_news: Notify,
     observer: OnceLock<PinObserver>,
 }
 
 struct PinsState {
     records: PinFile,
-    /// The file's version that `records` began with.
+    /// Stamp of the file's version that `records` are based on.
     stamp: Option<Stamp>,
-    /// Reason why the file cannot be read. Sightings are then kept in memory alone.
+    /// Reason why the file cannot be read; sightings are then kept only in memory. `None` if it can be read.
     unreadable: Option<String>,
-    /// Reason why the file cannot be written.
+    /// Reason why the last write of the file failed; `None` after a successful write.
     unwritten: Option<String>,
-    /// Sightings that the file does not have.
+    /// Sightings that were not written to the file yet.
     waiting: Unwritten,
-    /// Number of reported events by namespace, since the time.
+    /// Number of events reported by namespace, each with the start of the period in which they are counted.
     told: HashMap<NamespaceName, (Instant, u32)>,
-    /// The recorded names by their shapes; `None` after records were replaced or dropped.
+    /// Index of the recorded names by shape, to find names that look alike; `None` if it must be built again.
     shapes: Option<ShapeIndex>,
-    /// Namespaces whose records are full, so that each is logged once.
+    /// Namespaces whose records are full. Remembered so that each is logged only once.
     full: HashSet<NamespaceName>,
 }
 
 impl PinsState {
-    /// Says that the first list of a server is recorded, at its end: all of it is approved without an operator.
+    /// Logs that the first list of a server is completely recorded, which approves its definitions without an operator.
     fn log_first_list(&self, end: &Sighting) {
         let own = self.records.namespaces.get(&end.namespace);
         let list = own.and_then(|it| it.lists.get(&end.kind));
@@ -146,14 +146,14 @@ impl PinsState {
 }
 
 impl Pins {
-    /// The pins in a file of the data directory. A file that cannot be read is reported by [`Pins::problem`].
+    /// Opens the pins' file of a data directory. If the file cannot be read, [`Pins::problem`] returns the reason.
     pub fn open(path: PathBuf) -> Arc<Self> {
         let pins = Self::new(Some(PinsFile::new(path)));
         pins.look();
         pins
     }
 
-    /// Pins without a file.
+    /// Creates pins that are kept only in memory.
     pub fn in_memory() -> Arc<Self> {
         Self::new(None)
     }
@@ -179,12 +179,12 @@ impl Pins {
         })
     }
 
-    /// Sets the observer of events. Counts once.
+    /// Sets the observer of changes. Only the first call has an effect.
     pub fn observe(&self, observer: PinObserver) {
         let _ = self.observer.set(observer);
     }
 
-    /// The pins of a namespace.
+    /// Returns the pins of a namespace, and creates them if necessary.
     pub fn of(self: &Arc<Self>, name: &NamespaceName) -> Arc<NamespacePins> {
         let mut all = lock(&self.namespaces);
         if let Some(own) = all.get(name) {
@@ -196,12 +196,12 @@ impl Pins {
         own
     }
 
-    /// The pins of a namespace that was served; `None` for other names.
+    /// Returns the pins of a namespace that has been served; `None` for other names.
     pub fn known(&self, name: &NamespaceName) -> Option<Arc<NamespacePins>> {
         lock(&self.namespaces).get(name).cloned()
     }
 
-    /// Reason why the file cannot be read or written, with the remedy.
+    /// Reason why the file cannot be read or written, with the remedy; `None` if there is no problem.
     pub fn problem(&self) -> Option<String> {
         let state = self.state();
         state.unreadable.clone().or_else(|| state.unwritten.clone())
@@ -226,7 +226,7 @@ impl Pins {
         }
     }
 
-    /// Reads changes of other gateways, and writes the sightings that the file does not have. Blocks.
+    /// Reads changes of other gateways, and writes the sightings that are not in the file. Blocks.
     pub fn settle(&self) {
         self.look();
         let has_work = {
@@ -234,12 +234,12 @@ impl Pins {
             !state.waiting.is_empty() || state.unwritten.is_some()
         };
         if has_work {
-            // A failure is logged, and shown until the next attempt.
+            // A failure is logged by `write`, and returned by `problem` until a later write succeeds.
             let _ = self.write(|_| ());
         }
     }
 
-    /// Waits for decisions about namespaces, and returns the names.
+    /// Waits for new decisions, and returns the names of their namespaces.
     pub async fn decisions(&self) -> BTreeSet<NamespaceName> {
         loop {
             let decided = std::mem::take(&mut *lock(&self.decided));
@@ -250,9 +250,9 @@ impl Pins {
         }
     }
 
-    /// Approves the waiting version of each definition of a namespace, or of the definition `name`; with `digest`, the version
-    /// whose digest begins so. Definitions of which several versions are meant are skipped; with `name`, nothing is approved
-    /// then. Blocks until the file is written.
+    /// Approves the unapproved version of each definition of a namespace, or only of the definition `name`. `digest` selects the
+    /// version whose digest begins with it. A definition with several matching versions is skipped; if `name` is given, nothing
+    /// is approved in that case. Blocks until the file is written.
     ///
     /// # Errors
     ///
@@ -271,8 +271,8 @@ impl Pins {
         Ok(done)
     }
 
-    /// Drops the records of a namespace: of all names, or of `name`. Returns the dropped names. Blocks until the file is
-    /// written.
+    /// Removes the records of a namespace, or only those with the name `name`. Returns the removed names. Blocks until the file
+    /// is written.
     ///
     /// # Errors
     ///
@@ -290,8 +290,8 @@ impl Pins {
         Ok(dropped)
     }
 
-    /// Announces a decision about these namespaces, and outdates the lists that were judged before. Where pins are not enforced,
-    /// a decision changes nothing that clients see, and nothing is announced.
+    /// Announces a decision about these namespaces, so that their lists are judged again. Namespaces in which pins are not
+    /// enforced are skipped: decisions do not change the lists that clients see there.
     fn decide(&self, names: impl IntoIterator<Item = NamespaceName>) {
         let mut is_announced = false;
         for name in names {
@@ -308,25 +308,25 @@ impl Pins {
         }
     }
 
-    /// Forgets the pages of namespaces that were judged before, so that the next list is recorded as if it was not seen.
+    /// Discards remembered judgements of these namespaces' lists, so that the next list is recorded as if it was not seen before.
     fn judge_anew<'a>(&self, names: impl IntoIterator<Item = &'a NamespaceName>) {
         for pins in names.into_iter().filter_map(|name| self.known(name)) {
             pins.forget_pages();
         }
     }
 
-    /// The names of namespaces that were served.
+    /// The names of all namespaces that have been served.
     fn served(&self) -> Vec<NamespaceName> {
         lock(&self.namespaces).keys().cloned().collect()
     }
 
-    /// Reads the file if it changed.
+    /// Reads the file again if it has changed.
     fn look(&self) {
         let Some(file) = &self.file else { return };
         let stamp = file.stamp();
         {
             let state = self.state();
-            // A file that was removed is written again from memory. One that could not be read is read anew in any case.
+            // A file that was removed while it was readable is not read: the next write creates it again from memory.
             let is_same = stamp == state.stamp || stamp.is_none() && state.unreadable.is_none();
             if is_same {
                 return;
@@ -355,20 +355,20 @@ impl Pins {
                 drop(state);
                 self.judge_anew(&dropped);
                 self.decide(match is_back {
-                    // Everything was hidden.
+                    // While the file was unreadable, every definition counted as unapproved, so all lists must be judged again.
                     true => self.served(),
                     false => decided,
                 });
             }
             Err(problem) => {
-                // The stamp of what could not be read, so that it is not read again each time.
+                // The stamp of the unreadable file is kept, so that the file is not read again before it changes.
                 state.stamp = stamp;
                 if state.unreadable.as_ref() != Some(&problem) {
                     tracing::error!("{problem}");
                     let first = state.unreadable.replace(problem).is_none();
                     drop(state);
                     if first {
-                        // Nothing is approved any more.
+                        // No definition counts as approved any more, so all lists must be judged again.
                         self.decide(self.served());
                     }
                 }
@@ -376,7 +376,7 @@ impl Pins {
         }
     }
 
-    /// Changes the records in the file, after the waiting sightings. Without a change and without sightings nothing is written.
+    /// Writes the records to the file, with the unwritten sightings and a change. The file is not written if nothing has changed.
     fn write<T>(&self, change: impl FnOnce(&mut PinFile) -> T) -> Result<T, PinsError> {
         let Some(file) = &self.file else {
             let mut state = self.state();
@@ -391,7 +391,7 @@ impl Pins {
             }
         }
         let lock = file.lock().map_err(|error| self.cannot_write(error))?;
-        // Another gateway may have written since.
+        // The file is read again first, because another gateway may have written it.
         self.look();
         let mut state = self.state();
         if let Some(problem) = &state.unreadable {
@@ -419,7 +419,7 @@ impl Pins {
                 Ok(changed)
             }
             Err(error) => {
-                // A decision that is not in the file is taken back: it would be lost at the next start.
+                // A decision that could not be written is undone in memory, since it would be lost at the next start.
                 let later = std::mem::replace(&mut state.waiting, written);
                 state.waiting.append(later);
                 if is_changed {
@@ -441,7 +441,8 @@ impl Pins {
         PinsError::File(error)
     }
 
-    /// Records a sighting in memory, and wakes the writer. Returns true if the version may be shown where pins are enforced.
+    /// Records a sighting in memory, and wakes the writing task. Returns true if the version may be shown where pins are
+    /// enforced.
     fn see(&self, name: &NamespaceName, sighting: Sighting, hides: bool) -> bool {
         let mut state = self.state();
         let is_unreadable = state.unreadable.is_some();
@@ -552,7 +553,7 @@ impl Pins {
                 judge::short(entry)
             );
         }
-        // Nothing counts as approved while the records of earlier runs are unknown.
+        // While the file cannot be read, the recorded approvals are unknown, so no definition counts as approved.
         !is_unreadable
             && matches!(
                 outcome,
@@ -566,7 +567,7 @@ impl Pins {
 }
 
 impl PinsState {
-    /// Applies the sightings that wait to be written to the records.
+    /// Applies the unwritten sightings to the records.
     fn see_waiting(&mut self) {
         for sighting in self.waiting.iter() {
             self.records.see(sighting);
@@ -574,7 +575,7 @@ impl PinsState {
     }
 }
 
-/// The names of namespaces for which `differ` finds a difference between two files.
+/// The namespaces for which `differ` returns true when it compares two contents of the file.
 fn namespaces(
     before: &PinFile,
     after: &PinFile,
@@ -586,8 +587,8 @@ fn namespaces(
     changed.filter_map(|name| server_name(name)).collect()
 }
 
-/// The namespace of a server by its name, also that of a server that belongs to an aggregate alone (`AGGREGATE.LABEL`). For names
-/// in records and in questions of operators; clients reach no namespace by it.
+/// Converts a name in records or in an operator's command to a namespace. A server that belongs only to an aggregate has the name
+/// `AGGREGATE.LABEL`; clients cannot address such a namespace.
 pub fn server_name(text: &str) -> Option<NamespaceName> {
     match text.split_once('.') {
         Some((aggregate, label)) => {

@@ -1,4 +1,4 @@
-//! The namespaces and servers that receive a secret, for the list of secrets.
+//! Recipients of secrets: the namespaces and servers that receive each secret, for the list of secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,28 +12,28 @@ use crate::external::ServersFile;
 use crate::scan;
 use crate::servers::{self, ServersConfig};
 
-/// Maximum number of names in one line of the list.
+/// Maximum number of names in one line of the list of secrets.
 const NAMED_MAX: usize = 10;
 
-/// The namespaces under `tools/` and the servers of a data directory, with the secrets that each asks for.
+/// The namespaces under `tools/` and the servers of a data directory, with the secrets that each receives.
 #[derive(Debug)]
 pub struct Recipients {
-    /// The rule for global secrets in namespaces that set none.
+    /// Default rule that decides which global secrets a namespace receives.
     by_default: GlobalSecrets,
-    /// Namespaces of Python tools, each with its rule for global secrets and the keys that it declares.
+    /// Namespaces of Python tools, each with its rule for global secrets and the names of the secrets that it declares.
     namespaces: BTreeMap<NamespaceName, (GlobalSecrets, Vec<String>)>,
-    /// Servers, each with the variables that its entry names.
+    /// Servers, each with the names of the variables that its entry refers to.
     servers: BTreeMap<NamespaceName, Vec<String>>,
-    /// The namespace that has each name; `None` if unknown.
+    /// The namespace that is served under each name; `None` if that is not known.
     names: Option<Names>,
-    /// Values, by scope and key, that the namespace of the scope's name does not get, since they belong to another namespace of
-    /// that name.
+    /// Values, by scope and key, that are not passed to the namespace of that name, because they were set for another namespace
+    /// that had the name before.
     foreign: BTreeSet<(NamespaceName, String)>,
 }
 
 impl Recipients {
-    /// Reads the namespaces below a data directory, and the servers there and in the configuration. A missing directory has
-    /// no namespaces.
+    /// Reads the namespaces below a data directory, and the servers there and in the configuration. If the directory does not
+    /// exist, there are no namespaces.
     pub fn read(data: &Path, namespaces: &NamespacesConfig, servers: &ServersConfig) -> Self {
         let sources = scan::scan(&data.join("tools")).unwrap_or_default();
         let sources = sources.into_iter().filter(|it| it.has_python);
@@ -52,9 +52,9 @@ impl Recipients {
         }
     }
 
-    /// Excludes the namespaces whose name another source has, and the values that do not belong to the namespace of their
-    /// scope, as a reload does. `claims` are those of the configuration and of folders. If the store cannot be read, no value
-    /// is excluded.
+    /// Excludes namespaces whose name is used by another source, and values that do not belong to the namespace of their
+    /// scope, as a reload does. `claims` are the names of the configuration and of folders. If the store of secrets cannot be
+    /// read, no value is excluded.
     #[must_use]
     pub fn with_owners(
         mut self,
@@ -83,7 +83,7 @@ impl Recipients {
         self
     }
 
-    /// The recipients of a secret, as text. `scope` is as [`Scope`] prints it.
+    /// The recipients of a secret, as text. `scope` is the text form of a [`Scope`].
     pub fn of(&self, key: &str, scope: &str) -> String {
         match scope.parse() {
             Ok(Scope::Global) => self.of_global(key),
@@ -95,7 +95,7 @@ impl Recipients {
         }
     }
 
-    /// Reason why the namespace of a scope's name does not get a value of the scope.
+    /// Returns the reason why a value in the scope of a namespace is not passed to that namespace; `None` if it is passed.
     fn why_not(&self, key: &str, name: &NamespaceName) -> Option<&'static str> {
         if let Some(names) = &self.names {
             match names.winner(name) {
@@ -147,7 +147,7 @@ impl Recipients {
     }
 }
 
-/// A list of names as text; names beyond [`NAMED_MAX`] are only counted.
+/// Joins names to a text; names beyond [`NAMED_MAX`] are only counted.
 fn names<'a>(names: impl Iterator<Item = &'a NamespaceName>) -> String {
     let names: Vec<_> = names.map(NamespaceName::as_str).collect();
     let named = names[..names.len().min(NAMED_MAX)].join(", ");

@@ -1,7 +1,7 @@
-//! Registry of the served namespaces: an immutable snapshot of all namespaces, swapped in one step (RLD-03).
+//! Registry of the served namespaces: an immutable snapshot of all namespaces, replaced in one step (RLD-03).
 //!
-//! A reader takes the snapshot once and answers its complete request from it, so it sees either the old state or the new one,
-//! and never a mix. An unchanged namespace is the same `Arc` in both.
+//! A reader takes the snapshot once and uses it for its complete request, so it sees either the old state or the new one, and
+//! never a mix. A namespace that did not change is the same `Arc` in both snapshots.
 
 mod aggregate;
 pub mod startup;
@@ -36,16 +36,16 @@ use crate::remote::RemoteServer;
 pub use aggregate::{Aggregate, AggregateMember};
 use startup::Startup;
 
-/// All namespaces at one moment.
+/// All served namespaces at one moment.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// Counts the swaps; 0 is the empty snapshot before the first scan.
+    /// Number of snapshots published before this one; 0 for the empty snapshot before the first scan.
     pub generation: u64,
-    /// Namespaces by name, in name order.
+    /// The served namespaces, sorted by name.
     pub namespaces: BTreeMap<NamespaceName, Arc<Namespace>>,
 }
 
-/// A namespace as it is served.
+/// A served namespace.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     /// Name of the namespace.
@@ -60,11 +60,11 @@ pub struct Namespace {
     pub secrets_status: SecretsStatus,
     /// True if the namespace has a `requirements.txt`.
     pub has_requirements: bool,
-    /// Effective limits: defaults, own file up to the ceilings, operator's overrides.
+    /// Limits in force: the defaults, the namespace's own file up to the ceilings, and the operator's overrides.
     pub limits: Limits,
-    /// Limits of single tools, already merged and clamped.
+    /// Limits in force of single tools, by the tool's name.
     pub tool_limits: BTreeMap<String, ToolLimits>,
-    /// Allowed tools and principals.
+    /// Rules about the allowed tools and principals.
     pub policy: ToolPolicy,
     /// Tools as the worker declared them, sorted by file and name.
     pub tools: Vec<Arc<Tool>>,
@@ -76,47 +76,48 @@ pub struct Namespace {
     pub prompts: Vec<Arc<Prompt>>,
     /// True if arguments of a prompt or template can be completed.
     pub completions: bool,
-    /// The namespace's Python files, and the use that the worker made of each.
+    /// The namespace's Python files, each with the use that the worker made of it.
     pub files: Vec<SourceFile>,
-    /// Problems that do not stop the namespace: skipped files, clamped limits, a failed update.
+    /// Problems that do not prevent the namespace from being served: skipped files, lowered limits, a failed update.
     pub issues: Vec<Issue>,
     /// Upstream that runs the namespace's tools.
     pub upstream: UpstreamKind,
-    /// Limit on the calls that run and wait. Kept across reloads while the limits are unchanged.
+    /// Limit on the calls that run or are queued. The same gate is used after a reload if the limits are unchanged.
     pub gate: Arc<Gate>,
-    /// Limit on the calls that wait for their clients. Kept across reloads while `max_parked` is unchanged.
+    /// Limit on the calls that wait for an answer of their client. The same limit is used after a reload if `max_parked` is
+    /// unchanged.
     pub parked: Arc<Parking>,
-    /// Hash over everything that defines the namespace: a reload does not change a namespace with an equal hash.
+    /// Hash over everything that defines the namespace. A reload does not replace a namespace with an equal hash.
     pub content_hash: [u8; 32],
-    /// Value that a layer above keeps with the namespace.
+    /// Value that another crate stores together with the namespace.
     pub attached: Attachment,
-    /// The worker that continues to retry while `upstream` is [`UpstreamKind::Failed`]. It belongs to the reloader.
+    /// The worker that is still retried while `upstream` is [`UpstreamKind::Failed`]. The reloader owns it.
     pub recovering: Weak<Worker>,
 }
 
-/// A value that a layer above attaches to a namespace, so that it is found without a table and dropped with the namespace. A
-/// copy of the namespace, which may be changed before it is served, begins without a value.
+/// A value that another crate attaches to a namespace, so that it needs no table and is dropped with the namespace. A copy of
+/// the namespace begins without a value, because it may be changed before it is served.
 #[derive(Default)]
 pub struct Attachment(OnceLock<Arc<dyn Any + Send + Sync>>);
 
 /// Upstream that runs a namespace's tools.
 #[derive(Debug, Clone)]
 pub enum UpstreamKind {
-    /// A folder without tool files: nothing to run.
+    /// The namespace is a folder without tool files, so there is nothing to run.
     Empty,
-    /// A supervised worker process.
+    /// A supervised Python worker runs the tools.
     Worker(Arc<Worker>),
-    /// An external MCP server. Its tools are not known to this crate: the namespace's `tools` and similar fields are empty, and
-    /// its processes belong to the module for the servers' protocol.
+    /// An external MCP server runs the tools as a child process. The namespace's `tools` and similar fields are empty, because
+    /// the MCP layer (`mcp-upstream`) requests them from the server; it also owns the server's processes.
     External(Arc<ExternalServer>),
-    /// An external MCP server over HTTP. Its tools are not known to this crate either, and its connections belong to the module
-    /// for the servers' protocol.
+    /// An external MCP server runs the tools and is called over HTTP. The namespace's `tools` and similar fields are empty,
+    /// because the MCP layer (`mcp-upstream`) requests them from the server; it also owns the connections.
     Remote(Arc<RemoteServer>),
-    /// Several namespaces published as one. Its tools are known only from its members.
+    /// Several namespaces, the members, are published as one. The members provide the tools.
     Aggregate(Arc<Aggregate>),
-    /// This program: the namespace of the management tools.
+    /// The gateway itself runs the tools: this is the namespace of the management tools.
     System,
-    /// The namespace could not be started; every list and call fails with this error.
+    /// The namespace could not be started; every list and every call fails with this error.
     Failed(CallError),
 }
 
@@ -125,16 +126,16 @@ pub enum UpstreamKind {
 pub enum SecretsStatus {
     /// The namespace declares no secrets.
     NoSecretsNeeded,
-    /// All secrets are set.
+    /// All declared secrets have a value.
     Ok,
-    /// At least one secret has no entry.
+    /// At least one declared secret has no entry in the store.
     Missing,
-    /// No secret is missing, at least one is a placeholder.
+    /// All declared secrets have an entry, but at least one is a placeholder without a value.
     Placeholders,
 }
 
 impl SecretsStatus {
-    /// The status as `/namespaces` shows it.
+    /// The status as text in `/namespaces`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoSecretsNeeded => "no_secrets_needed",
@@ -146,7 +147,7 @@ impl SecretsStatus {
 }
 
 impl Snapshot {
-    /// All namespaces, including those that are only members of an aggregate.
+    /// All namespaces, including servers that belong only to an aggregate.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Namespace>> {
         self.namespaces.values().flat_map(|namespace| {
             let members = match &namespace.upstream {
@@ -157,7 +158,7 @@ impl Snapshot {
         })
     }
 
-    /// Headers of clients that are passed to some remote server, in lower case.
+    /// Names, in lower case, of the client headers that are forwarded to at least one remote server.
     fn passed_headers(&self) -> BTreeSet<String> {
         let servers = self
             .namespaces
@@ -170,7 +171,7 @@ impl Snapshot {
         names.map(|name| name.to_ascii_lowercase()).collect()
     }
 
-    /// A namespace, or a member of an aggregate, by its name.
+    /// Finds a namespace, or a server that belongs only to an aggregate, by its name.
     pub fn find(&self, name: &NamespaceName) -> Option<&Arc<Namespace>> {
         if let Some(found) = self.namespaces.get(name) {
             return Some(found);
@@ -184,12 +185,12 @@ impl Snapshot {
 }
 
 impl Attachment {
-    /// The value, if it has the type `T`.
+    /// The attached value; `None` if there is none, or it is not of type `T`.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::clone(self.0.get()?).downcast().ok()
     }
 
-    /// Keeps a value. Later values are ignored.
+    /// Attaches a value. Only the first call has an effect.
     pub fn set(&self, value: Arc<impl Any + Send + Sync>) {
         let _ = self.0.set(value);
     }
@@ -210,13 +211,13 @@ impl fmt::Debug for Attachment {
 }
 
 impl Namespace {
-    /// Returns true if this worker serves the namespace.
+    /// Returns true if this worker runs the namespace's tools.
     pub(crate) fn is_run_by(&self, worker: &Arc<Worker>) -> bool {
         matches!(&self.upstream, UpstreamKind::Worker(serving) if Arc::ptr_eq(serving, worker))
     }
 
-    /// Returns true if external MCP servers serve the namespace, also through an aggregate: it has no folder, no worker, and no
-    /// tools of its own.
+    /// Returns true if external MCP servers run the namespace's tools, directly or as members of an aggregate. Such a namespace
+    /// has no folder, no worker, and an empty `tools`.
     pub fn is_server(&self) -> bool {
         matches!(
             self.upstream,
@@ -224,7 +225,7 @@ impl Namespace {
         )
     }
 
-    /// State of the namespace's worker, which serves or still retries.
+    /// State of the namespace's worker, whether it serves or is still retried; `None` if there is no worker.
     pub fn worker_state(&self) -> Option<WorkerState> {
         match &self.upstream {
             UpstreamKind::Worker(worker) => Some(worker.state()),
@@ -237,17 +238,18 @@ impl Namespace {
         }
     }
 
-    /// The resource of exactly that URI. Resources that a template matches are not included.
+    /// The resource with exactly this URI. Resources that only match a template are not found.
     pub fn resource(&self, uri: &str) -> Option<&Arc<Resource>> {
         self.resources.iter().find(|resource| &*resource.uri == uri)
     }
 
-    /// The prompt of that name.
+    /// The prompt with this name.
     pub fn prompt(&self, name: &str) -> Option<&Arc<Prompt>> {
         self.prompts.iter().find(|prompt| &*prompt.name == name)
     }
 
-    /// Returns true if a function of the namespace takes a context, and so may report progress, log and ask.
+    /// Returns true if a function of the namespace takes a context, through which it may report progress, log, and ask the
+    /// client.
     pub fn has_context(&self) -> bool {
         self.tools.iter().any(|tool| tool.context)
             || self.resources.iter().any(|resource| resource.context)
@@ -276,66 +278,67 @@ impl Namespace {
 /// Result of the last reload of all namespaces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LastReload {
-    /// `complete`, `partial` or `rejected`, as the metric `tooldock_reloads_total` counts it.
+    /// Result as counted by the metric `tooldock_reloads_total`: `complete`, `partial` or `rejected`.
     pub result: &'static str,
     /// Time at which the reload ended.
     pub at: SystemTime,
     /// Duration of the reload.
     pub took: Duration,
-    /// Reason why nothing was reloaded.
+    /// Reason why nothing was reloaded; `None` if the reload was carried out.
     pub problem: Option<String>,
 }
 
-/// Holder of the current snapshot.
+/// Registry of the served namespaces: owner of the current snapshot, and of problems that concern all namespaces.
 #[derive(Debug, Default)]
 pub struct Registry {
     current: ArcSwap<Snapshot>,
-    /// The current snapshot for tasks that wait for the next one. Requests read `current`, which needs no lock.
+    /// The current snapshot, for tasks that wait for the next one. Requests read `current` instead, which needs no lock.
     published: watch::Sender<Arc<Snapshot>>,
-    /// Headers of clients that are forwarded to some remote server of the snapshot, in lower case. Collected once per snapshot:
-    /// preflights need them without a credential.
+    /// Names, in lower case, of the client headers that are forwarded to at least one remote server. Computed once per snapshot,
+    /// because CORS preflight requests need them without a credential.
     passed_headers: ArcSwap<BTreeSet<String>>,
-    /// Reason why the secrets cannot be read.
+    /// Reason why the secrets cannot be read; `None` if they can be read.
     secrets_problem: ArcSwapOption<Issue>,
     /// Parts of the configuration that are not in force, each with the reason.
     configuration_problems: ArcSwap<Vec<Issue>>,
-    /// Reason why the file of external servers cannot be used.
+    /// Reason why the file of external servers cannot be used; `None` if it can be used.
     servers_problem: ArcSwapOption<Issue>,
-    /// The last reload of all namespaces, from its end on.
+    /// Result of the last reload of all namespaces; `None` before the first one has ended.
     last_reload: ArcSwapOption<LastReload>,
-    /// Issues of names under which nothing is served.
+    /// Issues of names that are configured or have a folder, but under which no namespace is served.
     unserved: ArcSwap<Vec<(NamespaceName, Issue)>>,
-    /// Issues of entries of the tools directory that are not namespaces, by their names.
+    /// Issues of entries of the tools directory that are not namespaces, by the entries' names.
     ignored: ArcSwap<Vec<(String, Issue)>>,
-    /// The namespace of the management tools, if this process serves them. It is in no snapshot: no list contains it, and no
-    /// name from a client refers to it.
+    /// The namespace of the management tools, if this process serves them. It is in no snapshot, so no list contains it and no
+    /// client can address it by name.
     system: OnceLock<Arc<Namespace>>,
-    /// The namespace for requests to all namespaces. It is in no snapshot either.
+    /// The namespace for requests that concern all namespaces. It is in no snapshot.
     global: OnceLock<Arc<Namespace>>,
-    /// Personal values of principals. They are in no snapshot, since a new value changes no namespace.
+    /// Personal values of principals. They are not part of a snapshot, since a new value changes no namespace.
     personal: Arc<PersonalSecrets>,
-    /// The sandboxes of processes, as operators are shown them.
+    /// The sandboxes of processes, to report their state to operators.
     sandbox: OnceLock<Arc<SandboxHost>>,
-    /// The pinned definitions of servers, if this process serves them.
+    /// The pinned definitions of servers, if this process serves any servers.
     pins: OnceLock<Arc<Pins>>,
-    /// Namespaces that are in no snapshot yet.
+    /// State of the gateway's start: the namespaces that are not in a snapshot yet.
     startup: Startup,
-    /// Counts the reloads of all namespaces, including those that changed nothing.
+    /// Number of reloads of all namespaces, including those that changed nothing.
     reloads: watch::Sender<u64>,
 }
 
 impl Registry {
-    /// The namespaces that are starting.
+    /// State of the gateway's start, with the namespaces that are still starting.
     pub fn startup(&self) -> &Startup {
         &self.startup
     }
 
-    /// Sets what makes the sandboxes of processes. Counts once.
+    /// Sets the creator of sandboxes. Only the first call has an effect.
     pub fn set_sandbox(&self, sandbox: Arc<SandboxHost>) {
         let _ = self.sandbox.set(sandbox);
     }
 
-    /// The sandbox of a namespace's processes, as far as it holds; `None` for namespaces without processes of their own.
+    /// State of the sandbox of a namespace's processes, as far as it can be enforced; `None` for a namespace that has no
+    /// processes.
     pub fn sandbox_of(&self, namespace: &Namespace) -> Option<SandboxState> {
         match namespace.upstream {
             UpstreamKind::Worker(_) | UpstreamKind::External(_) => {
@@ -349,17 +352,17 @@ impl Registry {
         }
     }
 
-    /// Sets the pinned definitions of servers. Counts once.
+    /// Sets the pinned definitions of servers. Only the first call has an effect.
     pub fn set_pins(&self, pins: Arc<Pins>) {
         let _ = self.pins.set(pins);
     }
 
-    /// The pinned definitions of servers; `None` if this process serves none.
+    /// The pinned definitions of servers; `None` if this process serves no servers.
     pub fn pins(&self) -> Option<&Arc<Pins>> {
         self.pins.get()
     }
 
-    /// The pins of a server's namespace; `None` if this process keeps no pins.
+    /// The pins of a server's namespace; `None` if this process records no pins.
     pub fn pins_of(&self, name: &NamespaceName) -> Option<Arc<NamespacePins>> {
         Some(self.pins.get()?.of(name))
     }
@@ -369,34 +372,34 @@ impl Registry {
         &self.personal
     }
 
-    /// The current snapshot, for reading within one request. Cheap; do not hold it across an await, use
-    /// [`Registry::snapshot`] there.
+    /// The current snapshot, for use within one request. Cheap; must not be held across an await, where [`Registry::snapshot`] is
+    /// used instead.
     pub fn load(&self) -> Guard<Arc<Snapshot>> {
         self.current.load()
     }
 
-    /// The current snapshot, for keeping across an await.
+    /// The current snapshot, which may be held across an await.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.current.load_full()
     }
 
-    /// Returns true if some remote server gets this header of its clients. The name is in lower case.
+    /// Returns true if the header is forwarded from clients to at least one remote server. `name` is in lower case.
     pub fn passes_header(&self, name: &str) -> bool {
         self.passed_headers.load().contains(name)
     }
 
-    /// A namespace of the current snapshot.
+    /// Finds a namespace of the current snapshot.
     pub fn namespace(&self, name: &str) -> Option<Arc<Namespace>> {
         self.current.load().namespaces.get(name).cloned()
     }
 
-    /// A namespace of the current snapshot, or a member of an aggregate there.
+    /// Finds a namespace of the current snapshot, or a server that belongs only to an aggregate.
     pub fn find(&self, name: &NamespaceName) -> Option<Arc<Namespace>> {
         self.current.load().find(name).cloned()
     }
 
-    /// The namespace for the name under which a request was admitted: of the current snapshot, of the management tools, or for
-    /// all namespaces.
+    /// Finds the namespace for the name under which a request was admitted: a namespace of the current snapshot, that of the
+    /// management tools, or the one for all namespaces.
     pub fn admitted(&self, name: &NamespaceName) -> Option<Arc<Namespace>> {
         let served = self.namespace(name.as_str());
         served.or_else(|| {
@@ -410,12 +413,12 @@ impl Registry {
         })
     }
 
-    /// Sets the namespace of the management tools. Later calls change nothing.
+    /// Sets the namespace of the management tools. Only the first call has an effect.
     pub fn set_system(&self, system: Arc<Namespace>) {
         let _ = self.system.set(system);
     }
 
-    /// Sets the namespace for requests to all namespaces. Later calls have no effect.
+    /// Sets the namespace for requests that concern all namespaces. Only the first call has an effect.
     pub fn set_global(&self, global: Arc<Namespace>) {
         let _ = self.global.set(global);
     }
@@ -425,7 +428,7 @@ impl Registry {
         let next = Arc::new(next);
         let passed_headers = Arc::new(next.passed_headers());
         if let Some(pins) = self.pins.get() {
-            // Before the snapshot is published, so that no list is judged by the mode before.
+            // The modes are set before the snapshot is published, so that no list is judged with the previous mode.
             let servers = next.all().filter(|it| {
                 matches!(
                     it.upstream,
@@ -435,7 +438,7 @@ impl Registry {
             servers.for_each(|it| pins.of(&it.name).set_mode(it.limits.pins));
         }
         let mut before = None;
-        // Done under the channel's lock, so that after two concurrent swaps subscribers have the current snapshot.
+        // Done under the channel's lock, so that after two concurrent calls subscribers have the current snapshot.
         self.published.send_modify(|published| {
             before = Some(self.current.swap(Arc::clone(&next)));
             self.passed_headers.store(passed_headers);
@@ -444,8 +447,8 @@ impl Registry {
         before.expect("the closure runs exactly once")
     }
 
-    /// The problem that concerns all namespaces: secrets that cannot be read, a part of the configuration that is not in force.
-    /// Several problems are merged, with the code of the first.
+    /// The problem that concerns all namespaces: secrets that cannot be read, or a part of the configuration that is not in
+    /// force. Several problems are merged into one with the code of the first.
     pub fn problem(&self) -> Option<Arc<Issue>> {
         let one = |problem: &ArcSwapOption<Issue>| problem.load().as_deref().cloned();
         let configuration = self.configuration_problems.load();
@@ -460,22 +463,22 @@ impl Registry {
         merged.map(Arc::new)
     }
 
-    /// Sets the reason why the secrets cannot be read; `None` when they can be read.
+    /// Sets the reason why the secrets cannot be read; `None` if they can be read.
     pub fn set_secrets_problem(&self, problem: Option<Issue>) {
         self.secrets_problem.store(problem.map(Arc::new));
     }
 
-    /// Sets the parts of the configuration that are not in force, each with the reason; empty when all of it is.
+    /// Sets the parts of the configuration that are not in force, each with the reason; empty if all of it is in force.
     pub fn set_configuration_problems(&self, problems: Vec<Issue>) {
         self.configuration_problems.store(Arc::new(problems));
     }
 
-    /// Sets the reason why the file of external servers cannot be used; `None` when it can.
+    /// Sets the reason why the file of external servers cannot be used; `None` if it can be used.
     pub fn set_servers_problem(&self, problem: Option<Issue>) {
         self.servers_problem.store(problem.map(Arc::new));
     }
 
-    /// The issues of names that are claimed while nothing is served under them.
+    /// The issues of names that are configured or have a folder, but under which no namespace is served.
     pub fn unserved(&self) -> Arc<Vec<(NamespaceName, Issue)>> {
         self.unserved.load_full()
     }
@@ -484,7 +487,7 @@ impl Registry {
         self.unserved.store(Arc::new(issues));
     }
 
-    /// The issues of entries of the tools directory that are not namespaces, by their names.
+    /// The issues of entries of the tools directory that are not namespaces, by the entries' names.
     pub fn ignored(&self) -> Arc<Vec<(String, Issue)>> {
         self.ignored.load_full()
     }
@@ -503,7 +506,7 @@ impl Registry {
         self.last_reload.load_full()
     }
 
-    /// Keeps the outcome of a reload of all namespaces.
+    /// Stores the result of a reload of all namespaces.
     pub fn keep_reload(&self, reload: LastReload) {
         self.last_reload.store(Some(Arc::new(reload)));
     }
@@ -513,8 +516,8 @@ impl Registry {
         self.reloads.send_modify(|reloads| *reloads += 1);
     }
 
-    /// Subscribes to later swaps: the receiver always has the newest snapshot, and may skip some. Readers find the changes by
-    /// comparing a snapshot with the last one that they saw.
+    /// Subscribes to later snapshots. The receiver always returns the newest one and may skip some; it finds the changes by
+    /// comparing the snapshot with the last one that it received.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.subscribe()
     }

@@ -8,13 +8,12 @@
 //!
 //! External servers are namespaces in addition to those of folders, and are compared without starting anything.
 //!
-//! Runs do not overlap. Requests for a reload that arrive during a run share the next run: their changes were made before it
-//! began, so it sees them. A run belongs to the control runtime, not to its caller, and is completed even if the caller
-//! disconnects.
+//! Runs do not overlap. Requests for a reload that arrive during a run share the next run, since the current one may have read
+//! the files before they were changed. A run belongs to the control runtime, not to its caller, and is completed even if
+//! the caller disconnects.
 //!
-//! A run publishes ready namespaces when all are ready, or one second after the first: a usual reload is one swap, and a
-//! hanging installer delays no other namespace. Each swap is complete in itself: a reader sees each namespace either old or
-//! new.
+//! A run publishes ready namespaces when all are ready, or one second after the first: a usual reload replaces the snapshot
+//! once, and an installer that hangs delays no other namespace. In each snapshot every namespace is either old or new.
 
 mod aggregate;
 mod external;
@@ -62,34 +61,33 @@ use itself::{Itself, ReloadScope};
 pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of, content_hash, gate, nobody, parking};
 
-/// Maximum number of workers that boot concurrently. Booting needs processor time: more workers would delay each other.
+/// Maximum number of workers that start at the same time. Starting needs processor time: more workers would delay each other.
 const BOOTS_MAX: usize = 16;
 
-/// Updates the registry and owns every worker.
+/// Carries out reloads: updates the registry, and owns every worker.
 #[derive(Debug)]
 pub struct Reloader {
     data: Arc<DataDir>,
     ready_timeout: Duration,
-    /// Limits of all namespaces, replaced by a configuration reload. This lock and the following ones are never held across an
-    /// await.
+    /// Limits of all namespaces, replaced by a configuration reload. None of the mutexes in this struct is held across an await.
     namespaces: Mutex<Arc<NamespacesConfig>>,
     servers: Mutex<Arc<ServersConfig>>,
     aggregates: Mutex<Arc<AggregatesConfig>>,
     vault: Mutex<Option<VaultFolder>>,
-    /// Content of the file of external servers, as it could be used last.
+    /// Last usable content of the file of external servers.
     servers_file: Mutex<Arc<ServersFile>>,
-    /// Names as the last run over all namespaces settled them.
+    /// Names and their namespaces, as the last run over all namespaces determined them.
     names: Mutex<Arc<Names>>,
-    /// Owners of secrets; `None` until they are read.
+    /// Recorded owners of secrets; `None` until they are read.
     owners: Mutex<Option<RecordedOwners>>,
     secrets: SecretsOf,
-    /// Secrets, as their source could be read last.
+    /// The secrets that were last read successfully; `None` before.
     last_secrets: Mutex<Option<Secrets>>,
     host: Arc<WorkerHost>,
     registry: Arc<Registry>,
     environments: Environments,
     metrics: ReloadMetrics,
-    /// Outcome of the parts of the next reload that other modules carried out, such as the configuration.
+    /// Outcome of those parts of the next reload that other modules carried out, such as the configuration.
     noted: Mutex<ReloadOutcome>,
     control: OnceLock<Handle>,
     queue: Mutex<RunQueue>,
@@ -98,19 +96,20 @@ pub struct Reloader {
     installs: Installs,
     itself: Mutex<Itself>,
     fleet: Mutex<Fleet>,
-    /// Lock held while a snapshot is read and the next one swapped in, so that no publisher loses the change of another.
+    /// Lock held from reading a snapshot until its successor is published, so that no concurrent change is lost.
     publishing: Mutex<()>,
     next_generation: AtomicU64,
     boots: Semaphore,
     closing: CancellationToken,
 }
 
-/// The namespace whose folder holds one function per file.
+/// The namespace of Tool Vault, in whose folder each file contains one function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VaultFolder {
-    /// Name of the namespace.
+    /// Name of Tool Vault's namespace.
     pub name: NamespaceName,
-    /// Folder, absolute and real, if it is not the folder of that name in the data directory.
+    /// Folder of the namespace as an absolute path without symlinks; `None` if it is the folder of that name in the data
+    /// directory.
     pub dir: Option<PathBuf>,
 }
 
@@ -123,42 +122,42 @@ impl std::fmt::Debug for SecretsOf {
     }
 }
 
-/// Result of a reload.
+/// Result of a reload, by namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReloadReport {
-    /// All existing namespaces, including those that cannot be served.
+    /// All known namespaces, including those that cannot be served.
     pub namespaces: Vec<NamespaceName>,
     /// Namespaces with a new worker process, and external servers that are new or changed.
     pub workers_restarted: Vec<NamespaceName>,
     /// Namespaces whose requirements were installed.
     pub deps_synced: Vec<NamespaceName>,
-    /// Namespaces that no longer exist.
+    /// Namespaces that were removed because they no longer exist.
     pub removed: Vec<NamespaceName>,
-    /// Namespaces that could not be updated; an older version of them may continue to serve.
+    /// Namespaces that could not be updated; the previous version of them may still be served.
     pub failed: Vec<ReloadFailure>,
-    /// True when another reload was running: this report covers that one, too.
+    /// True if another reload was running when this one was requested; the report then covers both.
     pub coalesced: bool,
 }
 
 /// A namespace that could not be updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReloadFailure {
-    /// The namespace, or a file that concerns several: that of external servers, that of secrets.
+    /// Name of the namespace, or of a file that concerns several namespaces, such as the file of external servers.
     pub namespace: String,
     /// Stable code: `invalid_manifest`, `invalid_config`, `missing_variable`, `dependency_error`,
     /// `worker_unavailable`, `unreadable`, `secrets_unavailable`, `internal_error`.
     pub code: &'static str,
-    /// Description of the problem.
+    /// Description of the problem with the namespace.
     pub message: String,
 }
 
-/// Reason why a reload was not carried out. The previous namespaces continue to serve.
+/// Reason why a reload was not carried out. The previous namespaces are still served.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReloadError {
-    /// The reloader has no runtime yet.
+    /// The reloader was not given its runtime yet: the gateway is still starting.
     #[error("the gateway is still starting")]
     NotStarted,
-    /// The gateway is shutting down, and no longer reloads.
+    /// The gateway is shutting down and carries out no further reloads.
     #[error("the gateway is shutting down")]
     ShuttingDown,
     /// The tools directory cannot be read.
@@ -166,13 +165,13 @@ pub enum ReloadError {
     Scan {
         /// Path of the tools directory.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system for the tools directory.
         source: Arc<io::Error>,
     },
-    /// The secrets cannot be read, and could not be since the start: no namespace can get its secrets.
+    /// The secrets cannot be read, and were never read since the gateway started, so no namespace can get its secrets.
     #[error("{0}")]
     Secrets(String),
-    /// A defect of the gateway; the log has the details.
+    /// The reload was interrupted by a defect of the gateway; the log has the details.
     #[error("the reload was interrupted")]
     Interrupted,
 }
@@ -180,27 +179,27 @@ pub enum ReloadError {
 type Answer = Result<Arc<ReloadReport>, ReloadError>;
 type Ticket = watch::Sender<Option<Answer>>;
 
-/// End of a run.
+/// Result of a run of the reload.
 enum RunEnd {
     Over(Answer),
-    /// Another run waits, and the namespaces that are not up are being installed: the other run goes on with their installers.
-    /// The report covers the namespaces that were brought up.
+    /// The run ended early because another one waits: only installers of not yet served namespaces remain, and the next run
+    /// takes them over. The report covers the other namespaces.
     LeftInstalling(ReloadReport),
 }
 
-/// State of the runs: the current one, and the next.
+/// State of the reload's runs: whether one is running, and the next one.
 #[derive(Debug, Default)]
 struct RunQueue {
     running: bool,
-    /// The run after the current one, with its scope, if a caller waits for it.
+    /// Scope and callers of the run after the current one; `None` if no caller waits for it.
     next: Option<(ReloadScope, Ticket)>,
 }
 
-/// Workers that were started and have not ended.
+/// Workers that were started and have not ended yet.
 #[derive(Debug, Default)]
 struct Fleet {
     members: Vec<FleetMember>,
-    /// Workers whose first boot failed and that are retried; nothing serves in their namespaces.
+    /// Workers whose first start failed and that are still retried. Their namespaces are published as failed.
     recovering: BTreeMap<NamespaceName, Arc<Worker>>,
     closed: bool,
 }
@@ -212,7 +211,7 @@ struct FleetMember {
 }
 
 impl Reloader {
-    /// Creates a reloader that publishes into `registry`. It does nothing before it has its runtime.
+    /// Creates a reloader that publishes into `registry`. It cannot reload before [`Reloader::bind_runtime`] is called.
     pub fn new(
         data: Arc<DataDir>,
         config: WorkersConfig,
@@ -222,7 +221,7 @@ impl Reloader {
         registry: Arc<Registry>,
         metrics: ReloadMetrics,
     ) -> Arc<Self> {
-        // Above every generation of an earlier gateway on this directory, also of one that is still shutting down.
+        // The current time is used, so that the number is above every generation of an earlier gateway on this data directory.
         let generation = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(1));
@@ -261,11 +260,11 @@ impl Reloader {
         })
     }
 
-    /// Announces to the registry the namespaces that the first scan will find, so that requests for them wait. Must be called
-    /// before the first request, when all parts of the configuration are set.
+    /// Registers the namespaces that the first scan will find as starting, so that requests for them wait. Must be called
+    /// before the first request, after all parts of the configuration are set.
     pub fn expect_namespaces(&self) {
         let (servers, aggregates) = (lock(&self.servers).clone(), lock(&self.aggregates).clone());
-        // A file that cannot be used now is reported by the first scan.
+        // If the file cannot be used, the first scan reports that.
         let file = ServersFile::read(self.data.root()).unwrap_or_default();
         let elsewhere = lock(&self.vault).clone().filter(|it| it.dir.is_some());
         let claims = configured(&servers, &aggregates).into_iter();
@@ -277,28 +276,28 @@ impl Reloader {
         });
     }
 
-    /// Sets the runtime that workers and their processes belong to. Later calls change nothing.
+    /// Sets the runtime that workers and their processes belong to. Only the first call has an effect.
     pub fn bind_runtime(&self, control: Handle) {
         let _ = self.control.set(control);
     }
 
-    /// Sets the limits of all namespaces from the next reload on.
+    /// Sets the limits of all namespaces for later reloads.
     pub fn set_namespaces(&self, namespaces: NamespacesConfig) {
         *lock(&self.namespaces) = Arc::new(namespaces);
     }
 
-    /// Sets the servers of the configuration for the next reload; initially there are none.
+    /// Sets the configured servers for later reloads; initially there are none.
     pub fn set_servers(&self, servers: ServersConfig) {
         *lock(&self.servers) = Arc::new(servers);
     }
 
-    /// Sets the aggregates of the configuration for the next reload; initially there are none.
+    /// Sets the configured aggregates for later reloads; initially there are none.
     pub fn set_aggregates(&self, aggregates: AggregatesConfig) {
         *lock(&self.aggregates) = Arc::new(aggregates);
     }
 
-    /// Reports in `/ready` the parts of the configuration that are not in force: each the file or key, and the reason. They
-    /// replace the parts reported before.
+    /// Sets the parts of the configuration that are not in force, which `/ready` reports: each with the file or key, and the
+    /// reason. They replace those of the previous call.
     pub fn set_configuration_problems<'a>(
         &self,
         problems: impl IntoIterator<Item = (&'a str, String)>,
@@ -316,12 +315,12 @@ impl Reloader {
         &self.registry
     }
 
-    /// Sets the namespace of Tool Vault for the next reload; initially there is none.
+    /// Sets the namespace of Tool Vault for later reloads; initially there is none.
     pub fn set_vault(&self, vault: VaultFolder) {
         *lock(&self.vault) = Some(vault);
     }
 
-    /// Records the outcome of the configuration's part of the next reload: the reload is counted by the worst of its parts.
+    /// Records the outcome of the configuration's part of the next reload. The metrics count a reload by its worst part.
     pub fn note(&self, outcome: ReloadOutcome) {
         let mut noted = lock(&self.noted);
         *noted = outcome.max(*noted);
@@ -332,12 +331,12 @@ impl Reloader {
     ///
     /// # Errors
     ///
-    /// When the reload could not begin. Namespaces that fail are in the report.
+    /// When the reload could not begin. A namespace that fails is not an error but listed in the report.
     pub async fn reload(self: &Arc<Self>) -> Result<Arc<ReloadReport>, ReloadError> {
         self.request(ReloadScope::All).await
     }
 
-    /// Makes one served namespace equal to its files on disk, and touches no other.
+    /// Makes one served namespace match its files on disk, without changing other namespaces.
     async fn reload_only(self: &Arc<Self>, name: &NamespaceName) -> Answer {
         let only = BTreeSet::from([name.clone()]);
         self.request(ReloadScope::Only(only)).await
@@ -365,25 +364,26 @@ impl Reloader {
                 answer
             }
         };
-        // - the run is over
-        // - the gateway stops; the run's work on files may take a moment longer, and no caller waits for it
+        // Handles:
+        // - the end of the run;
+        // - the end of the gateway: the run's work on files may continue for a moment, but the caller does not wait for it.
         tokio::select! {
             biased;
             answer = answer.wait_for(Option::is_some) => match answer {
                 Ok(answer) => answer.clone().unwrap_or(Err(ReloadError::Interrupted)),
-                // The runtime was shut down during the run.
+                // The sender was dropped, because the runtime was shut down during the run.
                 Err(_) => Err(ReloadError::Interrupted),
             },
             () = self.closing.cancelled() => Err(ReloadError::ShuttingDown),
         }
     }
 
-    /// Runs the queued reloads until no caller waits.
+    /// Runs reloads one after the other, until no further one is requested.
     async fn run_queue(self: Arc<Self>, mut scope: ReloadScope, ticket: Ticket) {
         let mut before: Option<Answer> = None;
         let mut tickets = vec![ticket];
         loop {
-            // In a separate task, so that a panic ends one run and not the queue.
+            // Run in a separate task, so that a panic ends only this run and not the queue.
             let ended = tokio::spawn(run::run(Arc::clone(&self), scope)).await;
             let ended = ended.unwrap_or(RunEnd::Over(Err(ReloadError::Interrupted)));
             let next = {
@@ -395,14 +395,15 @@ impl Reloader {
             };
             let (own, is_over) = match ended {
                 RunEnd::Over(own) => (own, true),
-                // Without a next run, no run goes on with the installers.
+                // If there is no next run that takes over the installers, this run counts as over.
                 RunEnd::LeftInstalling(report) => (Ok(Arc::new(report)), next.is_none()),
             };
             let answer = match (&before, own) {
                 (Some(before), Ok(own)) => Ok(Arc::new(coalesced(before.as_deref().ok(), &own))),
                 (_, own) => own,
             };
-            // Answered only now: a caller that has this answer and asks again would get the answer of this run once more.
+            // The callers are answered only after the next run was taken from the queue: a caller that now requests another
+            // reload must not get the result of this run again.
             if is_over {
                 for ticket in tickets.drain(..) {
                     ticket.send_replace(Some(answer.clone()));
@@ -415,18 +416,18 @@ impl Reloader {
             tickets.push(ticket);
             scope = match is_over {
                 true => wanted,
-                // The run that left its installers was one over all namespaces.
+                // A run that leaves its installers covered all namespaces, so the next run must cover them, too.
                 false => ReloadScope::All,
             };
         }
     }
 
-    /// Refuses later reloads and stops the current one, including installers. Workers continue to serve. May be called again.
+    /// Refuses later reloads and stops the current one, including its installers. Workers continue to serve. May be called again.
     pub fn close(&self) {
         self.closing.cancel();
     }
 
-    /// Closes the reloader and ends all workers concurrently: each may finish its calls for up to `grace`.
+    /// Closes the reloader and ends all workers concurrently. Each may finish its calls for up to `grace`.
     pub async fn shutdown(&self, grace: Duration) {
         self.close();
         let members = {
@@ -442,7 +443,7 @@ impl Reloader {
         while retiring.join_next().await.is_some() {}
     }
 
-    /// Starts a worker and keeps it, unless the gateway is closing.
+    /// Starts a worker and stores it in the fleet. Returns `None` if the gateway is shutting down.
     fn start(self: &Arc<Self>, spec: WorkerSpec, identity: Identity) -> Option<Arc<Worker>> {
         let mut fleet = lock(&self.fleet);
         if fleet.closed {
@@ -457,7 +458,7 @@ impl Reloader {
         Some(worker)
     }
 
-    /// Lets a worker finish its calls in the background and removes it when it has ended.
+    /// Ends a worker in the background, after its calls have finished or `drain` is over, and removes it from the fleet.
     fn retire(self: &Arc<Self>, worker: Arc<Worker>, drain: Duration) {
         let reloader = Arc::clone(self);
         tokio::spawn(async move {
@@ -466,7 +467,7 @@ impl Reloader {
                 .members
                 .retain(|member| !Arc::ptr_eq(&member.worker, &worker));
             let name = worker.spec().namespace.clone();
-            // The packages of a deleted namespace were in use until now.
+            // The environment of a deleted namespace can only be removed now, because the worker used it until now.
             if reloader.registry.namespace(name.as_str()).is_none() {
                 let cleaned = tokio::task::spawn_blocking(move || {
                     let keep = reloader.builds_in_use();
@@ -477,7 +478,7 @@ impl Reloader {
         });
     }
 
-    /// Identity that a worker was started with.
+    /// The identity (files, settings) that a worker was started with.
     fn identity_of(&self, worker: &Arc<Worker>) -> Option<Identity> {
         lock(&self.fleet)
             .members
@@ -486,8 +487,8 @@ impl Reloader {
             .map(|member| member.identity.clone())
     }
 
-    /// Digest of the served namespaces: their names, and the sources of those whose tools a worker runs. Gateways that serve
-    /// the same namespaces have equal digests.
+    /// Digest of the served namespaces: of their names, and of the files of those with a Python worker. Gateways that serve the
+    /// same namespaces have equal digests.
     pub fn sources(&self) -> [u8; 32] {
         let mut digest = Sha256::new();
         for (name, namespace) in &self.registry.snapshot().namespaces {
@@ -502,7 +503,7 @@ impl Reloader {
         digest.finalize().into()
     }
 
-    /// Environments that some worker still runs in.
+    /// Paths of the environments that workers still run in.
     fn builds_in_use(&self) -> BTreeSet<PathBuf> {
         lock(&self.fleet)
             .members
@@ -516,7 +517,7 @@ impl Reloader {
     }
 }
 
-/// Report for callers that waited while another run was active: both runs combined.
+/// Combines the reports of two runs, for callers that requested a reload while the first one was active.
 fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport {
     let none = ReloadReport::default();
     let before = before.unwrap_or(&none);
@@ -533,18 +534,18 @@ fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport 
         namespaces: own.namespaces.clone(),
         workers_restarted: union(&before.workers_restarted, &own.workers_restarted),
         deps_synced: union(&before.deps_synced, &own.deps_synced),
-        // A namespace that was added again in between was not removed.
+        // A namespace that exists after the second run was added again, so it does not count as removed.
         removed: union(&before.removed, &own.removed)
             .into_iter()
             .filter(|name| !is_there(name))
             .collect(),
-        // Namespaces that failed before were tried again.
+        // Failures of the first run are omitted, since the second run tried these namespaces again.
         failed: own.failed.clone(),
         coalesced: true,
     }
 }
 
-/// Locks even a poisoned mutex: every critical section consists of a few assignments, so the data are consistent.
+/// Locks a mutex even if it is poisoned. The data are consistent, because every critical section is a few assignments.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

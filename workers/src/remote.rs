@@ -1,11 +1,11 @@
-//! MCP servers that are reached over HTTP: their configuration, and the resolved server.
+//! MCP servers that are called over HTTP: their configuration, and the resolved server.
 //!
 //! ```text
 //! upstreams.remote ─▶ validate ─▶ variables ─▶ RemoteServer, in the snapshot
 //! ```
 //!
 //! A remote server is one namespace and a pool of backends that all serve it. This module deliberately does not open
-//! connections, choose backends, or speak HTTP. The proxy does that, with the settings in [`RemoteSpec`].
+//! connections, choose backends, or send HTTP requests. The proxy does that, with the settings in [`RemoteSpec`].
 
 mod backend;
 mod config;

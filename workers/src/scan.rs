@@ -1,4 +1,4 @@
-//! Scans the folders under `tools/` for the wanted state of each namespace (DRP-01…08, DRP-17, DRP-24).
+//! Scan of the folders under `tools/` for the wanted state of each namespace (DRP-01…08, DRP-17, DRP-24).
 //!
 //! The scan only reads files: no tool code is parsed or run. An unchanged tree gives an equal result in the same order.
 //! Unusable files are skipped and reported, and never affect others.
@@ -26,7 +26,7 @@ use crate::manifest::Manifest;
 
 use walk::Walk;
 
-/// Maximum number of folders that are served.
+/// Maximum number of namespace folders that are served.
 const NAMESPACES_MAX: usize = 10_000;
 
 /// A namespace folder, with the result of the scan.
@@ -36,7 +36,7 @@ pub struct NamespaceSource {
     pub name: NamespaceName,
     /// Path of the folder, absolute.
     pub dir: PathBuf,
-    /// True if there is a file that may contain tools.
+    /// True if the folder contains a Python file that may declare tools.
     pub has_python: bool,
     /// Content of the folder's `tooldock.yaml`.
     pub manifest: Manifest,
@@ -44,28 +44,28 @@ pub struct NamespaceSource {
     pub requirements: Option<Requirements>,
     /// Issues about skipped files.
     pub issues: Vec<Issue>,
-    /// Reason why the namespace cannot be served in its present state.
+    /// Reason why the namespace cannot be served; `None` if it can.
     pub failure: Option<SourceFailure>,
     /// Hash over names and contents of the namespace's sources: Python files, requirements, manifest, and the local packages
     /// and wheels that requirements name. Data that a tool writes to the folder is not part of the hash.
     pub files_hash: [u8; 32],
-    /// Hash over the local files that an installer reads in addition to `requirements.txt`: the lists that it names, and the
-    /// content of local packages and wheels. Packages that are used in place (`-e`) count by their build files, the names of
-    /// their modules and the sources that need a compiler.
+    /// Hash over the local files that an installer reads in addition to `requirements.txt`: further lists of requirements, and
+    /// the content of local packages and wheels. Of packages that are used in place (`-e`) only the build files, the names of
+    /// their modules and the sources that need a compiler are included.
     pub packages_hash: [u8; 32],
-    /// Hash over `files_hash` and the inode number and change time of each source (without those of local packages). It changes
+    /// Hash over `files_hash` and the inode number and change time of each source, except those of local packages. It changes
     /// when a source is written, even if its content is the same again.
     pub files_version: [u8; 32],
 }
 
 impl NamespaceSource {
-    /// Secrets of the namespace's workers.
+    /// The secrets that the namespace's workers receive.
     pub(crate) fn secrets(&self, config: &NamespacesConfig, secrets: &Secrets) -> NamespaceSecrets {
         let (limits, ..) = self.manifest.effective_limits(&self.name, config);
         secrets.for_workers(&self.name, limits.global_secrets, &self.manifest.secrets)
     }
 
-    /// Packages of the namespace's environment.
+    /// The packages that the namespace's environment must contain.
     pub(crate) fn packages(&self) -> NamespacePackages<'_> {
         NamespacePackages {
             namespace: &self.name,
@@ -74,7 +74,7 @@ impl NamespaceSource {
         }
     }
 
-    /// The failed source of a folder that was removed, or has no Python file left, while its namespace is served.
+    /// Creates the failed source of a namespace that is served although its folder was removed, or has no Python file left.
     pub(crate) fn unreadable(name: NamespaceName, dir: PathBuf) -> Self {
         let message = format!(
             "{}: no Python file is there any more; a reload (POST /reload or SIGHUP) takes the namespace as it is then",
@@ -98,7 +98,7 @@ impl NamespaceSource {
     }
 }
 
-/// Reason why a folder cannot be served.
+/// Reason why a folder cannot be served as a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFailure {
     /// Stable code: `invalid_manifest`, `dependency_error`, `unreadable`.
@@ -107,7 +107,7 @@ pub struct SourceFailure {
     pub message: String,
 }
 
-/// Scans every folder under `tools_dir`, in name order.
+/// Scans every folder under `tools_dir`, sorted by name.
 ///
 /// # Errors
 ///
@@ -119,21 +119,21 @@ pub fn scan(tools_dir: &Path) -> io::Result<Vec<NamespaceSource>> {
     Ok(sources.collect())
 }
 
-/// The claims of the folders under `tools_dir` to their names. A directory that cannot be read has none.
+/// The names of namespaces that the folders under `tools_dir` claim. Empty if the directory cannot be read.
 pub fn claims(tools_dir: &Path) -> Vec<Claim> {
     let tree = tools_dir.canonicalize();
     let found = tree.and_then(|tree| folders(&tree)).unwrap_or_default();
     found.iter().map(|it| Claim::folder(&it.name)).collect()
 }
 
-/// A folder that is a namespace by its name.
+/// A folder whose name is valid for a namespace.
 struct ScannedFolder {
     name: NamespaceName,
     path: PathBuf,
     real: PathBuf,
 }
 
-/// The folders of `tree`, a real path, in name order.
+/// The namespace folders of `tree`, sorted by name. `tree` is a path without symlinks.
 fn folders(tree: &Path) -> io::Result<Vec<ScannedFolder>> {
     let mut entries = fs::read_dir(tree)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
@@ -141,7 +141,7 @@ fn folders(tree: &Path) -> io::Result<Vec<ScannedFolder>> {
     for entry in entries {
         let file_name = entry.file_name();
         let text = file_name.to_string_lossy();
-        // `_`, `.` and `__pycache__`: ignored by design, not by mistake.
+        // Such names (also `__pycache__`) are ignored by design, so they are not reported.
         if text.starts_with(['_', '.']) {
             continue;
         }
@@ -179,7 +179,7 @@ pub(crate) fn scan_one(
     Ok(found.map(|(name, folder)| look_at(name, path, &folder, &tree)))
 }
 
-/// Returns true if the tools directory has a folder of this name. Looks the name up, and reads no file.
+/// Returns true if the tools directory contains a folder with this name. Reads no file.
 pub fn has_folder(tools_dir: &Path, name: &NamespaceName) -> bool {
     let Ok(tree) = tools_dir.canonicalize() else {
         return false;
@@ -188,11 +188,11 @@ pub fn has_folder(tools_dir: &Path, name: &NamespaceName) -> bool {
     matches!(folder, Ok(Some(folder)) if folder.is_dir())
 }
 
-/// Scans the folder of the namespace of this name, at any path; `None` if the folder does not exist.
+/// Scans the folder of a namespace at any path; `None` if the folder does not exist.
 ///
 /// # Errors
 ///
-/// When its parent folder cannot be read.
+/// When the folder's parent cannot be read.
 pub(crate) fn scan_folder(name: &NamespaceName, dir: &Path) -> io::Result<Option<NamespaceSource>> {
     let (Some(parent), Some(own)) = (dir.parent(), dir.file_name()) else {
         return Ok(None);
@@ -207,22 +207,22 @@ pub(crate) fn scan_folder(name: &NamespaceName, dir: &Path) -> io::Result<Option
     }
 }
 
-/// The current [`NamespaceSource::files_hash`] of a namespace folder; `None` if it is not a namespace. Blocking.
+/// Computes the current [`NamespaceSource::files_hash`] of a folder; `None` if it is not a namespace. Blocking.
 pub fn files_hash(dir: &Path) -> Option<[u8; 32]> {
     source_of(dir).map(|source| source.files_hash)
 }
 
-/// The current [`NamespaceSource::files_version`] of a namespace folder; `None` if it is not a namespace. Blocking.
+/// Computes the current [`NamespaceSource::files_version`] of a folder; `None` if it is not a namespace. Blocking.
 pub(crate) fn files_version(dir: &Path) -> Option<[u8; 32]> {
     source_of(dir).map(|source| source.files_version)
 }
 
-/// The namespace of a folder, under a name that may be wrong: no hash depends on the name.
+/// Scans a folder under an arbitrary namespace name, which is sufficient for hashes, since they do not depend on the name.
 fn source_of(dir: &Path) -> Option<NamespaceSource> {
     scan_folder(&NamespaceName::global(), dir).ok()?
 }
 
-/// The namespace of a folder, with the real path of the folder.
+/// Returns the namespace name of a folder, and the folder's path without symlinks.
 ///
 /// # Errors
 ///
@@ -289,11 +289,11 @@ pub(crate) fn look_at(
             code: "dependency_error",
             message: format!("{REQUIREMENTS_FILE}: {message}"),
         });
-        // The message is part of the hash: correcting the list is a change.
+        // The message is hashed, so that correcting the requirements counts as a change.
         walk.field(message.as_bytes());
         [0; 32]
     });
-    // Both files are hashed again by content, so that a change of them is detected even beyond the limits of the walk.
+    // Both files are hashed here by content, so that a change of them is detected even if the walk reached its limits.
     walk.field(format!("{manifest:?}").as_bytes());
     let text = requirements.as_ref().map(|found| found.text.as_bytes());
     walk.field(text.unwrap_or_default());
@@ -319,7 +319,7 @@ pub(crate) fn look_at(
     }
 }
 
-/// Reads the `requirements.txt` of a namespace folder inside `tree`.
+/// Reads the `requirements.txt` of a namespace folder inside the directory `tree`; `None` if it does not exist.
 pub(crate) fn read_requirements(dir: &Path, tree: &Path) -> Result<Option<Requirements>, String> {
     let path = dir.join(REQUIREMENTS_FILE);
     let bytes = match tree_file::read(&path, tree, REQUIREMENTS_BYTES_MAX) {

@@ -5,7 +5,7 @@ use tooldock_base::config::{Limits, LimitsPatch};
 use tooldock_base::policy::ToolPolicy;
 use tooldock_base::server_failure::InvalidServer;
 
-/// Sharing of a server's processes.
+/// Sharing of a server's processes or sessions among clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
@@ -20,7 +20,7 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// The spelling in the configuration.
+    /// Value of the setting, as written in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -31,19 +31,19 @@ impl Isolation {
     }
 }
 
-/// Treatment of a server's lists on their way to clients.
+/// Treatment of a server's lists of tools and resources before clients get them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListMode {
-    /// Lists are mended if that keeps their meaning, so that strict clients accept them.
+    /// Lists are corrected where that keeps their meaning, so that strict clients accept them.
     #[default]
     Mend,
-    /// Lists are not changed.
+    /// Lists are passed on unchanged.
     Raw,
 }
 
-/// Refuses limits that are out of bounds or not for servers, and invalid patterns. `processes`: the hint to use instead of
-/// `processes`.
+/// Returns an error for limits that are out of bounds or do not apply to servers, and for invalid patterns. `processes` is the
+/// advice about the setting to use instead of the limit `processes`.
 pub(crate) fn check_limits(patch: &LimitsPatch, processes: &str) -> Result<(), InvalidServer> {
     let wrong = |key: &str, message: String| InvalidServer::new(format!("limits.{key}"), message);
     for (key, said, instead) in [

@@ -1,4 +1,5 @@
-//! Resolves configured servers into usable servers: merges all places, and fills in variables.
+//! Resolution of configured servers into usable servers: the servers of all configuration files are merged, and the values of
+//! variables are inserted.
 //!
 //! ```text
 //! upstreams.stdio ───────┐
@@ -43,21 +44,21 @@ pub use claims::configured;
 pub(crate) struct External {
     /// Namespace of the server.
     pub(crate) name: NamespaceName,
-    /// The server, or the reason why it cannot be used.
+    /// The resolved server, or the reason why it cannot be used.
     pub(crate) server: Result<Server, ExternalFailure>,
-    /// Variables that the server's configuration refers to.
+    /// Names of the variables that the server's configuration refers to.
     pub(crate) variables: Vec<String>,
-    /// Status of the secrets among those variables.
+    /// Status of the secrets that the server's configuration refers to.
     pub(crate) secrets_status: SecretsStatus,
-    /// Issues that do not stop the server.
+    /// Issues about the server that do not prevent it from being used.
     pub(crate) issues: Vec<Issue>,
     /// Limits of the server's namespace, as configured.
     pub(crate) limits: LimitsPatch,
-    /// Place of the server's configuration.
+    /// File and key in which the server is configured.
     pub(crate) place: ServerPlace,
 }
 
-/// An external MCP server, of either kind.
+/// An external MCP server, started as a process or called over HTTP.
 #[derive(Debug)]
 pub(crate) enum Server {
     /// A stdio server: a program to run.
@@ -67,7 +68,7 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    /// The upstream of the namespace; the serving one if it is unchanged.
+    /// Returns the upstream for the server's namespace. If the server is unchanged, the upstream that serves now is returned.
     pub(crate) fn upstream(self, serving: Option<&UpstreamKind>) -> UpstreamKind {
         match (self, serving) {
             (Self::Stdio(wanted), Some(UpstreamKind::External(serving))) if wanted == *serving => {
@@ -82,32 +83,32 @@ impl Server {
     }
 }
 
-/// `upstreams:` — external MCP servers.
+/// Configuration key `upstreams:`, with the external MCP servers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServersConfig {
-    /// Child processes that speak MCP on their pipes.
+    /// Servers that run as child processes and exchange MCP messages over pipes.
     pub stdio: StdioServersConfig,
-    /// Servers that are reached over HTTP.
+    /// Servers that are called over HTTP.
     pub remote: RemoteServersConfig,
-    /// Changes of the operator's servers in `$DATA/config.yaml` that were refused, a sentence each. See [`crate::narrow`].
+    /// Refused changes of the operator's servers in `$DATA/config.yaml`, by server; each is a sentence. See [`crate::narrow`].
     #[serde(skip)]
     pub refused: BTreeMap<NamespaceName, Vec<String>>,
 }
 
-/// Place of a server's configuration.
+/// File and key in which a server is configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerPlace {
-    /// `upstreams.stdio`: written by the operator.
+    /// The key `upstreams.stdio`, which the operator writes.
     Stdio,
-    /// `upstreams.remote`: written by the operator.
+    /// The key `upstreams.remote`, which the operator writes.
     Remote,
-    /// `external/config.yaml`: written by any process that may write there.
+    /// The file `external/config.yaml`, which any process with write access to the data directory can change.
     File,
 }
 
 impl ServerPlace {
-    /// The file's name, if the operator's ceilings apply to it.
+    /// Name of the file, if the operator's ceilings apply to it; `None` for the operator's own configuration.
     pub(crate) fn file(self) -> Option<&'static str> {
         match self {
             Self::Stdio | Self::Remote => None,
@@ -115,7 +116,7 @@ impl ServerPlace {
         }
     }
 
-    /// The key under which the servers of this place are configured.
+    /// Configuration key that contains the servers of this place.
     pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Stdio => "upstreams.stdio",
@@ -125,8 +126,8 @@ impl ServerPlace {
     }
 }
 
-/// The servers that are served under their names, in name order: those of each place for which [`Names`] has that origin.
-/// `env_allowed` are the gateway's variables that servers of files in the data directory may use.
+/// Resolves the servers that are served under their names, sorted by name. If several sources define a name, [`Names`] decides
+/// which is served. `env_allowed` are the gateway's variables that servers of files in the data directory may use.
 pub(crate) fn resolve(
     configured: &ServersConfig,
     file: &ServersFile,
@@ -168,7 +169,7 @@ pub(crate) fn resolve(
     externals
 }
 
-/// A server that is a member of an aggregate alone. `env_allowed` as for [`resolve`].
+/// Resolves a stdio server that belongs only to an aggregate. `env_allowed` is as for [`resolve`].
 pub(crate) fn stdio_member(
     name: &NamespaceName,
     config: &StdioServerConfig,
@@ -187,7 +188,7 @@ pub(crate) fn stdio_member(
     )
 }
 
-/// A remote server that is a member of an aggregate alone.
+/// Resolves a remote server that belongs only to an aggregate.
 pub(crate) fn remote_member(
     name: &NamespaceName,
     config: &RemoteServerConfig,
@@ -260,8 +261,8 @@ fn one(
     }
 }
 
-/// The variables that the entries of servers name as `${NAME}`, by server: those of the configuration, and those of
-/// `external/config.yaml` below the data directory. A file that cannot be read has no servers.
+/// The names of the variables that entries of servers refer to as `${NAME}`, by server. Contains the servers of the
+/// configuration and of `external/config.yaml` below the data directory; the file's are missing if it cannot be read.
 pub fn named_variables(
     data: &Path,
     configured: &ServersConfig,
@@ -277,14 +278,14 @@ pub fn named_variables(
     all.map(|(name, names)| (name.clone(), names)).collect()
 }
 
-/// The variables that the values of a server's `env` refer to, each once.
+/// The names of the variables that a server's `env` refers to, each once.
 fn variables(config: &StdioServerConfig) -> Vec<String> {
     let names = config.env.values().flat_map(Template::names);
     let names: BTreeSet<_> = names.map(str::to_owned).collect();
     names.into_iter().collect()
 }
 
-/// Issues about arguments that look like references, which are not replaced.
+/// Returns issues about arguments that look like references to variables. Such references are not replaced in arguments.
 fn odd_arguments(config: &StdioServerConfig) -> Vec<Issue> {
     let odd = config
         .args
@@ -336,7 +337,8 @@ fn spec(
         let told = |error: NoValue| {
             let reason = wrong(error.to_string());
             match error {
-                // A server must not continue with a variable that is not allowed any more.
+                // The server counts as failed, so that it does not continue with the value of a variable that is no longer
+                // allowed.
                 NoValue::Missing(_) | NoValue::NotAllowed(_) => failure(name, MISSING, reason),
                 NoValue::Own(_) | NoValue::Malformed => failure(name, INVALID, reason),
             }
@@ -373,7 +375,7 @@ fn failure(name: &NamespaceName, code: &'static str, reason: InvalidServer) -> E
     ExternalFailure::new(name, "cannot be started", code, reason)
 }
 
-/// Returns true for arguments such as `--token=${TOKEN}`. An argument with spaces is a shell script.
+/// Returns true for arguments such as `--token=${TOKEN}`. Arguments with spaces are excluded, since they are shell scripts.
 fn looks_like_a_reference(argument: &str) -> bool {
     argument.contains("${") && argument.contains('}') && !argument.contains(char::is_whitespace)
 }

@@ -1,12 +1,12 @@
 //! Watches the data directory for changes that a reload would put into force (RLD-05).
 //!
 //! ```text
-//! inotify ──▶ source.rs: does the path count?      ──▶ burst.rs: quiet for `debounce` ──▶ Watch::changed
+//! inotify ──▶ source.rs: is the path relevant?     ──▶ burst.rs: quiet for `debounce` ──▶ Watch::changed
 //! polling ──▶ fingerprint.rs: did anything change? ──┘
 //! ```
 //!
-//! Changes are not queued: any number of changed files sets one mark. The system's watches end with their folder, so the
-//! folders are checked every `LOOK_EVERY`, and folders that were removed and made again are watched again.
+//! Changes are not queued: any number of changed files results in a single notification. The operating system stops watching a
+//! folder that is removed, so the folders are checked every `LOOK_EVERY`, and replaced folders are watched again.
 
 mod burst;
 mod fingerprint;
@@ -23,13 +23,13 @@ use burst::Burst;
 use fingerprint::fingerprint;
 use source::ChangeWatcher;
 
-/// Interval of checking for replaced folders. A check is a few system calls.
+/// Interval at which the watcher checks for replaced folders. A check takes only a few system calls.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval of polling files if the system does not report changes, and no interval is configured.
+/// Interval at which files are polled if the operating system does not report changes and no interval is configured.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// Reports changes in a data directory.
+/// Watcher that reports changes in a data directory.
 #[derive(Debug)]
 pub struct Watch {
     root: PathBuf,
@@ -40,15 +40,15 @@ pub struct Watch {
 
 #[derive(Debug)]
 enum Means {
-    /// The system reports changes to this watcher.
+    /// The operating system reports changes to this watcher.
     Told(Arc<Mutex<ChangeWatcher>>),
-    /// Files are polled at this interval.
+    /// Files are polled at the interval `every`; `last` is the fingerprint of the last poll.
     Polled { every: Duration, last: Option<u64> },
 }
 
 impl Watch {
-    /// Starts watching a data directory. A change is reported when nothing changed for `debounce`. With `poll` files are polled
-    /// at that interval: for volumes whose changes the system does not report, such as network volumes.
+    /// Starts watching a data directory. A change is reported once nothing has changed for `debounce`. If `poll` is set, files
+    /// are polled at that interval, for volumes whose changes the system does not report, such as network volumes.
     pub async fn start(root: &Path, debounce: Duration, poll: Option<Duration>) -> Self {
         let mark = Arc::new(Notify::new());
         let means = match poll {
@@ -63,7 +63,7 @@ impl Watch {
         }
     }
 
-    /// Waits for a change, and until no further changes follow for a while. Dropping the future may lose a change.
+    /// Waits for a change, and then until nothing has changed for the configured time. Dropping the future may lose a change.
     pub async fn changed(&mut self) {
         let every = match self.means {
             Means::Told(_) => LOOK_EVERY,
@@ -75,18 +75,20 @@ impl Watch {
         let burst = self.burst;
         let mut settled = std::pin::pin!(burst.settled(&mark));
         loop {
-            // - something changed, and then nothing for a while
-            // - time for the next check
+            // Handles:
+            // - a change, after which nothing has changed for the configured time;
+            // - the time for the next check.
             tokio::select! {
                 () = &mut settled => break,
                 _ = look.tick() => self.look().await,
             }
         }
-        // The change may concern a folder: its files must be watched before they are read.
+        // The change may be a new folder, which must be watched before its files are read: otherwise later changes would be
+        // missed.
         self.renew().await;
     }
 
-    /// Watches replaced folders again, or compares the files with the previous poll.
+    /// Checks once: watches replaced folders again, or, when polling, compares the files with the previous poll.
     async fn look(&mut self) {
         let changed = match &mut self.means {
             Means::Told(_) => self.renew().await,
@@ -103,8 +105,8 @@ impl Watch {
         }
     }
 
-    /// Watches replaced folders again. Returns true if any folder was replaced. Runs on another thread, since a large tree
-    /// takes its time.
+    /// Watches replaced folders again. Returns true if any folder was replaced. Runs on another thread, since it takes long for
+    /// a large tree.
     async fn renew(&mut self) -> bool {
         let Means::Told(source) = &self.means else {
             return false;
@@ -133,7 +135,7 @@ async fn told(root: &Path, mark: &Arc<Notify>) -> Means {
     }
 }
 
-/// Polling, for systems that do not report changes.
+/// Logs the error and switches to polling, because the system does not report changes.
 fn looking(error: &str) -> Means {
     tracing::warn!(
         %error,

@@ -1,23 +1,23 @@
-//! Changes a single entry in a hand-written YAML text; the remaining text is unchanged, with its comments.
+//! Changes a single entry in a hand-written YAML text and keeps the remaining text unchanged, including comments.
 //!
-//! The text is changed by lines. The result is parsed and compared with the change of the tree, so that a text in a style that
-//! cannot be edited by lines, such as braces over several lines, is refused and never broken.
+//! The text is changed by lines. The result is parsed and compared with the expected content. If they differ, because the text
+//! has a style that cannot be edited by lines, such as braces over several lines, the change is refused.
 
 use tooldock_base::yaml::{self, Mapping, Value};
 
-/// The text is written in a style in which the entry cannot be changed without rewriting the rest.
+/// Error for a text whose style does not allow changing the entry without rewriting other lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the file is written in a style that cannot be changed without losing its comments")]
 pub struct CannotEdit;
 
-/// An entry that is put into a map. Each line of `comment` becomes a comment at the beginning of the entry.
+/// An entry to be added to a map. Each line of `comment` is written as a comment at the beginning of the entry.
 #[derive(Debug, Clone, Copy)]
 pub struct NewEntry<'a> {
-    /// The key of the entry.
+    /// Key of the new entry.
     pub name: &'a str,
-    /// The value of the entry.
+    /// Value of the new entry.
     pub entry: &'a Mapping,
-    /// The comment; empty for none.
+    /// Comment of the new entry; empty for none.
     pub comment: &'a str,
 }
 
@@ -41,12 +41,12 @@ pub fn put(
     put_all(text, path, [entry])
 }
 
-/// Adds entries to the map at `path`, or replaces them. Missing maps are created. The text is parsed and checked once, for any
-/// number of entries.
+/// Adds entries to the map at `path`, or replaces existing ones. Missing maps are created. The text is parsed and checked only
+/// once for all entries.
 ///
 /// # Errors
 ///
-/// When the text is in another style than lines and indents.
+/// When the text has a style that cannot be edited by lines.
 pub fn put_all<'a>(
     text: &str,
     path: &[&str],
@@ -101,7 +101,7 @@ pub fn remove(text: &str, path: &[&str], name: &str) -> Result<String, CannotEdi
     let end = lines.block_end(at);
     lines.0.drain(at..end);
     if let (true, Some(at)) = (is_empty, around) {
-        // A key without a value would be null.
+        // The empty map is written explicitly, because a key without a value would be null.
         let line = &mut lines.0[at];
         let colon = value_of(line).ok_or(CannotEdit)?;
         line.insert_str(colon, " {}");
@@ -117,7 +117,7 @@ fn tree(text: &str) -> Result<Mapping, CannotEdit> {
     }
 }
 
-/// The map at a path, made where it is missing.
+/// Returns the map at a path, and creates missing maps on the path.
 fn map_at<'a>(tree: &'a mut Mapping, path: &[&str]) -> Result<&'a mut Mapping, CannotEdit> {
     let mut map = tree;
     for key in path {
@@ -133,7 +133,7 @@ fn map_at<'a>(tree: &'a mut Mapping, path: &[&str]) -> Result<&'a mut Mapping, C
     Ok(map)
 }
 
-/// The lines of an entry below keys that are missing.
+/// Returns the lines of an entry, preceded by the missing keys that contain it.
 fn nested(missing: &[&str], new: &NewEntry<'_>, indent: usize) -> Result<Vec<String>, CannotEdit> {
     let NewEntry {
         name,
@@ -171,10 +171,10 @@ fn written(value: &Value) -> Result<String, CannotEdit> {
     Ok(text.trim_end().to_owned())
 }
 
-/// The lines of a text, without their ends.
+/// The lines of a text, without line breaks.
 struct Lines(Vec<String>);
 
-/// The lines of a map: `start` is the first line, `end` the line after its last one.
+/// The lines of a map in the text: `start` is its first line, `end` the line after its last one.
 struct MapLines {
     start: usize,
     end: usize,
@@ -186,7 +186,7 @@ impl Lines {
         Self(text.lines().map(str::to_owned).collect())
     }
 
-    /// The map of the complete text.
+    /// The lines of the outermost map.
     fn top(&self) -> MapLines {
         let is_content =
             |line: &String| !is_blank(line) && !line.starts_with("---") && !line.starts_with('%');
@@ -201,7 +201,7 @@ impl Lines {
         }
     }
 
-    /// The lines of the deepest existing map on a path, and the remaining keys.
+    /// Returns the lines of the deepest existing map on a path, and the remaining keys of the path.
     fn map_at<'a, 'b>(
         &mut self,
         path: &'a [&'b str],
@@ -216,7 +216,7 @@ impl Lines {
         Ok((map, &[]))
     }
 
-    /// Adds entries at the end of the map at a path; the map has none of them.
+    /// Adds entries at the end of the map at a path. The map must not contain them yet.
     fn add(&mut self, path: &[&str], entries: &[NewEntry<'_>]) -> Result<(), CannotEdit> {
         let (map, missing) = self.map_at(path)?;
         let mut block = Vec::new();
@@ -231,7 +231,7 @@ impl Lines {
         Ok(())
     }
 
-    /// The line of a key in a map.
+    /// Returns the number of the line with a key of a map; `None` if the map does not contain the key.
     fn find(&self, map: &MapLines, key: &str) -> Option<usize> {
         let spellings = [key.to_owned(), format!("\"{key}\""), format!("'{key}'")];
         let is_here = |line: &String| {
@@ -245,7 +245,7 @@ impl Lines {
         lines.find(|at| is_here(&self.0[*at]))
     }
 
-    /// The line after the last one of a key's value.
+    /// Returns the number of the line after the last line of a key's value.
     fn block_end(&self, at: usize) -> usize {
         let own = indent(&self.0[at]);
         let mut end = at + 1;
@@ -262,7 +262,7 @@ impl Lines {
         end
     }
 
-    /// The map that is the value of a key. An empty one in braces is opened: its braces go.
+    /// Returns the map that is the value of a key. If it is written as `{}`, the braces are removed, so that lines can be added.
     fn open(&mut self, at: usize) -> Result<MapLines, CannotEdit> {
         let line = &mut self.0[at];
         let own = indent(line);
@@ -306,7 +306,7 @@ impl Lines {
     }
 }
 
-/// Returns true if a line has no content.
+/// Returns true if a line is empty or contains only a comment.
 fn is_blank(line: &str) -> bool {
     let line = line.trim_start();
     line.is_empty() || line.starts_with('#')
@@ -316,7 +316,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }
 
-/// The byte offset after the colon of a key.
+/// The byte offset after the colon that follows a key.
 fn value_of(line: &str) -> Option<usize> {
     line.find(':').map(|at| at + 1)
 }

@@ -1,4 +1,4 @@
-//! Names of client certificates, as entries of `admission.certificates` write them.
+//! Names of client certificates, as they are written in `admission.certificates`.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CertificateConfig;
 
-/// A name in a client certificate, with its kind.
+/// A name in a client certificate. Names of different kinds are never equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CertificateName {
@@ -14,21 +14,23 @@ pub enum CertificateName {
     Host(String),
     /// An IP address.
     Address(IpAddr),
-    /// An e-mail address.
+    /// A URI, for example a SPIFFE id.
     Email(String),
-    /// A URI, as a SPIFFE id is.
+    /// A URI, for example a SPIFFE id.
     Uri(String),
-    /// The subject, most specific part first: `CN=ci,O=Example`, with special characters escaped by backslashes.
+    /// The subject of a certificate, most specific attribute first: `CN=ci,O=Example`. Special characters are escaped by
+    /// backslashes.
     Subject(String),
 }
 
 impl CertificateName {
-    /// Creates the name of a host; case is ignored.
+    /// Creates a host name; it is converted to lower case.
     pub fn host(name: &str) -> Self {
         Self::Host(name.to_ascii_lowercase())
     }
 
-    /// Parses the name of an entry of the configuration; the error is the key at fault and the message.
+    /// Parses the certificate name of an entry of `admission.certificates`. The error is a pair of the key at fault and a
+    /// message.
     pub(crate) fn of_config(
         certificate: &CertificateConfig,
     ) -> Result<Self, (&'static str, &'static str)> {
@@ -45,7 +47,7 @@ impl CertificateName {
         }
     }
 
-    /// Parses a subject alternative name, whose form determines its kind.
+    /// Parses a subject alternative name. Its form determines its kind: address, e-mail address, URI or host name.
     fn alternative(text: &str) -> Result<Self, &'static str> {
         if text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err("write a host name, an address, an e-mail address or a URI");
@@ -66,8 +68,8 @@ impl CertificateName {
     }
 }
 
-/// Normalises a subject: no blanks around its attributes, attribute names in upper case. `None` if an attribute is not
-/// `NAME=value`.
+/// Normalises a subject: removes blanks around its attributes, and writes attribute names in upper case. Returns `None` if an
+/// attribute does not have the form `NAME=value`.
 fn normal_subject(text: &str) -> Option<String> {
     let mut parts = vec![String::new()];
     let mut escaped = false;

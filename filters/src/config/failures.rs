@@ -1,4 +1,4 @@
-//! `admission.failures:` — delays for wrong credentials.
+//! `admission.failures:` — delays for clients that send many wrong credentials.
 
 use std::time::Duration;
 
@@ -6,31 +6,31 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tooldock_base::failures::FailureLimits;
 use tooldock_base::off_or;
 
-/// `off`, or the limits of wrong credentials.
+/// `off`, or the limits on wrong credentials beyond which they are delayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailuresConfig {
     /// Wrong credentials are answered without a delay.
     Off,
-    /// Wrong credentials beyond the limits are delayed.
+    /// Wrong credentials are delayed if a client or user name sends more of them than the limits allow.
     Slowed(FailureConfig),
 }
 
-/// The number of wrong credentials that are not delayed, and the delays of further ones.
+/// The number of wrong credentials that are answered without a delay, and the delays of further ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FailureConfig {
-    /// The number of wrong credentials of one address or user name that are not delayed.
+    /// The number of wrong credentials per client address or user name that are answered without a delay.
     pub free: u32,
-    /// The time without a wrong credential after which the count is reset.
+    /// The count of wrong credentials is reset if none arrives for this time.
     #[serde(with = "humantime_serde")]
     pub window: Duration,
-    /// The longest delay after a wrong credential.
+    /// Maximum delay after a wrong credential.
     #[serde(with = "humantime_serde")]
     pub max_delay: Duration,
 }
 
 impl FailuresConfig {
-    /// The limits and delays; `None` if wrong credentials are not delayed.
+    /// The limits on wrong credentials; `None` if they are not delayed.
     pub fn limits(&self) -> Option<FailureLimits> {
         match self {
             Self::Off => None,

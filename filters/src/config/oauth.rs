@@ -1,4 +1,4 @@
-//! `admission.oauth:` — the authorization servers whose tokens are accepted, and the rights of their tokens.
+//! `admission.oauth:` — the authorization servers whose access tokens are accepted, and the rights that these tokens give.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,57 +14,58 @@ use crate::algorithm::Algorithm;
 const AUTO: &str = "auto";
 const OFF: &str = "off";
 
-/// An entry of `admission.oauth`.
+/// An entry of `admission.oauth`: an authorization server whose access tokens are accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OauthConfig {
-    /// The issuer's URL, exactly as tokens and the issuer's metadata spell it.
+    /// The issuer's URL, exactly as it is written in the `iss` claim of tokens and in the issuer's metadata.
     pub issuer: String,
-    /// The audiences of the gateway: the `aud` of a token has to name one.
+    /// The audiences that stand for the gateway. The `aud` claim of a token must contain one of them.
     pub audience: Audience,
-    /// The source of the keys that the issuer signs with.
+    /// The source of the issuer's public keys, which verify the signatures of tokens.
     #[serde(default)]
     pub jwks: JwksSource,
-    /// The signature algorithms that are accepted.
+    /// The signature algorithms that tokens may use.
     #[serde(default = "default_algorithms")]
     pub algorithms: Vec<Algorithm>,
-    /// How far the clocks of issuer and gateway may differ.
+    /// Maximum difference between the clocks of issuer and gateway. Time claims of tokens are checked with this tolerance.
     #[serde(default = "default_leeway", with = "humantime_serde")]
     pub leeway: Duration,
-    /// The claim that names the principal.
+    /// Name of the token's claim that contains the principal's name.
     #[serde(default = "default_principal")]
     pub principal: String,
-    /// The gateway's scope that each scope of a token grants, by the scope of the token.
+    /// Map from the scopes in a token to the scopes of the gateway that they grant.
     pub scopes: BTreeMap<String, String>,
-    /// The namespaces that tokens open.
+    /// The namespaces that the issuer's tokens give access to.
     #[serde(default)]
     pub namespaces: TokenNamespaces,
-    /// The endpoint that validates tokens other than JWTs.
+    /// The introspection endpoint that validates tokens which are not JWTs, or `off`.
     #[serde(default)]
     pub introspection: Introspection,
-    /// The gateway's client at the issuer, for logins at the web UI.
+    /// The OAuth client by which users of the web UI log in at the issuer, or `off`.
     #[serde(default)]
     pub web: WebLogin,
-    /// True if host names of the issuer's endpoints may resolve to addresses that are not public.
+    /// True if the issuer's endpoints may have addresses that are not public, and `http:` URLs; false if such endpoints are
+    /// refused.
     #[serde(default)]
     pub allow_private: bool,
 }
 
-/// The audience that the `aud` of a token has to name: one text, or any of a list.
+/// The accepted values of a token's `aud` claim: a single text, or a list of which one must match.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     untagged,
     expecting = "an audience such as https://gw.example/mcp, or a list of them"
 )]
 pub enum Audience {
-    /// A single audience.
+    /// A single accepted audience.
     One(String),
-    /// Any audience of a list.
+    /// A list of accepted audiences. A token must name at least one.
     Several(Vec<String>),
 }
 
 impl Audience {
-    /// All accepted audiences.
+    /// All accepted audiences, as a list.
     pub fn names(&self) -> &[String] {
         match self {
             Self::One(name) => std::slice::from_ref(name),
@@ -73,108 +74,110 @@ impl Audience {
     }
 }
 
-/// The source of an issuer's keys.
+/// The source of an issuer's public keys (JWKS).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum JwksSource {
-    /// Keys from the URL that the issuer's metadata names.
+    /// Keys are fetched from the URL that the issuer's metadata contains.
     #[default]
     Auto,
-    /// Keys from this URL.
+    /// Keys are fetched from this URL.
     Url(String),
-    /// Keys from this file.
+    /// Keys are read from this file.
     File(PathBuf),
 }
 
-/// The namespaces that the tokens of an issuer open.
+/// The namespaces that the tokens of an issuer give access to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a list of namespaces, or { claim: NAME }")]
 pub enum TokenNamespaces {
-    /// Namespaces that all tokens open: names and globs.
+    /// Namespaces that all tokens of the issuer give access to: names and globs.
     Listed(Vec<String>),
-    /// The namespaces that a claim of the token lists.
+    /// The token itself lists its namespaces, in a claim.
     Claimed(ClaimedNamespaces),
 }
 
-/// `{ claim: NAME }`: the claim of a token that lists the namespaces which the token opens.
+/// `{ claim: NAME }`: names the claim of a token that lists the namespaces which the token gives access to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimedNamespaces {
-    /// The claim's name.
+    /// Name of the claim that lists namespaces.
     pub claim: String,
 }
 
-/// `introspection:` — `off`, or the endpoint that validates an issuer's tokens.
+/// `introspection:` — `off`, or the introspection endpoint that validates an issuer's opaque tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Introspection {
-    /// Tokens that are no JWT are refused.
+    /// No introspection: tokens that are not JWTs are refused.
     #[default]
     Off,
-    /// The endpoint of RFC 7662.
+    /// The issuer's introspection endpoint (RFC 7662) is asked about tokens.
     At(IntrospectionConfig),
 }
 
-/// An introspection endpoint, and the credentials with which the gateway asks it.
+/// An introspection endpoint, and the gateway's credentials there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntrospectionConfig {
-    /// URL of the endpoint.
+    /// URL of the introspection endpoint.
     pub url: String,
-    /// The gateway's client id at the issuer.
+    /// Client id with which the gateway authenticates at the issuer.
     pub client_id: String,
-    /// The gateway's client secret at the issuer, or `${NAME}` for a variable of the gateway's environment.
+    /// Client secret with which the gateway authenticates at the issuer, or `${NAME}` for a variable of the gateway's
+    /// environment.
     pub client_secret: ClientSecret,
 }
 
-/// `web:` — `off`, or the gateway's client at an issuer for logins at the web UI.
+/// `web:` — `off`, or the OAuth client by which users of the web UI log in at an issuer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum WebLogin {
-    /// The web UI offers no login by the issuer.
+    /// Users of the web UI cannot log in at the issuer.
     #[default]
     Off,
-    /// The client by which users of the web UI log in.
+    /// Users of the web UI can log in at the issuer, by this OAuth client.
     By(WebLoginConfig),
 }
 
-/// A client that is registered at an issuer with the redirect address `/login` of the web UI.
+/// An OAuth client that is registered at an issuer with the redirect URI `/login` of the web UI.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebLoginConfig {
-    /// The client id.
+    /// Id of the OAuth client for logins at the web UI.
     pub client_id: String,
-    /// The client secret, or `${NAME}` for a variable of the gateway's environment; `None` for a public client.
+    /// Secret of the OAuth client for logins at the web UI, or `${NAME}` for a variable of the gateway's environment; `None` for
+    /// a public client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<ClientSecret>,
-    /// The scopes to request; all keys of the issuer's `scopes` if empty.
+    /// Scopes that a login at the web UI requests. Empty: all scopes that `scopes` of the issuer maps.
     #[serde(default)]
     pub scopes: Vec<String>,
-    /// The resource to request (RFC 8707).
+    /// Resource that a login at the web UI requests (`resource` parameter, RFC 8707).
     #[serde(default)]
     pub resource: LoginResource,
 }
 
-/// The `resource` of authorization requests.
+/// The `resource` parameter (RFC 8707) of authorization requests to an issuer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum LoginResource {
-    /// The first audience that is a URL.
+    /// The parameter is the first configured audience that is a URL.
     #[default]
     Auto,
-    /// No resource: for issuers that do not know the parameter.
+    /// The parameter is not sent, for issuers that do not support it.
     Off,
-    /// This resource.
+    /// The parameter has this configured value.
     Named(String),
 }
 
-/// A client secret. Neither `Debug` nor serialisation shows it, unless it is nothing but a reference to a variable.
+/// A client secret. `Debug` and serialisation hide it, unless it is only a reference to an environment variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientSecret(Secret);
 
 impl ClientSecret {
-    /// The client secret as it is written in the configuration.
+    /// The client secret as written in the configuration: the secret itself, or `${NAME}`.
     pub fn written(&self) -> &Secret {
         &self.0
     }
 
-    /// The variable that contains the client secret, if the secret is written as `${NAME}`.
+    /// Name of the environment variable that contains the client secret; `None` if the secret is not written as `${NAME}`.
     pub fn variable(&self) -> Option<&str> {
         let inside = self.0.expose().strip_prefix("${")?.strip_suffix('}')?;
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -183,7 +186,7 @@ impl ClientSecret {
 }
 
 impl OauthConfig {
-    /// The gateway's client for logins at the web UI.
+    /// The OAuth client for logins at the web UI; `None` if there are no such logins.
     pub fn web_login(&self) -> Option<&WebLoginConfig> {
         match &self.web {
             WebLogin::Off => None,
@@ -191,7 +194,7 @@ impl OauthConfig {
         }
     }
 
-    /// The resource that logins at the web UI request (RFC 8707); `None` for none.
+    /// The `resource` parameter (RFC 8707) of logins at the web UI; `None` if it is not sent.
     pub fn login_resource(&self) -> Option<&str> {
         let is_url = |name: &&String| name.starts_with("https://") || name.starts_with("http://");
         match &self.web_login()?.resource {
@@ -206,12 +209,12 @@ impl OauthConfig {
         }
     }
 
-    /// Parses the URL of a key that names an endpoint; `http:` is accepted for loopback hosts only, where no other
-    /// machine can listen on the way.
+    /// Parses the URL of one of the issuer's endpoints. `http:` is accepted only for loopback addresses, where no other machine
+    /// can intercept the request, or with `allow_private: true`.
     ///
     /// # Errors
     ///
-    /// A message with the fault and a correct value.
+    /// A message that describes the fault and a correct value.
     pub fn endpoint(&self, url: &str) -> Result<remote::Backend, String> {
         let backend = remote::Backend::parse(url)?;
         let loopback = match &backend.host {

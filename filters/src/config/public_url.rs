@@ -1,4 +1,4 @@
-//! `admission.public_url:` — `off`, or the origin by which clients reach the gateway.
+//! `admission.public_url:` — `off`, or the origin (such as `https://gw.example`) by which clients reach the gateway.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,19 +16,19 @@ const OFF: &str = "off";
 pub struct PublicUrl(Option<String>);
 
 impl PublicUrl {
-    /// The origin without a slash at its end; `None` if the key is `off`.
+    /// The gateway's public origin without a slash at its end; `None` if the key is `off`.
     pub fn origin(&self) -> Option<&str> {
         self.0.as_deref()
     }
 
-    /// The host by which clients reach the gateway, which every listener answers for.
+    /// The host of the public URL, which every listener accepts; `None` if the key is `off`.
     pub fn host(&self) -> Option<HostPattern> {
         let uri: Uri = self.origin()?.parse().ok()?;
         uri.host()?.parse().ok()
     }
 }
 
-/// Error of a text that is no public URL.
+/// Error about a text that is not a valid public URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is neither `off` nor an origin such as https://gw.example; a path in front of the gateway belongs into listeners[].path_prefix"
@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for PublicUrl {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "`off` or an origin such as https://gw.example")]
         enum Spelling {
-            // YAML 1.1 tools turn `off` into `false`.
+            // YAML 1.1 tools write `off` as `false`, so a boolean must be accepted here.
             Switch(bool),
             Text(String),
         }

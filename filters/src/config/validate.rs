@@ -1,4 +1,4 @@
-//! Checks on configuration values that parsing alone does not make. Each error names its key.
+//! Checks on configuration values that parsing does not make, such as bounds and conflicts. Each error names its key.
 
 mod oauth;
 
@@ -26,19 +26,19 @@ impl ConfigError {
     }
 }
 
-/// Highest rate that can be configured, in events per second. No machine could reach a higher one.
+/// Highest rate that can be configured, in events per second. No machine can process more.
 const RATE_MAX: u32 = 1_000_000;
-/// Largest burst that can be configured, in events. No machine could reach a larger one.
+/// Largest burst that can be configured, in events. No machine can process a larger one.
 const BURST_MAX: u32 = 10_000_000;
 const PRINCIPAL_BYTES_MAX: usize = 64;
-/// Highest number of free wrong credentials that can be configured. A higher one would be no limit.
+/// Maximum number of wrong credentials without a delay that can be configured. A higher number would have no effect as a limit.
 const FREE_FAILURES_MAX: u32 = 1_000_000;
-/// Shortest and longest times of `admission.failures`: one second to one day.
+/// Allowed range for the durations in `admission.failures`: one second to one day.
 const FAILURE_TIMES: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
 impl RateLimitConfig {
-    /// Checks the keys of the limit, and the weights of calls. `at` is the path of the entry.
+    /// Checks the keys and the weights of a rate limit. `at` is the path of the limit's entry in the configuration.
     fn validate_keys(&self, at: &str) -> Result<(), ConfigError> {
         let keys = &self.key.0;
         let is_twice = |(place, key): (usize, &LimitKey)| keys[..place].contains(key);
@@ -74,11 +74,11 @@ impl RateLimitConfig {
 }
 
 impl CertificateConfig {
-    /// Checks the name of the certificate that the entry is for.
+    /// Checks the certificate name of this entry.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] names the key that is no name of a certificate.
+    /// [`ConfigError`] names the key whose value is not a valid certificate name.
     pub fn check(&self) -> Result<(), ConfigError> {
         let name = CertificateName::of_config(self);
         name.map(drop)
@@ -87,7 +87,7 @@ impl CertificateConfig {
 }
 
 impl AdmissionConfig {
-    /// Checks the rules that parsing alone does not check.
+    /// Checks the rules that parsing does not check, such as bounds and conflicts between values.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl AdmissionConfig {
         Ok(())
     }
 
-    /// Checks tokens and certificates, the two kinds of entries that name principals.
+    /// Checks the entries that define principals: tokens and certificates.
     fn validate_principals(&self) -> Result<(), ConfigError> {
         let mut namespaces_of = HashMap::new();
         let mut digests = HashSet::new();
@@ -159,12 +159,12 @@ impl AdmissionConfig {
     }
 }
 
-/// Returns true if two lists of listeners have one in common. An empty list means all listeners.
+/// Returns true if two lists contain a common listener. An empty list means all listeners.
 fn overlap(one: &[String], other: &[String]) -> bool {
     one.is_empty() || other.is_empty() || one.iter().any(|name| other.contains(name))
 }
 
-/// Checks one entry of a list of principals. Entries with the same name are one principal, and must open the same namespaces.
+/// Checks a token or certificate. Entries with the same name belong to one principal, so they must list the same namespaces.
 fn validate_principal<'a>(
     at: &str,
     name: &'a str,

@@ -1,9 +1,9 @@
-//! Rate limits that all replicas share.
+//! Rate limits that all replicas of the gateway share.
 //!
-//! Each replica decides by its own budgets, like a gateway without replicas. Many times a second, independent of requests, it
-//! reports the use of its budgets ([`LimitUse`]) to a store that all replicas share. The store answers with the time until each
-//! budget is full again, including the use of all replicas, and the local budgets are adjusted to it. So no request waits for
-//! another replica, and requests exceed a limit only until the next answer.
+//! Each replica decides by its local budgets, like a gateway without replicas. Many times a second, independently of requests,
+//! it reports the use of its budgets ([`LimitUse`]) to a store that all replicas share. The store answers with the time until
+//! each budget is full again, including the use of all replicas, and the replica adjusts its local budgets to that. So no
+//! request waits for another replica, and requests can exceed a limit only until the next answer of the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tooldock_base::budget::BudgetUse;
 use super::Rule;
 use crate::rate::UsedBudget;
 
-/// Budgets that were used since the last report, with their use.
+/// The budgets that were used since the last report to the store, and how much was used of each.
 pub struct LimitUse<C: Clock = MonotonicClock> {
     used: Vec<BudgetUse>,
-    /// The local budgets of `used`, in the same order.
+    /// Local budgets that belong to the reported ones, in the same order.
     budgets: Vec<(Arc<Rule<C>>, UsedBudget)>,
 }
 
@@ -33,12 +33,13 @@ impl<C: Clock> LimitUse<C> {
         Self { used, budgets }
     }
 
-    /// Use of each budget, as reported to the other replicas.
+    /// The use of each budget, in the form in which it is reported to the store.
     pub fn used(&self) -> &[BudgetUse] {
         &self.used
     }
 
-    /// Applies the store's answer for the budgets from index `from` on: the time until each is full again for all replicas.
+    /// Adjusts local budgets to an answer of the store: the time until each budget is full again, counting the use of all
+    /// replicas. The answer is about the budgets from index `from` on.
     pub fn move_on(&self, from: usize, whole_in: &[Duration]) {
         for ((rule, budget), whole_in) in self.budgets.iter().skip(from).zip(whole_in) {
             rule.limiter().move_on(budget, *whole_in);

@@ -1,5 +1,5 @@
-//! Maps the claims of a token to a principal: checks the token's audience and time, and determines its principal and rights.
-//! The rules are the same for the claims of a JWT and for the answer of an introspection endpoint.
+//! Maps the claims of an access token to a principal: checks the token's audience and times, and determines its principal's
+//! name and rights. The rules are the same for the claims of a JWT and for the answer of an introspection endpoint.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,32 +18,33 @@ use crate::config::{OauthConfig, TokenNamespaces};
 use crate::makers;
 use crate::principal::Principal;
 
-/// Maximum length of a subject's name, in bytes.
+/// Maximum length of the claim that names the principal, in bytes. Tokens with a longer one are refused.
 const SUBJECT_MAX: usize = 255;
 
-/// Maximum number of namespaces that a claim may list.
+/// Maximum number of namespaces that a token's claim may list. Tokens with more are refused.
 const NAMESPACES_MAX: usize = 256;
 
-/// Refusal of tokens whose claim lists no namespaces.
+/// Refusal of tokens whose namespace claim is not a valid list of namespaces.
 const NO_NAMESPACES: RefusalReason =
     "the claim of admission.oauth[].namespaces is no list of namespaces";
 
-/// Rules for the claims of one issuer's tokens, compiled once.
+/// The rules for claims in the tokens of one issuer, compiled from its configuration entry.
 #[derive(Debug)]
 pub(super) struct ClaimRules {
     config: OauthConfig,
     table: ScopeTable,
-    /// The scopes of tokens that grant scopes of the gateway.
+    /// The scopes of tokens that the configuration maps to scopes of the gateway. Challenges list them.
     pub(super) offered: Arc<[OfferedScope]>,
-    /// The hash over the issuer's entry, by which API keys find it again.
+    /// Hash over the issuer's configuration entry. API keys that are created with its tokens store the hash to find the entry
+    /// again.
     entry: EntryHash,
 }
 
-/// The reason why claims give no principal, for the log.
+/// The reason why a token's claims were refused, as a text for the log.
 pub(super) type RefusalReason = &'static str;
 
 impl ClaimRules {
-    /// Compiles the rules of an issuer's entry. The error names a scope that does not exist.
+    /// Compiles the rules from an issuer's configuration entry. The error names a gateway scope that does not exist.
     pub(super) fn new(config: &OauthConfig, table: &ScopeTable) -> Result<Self, String> {
         let offered = config.scopes.iter().map(|(name, permission)| {
             let tools = table.compile(&[permission]).map_err(|it| it.to_string())?;
@@ -60,12 +61,12 @@ impl ClaimRules {
         })
     }
 
-    /// Returns true if both rules accept the same claims with the same result.
+    /// Returns true if both values contain the same rules, so that stored verdicts stay valid.
     pub(super) fn are_those_of(&self, other: &Self) -> bool {
         self.config == other.config && self.table == other.table
     }
 
-    /// The principal of a token with these claims at that moment.
+    /// Finds the principal of a JWT with these claims, as of the time `now`.
     pub(super) fn principal(
         &self,
         claims: &Claims,
@@ -77,8 +78,8 @@ impl ClaimRules {
         self.judge(claims, now, true)
     }
 
-    /// As [`ClaimRules::principal`], for the answer of an introspection endpoint. The endpoint belongs to the issuer, so the
-    /// answer need name neither the issuer nor an end of the token.
+    /// Finds the principal of a token from the answer of an introspection endpoint. The endpoint belongs to the issuer, so the
+    /// answer may omit the issuer and the expiry, which a JWT must contain.
     pub(super) fn introspected(
         &self,
         claims: &Claims,
@@ -135,8 +136,8 @@ impl ClaimRules {
         Ok(Arc::new(principal.making(maker)))
     }
 
-    /// `oauth:ISSUER#SUBJECT`. No issuer has a `#` in it and no configured principal a `:`, so that two subjects never share
-    /// a name, and none has the name of a static token.
+    /// The principal's name: `oauth:ISSUER#SUBJECT`. An issuer's URL contains no `#` and the name of a configured principal no
+    /// `:`. So different subjects have different names, and none has the name of a configured token.
     fn name(&self, claims: &Claims) -> Result<String, RefusalReason> {
         let subject = claims.get(&self.config.principal).and_then(Value::as_str);
         let fits =
@@ -147,7 +148,7 @@ impl ClaimRules {
         }
     }
 
-    /// The names and patterns of the namespaces that a token opens.
+    /// The names and patterns of the namespaces that a token gives access to.
     fn patterns(&self, claims: &Claims) -> Result<Cow<'_, [String]>, RefusalReason> {
         let patterns = match &self.config.namespaces {
             TokenNamespaces::Listed(patterns) => Cow::Borrowed(patterns.as_slice()),
@@ -159,7 +160,7 @@ impl ClaimRules {
         }
     }
 
-    /// The rights that the scopes of the token grant. Scopes that are not in the mapping grant nothing.
+    /// The rights that the scopes of the token grant. Scopes that the configuration does not map grant nothing.
     fn grant(&self, claims: &Claims) -> Result<Grant, RefusalReason> {
         let scopes = match claims.get("scope") {
             Some(scope) => words(Some(scope)),
@@ -180,7 +181,7 @@ impl ClaimRules {
     }
 }
 
-/// The texts of a claim that is a text or a list of texts; empty for any other claim.
+/// Returns the strings of a claim that is a string or a list of strings; empty for any other claim.
 fn texts(claim: Option<&Value>) -> Vec<String> {
     match claim {
         Some(Value::String(text)) => vec![text.clone()],
@@ -192,7 +193,7 @@ fn texts(claim: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// The words of a claim: separated by spaces in a text, or the elements of a list.
+/// Splits a claim into words. The claim is a string with spaces, or a list of strings.
 fn words(claim: Option<&Value>) -> Vec<String> {
     let texts = texts(claim);
     let words = texts.iter().flat_map(|text| text.split(' '));
@@ -202,9 +203,9 @@ fn words(claim: Option<&Value>) -> Vec<String> {
         .collect()
 }
 
-/// Reads a claim that is a time in seconds since 1970. `Ok(None)` for a missing claim.
+/// Parses a claim that is a time in seconds since 1970; `Ok(None)` if the claim is missing.
 fn time(claims: &Claims, name: &str) -> Result<Option<SystemTime>, RefusalReason> {
-    /// The last moment of the year 9999. Later moments are mistakes, and overflow.
+    /// The end of the year 9999, in seconds since 1970. Later times are refused: they are mistakes and would overflow.
     const LAST: f64 = 253_402_300_799.0;
     match claims.get(name) {
         None | Some(Value::Null) => Ok(None),

@@ -1,7 +1,7 @@
-//! An issuer of access tokens: its rules, its keys as they were last fetched, and cached verdicts on tokens.
+//! An issuer of access tokens: its rules, its most recently fetched keys, and cached verdicts on tokens.
 //!
-//! This module fetches nothing. The keys and the answers about opaque tokens are supplied by the caller; until then, a token is
-//! pending.
+//! This module makes no requests. The caller supplies the keys and the answers about opaque tokens; until then, the verdict on a
+//! token is pending.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,20 +20,20 @@ use crate::config::{Introspection, IntrospectionConfig, OauthConfig};
 use crate::principal::Principal;
 use crate::token::TokenDigest;
 
-/// How long an answer of an introspection endpoint is used. A revoked token is accepted for up to that time.
+/// Maximum time for which a positive answer of an introspection endpoint is used. A revoked token may be accepted for that long.
 const ANSWER_COUNTS: Duration = Duration::from_secs(60);
 
-/// Time for which a token that an issuer does not know is refused without another request.
+/// Time for which an unknown token is refused without asking the issuer again.
 const REFUSAL_COUNTS: Duration = Duration::from_secs(10);
 
-/// Time before the end of the answer about a token in use at which the answer is renewed.
+/// Answers about tokens in use are renewed this long before they expire.
 const RENEWED_AHEAD: Duration = Duration::from_secs(20);
 
-/// Time for which a token is not asked about again after the endpoint did not respond.
+/// Time for which the issuer is not asked again about a token after the introspection endpoint did not respond.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Capacity of the cache for tokens of one issuer. Valid and invalid tokens are counted separately, so that a client with many
-/// wrong tokens cannot evict valid ones.
+/// Capacity of an issuer's cache for valid tokens. Invalid tokens have a separate cache, so that a client with many wrong tokens
+/// cannot evict valid ones.
 const TOKENS: Capacity = Capacity {
     tokens: 20_000,
     bytes: 64 * 1024 * 1024,
@@ -43,7 +43,7 @@ const REFUSALS: Capacity = Capacity {
     bytes: usize::MAX,
 };
 
-/// An issuer of access tokens.
+/// An issuer of access tokens, with its keys and cached verdicts.
 pub struct Issuer {
     config: OauthConfig,
     rules: ClaimRules,
@@ -53,46 +53,46 @@ pub struct Issuer {
     renewals: Renewals,
 }
 
-/// The reason why a token has no principal.
+/// The reason why a token of this issuer was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TokenRefusal {
-    /// The issuer does not know the token.
+    /// The issuer answered that the token is not valid, and the gateway has never accepted the token before.
     Unknown(RefusalReason),
-    /// The issuer knows the token or has known it, but the gateway does not accept it.
+    /// The issuer has issued the token, but the gateway does not accept it, or not any more.
     Over(RefusalReason),
-    /// The issuer did not respond.
+    /// The issuer did not respond when it was asked about the token.
     Silence,
 }
 
-/// The keys of an issuer. They are kept across configurations, so that an issuer that is down during a reload keeps its known
-/// keys.
+/// The public keys of an issuer. They are kept when the configuration is reloaded, so that they stay available if the issuer is
+/// down at that moment.
 #[derive(Default)]
 pub struct IssuerKeys {
-    /// The current keys. A panic cannot leave them half written.
+    /// The current keys. The lock's poisoning is ignored, since a panic cannot leave the keys half written.
     set: RwLock<Option<Arc<KeySet>>>,
-    /// Number of key sets so far. Verdicts by an older set are not used.
+    /// Counter of key sets, increased with each new set. Verdicts by an older set are not used.
     version: AtomicU64,
-    /// True if a token arrived that is signed by a key which is not in the set.
+    /// True if a token arrived whose signing key is not in the set, so that the keys should be fetched again.
     wanted: AtomicBool,
 }
 
-/// The known verdict on a token at one issuer.
+/// The currently known verdict of one issuer on a token.
 pub(super) enum IssuerVerdict {
     Principal(Arc<Principal>),
-    /// No verdict yet: the issuer's keys must be fetched, or the issuer asked about the token.
+    /// There is no verdict yet: the issuer's keys, or its answer about the token, must be fetched first.
     Nothing,
-    /// The verdict has expired: the issuer must be asked about a token that was valid before.
+    /// The verdict on a token that was valid has expired: the issuer must be asked again.
     Lapsed,
-    /// The issuer was asked a moment ago, and did not respond.
+    /// There is no verdict, since the issuer was asked a moment ago and did not respond.
     Silence,
-    /// The issuer did not issue the token.
+    /// The token was not issued by this issuer.
     Refused(RefusalReason),
-    /// The issuer issued the token, and the gateway does not accept it, or no longer.
+    /// The token was issued by this issuer, but the gateway does not or no longer accept it.
     Over(RefusalReason),
 }
 
 impl Issuer {
-    /// Creates an issuer without keys. The error names a scope that does not exist.
+    /// Creates an issuer without keys. The error names a gateway scope that does not exist.
     pub(super) fn new(config: &OauthConfig, table: &ScopeTable) -> Result<Self, String> {
         Ok(Self {
             config: config.clone(),
@@ -109,12 +109,12 @@ impl Issuer {
         &self.config
     }
 
-    /// The issuer's keys, for the task that fetches them.
+    /// The issuer's keys. Used by the task that fetches them.
     pub fn keys(&self) -> &Arc<IssuerKeys> {
         &self.keys
     }
 
-    /// The issuer's introspection endpoint.
+    /// The issuer's introspection endpoint; `None` if it is switched off.
     pub fn introspection(&self) -> Option<&IntrospectionConfig> {
         match &self.config.introspection {
             Introspection::Off => None,
@@ -126,8 +126,8 @@ impl Issuer {
         &self.rules.offered
     }
 
-    /// Adopts the keys that were fetched for this issuer under the previous configuration, and the cached tokens: with their
-    /// verdicts if the rules are equal, else as tokens that were valid before.
+    /// Takes over state from the previous configuration: the keys that were fetched for this issuer, and the cached verdicts. If
+    /// the rules have changed, only the cached tokens are kept, as tokens that were valid before, and each is validated again.
     pub(super) fn go_on_from(&mut self, before: &Self) {
         let (one, other) = (&self.config, &before.config);
         let same = one.issuer == other.issuer
@@ -144,14 +144,15 @@ impl Issuer {
         }
     }
 
-    /// The verdict on a JWT of this issuer, if it is known.
+    /// Validates a JWT of this issuer, unless keys must be fetched first.
     pub(super) fn judge(
         &self,
         token: Jwt<'_>,
         digest: TokenDigest,
         now: SystemTime,
     ) -> IssuerVerdict {
-        // Loaded before the keys: verdicts by these keys are recorded under a version that is at most too old.
+        // The version must be loaded before the keys. If the keys are replaced in between, the verdict is stored under the older
+        // version and so is not used again.
         let version = self.keys.version.load(Ordering::Acquire);
         if let Some((principal, _)) = self.principals.find(&digest, version, now) {
             return IssuerVerdict::Principal(principal);
@@ -181,7 +182,8 @@ impl Issuer {
         }
     }
 
-    /// The verdict on a token that is no JWT. A token in use whose answer ends soon is recorded for renewal.
+    /// Returns the stored verdict on an opaque token. If the verdict on a token in use expires soon, the token is queued for
+    /// renewal.
     pub(super) fn known(&self, token: &str, digest: TokenDigest, now: SystemTime) -> IssuerVerdict {
         if let Some((principal, until)) = self.principals.find(&digest, 0, now) {
             let own_end = principal.ends.is_some_and(|ends| ends <= until);
@@ -202,13 +204,13 @@ impl Issuer {
         }
     }
 
-    /// The tokens in use whose answers end soon, for renewal. Each is returned once.
+    /// Takes all tokens that are queued for renewal, since their verdicts expire soon.
     pub fn take_renewals(&self) -> Vec<Renewal> {
         self.renewals.take()
     }
 
     /// Stores the answer of the introspection endpoint about a token: the body of a response with status 200. Returns false if
-    /// the body is no introspection answer.
+    /// the body is not a valid introspection answer.
     pub fn answered(&self, digest: TokenDigest, body: &[u8], now: SystemTime) -> bool {
         let Ok(claims) = serde_json::from_slice::<Claims>(body) else {
             return false;
@@ -228,7 +230,7 @@ impl Issuer {
                     true => TokenRefusal::Over(why),
                     false => TokenRefusal::Unknown(why),
                 };
-                // Recorded first, so that every request finds one of the two verdicts.
+                // The refusal is stored before the acceptance is removed, so that a concurrent request always finds a verdict.
                 self.refusals
                     .note(digest, refusal, 0, 0, now + REFUSAL_COUNTS);
                 self.principals.forget(&digest);
@@ -237,33 +239,33 @@ impl Issuer {
         true
     }
 
-    /// Records that the introspection endpoint did not respond, so that the next requests with the token do not wait again. An
-    /// earlier answer that is still in force remains valid.
+    /// Records that the introspection endpoint did not respond. For a short time, requests with this token then do not ask it
+    /// again. A stored answer that has not expired stays valid.
     pub fn not_answered(&self, digest: TokenDigest, now: SystemTime) {
         self.refusals
             .note(digest, TokenRefusal::Silence, 0, 0, now + SILENCE);
     }
 }
 
-/// The effect of newly fetched keys.
+/// Difference between newly fetched keys and the previous ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySetChange {
     /// The keys are unchanged.
     Nothing,
-    /// No key was removed: all tokens that were valid still are, and more may be.
+    /// Keys were added, and none was removed: all tokens that were valid remain valid.
     SomeAreNew,
-    /// Tokens that were valid may have become invalid.
+    /// Keys were removed, so tokens that were valid may have become invalid.
     SomeAreGone,
 }
 
 impl IssuerKeys {
-    /// The keys that were fetched last.
+    /// The most recently fetched keys; `None` before the first fetch.
     pub fn current(&self) -> Option<Arc<KeySet>> {
         let set = self.set.read().unwrap_or_else(PoisonError::into_inner);
         set.clone()
     }
 
-    /// Replaces the keys. Tokens signed by removed keys are not accepted any more.
+    /// Replaces the keys by newly fetched ones. Tokens that are signed by removed keys are refused from then on.
     pub fn replace(&self, set: KeySet) -> KeySetChange {
         let mut current = self.set.write().unwrap_or_else(PoisonError::into_inner);
         let replaced = match current.as_ref() {
@@ -276,7 +278,8 @@ impl IssuerKeys {
         replaced
     }
 
-    /// Returns true if a token signed by an unknown key, or with a wrong signature, was sent since the last call.
+    /// Returns true if the keys should be fetched again: since the previous call, a token with an unknown signing key or a wrong
+    /// signature has arrived.
     pub fn take_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::Relaxed)
     }

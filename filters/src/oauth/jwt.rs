@@ -1,7 +1,7 @@
-//! Reading a JWT: its header, its signature, and the claims, once the signature is verified.
+//! Parses a JWT and verifies its signature. The claims are returned only if the signature is valid.
 //!
-//! Nothing in a token is trusted before its signature is verified, except the issuer's name and the key's id, by which the key
-//! is found. A key, a certificate or an address in the header is ignored.
+//! Before that, only the issuer's name and the key's id are read, to find the key. A key, a certificate or a URL in the header
+//! is ignored.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,50 +15,50 @@ use crate::algorithm::Algorithm;
 /// Maximum length of a token, in bytes. Longer ones are refused without being parsed.
 pub(super) const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
-/// The three parts of a token, unchanged.
+/// The three parts of a JWT, still encoded.
 #[derive(Clone, Copy)]
 pub(super) struct Jwt<'a> {
-    /// Header and claims with the dot between them, which the signature is over.
+    /// Header and claims, with the dot between them: the text that the signature covers.
     signed: &'a str,
     header: &'a str,
     claims: &'a str,
     signature: &'a str,
 }
 
-/// The members of a header that the gateway reads.
+/// The members of a JWT's header that the gateway uses.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
     #[serde(default)]
     kid: Option<String>,
-    /// Extensions that a recipient has to understand. The gateway understands none.
+    /// Extensions that a recipient must support. The gateway supports none, so a token with this member is refused.
     #[serde(default)]
     crit: Option<Value>,
-    /// Claims that are not encoded, by RFC 7797.
+    /// Set for unencoded claims (RFC 7797), which the gateway does not support: a token with this member is refused.
     #[serde(default)]
     b64: Option<Value>,
     #[serde(default)]
     typ: Option<String>,
 }
 
-/// The claims of a token.
+/// The claims of a token, by name.
 pub(super) type Claims = Map<String, Value>;
 
-/// The verdict on a token's signature.
+/// Result of verifying a token's signature.
 #[derive(Debug, PartialEq)]
 pub(super) enum SignatureVerdict {
-    /// The signature is right; the claims of the token.
+    /// The signature is valid. Contains the claims of the token.
     By(Claims),
-    /// The signature is by a key that is not in the set. A newer set may have it.
+    /// The signing key is not in the known key set. The issuer may have published a newer set with it.
     ByUnknownKey,
-    /// The signature is wrong for the key that the token names. Another key may have been published with the same id.
+    /// The signature is wrong for the key that the token names. The issuer may have published another key with the same id.
     Wrong,
-    /// The signature is wrong, or tokens of this kind are not accepted; the cause is for the log.
+    /// The token is malformed, or not of an accepted kind. Contains the cause for the log.
     Not(&'static str),
 }
 
 impl<'a> Jwt<'a> {
-    /// Splits a token into its parts; `None` for a text that does not look like a signed JWT.
+    /// Splits a token into its three parts. Returns `None` for a text that does not have the form of a JWT.
     pub(super) fn of(token: &'a str) -> Option<Self> {
         let (signed, signature) = token.rsplit_once('.')?;
         let (header, claims) = signed.split_once('.')?;
@@ -66,7 +66,7 @@ impl<'a> Jwt<'a> {
             let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
             !part.is_empty() && part.bytes().all(fits)
         };
-        // A JWT without a signature is still a JWT, and is refused as one.
+        // A JWT without a signature is accepted here, so that it is refused as a JWT and not sent to an introspection endpoint.
         let is_jwt =
             encoded(header) && encoded(claims) && (signature.is_empty() || encoded(signature));
         is_jwt.then_some(Self {
@@ -82,7 +82,7 @@ impl<'a> Jwt<'a> {
         self.signed.len() + 1 + self.signature.len()
     }
 
-    /// The issuer that the token names, unchecked: for finding the keys.
+    /// Reads the issuer from the token's claims, before the signature is verified. Only used to find the issuer's keys.
     pub(super) fn issuer(&self) -> Option<String> {
         #[derive(Deserialize)]
         struct IssuerClaim {
@@ -93,7 +93,7 @@ impl<'a> Jwt<'a> {
         Some(named.iss)
     }
 
-    /// Checks the signature by the keys of the issuer; `None`: no keys were fetched yet.
+    /// Verifies the signature with the issuer's keys. `keys` is `None` if none were fetched yet.
     pub(super) fn signed(&self, allowed: &[Algorithm], keys: Option<&KeySet>) -> SignatureVerdict {
         let header = URL_SAFE_NO_PAD.decode(self.header).ok();
         let header = header.and_then(|it| serde_json::from_slice::<Header>(&it).ok());
@@ -126,7 +126,7 @@ impl<'a> Jwt<'a> {
         match (right, id) {
             (true, _) => self.claims(),
             (false, Some(_)) => SignatureVerdict::Wrong,
-            // A newer key of the issuer may have made the signature.
+            // The token names no key, so it may be signed by a key that the issuer has added since.
             (false, None) => SignatureVerdict::ByUnknownKey,
         }
     }
@@ -141,8 +141,8 @@ impl<'a> Jwt<'a> {
     }
 }
 
-/// Returns true if the header gives the token another purpose: ending a login or a session, or proving a key. Many issuers give
-/// access tokens no type, or `JWT`.
+/// Returns true if the type in the header is neither `JWT` nor that of an access token (`at+jwt`), for example that of a logout
+/// token or of a key proof. Many issuers give access tokens the type `JWT`, or none.
 fn is_no_access_token(typ: &str) -> bool {
     let typ = typ.to_ascii_lowercase();
     let typ = typ.strip_prefix("application/").unwrap_or(&typ);

@@ -1,7 +1,7 @@
-//! The keys of an issuer: read from its JWKS, and found by the header of a token.
+//! The public keys of an issuer, parsed from its JWKS document. A token's header selects the key.
 //!
 //! A key is used only for signatures, only for the algorithm for which it is published, and only with an algorithm of its own
-//! kind: the token does not decide the kind of a key.
+//! kind. So a token cannot choose the kind of key that verifies it.
 
 use std::fmt;
 
@@ -13,39 +13,39 @@ use sha2::{Digest, Sha256};
 
 use crate::algorithm::{Algorithm, KeyKind};
 
-/// Maximum number of keys in a set. No issuer publishes as many.
+/// Maximum number of keys in an issuer's document; larger documents are refused. No real issuer publishes as many.
 const KEYS_MAX: usize = 100;
 
-/// Maximum number of keys that are tried for a token that names none.
+/// Maximum number of keys that are tried for a token whose header names no key.
 const TRIES_MAX: usize = 8;
 
-/// The keys of an issuer that tokens can be signed with.
+/// Public keys of an issuer, with which signatures of tokens are verified.
 pub struct KeySet {
     keys: Vec<IssuerKey>,
-    /// The digest of the document, which detects an unchanged document.
+    /// Digest of the document that the keys were parsed from. Used to detect an unchanged document.
     digest: [u8; 32],
 }
 
 struct IssuerKey {
     id: Option<String>,
     kind: KeyKind,
-    /// The algorithm that the key is published for, where the set names one.
+    /// Name of the only algorithm that the key may be used with; `None` if the document names none.
     algorithm: Option<String>,
     public: DecodingKey,
-    /// The digest of the key as it was published.
+    /// Digest of the key's JSON object. Used to compare key sets.
     digest: [u8; 32],
 }
 
 /// The reason why a document is not accepted as a key set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKeys {
-    /// The document is not a JWKS.
+    /// The document is not a JWKS (a JSON object with a list `keys`).
     #[error("it is no JWKS: a JSON object with the list `keys` is expected")]
     NotJwks,
-    /// The list has more than 100 keys.
+    /// The document contains more than 100 keys.
     #[error("it has more than {KEYS_MAX} keys")]
     TooMany,
-    /// None of the keys can sign tokens.
+    /// The document contains no key that can verify signatures of tokens.
     #[error(
         "none of its keys can sign tokens: an RSA, P-256, P-384 or Ed25519 key for signatures is needed"
     )]
@@ -53,11 +53,12 @@ pub enum InvalidKeys {
 }
 
 impl KeySet {
-    /// Reads a JWKS. Keys by which no token's signature can be verified are skipped: keys for encryption, unknown types.
+    /// Parses a JWKS document. Keys that cannot verify signatures of tokens are skipped, such as keys for encryption or of
+    /// unknown types.
     ///
     /// # Errors
     ///
-    /// [`InvalidKeys`] if no key remains.
+    /// [`InvalidKeys`] if the document is malformed or too large, or if no key remains.
     pub fn parse(document: &[u8]) -> Result<Self, InvalidKeys> {
         #[derive(Deserialize)]
         struct Jwks {
@@ -82,23 +83,23 @@ impl KeySet {
         self.keys.len()
     }
 
-    /// Returns true if the set has no keys; never so for a set that was read.
+    /// Returns true if the set contains no keys. Always false, since [`KeySet::parse`] refuses such sets.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Returns true if a key of the other set is missing in this one.
+    /// Returns true if the other set contains a key that is missing in this set.
     pub(super) fn lacks_some_of(&self, other: &Self) -> bool {
         let is_here = |key: &IssuerKey| self.keys.iter().any(|it| it.digest == key.digest);
         !other.keys.iter().all(is_here)
     }
 
-    /// Returns true if both were parsed from the same text.
+    /// Returns true if both sets were parsed from identical documents.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.digest == other.digest
     }
 
-    /// The keys that may have signed a token: those with its key id, or, if it names none, all that match its algorithm.
+    /// The keys that may have signed a token: all with the token's key id, or, if it has none, all that match its algorithm.
     pub(super) fn candidates<'a>(
         &'a self,
         id: Option<&'a str>,
@@ -115,14 +116,14 @@ impl KeySet {
         found.map(|key| &key.public)
     }
 
-    /// Returns true if one of the keys has that id.
+    /// Returns true if the set contains a key with this id.
     pub(super) fn knows(&self, id: &str) -> bool {
         self.keys.iter().any(|key| key.id.as_deref() == Some(id))
     }
 }
 
 impl IssuerKey {
-    /// Reads a key of a JWKS; `None` for a key that cannot verify tokens.
+    /// Parses a key of a JWKS document. Returns `None` for a key that cannot verify tokens.
     fn of(value: Value) -> Option<Self> {
         let algorithm = value.get("alg").and_then(Value::as_str).map(str::to_owned);
         let digest = Sha256::digest(value.to_string()).into();

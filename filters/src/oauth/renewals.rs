@@ -1,4 +1,4 @@
-//! Opaque tokens in use whose issuer must be asked again before its last answer expires.
+//! Queue of opaque tokens in use, about which the issuer must be asked again before its previous answer expires.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -7,21 +7,21 @@ use tooldock_base::secret::Secret;
 
 use crate::token::TokenDigest;
 
-/// Maximum number of tokens that wait for renewal, and of bytes of their texts. A token beyond these bounds is asked about
-/// after its answer has expired.
+/// Maximum number of tokens in the queue, and maximum total length of their texts in bytes. A token that does not fit is not
+/// renewed ahead of time: the issuer is asked about it after the previous answer has expired.
 const RENEWALS_MAX: usize = 2_048;
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// A token whose answer must be renewed.
+/// A token about which the issuer must be asked again.
 #[derive(Debug, Clone)]
 pub struct Renewal {
-    /// The token to ask about.
+    /// The token, which is sent to the issuer.
     pub token: Secret,
-    /// The token's digest. Not shown in any output.
+    /// The token's digest, by which the answer is stored. Must not appear in logs or responses.
     pub digest: TokenDigest,
 }
 
-/// The tokens of one issuer that wait for renewal.
+/// Queue of one issuer's tokens about which it must be asked again.
 #[derive(Default)]
 pub(super) struct Renewals(Mutex<PendingRenewals>);
 
@@ -32,7 +32,7 @@ struct PendingRenewals {
 }
 
 impl Renewals {
-    /// Queues a token for renewal. Does nothing if the queue is full.
+    /// Adds a token to the queue. Does nothing if the queue is full.
     pub(super) fn note(&self, digest: TokenDigest, token: &str) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = waiting.bytes + token.len();
@@ -43,7 +43,7 @@ impl Renewals {
         }
     }
 
-    /// Removes and returns all queued tokens.
+    /// Removes and returns all tokens in the queue.
     pub(super) fn take(&self) -> Vec<Renewal> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *waiting).renewals

@@ -1,8 +1,8 @@
-//! Metadata for clients that need tokens: the metadata of the protected resource (RFC 9728), and the challenges of 401 and 403
-//! (RFC 6750) that refer to it.
+//! Information for clients that need access tokens: the metadata of protected resources (RFC 9728), and the challenges in 401
+//! and 403 responses (RFC 6750), which refer to the metadata.
 //!
-//! The resource of a namespace is the address by which clients reach it: public URL, the listener's path prefix, path. Its
-//! metadata are at the place defined by RFC 9728: `/.well-known/oauth-protected-resource` between the host and the path.
+//! The resource of a namespace is the URL by which clients reach it: public URL, path prefix of the listener, and path. The URL
+//! of its metadata is defined by RFC 9728: `/.well-known/oauth-protected-resource` is inserted between the host and the path.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use tooldock_base::names::NamespaceName;
 use crate::request::ListenerRules;
 use crate::route::{EndpointAliases, RouteGroups};
 
-/// The path of the metadata of resources.
+/// Path below which the metadata of protected resources are served (RFC 9728).
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-/// [`WELL_KNOWN`] without `/.well-known/`.
+/// Last segment of the path of the metadata, without `/.well-known/`.
 const DOCUMENT: &str = "oauth-protected-resource";
 
-/// The paths by which clients of a listener reach resources.
+/// Settings of a listener that determine the URLs of its resources: path prefix, aliases and routes.
 #[derive(Debug, Clone, Copy)]
 pub struct ResourcePlace<'a> {
     /// The path prefix that a proxy in front of the gateway removes.
@@ -28,7 +28,7 @@ pub struct ResourcePlace<'a> {
 }
 
 impl<'a> ResourcePlace<'a> {
-    /// The paths of a listener.
+    /// Collects these settings from the rules of a listener.
     pub fn of(listener: &'a ListenerRules) -> Self {
         Self {
             prefix: listener.path_prefix.as_deref().unwrap_or_default(),
@@ -38,10 +38,10 @@ impl<'a> ResourcePlace<'a> {
     }
 }
 
-/// The content that the metadata documents of all resources share.
+/// Content that is the same in the metadata documents of all resources.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
-    /// The origin by which clients reach the gateway.
+    /// The gateway's public origin, by which clients reach it.
     origin: String,
     issuers: Vec<String>,
     scopes: BTreeSet<String>,
@@ -66,11 +66,11 @@ impl Resources {
         }
     }
 
-    /// The metadata document at the path `rest` below `/.well-known/`; `None` if that path belongs to no resource.
+    /// Builds the metadata document for the path `rest` below `/.well-known/`; `None` if no resource belongs to that path.
     pub(super) fn document(&self, rest: &str, place: ResourcePlace<'_>) -> Option<Vec<u8>> {
         let prefix = place.prefix;
         let path = rest.strip_prefix(DOCUMENT)?;
-        // A proxy in front of the gateway may have removed the prefix.
+        // The path is accepted with and without the prefix: a proxy in front of the gateway may have removed it.
         let path = match path.strip_prefix(prefix) {
             Some(inner) if inner.is_empty() || inner.starts_with('/') => inner,
             _ => path,
@@ -88,22 +88,23 @@ impl Resources {
         Some(document.to_string().into_bytes())
     }
 
-    /// The address of the metadata for a path: those of the namespace for paths of MCP, else those of the whole gateway.
+    /// URL of the metadata for a request's path. A path of an MCP endpoint has metadata of its own; all others share those of the
+    /// whole gateway.
     pub(super) fn metadata_url(&self, path: &str, place: ResourcePlace<'_>) -> String {
         let path = resource_path(path, place).unwrap_or_default();
         format!("{}{WELL_KNOWN}{}{path}", self.origin, place.prefix)
     }
 
-    /// All scopes of tokens that grant scopes of the gateway, separated by spaces.
+    /// All token scopes that the configuration maps to scopes of the gateway, separated by spaces.
     pub(super) fn scopes(&self) -> String {
         let scopes: Vec<_> = self.scopes.iter().map(String::as_str).collect();
         scopes.join(" ")
     }
 }
 
-/// The path of a resource in that of a request: `/mcp`, `/mcp/NAMESPACE` or an alias, without a trailing slash. A client
-/// compares the resource with the address that it uses, so an alias is a separate resource. So is each path that may be an
-/// alias: the metadata are public, and must not reveal which paths are aliases.
+/// The resource's path for a request's path: `/mcp`, `/mcp/NAMESPACE` or an alias, without a trailing slash; `None` for other
+/// paths. A client compares the resource with the URL that it uses, so each alias is a separate resource. Every path that might
+/// be an alias counts as one, since the metadata are public and must not reveal which aliases exist.
 fn resource_path<'a>(path: &'a str, place: ResourcePlace<'_>) -> Option<&'a str> {
     let path = path.strip_suffix('/').unwrap_or(path);
     if place.aliases.may_have(path, place.routes) {

@@ -1,5 +1,5 @@
-//! Verifies signatures with `ring`, which TLS uses already. The JWT library accepts an external implementation; its own would
-//! be a second library for the same algorithms.
+//! Verifies signatures with the library `ring`, which is already used for TLS. The JWT library accepts an external implementation
+//! of cryptography. Its own would be a second implementation of the same algorithms.
 
 use std::sync::OnceLock;
 
@@ -15,7 +15,7 @@ static RING: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Returns true if a signature belongs to a message. Every error counts as a wrong signature.
+/// Returns true if the signature is valid for the message. Every error counts as an invalid signature.
 pub(super) fn is_right(
     signature: &str,
     message: &str,
@@ -23,14 +23,14 @@ pub(super) fn is_right(
     algorithm: Algorithm,
 ) -> bool {
     static INSTALLED: OnceLock<()> = OnceLock::new();
-    // Another part of the process may have installed a provider before; any provider checks signatures.
+    // Installing fails if a provider is installed already. That is no problem, since every provider verifies signatures.
     INSTALLED.get_or_init(|| {
         let _ = RING.install_default();
     });
     verify(signature, message.as_bytes(), key, algorithm).unwrap_or(false)
 }
 
-/// Factory of signers; fails, since the gateway signs no token.
+/// Always returns an error: the JWT library requires a function that creates signers, but the gateway signs no tokens.
 fn no_signer(_: &Algorithm, _: &EncodingKey) -> Result<Box<dyn JwtSigner>, Error> {
     Err(ErrorKind::UnsupportedAlgorithm.into())
 }

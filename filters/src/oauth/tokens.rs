@@ -1,7 +1,8 @@
-//! Cache of validated tokens, by digest, so that a signature is verified and an issuer asked once for many requests.
+//! Cache of verdicts on tokens, by the tokens' digests. With it, a signature is verified once, and an issuer asked once, for
+//! many requests.
 //!
-//! Bounded in number and in bytes by two generations: a full table becomes the old one, and tokens without a request during the
-//! next generation are dropped.
+//! The cache is bounded in number and in bytes. It consists of two tables: when the young table is full, it replaces the old one.
+//! Tokens in the old table that are used move to the young table; all others are dropped at the next replacement.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,23 +12,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::fingerprint::Fingerprints;
 use crate::token::TokenDigest;
 
-/// Wait before a token whose renewal failed may be claimed for renewal again.
+/// Time after which a token may be queued for renewal again, if its verdict has not been renewed.
 const CLAIM_AGAIN: Duration = Duration::from_secs(5);
 
-/// Maximum size of tables of validated tokens.
+/// Maximum size of a cache of verdicts on tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Capacity {
     /// Maximum number of tokens.
     pub(super) tokens: usize,
-    /// Maximum number of bytes of their verdicts.
+    /// Maximum total memory for the verdicts, in bytes.
     pub(super) bytes: usize,
 }
 
-/// Verdicts on tokens, each until it expires.
+/// Cache of verdicts on tokens. Each verdict is used until it expires.
 pub(super) struct JudgedTokens<T> {
-    /// The capacity of each of the two tables.
+    /// Maximum size of each of the two tables.
     capacity: Capacity,
-    /// The two tables. A panic cannot leave them half written in a way that matters.
+    /// The young and the old table. The lock's poisoning is ignored, since a panic cannot damage the tables.
     tables: RwLock<Tables<T>>,
 }
 
@@ -45,15 +46,15 @@ struct JudgedToken<T> {
     digest: TokenDigest,
     known: T,
     bytes: usize,
-    /// Version of the issuer's keys that the token was judged by; 0 for an opaque token.
+    /// Version of the issuer's keys that verified the token; 0 for an opaque token.
     keys: u64,
     until: SystemTime,
-    /// When its renewal was claimed last, in seconds since 1970.
+    /// Time at which a caller last claimed the renewal of the verdict, in seconds since 1970; 0 if none has.
     claimed: AtomicU64,
 }
 
 impl<T: Clone> JudgedTokens<T> {
-    /// Creates two empty tables that together have this capacity.
+    /// Creates an empty cache of this capacity, half of it for each table.
     pub(super) fn new(capacity: Capacity) -> Self {
         let empty = || TokenTable {
             judged: HashMap::default(),
@@ -71,7 +72,8 @@ impl<T: Clone> JudgedTokens<T> {
         }
     }
 
-    /// The verdict on a token and the end of the verdict, if it is by keys of the version `keys` and has not ended at `now`.
+    /// Returns the verdict on a token and its expiry. Returns `None` if the verdict has expired at `now`, or if it was made with
+    /// another version of the issuer's keys than `keys`.
     pub(super) fn find(
         &self,
         digest: &TokenDigest,
@@ -92,13 +94,13 @@ impl<T: Clone> JudgedTokens<T> {
         Some((known, until))
     }
 
-    /// Returns true if there is a verdict on a token, including an expired one.
+    /// Returns true if the cache contains a verdict on the token, even an expired one.
     pub(super) fn remembers(&self, digest: &TokenDigest) -> bool {
         let tables = self.read();
         tables.young.judged.contains_key(digest) || tables.old.judged.contains_key(digest)
     }
 
-    /// Returns true if the caller is to renew the verdict on a token: true for one caller at a time.
+    /// Returns true if the caller must renew the verdict on a token. Only one of several concurrent callers gets true.
     pub(super) fn claim_renewal(&self, digest: &TokenDigest, now: SystemTime) -> bool {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let tables = self.read();
@@ -116,7 +118,7 @@ impl<T: Clone> JudgedTokens<T> {
         free && claim().is_ok()
     }
 
-    /// Stores the verdict on a token, whose memory has this number of bytes.
+    /// Stores the verdict on a token. `bytes` is the memory that it is counted with.
     pub(super) fn note(
         &self,
         digest: TokenDigest,
@@ -152,7 +154,7 @@ impl<T: Clone> JudgedTokens<T> {
         }
     }
 
-    /// Removes the verdict on a token.
+    /// Removes the verdict on a token from the cache.
     pub(super) fn forget(&self, digest: &TokenDigest) {
         let mut tables = self.write();
         let Tables { young, old } = &mut *tables;
@@ -163,7 +165,7 @@ impl<T: Clone> JudgedTokens<T> {
         }
     }
 
-    /// Adds the tokens of other tables without their verdicts: each must be judged again.
+    /// Adds the tokens of another cache with expired verdicts: they count as valid before, and each must be validated again.
     pub(super) fn remember(&self, others: &Self) {
         let others = others.read();
         for table in [&others.old, &others.young] {

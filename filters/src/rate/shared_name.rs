@@ -1,22 +1,22 @@
-//! Names of a limit that replicas share, and of its budgets.
+//! Names by which replicas identify a shared rate limit and its budgets.
 
 use std::hash::{Hash, Hasher};
 
 use sha2::{Digest, Sha256};
 
-/// Name of a limit that all replicas derive in the same way; the names of the limit's budgets are derived from it. Names are
-/// digests that reveal no principals, keys or addresses. They are equal in processes of the same build; another build may
-/// derive other names, and then shares no budgets with this one.
+/// Name of a shared rate limit, from which the names of its budgets are derived. All replicas derive the same names. Names are
+/// digests, so they reveal no principals, keys or addresses. Another build of the gateway may derive other names; then it shares
+/// no budgets with this one.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedName(Sha256);
 
 impl SharedName {
-    /// Derives the name of the limit from its description.
+    /// Derives the name of a limit from a text that describes the limit.
     pub(crate) fn new(words: &str) -> Self {
         Self(Sha256::new_with_prefix(words).chain_update([0]))
     }
 
-    /// Derives the name of the budget of a key.
+    /// Derives the name of a key's budget.
     pub(crate) fn of(&self, key: &impl Hash) -> [u8; 16] {
         let mut digest = Feeding(self.0.clone());
         key.hash(&mut digest);
@@ -25,7 +25,7 @@ impl SharedName {
     }
 }
 
-/// Hasher that feeds its input into a digest.
+/// Hasher that writes the hashed bytes into a SHA-256 digest.
 struct Feeding(Sha256);
 
 impl Hasher for Feeding {
@@ -33,7 +33,7 @@ impl Hasher for Feeding {
         self.0.update(bytes);
     }
 
-    /// Unused: the digest is read from the field.
+    /// Never used; `Hasher` requires it. The digest is read from the field instead.
     fn finish(&self) -> u64 {
         0
     }

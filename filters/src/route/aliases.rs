@@ -7,15 +7,15 @@ use tooldock_base::names::NamespaceName;
 
 use super::RouteGroups;
 
-/// The namespaces by the aliases of their MCP endpoints. As `/mcp/{namespace}`, an alias may have a slash at its end.
+/// Map from aliases to the namespaces whose MCP endpoint they are. A request may append a slash, as to `/mcp/{namespace}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointAliases(Option<Arc<BTreeMap<Box<str>, NamespaceName>>>);
 
 impl EndpointAliases {
-    /// No aliases.
+    /// The empty map.
     pub const NONE: Self = Self(None);
 
-    /// The aliases of a configuration: paths without a trailing slash, each once.
+    /// Creates the map from configured aliases. They are distinct paths without a trailing slash.
     pub fn new<'a>(aliases: impl IntoIterator<Item = (&'a str, &'a NamespaceName)>) -> Self {
         let aliases = aliases.into_iter();
         let table: BTreeMap<_, _> = aliases
@@ -24,14 +24,14 @@ impl EndpointAliases {
         Self((!table.is_empty()).then(|| Arc::new(table)))
     }
 
-    /// The namespace whose MCP endpoint has this path, too.
+    /// The namespace whose MCP endpoint has this path as an alias; `None` if the path is no alias.
     pub(crate) fn namespace(&self, path: &str) -> Option<&NamespaceName> {
         let table = self.0.as_ref()?;
         table.get(path.strip_suffix('/').unwrap_or(path))
     }
 
-    /// True for a path that may be one of these aliases by its form: an anonymous client must not learn which paths are
-    /// aliases.
+    /// Returns true if a path could be an alias by its form, whether configured or not; always false if there are no aliases.
+    /// Used so that a client without credentials does not learn which paths are aliases.
     pub(crate) fn may_have(&self, path: &str, routes: RouteGroups) -> bool {
         let path = path.strip_suffix('/').unwrap_or(path);
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);

@@ -1,6 +1,6 @@
-//! A path with variables.
+//! Patterns of request paths, with variables.
 
-/// A path in which `{namespace}` and `{name}` match one segment each, and `{rest}` the remainder.
+/// A pattern in which `{namespace}` and `{name}` match one segment of a path each, and `{rest}` the remainder.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pattern {
     /// The pattern up to its first variable.
@@ -9,12 +9,12 @@ pub(super) struct Pattern {
     variables: &'static str,
 }
 
-/// The segments of a path that match the variables, not yet decoded.
+/// The segments of a path that the variables of a pattern matched, not decoded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Segments<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) name: Option<&'a str>,
-    /// The end of the path that `{rest}` matches, perhaps of several segments.
+    /// The remainder of the path that `{rest}` matched; it may contain several segments.
     pub(super) rest: Option<&'a str>,
 }
 
@@ -29,7 +29,7 @@ impl Pattern {
         Self { literal, variables }
     }
 
-    /// Matches a path; `None` if the path does not match.
+    /// Matches a path against the pattern. Returns `None` if the path does not match.
     pub(super) fn read<'a>(&self, path: &'a str) -> Option<Segments<'a>> {
         let rest = path.strip_prefix(self.literal)?;
         if self.variables.is_empty() {

@@ -1,43 +1,116 @@
 //! Translation between clients and servers of different eras. No other module handles both eras.
 //!
-//! *Legacy* is the era that `initialize` opens (up to 2025-11-25), *modern* is 2026-07-28. Between equal eras nothing is
-//! translated: complete messages are forwarded, and only their request ids, progress tokens and subscription ids are replaced.
-//! Between different eras the same holds for everything that this table does not name. There is a test for each cell in
-//! `upstream::client`.
+//! *Legacy* is the era with `initialize` (up to 2025-11-25), *modern* is 2026-07-28. If client and server are of the same era,
+//! messages are forwarded as they are; only request ids, progress tokens and subscription ids are replaced. Between different
+//! eras the same is true for everything that this list does not mention. Each entry has a test in `upstream::client`.
 //!
-//! | feature | modern client → legacy server | legacy client → modern server | like → like |
-//! |---|---|---|---|
-//! | opening | `server/discover` from the `initialize` result of a shared process ([`server_info::discover`]) | `initialize` from the `server/discover` result ([`server_info::initialize`]) | the server's own, with the versions the listener serves |
-//! | `_meta` of requests | the protocol's own keys are taken out ([`params::to_legacy`]) | version, capabilities, client, log level are put in ([`params::to_modern`]) | untouched |
-//! | results | `resultType`, `ttlMs`, `cacheScope`, `serverInfo` are added ([`reply::to_modern`]) | the first three are taken out ([`reply::to_legacy`]) | untouched |
-//! | tool schemas that are not of an object, such `structuredContent` | untouched | wrapped as the member `result`, or the schema is left out (`schemas`) | untouched |
-//! | optional members that are `null`, in results of calls, prompts and resources, and in a server's description of itself | left out ([`nulls`]) | the same | the same |
-//! | results of calls whose content is no list of whole blocks, or whose `isError` is no boolean; resources, prompts and completions without their list | mended ([`shapes`]) | the same | the same |
-//! | a resource that is not there | −32002 becomes −32602 | −32602 with a `uri` becomes −32002 | untouched |
-//! | errors that are not valid in JSON-RPC | mended ([`errors`]) | the same | the same |
-//! | results that are not objects | replaced by an `upstream_error` | the same | the same |
-//! | other errors, unknown members, numbers | untouched | untouched | untouched |
-//! | elicitation, sampling, roots | the server's requests suspend the call, the client gets `input_required` with all questions of one moment together; its retry resumes it | `input_required` becomes requests to the client, their answers the retry ([`rounds`]) | requests and responses pass whole in the session's own process; `input_required` and retries pass |
-//! | a question to the client before the call that the process was opened for | asked as part of the call, which goes up once the question is answered | — | to the session |
-//! | a question that the server takes back | the call goes on; its client hears of that with the answer | — | `notifications/cancelled` passes |
-//! | `input_required` of the server itself | passes, with the state sealed ([`state`]) | becomes requests ([`rounds`]) | passes |
-//! | a client that declares no capabilities | shares a process whose server is told of none; questions are refused | the call fails: the client cannot be asked | the same as on the left |
-//! | progress | by token, whole but for the token | the same | the same |
-//! | log messages | the most verbose level wanted is set on the process, each request filters by its own | the session's level goes with each request | `logging/setLevel` passes (own process), or is kept per session (shared) |
-//! | `ping`, `initialize`, `logging/setLevel`, `resources/(un)subscribe` | −32601: the era does not have them | answered here | the first two here, the others by the server |
-//! | `subscriptions/listen` | kept here over `resources/subscribe` and the announcements of the shared process | — | one upstream subscription for all listeners |
-//! | `resources/subscribe` | — | one upstream subscription for all sessions | counted by reference on a shared process, untouched on an own one |
-//! | `*/list_changed`, `resources/updated` | to the listeners, in our words, with their subscription's id | to the sessions, in our words | to both, in our words; from the session's own process whole, without the gateway's subscription ([`crate::jsonrpc::notification::untagged`]) |
-//! | cancelling | closing the response sends `notifications/cancelled` | the client's own `notifications/cancelled` passes | as the client's era does it |
-//! | completion, pagination, unknown methods | pass | pass | pass |
-//! | tasks | a request that names a task passes to the process on which its principal began that task, and is −32602 otherwise | the same | the same |
-//! | `tasks/list` | passes; its result holds the principal's own tasks, and on a process of several a sealed cursor | the same | the same |
-//! | `notifications/roots/list_changed` | — | dropped: roots are asked for anew each time | passes in the session's own process |
-//! | other notifications of the client | — (the era has none) | pass whole | pass whole |
+//! - **Opening**
+//!   - Modern client, legacy server: the answer to `server/discover` is built from the `initialize` result of a shared process
+//!     ([`server_info::discover`]).
+//!   - Legacy client, modern server: the answer to `initialize` is built from the `server/discover` result
+//!     ([`server_info::initialize`]).
+//!   - Same era: the server's answer, with the versions that the listener serves.
+//! - **`_meta` of requests**
+//!   - Modern client, legacy server: the keys of the protocol are removed ([`params::to_legacy`]).
+//!   - Legacy client, modern server: version, capabilities, client and log level are added ([`params::to_modern`]).
+//!   - Same era: unchanged.
+//! - **Results**
+//!   - Modern client, legacy server: `resultType`, `ttlMs`, `cacheScope` and `serverInfo` are added ([`reply::to_modern`]).
+//!   - Legacy client, modern server: the first three are removed ([`reply::to_legacy`]).
+//!   - Same era: unchanged.
+//! - **Tool schemas that do not describe an object; `structuredContent` that is not an object**
+//!   - Modern client, legacy server: unchanged.
+//!   - Legacy client, modern server: wrapped as the member `result`, or the schema is omitted (`schemas`).
+//!   - Same era: unchanged.
+//! - **Optional members with the value `null`, in results of calls, prompts and resources, and in a server's description of
+//!   itself**
+//!   - Modern client, legacy server: removed ([`nulls`]).
+//!   - Legacy client, modern server: removed.
+//!   - Same era: removed.
+//! - **Results of calls whose content is not a list of complete blocks, or whose `isError` is not a boolean; resources, prompts
+//!   and completions without their list**
+//!   - Modern client, legacy server: corrected ([`shapes`]).
+//!   - Legacy client, modern server: corrected.
+//!   - Same era: corrected.
+//! - **Error: unknown resource**
+//!   - Modern client, legacy server: −32002 becomes −32602.
+//!   - Legacy client, modern server: −32602 with a `uri` becomes −32002.
+//!   - Same era: unchanged.
+//! - **Errors that are not valid in JSON-RPC**
+//!   - Modern client, legacy server: corrected ([`errors`]).
+//!   - Legacy client, modern server: corrected.
+//!   - Same era: corrected.
+//! - **Results that are not objects**
+//!   - Modern client, legacy server: replaced by an `upstream_error`.
+//!   - Legacy client, modern server: replaced.
+//!   - Same era: replaced.
+//! - **Other errors, unknown members, numbers**
+//!   - In all cases: unchanged.
+//! - **Elicitation, sampling, roots**
+//!   - Modern client, legacy server: a request of the server suspends the call. The client gets `input_required` with all
+//!     questions that are open at that moment; its retry continues the call.
+//!   - Legacy client, modern server: `input_required` becomes requests to the client; its answers are sent in a retry
+//!     ([`rounds`]).
+//!   - Same era: forwarded: requests and responses in the session's own process; `input_required` and retries.
+//! - **A question that the server asks while its process is being opened for a call**
+//!   - Modern client, legacy server: the client is asked as part of that call, which is sent to the server after the answer.
+//!   - Same era: sent to the session.
+//! - **A question that the server cancels**
+//!   - Modern client, legacy server: the call continues; the client learns of it when it answers.
+//!   - Same era: `notifications/cancelled` is forwarded.
+//! - **`input_required` that a server sends itself**
+//!   - Modern client, legacy server: forwarded, with its state sealed ([`state`]).
+//!   - Legacy client, modern server: becomes requests ([`rounds`]).
+//!   - Same era: forwarded.
+//! - **A client without capabilities**
+//!   - Modern client, legacy server: uses a shared process that was opened without capabilities; questions are refused.
+//!   - Legacy client, modern server: the call fails, since the client cannot be asked.
+//!   - Same era: as for a modern client with a legacy server.
+//! - **Progress**
+//!   - In all cases: forwarded; only the token is replaced.
+//! - **Log messages**
+//!   - Modern client, legacy server: the process is set to the most verbose level that any client wants; messages are filtered
+//!     for each request.
+//!   - Legacy client, modern server: each request contains the session's level.
+//!   - Same era: `logging/setLevel` is forwarded (own process), or stored per session (shared process).
+//! - **`ping`, `initialize`, `logging/setLevel`, `resources/(un)subscribe`**
+//!   - Modern client, legacy server: −32601: the client's era does not have them.
+//!   - Legacy client, modern server: answered by the gateway.
+//!   - Same era: the first two are answered by the gateway, the others by the server.
+//! - **`subscriptions/listen`**
+//!   - Modern client, legacy server: implemented by the gateway with `resources/subscribe` and the notifications of the shared
+//!     process.
+//!   - Same era: one subscription at the server for all listening clients.
+//! - **`resources/subscribe`**
+//!   - Legacy client, modern server: one subscription at the server for all sessions.
+//!   - Same era: counted on a shared process, forwarded to an own process.
+//! - **`*/list_changed`, `resources/updated`**
+//!   - Modern client, legacy server: the gateway sends its own notification to listening clients, with their subscription ids.
+//!   - Legacy client, modern server: the gateway sends its own notification to sessions.
+//!   - Same era: both; from the session's own process forwarded, without the gateway's subscription id
+//!     ([`crate::jsonrpc::notification::untagged`]).
+//! - **Cancellation**
+//!   - Modern client, legacy server: if the client closes the response, `notifications/cancelled` is sent.
+//!   - Legacy client, modern server: the client's `notifications/cancelled` is forwarded.
+//!   - Same era: as defined by the era.
+//! - **Completion, pagination, unknown methods**
+//!   - In all cases: forwarded.
+//! - **Tasks**
+//!   - In all cases: a request that names a task is forwarded to the process on which its principal started the task, else
+//!     refused with −32602.
+//! - **`tasks/list`**
+//!   - In all cases: forwarded; the result contains only the principal's tasks, and a sealed cursor if several principals share
+//!     the process.
+//! - **`notifications/roots/list_changed`**
+//!   - Legacy client, modern server: dropped, since roots are requested anew each time.
+//!   - Same era: forwarded in the session's own process.
+//! - **Other notifications of the client**
+//!   - Legacy client, modern server: forwarded.
+//!   - Same era: forwarded.
 //!
-//! Some features have no counterpart: the task methods of 2025-11-25 and the task extension of 2026-07-28 are different
-//! methods; each is forwarded under its own name, and only servers that know it respond. A legacy server's notification that
-//! belongs to no request reaches a modern client only through `subscriptions/listen`.
+//! Some features have no counterpart in the other era. The task methods of 2025-11-25 and the task extension of 2026-07-28 are
+//! different methods: each is forwarded under its own name, and only servers that know it respond. A modern client receives a
+//! legacy server's notification that belongs to no request only through `subscriptions/listen`.
 
 pub mod errors;
 pub mod nulls;
@@ -49,5 +122,5 @@ pub mod server_info;
 pub mod shapes;
 pub mod state;
 
-/// The `_meta` key that contains the `serverInfo` in results of modern servers.
+/// Key in `_meta` under which results of modern servers contain the `serverInfo`.
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";

@@ -1,8 +1,8 @@
-//! JSON-RPC messages as spans of their text: the kind of a message, its id, method and parameters; whole requests, responses and
-//! notifications; edits in place.
+//! JSON-RPC messages as text with the positions of their members: kind, id, method and parameters; requests, responses and
+//! notifications; edits of the text.
 //!
-//! Only members that are read here are decoded, so ids, numbers and unknown fields keep their spelling. Duplicate keys on a
-//! level that is read are refused, and so is nesting deeper than later readers allow.
+//! Only the members that the gateway needs are decoded. So ids, numbers and unknown members keep their spelling. Repeated keys in
+//! an object that is read are refused, and so is nesting deeper than other JSON parsers accept.
 
 use std::borrow::Cow;
 
@@ -45,52 +45,52 @@ pub use response::{Response, ResponseOutcome, RpcError};
 pub use server_request::{Asker, RawId, ServerRequest};
 pub use violation::ProtocolViolation;
 
-/// The deepest nesting a body may have.
+/// Maximum nesting depth of objects and lists in a body. Deeper bodies are refused.
 pub const MAX_DEPTH: usize = json::DEPTH_MAX;
 
-/// Maximum number of messages in one batch.
+/// Maximum number of messages in one batch. Larger batches are refused.
 pub const MESSAGES_MAX: usize = 50;
 
-/// Maximum length of a request id and of a progress token, in bytes of raw JSON. Both are repeated in every message that
-/// belongs to the request, so a long one would multiply memory and traffic.
+/// Maximum length of a request id and of a progress token, in bytes of raw JSON. Every message that belongs to the request
+/// repeats them, so longer ones would multiply memory and traffic.
 pub const ID_MAX: usize = 1024;
 
 /// A JSON-RPC message. `id` is the raw JSON of a string or a number.
 #[derive(Debug)]
 pub enum Message<'a> {
-    /// A message that expects an answer.
+    /// A request, which expects an answer.
     Request {
-        /// The id, raw JSON.
+        /// The request's id, as raw JSON.
         id: &'a str,
-        /// The method.
+        /// The request's method.
         method: Cow<'a, str>,
-        /// The known members of the message.
+        /// Positions of the request's known members.
         members: Members<'a>,
     },
-    /// A message that expects no answer.
+    /// A notification, which expects no answer.
     Notification {
-        /// The method.
+        /// The notification's method.
         method: Cow<'a, str>,
-        /// The known members of the message.
+        /// Positions of the notification's known members.
         members: Members<'a>,
     },
-    /// The answer to a request: its `result`, or its `error`.
+    /// The answer to a request, with a `result` or an `error`.
     Response {
-        /// The id, raw JSON.
+        /// Id of the answered request, as raw JSON.
         id: &'a str,
-        /// `Ok`: the `result`. `Err`: the `error`.
+        /// `Ok` with the `result`, or `Err` with the `error`.
         outcome: Result<&'a RawValue, &'a RawValue>,
-        /// The known members of the message.
+        /// Positions of the response's known members.
         members: Members<'a>,
     },
 }
 
-/// A malformed message, and its id if it has a usable one.
+/// A malformed message, with its id if that can be used in the answer.
 #[derive(Debug)]
 pub struct Invalid<'a> {
-    /// The error to answer with.
+    /// The error that the sender gets as the answer.
     pub failure: RequestError,
-    /// The id, raw JSON.
+    /// The message's id, as raw JSON; `None` if it has none that can be used.
     pub id: Option<&'a str>,
 }
 
@@ -100,29 +100,29 @@ impl From<RequestError> for Invalid<'_> {
     }
 }
 
-/// Reads a present value, including `null`: a plain `Option` does not distinguish `"id":null` from a missing id.
+/// Deserializes a member so that `null` is `Some`. A plain `Option` would not distinguish `"id":null` from a missing id.
 pub fn present<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// The content of a body.
+/// A parsed request body: one message, or a batch.
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly every body is one message, which a box would cost an allocation"
 )]
 pub enum Body<'a> {
-    /// A single message.
+    /// The body is a single message, which has been parsed.
     One(Message<'a>),
-    /// The messages of a batch, not parsed. If there are too many, the first [`MESSAGES_MAX`] and one more.
+    /// The messages of a batch, not parsed. Of a batch that is too large, only the first [`MESSAGES_MAX`] and one more.
     Batch(Vec<&'a RawValue>),
 }
 
-/// Reads a body, which is nested no deeper than [`MAX_DEPTH`].
+/// Parses a body. Refuses nesting deeper than [`MAX_DEPTH`].
 pub fn body(body: &[u8]) -> Result<Body<'_>, Invalid<'_>> {
     let text = utf8(body)?;
-    // Nearly every body is one message, and this single pass checks its depth, too.
+    // Fast path: nearly every body is a single message. This pass also checks its depth.
     if let Ok(index) = Index::of(text) {
         return of_members(Members::new(text, index)).map(Body::One);
     }
@@ -134,7 +134,7 @@ pub fn body(body: &[u8]) -> Result<Body<'_>, Invalid<'_>> {
     message(text).map(Body::One)
 }
 
-/// The body as text: not empty, UTF-8, nested no deeper than [`MAX_DEPTH`].
+/// Returns the body as text. Refuses an empty body, invalid UTF-8, and nesting deeper than [`MAX_DEPTH`].
 pub fn text(body: &[u8]) -> Result<&str, RequestError> {
     let text = utf8(body)?;
     within_depth(text)?;
@@ -158,13 +158,13 @@ fn within_depth(text: &str) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// Reads one message.
+/// Parses one message.
 pub fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
     if let Ok(index) = Index::of(text) {
         return of_members(Members::new(text, index));
     }
     is_object(text)?;
-    // The fast reader refuses the text; this parser finds the fault.
+    // The fast parser has refused the text. This slower parser determines the fault for the error message.
     let index = Index::by_parser(text).map_err(|error| syntax_or_shape(&error))?;
     let members = Members::new(text, index);
     if members.raw(Key::Method).is_some() {
@@ -176,7 +176,7 @@ pub fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
     of_members(members)
 }
 
-/// Checks that the text is an object. Other JSON is a shape error, text that is not JSON a parse error.
+/// Checks that the text is a JSON object. The error tells other JSON from text that is not JSON.
 fn is_object(text: &str) -> Result<(), RequestError> {
     if text.trim_ascii_start().starts_with('{') {
         return Ok(());
@@ -190,7 +190,7 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
     let id = match members.raw(Key::Id) {
         None => None,
         Some(id) if id.len() > ID_MAX => {
-            // The answer does not repeat the long id either.
+            // The error response has no id, since it would repeat the long one.
             return Err(
                 RequestError::Shape(format!("id is longer than {ID_MAX} bytes").into()).into(),
             );
@@ -244,25 +244,25 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
     })
 }
 
-/// True for a method that only notifications have: a null id counts as absent.
+/// Returns true if the method begins with `notifications/`. In such a message, an id that is `null` counts as missing.
 #[cold]
 fn is_notification(members: &Members<'_>) -> bool {
     let method = members.raw(Key::Method).and_then(decoded);
     method.is_some_and(|method| method.starts_with("notifications/"))
 }
 
-/// The fields of an object as a struct of spans; repeated keys of the object itself are refused.
+/// Deserializes an object into a struct whose fields are spans of the text. Refuses repeated keys at the object's top level.
 pub fn fields<'a, T: Deserialize<'a>>(
     raw: Option<&'a RawValue>,
     what: &'static str,
 ) -> Result<T, RequestError> {
-    // Checked first because serde would also read a struct from an array.
+    // The type is checked first, since serde would also accept an array as a struct.
     object(raw, what)?;
     json::from_str(raw.map_or("{}", RawValue::get))
         .map_err(|error| RequestError::InvalidParams(format!("{what}: {}", plain(&error)).into()))
 }
 
-/// Checks that a value, if present, is an object.
+/// Checks that a value is an object. A missing value is accepted. `what` names the value in the error message.
 #[inline]
 pub fn object(raw: Option<&RawValue>, what: &'static str) -> Result<(), RequestError> {
     match raw {
@@ -273,7 +273,7 @@ pub fn object(raw: Option<&RawValue>, what: &'static str) -> Result<(), RequestE
     }
 }
 
-/// The text of a JSON string, borrowed if it has no escapes. `None` for any other value.
+/// The text of a JSON string, borrowed if the string contains no escapes; `None` for any other value.
 #[inline]
 pub fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     decoded(raw.get())
@@ -297,7 +297,7 @@ fn syntax_or_shape(error: &serde_json::Error) -> RequestError {
     }
 }
 
-/// The parser's message without the position at its end, which would be relative to a span.
+/// The parser's message without the position at its end. The position would be relative to the parsed part, not to the message.
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {

@@ -1,10 +1,13 @@
-//! Seals the tokens that clients store for the gateway: session ids, states of suspended calls, and toolset handles (K-19).
+//! Encrypts and authenticates ("seals") the tokens that clients store for the gateway: session ids, states of suspended calls,
+//! and toolset handles (K-19).
 //!
-//! A token is `base64url(nonce ‖ AES-256-GCM(facts))` with a random nonce of 96 bits: visible ASCII, unforgeable, and
-//! unreadable without the key. Each kind of token has its own associated data, so that no token is accepted as one of another
-//! kind. A sealed id contains its replica and facts about the session; only the session store knows if the id is still valid.
-//! A key may seal 2^32 tokens, after which the probability that two have the same nonce is 2^-33. A gateway that seals a
-//! hundred tokens a second reaches that number after more than a year.
+//! A token is `base64url(nonce ‖ AES-256-GCM(facts))` with a random nonce of 96 bits. It consists of visible ASCII, and cannot be
+//! forged or read without the key. Each kind of token has its own associated data, so that a token is never accepted as one of
+//! another kind. A session id contains its replica and facts about the session; whether the session still exists is stored only
+//! in the session store.
+//!
+//! A key should seal at most 2^32 tokens. After that number, the probability that two have the same nonce is 2^-33. A gateway
+//! that seals a hundred tokens a second reaches the number after more than a year.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,46 +32,46 @@ pub use id::{NoRandomness, SessionId};
 pub use task::TaskSeal;
 
 const NONCE_BYTES: usize = 12;
-/// Associated data of session ids.
+/// Associated data of session ids, which distinguishes them from other kinds of sealed tokens.
 const ID: &[u8] = b"tooldock session id";
-/// Associated data of request states.
+/// Associated data of request states, which distinguishes them from other kinds of sealed tokens.
 const STATE: &[u8] = b"tooldock request state";
-/// Associated data of toolset handles.
+/// Associated data of toolset handles, which distinguishes them from other kinds of sealed tokens.
 const TOOLSET: &[u8] = b"tooldock toolset";
-/// Associated data of passports, which accompany forwarded requests.
+/// Associated data of passports, which a replica adds to requests that it forwards to another replica.
 const FORWARD: &[u8] = b"tooldock forwarded request";
-/// Associated data of a replica's announcements in a data directory.
+/// Associated data of the announcements that replicas write to a shared data directory.
 const ANNOUNCE: &[u8] = b"tooldock announcement of a replica";
-/// Associated data of nonces for probes of the servers in front of the gateway.
+/// Associated data of the nonces in test requests, by which the gateway checks the servers in front of it.
 const PROBE: &[u8] = b"tooldock probe of the front";
-/// Version of the layout of the facts in an id.
+/// Version of the binary format of the facts in a session id.
 const LAYOUT: u8 = 1;
 const RANDOM_BYTES: usize = 16;
 const DIGEST_BYTES: usize = 16;
-/// Size of the facts except the namespace, in bytes: layout, replica, version, time, random bytes, digest.
+/// Size of the facts in a session id without the namespace, in bytes: format, replica, version, time, random bytes, digest.
 const FIXED_BYTES: usize = 1 + 4 + 10 + 8 + RANDOM_BYTES + DIGEST_BYTES;
 
-/// Key that seals and opens tokens. Cheap to clone; the key is wiped from memory when the last clone is dropped.
+/// Key that encrypts and decrypts tokens. Cheap to clone; the key is wiped from memory when the last clone is dropped.
 #[derive(Clone)]
 pub struct SessionKey(Arc<DerivedKeys>);
 
-/// The keys that are derived from the session key.
+/// The keys that are derived from the session key's bytes.
 struct DerivedKeys {
     cipher: Aes256Gcm,
-    /// Key that is hashed with texts to make their nonces, for texts that must be sealed equally each time.
+    /// Key for nonces that are derived from the sealed text, so that equal texts get equal seals.
     names: Zeroizing<[u8; 32]>,
     /// Digest that identifies the key without revealing it.
     digest: Arc<str>,
 }
 
-/// The facts about a session that its id contains.
+/// The facts about a session that its sealed id contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedFacts {
-    /// The replica that opened the session.
+    /// Number of the replica that opened the session.
     pub replica: u32,
     /// The namespace of the session.
     pub namespace: NamespaceName,
-    /// The version that the session was opened with.
+    /// The protocol version that was negotiated for the session.
     pub version: ProtocolVersion,
     /// Time when the session was opened, in whole seconds.
     pub issued_at: SystemTime,
@@ -76,7 +79,7 @@ pub struct SealedFacts {
 }
 
 impl SessionKey {
-    /// Derives the key from these bytes.
+    /// Derives all keys from 32 secret bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         let bytes = Zeroizing::new(bytes);
         let mut names = Sha256::new();
@@ -93,21 +96,21 @@ impl SessionKey {
         }))
     }
 
-    /// A digest by which replicas check that they have equal keys.
+    /// Digest of the key, by which replicas check that they use the same key.
     pub fn digest(&self) -> &Arc<str> {
         &self.0.digest
     }
 
-    /// Derives the key from a text, such as `SESSION_KEY`, by its SHA-256.
+    /// Derives all keys from a text, such as the value of `SESSION_KEY`, by its SHA-256.
     pub fn from_text(text: &str) -> Self {
         Self::from_bytes(Sha256::digest(text.as_bytes()).into())
     }
 
-    /// Seals a new id for a session.
+    /// Creates a sealed id for a new session.
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`], if the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's random number generator fails.
     pub fn seal_id(
         &self,
         replica: u32,
@@ -131,72 +134,73 @@ impl SessionKey {
         self.seal(ID, &facts).map(SessionId::from_sealed)
     }
 
-    /// Reads the facts in an id; `None` if another key sealed the id, or none.
+    /// Decrypts the facts in a session id; `None` if the id was not sealed with this key.
     pub fn open(&self, id: &str) -> Option<SealedFacts> {
         SealedFacts::read(&self.unseal(ID, id)?)
     }
 
-    /// Seals a state that a client returns with the retry of its request.
+    /// Seals a state that the client must return when it retries its request.
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`], if the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's random number generator fails.
     pub fn seal_state(&self, state: &[u8]) -> Result<String, NoRandomness> {
         self.seal(STATE, state)
     }
 
-    /// Opens a state from [`SessionKey::seal_state`]; `None` if it was changed in any way.
+    /// Decrypts a state that [`SessionKey::seal_state`] has sealed; `None` if it was modified, or sealed with another key.
     pub fn open_state(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(STATE, sealed)
     }
 
-    /// Seals the passport of a request that is forwarded to another replica.
+    /// Seals the passport of a request that is forwarded to another replica. The passport proves that a replica has sent it.
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`], if the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's random number generator fails.
     pub fn seal_passport(&self, passport: &[u8]) -> Result<String, NoRandomness> {
         self.seal(FORWARD, passport)
     }
 
-    /// Opens a passport from [`SessionKey::seal_passport`]; `None` if it was changed in any way.
+    /// Decrypts a passport that [`SessionKey::seal_passport`] has sealed; `None` if it was modified, or sealed with another key.
     pub fn open_passport(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(FORWARD, sealed)
     }
 
-    /// Seals the announcement of a replica in a data directory, where other processes of its user can write.
+    /// Seals the announcement that a replica writes to a data directory. Other processes of the same user can write there, too.
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`], if the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's random number generator fails.
     pub fn seal_announcement(&self, announcement: &[u8]) -> Result<String, NoRandomness> {
         self.seal(ANNOUNCE, announcement)
     }
 
-    /// Opens an announcement from [`SessionKey::seal_announcement`]; `None` if it was changed in any way.
+    /// Decrypts an announcement that [`SessionKey::seal_announcement`] has sealed; `None` if it was modified, or sealed with
+    /// another key.
     pub fn open_announcement(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(ANNOUNCE, sealed)
     }
 
-    /// Seals the nonce of a probe.
+    /// Seals the nonce of a test request, by which the gateway checks the servers in front of it.
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`], if the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's random number generator fails.
     pub fn seal_probe(&self, nonce: &[u8]) -> Result<String, NoRandomness> {
         self.seal(PROBE, nonce)
     }
 
-    /// Decrypts a nonce that [`SessionKey::seal_probe`] has sealed; `None` for any other text.
+    /// Decrypts the nonce of a test request that [`SessionKey::seal_probe`] has sealed; `None` for any other text.
     pub fn open_probe(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(PROBE, sealed)
     }
 
-    /// Seals a client's toolset of an aggregate as a handle. The handle is valid for this principal and this namespace alone.
+    /// Seals a client's toolset of an aggregate as a handle. The handle is valid only for this principal and this namespace.
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`], if the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's random number generator fails.
     pub fn seal_toolset(
         &self,
         namespace: &NamespaceName,
@@ -208,7 +212,8 @@ impl SessionKey {
         self.seal(TOOLSET, &plain)
     }
 
-    /// Opens a handle from [`SessionKey::seal_toolset`] for the same namespace and principal; `None` for any other text.
+    /// Decrypts a handle that [`SessionKey::seal_toolset`] has sealed for the same namespace and principal; `None` for any other
+    /// text.
     pub fn open_toolset(
         &self,
         namespace: &NamespaceName,
@@ -271,7 +276,7 @@ impl SealedFacts {
     }
 }
 
-/// The digest of a handle's aggregate and principal.
+/// Digest of the aggregate and the principal for which a toolset handle is valid.
 fn toolset_owner(namespace: &NamespaceName, principal: Option<&str>) -> [u8; DIGEST_BYTES] {
     let mut hash = Sha256::new();
     hash.update(digest(principal));
@@ -280,7 +285,7 @@ fn toolset_owner(namespace: &NamespaceName, principal: Option<&str>) -> [u8; DIG
     *whole.first_chunk().expect("16 of 32 bytes")
 }
 
-/// The digest of a principal. No principal and a principal with an empty name have different digests.
+/// Digest of a principal's name. A missing principal and an empty name have different digests.
 fn digest(principal: Option<&str>) -> [u8; DIGEST_BYTES] {
     let mut hash = Sha256::new();
     hash.update([u8::from(principal.is_some())]);

@@ -11,36 +11,36 @@ use serde_json::value::{RawValue, to_raw_value};
 
 pub mod mirrored;
 
-/// A revision of MCP that is opened by `initialize`. Later revisions compare greater.
+/// A legacy revision of MCP, which begins with `initialize`. Later revisions compare greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProtocolVersion {
-    /// HTTP+SSE. Only in sessions of that transport: no profile offers it on Streamable HTTP.
+    /// The revision with the transport HTTP+SSE. Only used in sessions of that transport, never on Streamable HTTP.
     #[serde(rename = "2024-11-05")]
     V2024_11_05,
-    /// Batches, sessions optional, no structured content.
+    /// The revision with batches and optional sessions, but without structured content.
     #[serde(rename = "2025-03-26")]
     V2025_03_26,
-    /// The version without batches, and with `MCP-Protocol-Version` and structured content.
+    /// The first revision with `MCP-Protocol-Version` and structured content, and without batches.
     #[serde(rename = "2025-06-18")]
     V2025_06_18,
-    /// The newest revision with a handshake.
+    /// The newest revision that begins with `initialize`.
     #[serde(rename = "2025-11-25")]
     V2025_11_25,
 }
 
-/// Error: the text names no supported revision.
+/// Error: the text is not the name of a supported revision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown protocol version; known are 2025-11-25, 2025-06-18, 2025-03-26 and 2024-11-05")]
 pub struct UnknownVersion;
 
-/// The revision without a handshake, in its wire format. Each of its requests names it.
+/// Name of the modern revision, which has no `initialize`. Each request of it contains this name.
 pub const MODERN: &str = "2026-07-28";
 
 impl ProtocolVersion {
-    /// The version of a request without session and without version header (MCP-12).
+    /// The version of a request that has neither a session nor a version header (MCP-12).
     pub const FALLBACK: Self = Self::V2025_03_26;
 
-    /// The revision in its wire format.
+    /// The revision's name, as it is written in messages.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::V2024_11_05 => "2024-11-05",
@@ -50,31 +50,31 @@ impl ProtocolVersion {
         }
     }
 
-    /// Returns true if answers may carry `structuredContent`, `outputSchema` and `title`.
+    /// Returns true if the revision has `structuredContent`, `outputSchema` and `title`.
     pub const fn has_structured_content(self) -> bool {
         !matches!(self, Self::V2024_11_05 | Self::V2025_03_26)
     }
 
-    /// Returns true if calls may be made as tasks.
+    /// Returns true if the revision allows calls as tasks.
     pub const fn has_tasks(self) -> bool {
         matches!(self, Self::V2025_11_25)
     }
 
-    /// Returns true if streams begin with an event that has an id and no data, so that a client can resume before the first
-    /// message (SEP-1699).
+    /// Returns true if streams begin with an event that has an id but no data. With its id, a client can resume the stream even
+    /// before the first message (SEP-1699).
     pub const fn has_priming_events(self) -> bool {
         matches!(self, Self::V2025_11_25)
     }
 }
 
-/// Maximum length of a version that an error message quotes, in characters.
+/// Maximum number of characters of a version in an error message. Longer ones are cut.
 const SHOWN_MAX: usize = 40;
 
-/// Reads the `protocolVersion` of a server's answer to `initialize`. `2024-10-07`, a draft of 2024-11-05, counts as 2024-11-05.
+/// Parses the `protocolVersion` in a server's answer to `initialize`. `2024-10-07`, a draft of 2024-11-05, counts as 2024-11-05.
 ///
 /// # Errors
 ///
-/// The reason why the response names no supported version, worded to follow "the server's answer to initialize".
+/// The reason why the version is not supported. The text is used after the words "the server's answer to initialize".
 pub fn negotiated(version: Option<&RawValue>) -> Result<ProtocolVersion, String> {
     let Some(version) = version else {
         return Err("names no protocol version".to_owned());
@@ -119,35 +119,35 @@ impl fmt::Display for ProtocolVersion {
     }
 }
 
-/// Era of MCP that a message or a connection belongs to.
+/// The era of MCP that a message or a connection belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// The era opened by `initialize`.
+    /// The era with `initialize`, up to 2025-11-25.
     Legacy,
-    /// 2026-07-28: connections are not opened, each request is complete in itself.
+    /// The era of 2026-07-28: there is no `initialize`, and each request contains all metadata itself.
     Modern,
 }
 
 /// The eras that a server supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EraSupport {
-    /// Only the legacy era, opened by `initialize`.
+    /// The server supports only the legacy era, with `initialize`.
     Legacy,
-    /// Only the modern era, 2026-07-28.
+    /// The server supports only the modern era, 2026-07-28.
     Modern,
-    /// 2026-07-28, and perhaps `initialize`: servers do not declare it, and a process that answered `server/discover` refuses
-    /// it.
+    /// The server supports 2026-07-28; whether it also supports `initialize` is unknown. Servers do not declare it, and a process
+    /// that has answered `server/discover` refuses `initialize`.
     ModernAtLeast,
-    /// Both eras, one for each process.
+    /// The server supports both eras, but each of its processes only one of them.
     Dual,
 }
 
-/// A server's description of itself from the opening of a connection: the raw result, and with it the era.
+/// A server's description of itself, from the opening of a connection: the raw result of the method of its era.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerInfo {
-    /// The result of `initialize`.
+    /// Raw result of `initialize`.
     Legacy(Bytes),
-    /// The result of `server/discover`.
+    /// Raw result of `server/discover`.
     Modern(Bytes),
 }
 
@@ -161,20 +161,20 @@ impl ServerInfo {
     }
 }
 
-/// The identity that a server gets when a connection is opened for one client. A connection for several clients is opened with
-/// the gateway's identity.
+/// The client information that is sent to a server when a connection is opened. For a connection of a single client, it describes
+/// that client. For a connection of several clients, it describes the gateway.
 #[derive(Debug, Clone)]
 pub struct ClientIdentity {
-    /// The revision that `initialize` requests.
+    /// The protocol revision that is requested in `initialize`.
     pub version: ProtocolVersion,
-    /// The client's capabilities: a JSON object.
+    /// The client's capabilities, as a JSON object.
     pub capabilities: Arc<RawValue>,
-    /// The client's name and version: a JSON object.
+    /// The client's name and version (`clientInfo`), as a JSON object.
     pub info: Arc<RawValue>,
 }
 
 impl ClientIdentity {
-    /// The identity of the gateway itself, without capabilities.
+    /// The gateway itself as a client, without capabilities.
     pub fn gateway() -> &'static Arc<Self> {
         static GATEWAY: LazyLock<Arc<ClientIdentity>> = LazyLock::new(|| {
             let raw = |text: &str| {
@@ -190,7 +190,7 @@ impl ClientIdentity {
         &GATEWAY
     }
 
-    /// The parameters of an `initialize` request with this identity.
+    /// The parameters of an `initialize` request of this client.
     pub fn initialize_params(&self) -> Box<RawValue> {
         raw(&serde_json::json!({
             "protocolVersion": self.version.as_str(),
@@ -199,7 +199,7 @@ impl ClientIdentity {
         }))
     }
 
-    /// The parameters of a `server/discover` request with this identity.
+    /// The parameters of a `server/discover` request of this client.
     pub fn discover_params(&self) -> Box<RawValue> {
         raw(&serde_json::json!({ "_meta": {
             "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -213,7 +213,7 @@ fn raw(value: &serde_json::Value) -> Box<RawValue> {
     to_raw_value(value).expect("a value into memory")
 }
 
-/// The gateway's `clientInfo` for servers that get no client's identity: a JSON object.
+/// The gateway's own `clientInfo`, as a JSON object. Used for connections that several clients share.
 const GATEWAY_INFO: &str = concat!(
     r#"{"name":"tooldock","version":""#,
     env!("CARGO_PKG_VERSION"),
@@ -221,7 +221,7 @@ const GATEWAY_INFO: &str = concat!(
 );
 
 impl Era {
-    /// The opposite era.
+    /// The other of the two eras.
     pub fn other(self) -> Self {
         match self {
             Self::Legacy => Self::Modern,
@@ -231,7 +231,8 @@ impl Era {
 }
 
 impl EraSupport {
-    /// The era in which a server with this support is opened for a request of the era `wanted`. An unknown era is tried.
+    /// The era in which a connection to the server is opened for a request of the era `wanted`. If it is unknown whether the
+    /// server supports that era, it is tried.
     pub fn opened_for(self, wanted: Era) -> Era {
         match self {
             Self::Legacy => Era::Legacy,
@@ -241,17 +242,17 @@ impl EraSupport {
     }
 }
 
-/// The clients that may get a cached result.
+/// The clients that may receive a cached result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheScope {
-    /// All clients: the result does not depend on the caller.
+    /// All clients may receive the cached result, since it does not depend on the caller.
     Public,
-    /// Only the caller. Also used for results of functions, which may depend on the caller.
+    /// Only the caller may receive the cached result, since it may depend on the caller. Used for results of functions, too.
     Private,
 }
 
 impl CacheScope {
-    /// The scope in its wire format.
+    /// Name of the scope, as it is written in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Public => "public",
@@ -262,24 +263,25 @@ impl CacheScope {
 
 /// Names of methods that more than one module handles.
 pub mod method {
-    /// The method of the calls that are counted and audited as tool calls.
+    /// Method that calls a tool. Only these calls are counted and audited as tool calls.
     pub const TOOLS_CALL: &str = "tools/call";
-    /// The method that lists the tools of a namespace.
+    /// Method that lists the tools of a namespace.
     pub const TOOLS_LIST: &str = "tools/list";
-    /// The method that reads the current contents of a resource.
+    /// Method that reads the contents of a resource.
     pub const RESOURCES_READ: &str = "resources/read";
 }
 
-/// The method of a request to an upstream. Only known names become metric labels: clients must not be able to create metrics.
+/// The method of a request to an upstream. Only known methods become labels of metrics, since clients could create any number of
+/// labels with invented ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Method {
-    /// A method of the protocol.
+    /// A method that the protocol defines.
     Known(&'static str),
-    /// Any other method, in the client's spelling.
+    /// Any other method, as the client wrote it.
     Other(Arc<str>),
 }
 
-/// The methods that a server may get.
+/// The known methods: all that a client may send to a server.
 const METHODS: [&str; 16] = [
     method::TOOLS_CALL,
     method::TOOLS_LIST,
@@ -299,10 +301,10 @@ const METHODS: [&str; 16] = [
     "tasks/update",
 ];
 
-/// Returns true if a method is `tools/call` in another spelling, which a server may accept as equal: such a call would evade
-/// policy and limits.
+/// Returns true if the method resembles `tools/call` in another spelling, such as other case. A server might accept it as
+/// `tools/call`, and then the call would evade policy and limits.
 pub fn is_misspelt_call(method: &str) -> bool {
-    // Full-width forms have the order of ASCII.
+    // Full-width characters have the same order as ASCII, so a fixed offset converts them.
     let plain = |letter: char| match letter {
         '\u{ff01}'..='\u{ff5e}' => char::from_u32(u32::from(letter) - 0xfee0),
         letter => Some(letter),
@@ -318,13 +320,13 @@ pub fn is_misspelt_call(method: &str) -> bool {
 }
 
 impl Method {
-    /// The method with this name.
+    /// Creates the value for a method's name.
     pub fn of(name: &str) -> Self {
         let known = METHODS.into_iter().find(|known| *known == name);
         known.map_or_else(|| Self::Other(name.into()), Self::Known)
     }
 
-    /// The name as a label of metrics and of the audit log.
+    /// The method's label in metrics and in the audit log. All unknown methods share one label.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Known(name) => name,
@@ -332,7 +334,7 @@ impl Method {
         }
     }
 
-    /// Returns true for a call of a tool: policy and limits counted in tool calls apply only to such calls.
+    /// Returns true if the method is `tools/call`. Tool policy, and limits on tool calls, apply only to such calls.
     pub fn is_tool_call(&self) -> bool {
         **self == *method::TOOLS_CALL
     }
@@ -349,33 +351,33 @@ impl Deref for Method {
     }
 }
 
-/// Integer codes of JSON-RPC errors, as clients see them.
+/// Integer codes of JSON-RPC errors that clients receive.
 pub mod code {
-    /// The body is not JSON.
+    /// Error code: the body is not JSON.
     pub const PARSE: i32 = -32700;
-    /// The request is malformed, or has a header, `Accept`, content type, size or version that is refused.
+    /// Error code: the request is malformed, or its headers, content type, size or version are refused.
     pub const INVALID_REQUEST: i32 = -32600;
-    /// The method does not exist.
+    /// Error code: the method does not exist.
     pub const METHOD_NOT_FOUND: i32 = -32601;
-    /// The method's parameters are wrong.
+    /// Error code: the parameters are not valid for the method.
     pub const INVALID_PARAMS: i32 = -32602;
-    /// The gateway or an upstream failed.
+    /// Error code: the gateway or an upstream failed.
     pub const INTERNAL: i32 = -32603;
-    /// The namespace or session does not exist.
+    /// Error code: the namespace or session does not exist.
     pub const NOT_FOUND: i32 = -32012;
-    /// A limit on requests or streams was reached.
+    /// Error code: a limit on requests or streams was reached.
     pub const LIMITED: i32 = -32013;
-    /// The responsible process or server is unavailable or overloaded.
+    /// Error code: the process or server that handles the request is unavailable or overloaded.
     pub const UNAVAILABLE: i32 = -32014;
-    /// The credential does not allow the request.
+    /// Error code: the credential does not allow the request.
     pub const FORBIDDEN: i32 = -32011;
-    /// The resource does not exist; used before 2026-07-28.
+    /// Error code: the resource does not exist. Used only before 2026-07-28.
     pub const RESOURCE_NOT_FOUND: i32 = -32002;
-    /// 2026-07-28: a header and the body differ.
+    /// Error code of 2026-07-28: a header and the body contradict each other.
     pub const HEADER_MISMATCH: i32 = -32020;
-    /// 2026-07-28: the client did not declare a capability that the call needs.
+    /// Error code of 2026-07-28: the client did not declare a capability that the call needs.
     pub const MISSING_CAPABILITY: i32 = -32021;
-    /// 2026-07-28: `_meta` names a version that is not served.
+    /// Error code of 2026-07-28: the protocol version in `_meta` is not supported.
     pub const UNSUPPORTED_VERSION: i32 = -32022;
 }
 

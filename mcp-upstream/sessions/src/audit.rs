@@ -1,6 +1,6 @@
 //! The audit log: one JSON line per call of a tool, resource, prompt or completion, in one file per UTC day.
 //!
-//! Writing the lines to files, and counting the lost ones, is the work of `log_file`.
+//! The module `log_file` writes the lines to files and counts the lost ones.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -23,26 +23,27 @@ use crate::log_file::{self, Clock, LogGuard, LogSender, Losses, Record, Sink};
 pub use arguments::KeptArguments;
 use days::DailyFiles;
 
-/// `observability.audit:`: the recorded fields, and the retention of records.
+/// `observability.audit:` — the fields that the audit log contains, and the time for which its files are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
-    /// Retention of files in days, including today; 0 keeps all files.
+    /// Number of days for which audit files are kept, including today; 0 keeps all files.
     pub retention_days: u32,
-    /// The form in which a call's arguments are written.
+    /// The form in which the audit log contains the arguments of calls.
     pub arguments: AuditArguments,
 }
 
-/// The form in which a call's arguments are written.
+/// The form in which the audit log contains the arguments of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditArguments {
-    /// Arguments are not written.
+    /// The audit log does not contain arguments.
     None,
-    /// The size and the BLAKE3 digest of the arguments.
+    /// The audit log contains the size and the BLAKE3 digest of the arguments.
     #[default]
     Digest,
-    /// The arguments, values of secret-looking keys masked; large ones as a digest.
+    /// The audit log contains the arguments themselves. Values whose key looks like that of a secret are masked, and large
+    /// arguments are replaced by their digest.
     Full,
 }
 
@@ -58,56 +59,56 @@ impl Default for AuditConfig {
 /// Transport by which a call arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// `POST /mcp`.
+    /// The call arrived by an MCP endpoint, such as `POST /mcp`.
     Mcp,
-    /// `POST /tools/{name}`.
+    /// The call arrived by REST: `POST /tools/{name}`.
     Rest,
-    /// A frame on the relay's socket.
+    /// The call arrived as a frame on the relay's Unix socket.
     Relay,
 }
 
-/// The audit record of one call. Cheap to make: the writer formats it.
+/// The audit record of one call. It is not formatted yet, so that creating it costs little; the writer's thread formats it.
 #[derive(Debug, Clone)]
 pub struct AuditRecord {
     /// Time at which the call ended.
     pub at: SystemTime,
-    /// The request's id.
+    /// Id of the request, as in the response and in other logs.
     pub request_id: Arc<str>,
     /// Transport by which the call arrived.
     pub transport: Transport,
     /// The namespace of the call.
     pub namespace: NamespaceName,
-    /// The other namespace of a call through an aggregate: the aggregate's audit line names the member, and the member's
-    /// line names the aggregate.
+    /// For a call through an aggregate, the other namespace: the record of the aggregate contains the member, and the record of
+    /// the member contains the aggregate.
     pub via: Option<Arc<str>>,
     /// The MCP method of the call, also for calls over REST.
     pub method: &'static str,
-    /// The tool, URI or prompt, as the client spelled it; empty for completions.
+    /// Name of the tool or prompt, or URI of the resource, as the client wrote it; empty for completions.
     pub subject: Arc<str>,
-    /// `ok` or the error's code.
+    /// Outcome of the call: `ok`, or the stable code of the error.
     pub status: &'static str,
-    /// The status of the HTTP answer.
+    /// HTTP status of the response.
     pub http_status: u16,
-    /// The cause of the failure; `None` for a success, and for failures that the status describes completely.
+    /// Cause of the failure; `None` if the call succeeded, or if its status describes the failure completely.
     pub cause: Option<Box<CallCause>>,
     /// Duration of the call, including its wait in the queue.
     pub latency: Duration,
-    /// The MCP version; `None` in REST.
+    /// Protocol version of the MCP request; `None` for calls by REST.
     pub protocol_version: Option<&'static str>,
-    /// Digest of the session's id, written instead of the id.
+    /// Digest of the session's id. The id itself is not recorded, since it is a credential.
     pub session: Option<Arc<str>>,
     /// The client's address; the unspecified address for a client of a Unix socket.
     pub client: IpAddr,
     /// The name of the caller's principal; `None` for callers without one.
     pub principal: Option<Arc<str>>,
-    /// The id of the API key, where the caller has one.
+    /// Id of the caller's API key; `None` for other credentials.
     pub token_id: Option<Arc<str>>,
-    /// The process at the other end of the relay's socket.
+    /// The process at the other end of the relay's socket; `None` for calls by other transports.
     pub relay: Option<Arc<RelayPeer>>,
-    /// The arguments in their recorded form, from [`AuditSender::keep`].
+    /// The call's arguments in the configured form, as [`AuditSender::keep`] returns them.
     pub arguments: KeptArguments,
-    /// True when arguments sent as JSON in strings were converted to the types of the tool's schema. `arguments` holds them as
-    /// sent.
+    /// True if arguments that the client sent as strings of JSON were converted to the types of the tool's schema. `arguments`
+    /// contains them as they were sent.
     pub coerced: bool,
 }
 
@@ -118,27 +119,27 @@ impl Record for AuditRecord {
     }
 }
 
-/// Sends audit records to the writer's queue. Cheap to clone.
+/// Queue for audit records, which a separate thread writes. Cheap to clone.
 #[derive(Clone)]
 pub struct AuditSender {
     log: Option<LogSender<AuditRecord>>,
     arguments: AuditArguments,
 }
 
-/// Owner of the log's writer. Dropping it writes the queued records and ends the thread, within five seconds.
+/// Owner of the audit log's writer thread. Dropping it writes the queued records and ends the thread, within five seconds.
 pub type AuditGuard = LogGuard<AuditRecord>;
 
-/// Starts an audit log.
+/// Functions that start an audit log.
 #[derive(Debug, Clone, Copy)]
 pub struct Audit;
 
 impl Audit {
-    /// Starts the writer for a folder, which is created if missing, and deletes files older than the retention. `dropped`
-    /// counts the lost records.
+    /// Starts an audit log in a folder. Creates the folder if it is missing, and deletes files that are older than the retention.
+    /// `dropped` counts the lost records.
     ///
     /// # Errors
     ///
-    /// When the thread cannot be started. A folder that cannot be written is logged, not an error.
+    /// The writer's thread cannot be started. If the folder cannot be written, that is only logged.
     pub fn start(
         config: AuditConfig,
         dir: PathBuf,
@@ -161,7 +162,7 @@ impl Audit {
         Ok((sender, guard))
     }
 
-    /// A sender that drops all records, for gateways without a folder for files.
+    /// Returns a sender that drops all records, for gateways without a folder for audit files.
     pub fn off() -> AuditSender {
         AuditSender {
             log: None,
@@ -171,8 +172,8 @@ impl Audit {
 }
 
 impl AuditSender {
-    /// Copies a call's arguments in the form that `observability.audit.arguments` selects; [`KeptArguments::None`] if no audit
-    /// log is written.
+    /// Copies a call's arguments in the form that `observability.audit.arguments` selects. Returns [`KeptArguments::None`] if
+    /// there is no audit log.
     pub fn keep(&self, arguments: &Bytes) -> KeptArguments {
         match self.log {
             Some(_) => KeptArguments::of(arguments, self.arguments),
@@ -180,13 +181,13 @@ impl AuditSender {
         }
     }
 
-    /// Returns true if records may contain the error message of a tool. False if arguments are not recorded, since an error
-    /// message may repeat arguments.
+    /// Returns true if records may contain the error messages of tools. False if the configuration excludes arguments from the
+    /// log, since an error message may repeat them.
     pub fn keeps_words_of_tools(&self) -> bool {
         self.arguments != AuditArguments::None
     }
 
-    /// Queues a record; never waits.
+    /// Adds a record to the writer's queue, without waiting.
     pub fn send(&self, record: AuditRecord) {
         if let Some(log) = &self.log {
             log.send(record);
@@ -194,7 +195,7 @@ impl AuditSender {
     }
 }
 
-/// Formats records as lines and appends each to the file of its day.
+/// Formats records as lines, and appends each line to the file of its day.
 struct AuditLines {
     files: DailyFiles,
     clock: Clock,

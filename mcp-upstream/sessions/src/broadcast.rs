@@ -1,8 +1,8 @@
-//! Delivers change notifications of a namespace to clients: to sessions that have, or had, a stream for server notifications,
-//! and to `subscriptions/listen` requests.
+//! Sends change notifications of a namespace to clients: to sessions that have, or had, a stream for server notifications, and to
+//! `subscriptions/listen` requests.
 //!
-//! Announcing a change does not deliver it: the change is queued for a task, so that the announcing code does not wait for
-//! thousands of clients. Equal changes queued before the task handles them are delivered once, since a client fetches the new
+//! A change is queued first, and a task sends the notifications. So the code that announces a change does not wait for thousands
+//! of clients. If equal changes are queued before the task handles them, one notification is sent, since a client fetches the new
 //! state after any notification.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -29,35 +29,37 @@ pub use follow::follow;
 use listener::StreamListener;
 pub use listener::{Filter, ListenGuard, TooManyUpdates};
 
-/// Maximum number of updated resources of one namespace that wait for delivery; further updates in the same round are dropped.
+/// Maximum number of updated resources of one namespace in the queue. Further updates are dropped until the queue is handled.
 const UPDATES_MAX: usize = 10_000;
-/// Maximum length of the URIs of these resources together, in bytes: 4 MiB.
+/// Maximum total length of the URIs of updated resources of one namespace in the queue, in bytes: 4 MiB.
 const UPDATE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Number of listeners' streams that a delivery writes to before it yields to the runtime.
+/// Number of streams to which the task writes notifications before it yields to other tasks.
 const STEP: usize = 256;
 
-/// Announces changes of namespaces to the sessions and listeners that are registered for them.
+/// The sessions and listen requests that are notified of changes, by namespace, and the queue of changes.
 pub struct Audience {
     log: Arc<EventLog>,
-    /// Replicas whose clients receive the changes that functions announce.
+    /// The other replicas, to which changes are sent that only this replica learns of.
     replicas: Arc<Replicas>,
-    /// Registrations by namespace. An entry is never removed: there is at most one for each namespace ever served.
+    /// Registered sessions and listen requests, by namespace. Entries are never removed; there is at most one for each namespace
+    /// that was ever served.
     namespaces: DashMap<NamespaceName, Arc<NamespaceAudience>>,
-    /// Counters of announced list changes, for code of the gateway that follows a namespace by [`Audience::overhear`].
+    /// Counters of announced list changes, by namespace, for code within the gateway that waits for them by
+    /// [`Audience::overhear`].
     overheard: DashMap<NamespaceName, watch::Sender<u64>>,
-    /// The changes to deliver, and whether the task runs. Plain data, short sections.
+    /// Queue of changes, and whether the task that handles it runs. The lock is held only briefly.
     noted: Mutex<PendingChanges>,
 }
 
-/// Sessions and listeners that receive the changes of one namespace.
+/// The sessions and listen requests that are notified of changes of one namespace.
 #[derive(Default)]
 pub(crate) struct NamespaceAudience {
-    /// Weak references: a registration does not keep its session alive.
+    /// Registered sessions, as weak references: a registration does not keep its session in memory.
     sessions: Mutex<Slab<Weak<Session>>>,
     listeners: Mutex<Slab<Arc<StreamListener>>>,
 }
 
-/// Registration of a session for changes of its namespace; dropping it ends the registration.
+/// Registration of a session for notifications of its namespace. Dropping it ends the registration.
 pub(crate) struct Seat {
     members: Arc<NamespaceAudience>,
     key: usize,
@@ -75,11 +77,11 @@ struct Changes {
     prompts: bool,
     resources: bool,
     updated: BTreeSet<Arc<str>>,
-    /// The total size of the URIs in `updated`.
+    /// Total length of the URIs in `updated`, in bytes.
     updated_bytes: usize,
 }
 
-/// A change in a namespace of which clients are notified.
+/// A change of a namespace, of which clients are notified.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -87,19 +89,20 @@ pub enum Change {
     Tools,
     /// The list of prompts changed.
     Prompts,
-    /// The list of resources or of their templates changed.
+    /// The list of resources, or of resource templates, changed.
     Resources,
-    /// The content of one resource changed; only sessions and listeners subscribed to the resource are notified.
+    /// The contents of the resource with this URI changed. Only sessions and listen requests that subscribe to it are notified.
     Updated(Arc<str>),
 }
 
 impl Audience {
-    /// An audience without registrations, whose sessions' streams are in `log`.
+    /// Creates an audience without registrations, for a gateway without replicas. `log` stores the events of the sessions'
+    /// streams.
     pub fn new(log: Arc<EventLog>) -> Arc<Self> {
         Self::among(log, Replicas::alone())
     }
 
-    /// An audience without registrations, of a gateway with replicas.
+    /// Creates an audience without registrations, for a gateway with replicas. `log` stores the events of the sessions' streams.
     pub fn among(log: Arc<EventLog>, replicas: Arc<Replicas>) -> Arc<Self> {
         Arc::new(Self {
             log,
@@ -110,8 +113,8 @@ impl Audience {
         })
     }
 
-    /// Registers a session until it ends; changes announced while its client is disconnected are kept in the event log. Called
-    /// when the session opens a stream for server notifications; a second registration has no effect.
+    /// Registers a session for notifications until it ends. Called when the session opens its stream for server notifications;
+    /// further calls have no effect. While the client is disconnected, notifications are stored in the event log.
     pub fn join(&self, session: &Arc<Session>) {
         if session.is_seated() {
             return;
@@ -121,8 +124,9 @@ impl Audience {
         session.take_seat(Some(Box::new(Seat { members, key })));
     }
 
-    /// Registers a `subscriptions/listen` stream for the changes that the filter names, until the guard is dropped.
-    /// `subscription_id` is the request's id as raw JSON. When all streams are ended, this one ends with the request's result.
+    /// Registers the stream of a `subscriptions/listen` request for the changes in `filter`, until the guard is dropped.
+    /// `subscription_id` is the request's id as raw JSON. When the gateway ends all streams, this one ends with the request's
+    /// result.
     pub fn listen(
         &self,
         namespace: &NamespaceName,
@@ -136,7 +140,7 @@ impl Audience {
         ListenGuard::new(members, key)
     }
 
-    /// Registers a stream without a session for changes of all lists of a namespace, until the guard is dropped.
+    /// Registers a stream that belongs to no session for changes of all lists of a namespace, until the guard is dropped.
     pub fn join_alone(&self, namespace: &NamespaceName, stream: &Arc<Stream>) -> ListenGuard {
         let members = self.members(namespace);
         let key = members
@@ -145,8 +149,9 @@ impl Audience {
         ListenGuard::new(members, key)
     }
 
-    /// Announces a change to the sessions and listeners of a namespace, and a change of tools also to those of
-    /// [`NamespaceName::global`]. Does not wait; the delivery runs in the runtime this is called in.
+    /// Queues a notification of a change for the sessions and listen requests of a namespace. A change of tools is also queued
+    /// for those that use all namespaces ([`NamespaceName::global`]). Does not wait; must be called within a Tokio runtime, which
+    /// sends the notifications.
     pub fn announce(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
         if change == Change::Tools {
             self.announce_to(&NamespaceName::global(), change.clone());
@@ -154,8 +159,8 @@ impl Audience {
         self.announce_to(namespace, change);
     }
 
-    /// Announces a change here and at all replicas. For changes that only this replica learns of; files and servers are watched
-    /// by each replica.
+    /// Announces a change here and at all other replicas. For changes that only this replica learns of. Changes of files and
+    /// servers need not be sent, since each replica watches these itself.
     pub fn announce_everywhere(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
         if self.replicas.are_many()
             && let Ok(news) = serde_json::to_string(&(namespace, &change))
@@ -165,7 +170,7 @@ impl Audience {
         self.announce(namespace, change);
     }
 
-    /// Announces a change received from another replica. Messages in the format of another version are ignored.
+    /// Announces a change that another replica has sent. Messages in the format of another gateway version are ignored.
     pub fn hear(self: &Arc<Self>, news: &str) {
         if let Ok((namespace, change)) = serde_json::from_str::<(NamespaceName, Change)>(news) {
             self.announce(&namespace, change);
@@ -196,20 +201,21 @@ impl Audience {
         }
         match Handle::try_current() {
             Ok(runtime) => {
-                // The task ends when nothing is left to deliver.
+                // The task ends by itself when the queue is empty.
                 runtime.spawn(Arc::clone(self).deliver());
             }
             Err(_) => self.noted().running = false,
         }
     }
 
-    /// A counter that changes whenever a list of the namespace is announced to have changed, whether or not a client listens.
+    /// Returns a counter that is increased with each announced change of a list of the namespace, even if no client is
+    /// registered.
     pub fn overhear(&self, namespace: &NamespaceName) -> watch::Receiver<u64> {
         let overheard = self.overheard.entry(namespace.clone()).or_default();
         overheard.subscribe()
     }
 
-    /// Announces changes to a single session, if it has or had a stream for server notifications.
+    /// Sends notifications of changes to a single session, if it has or had a stream for server notifications.
     pub async fn tell(&self, session: &Arc<Session>, changes: &[Change]) {
         for change in changes {
             self.broadcast(std::slice::from_ref(session), &change.message(None))
@@ -223,7 +229,7 @@ impl Audience {
             done: false,
         };
         loop {
-            // The lock is released at the end of this statement, before the loop's body.
+            // The queue's lock is released at the end of this statement, before notifications are sent.
             let round = self.noted().take();
             if round.is_empty() {
                 delivery.done = true;
@@ -276,7 +282,8 @@ impl Audience {
     }
 }
 
-/// A running delivery. If it breaks off, by a panic or with its runtime, the next change starts another.
+/// A running task that sends notifications. If it ends early, by a panic or together with its runtime, the next change starts
+/// another task.
 struct Delivery<'a> {
     audience: &'a Audience,
     done: bool,
@@ -284,7 +291,7 @@ struct Delivery<'a> {
 
 impl Drop for Delivery<'_> {
     fn drop(&mut self) {
-        // After the end of this delivery, another may be running by now.
+        // If this task has ended regularly, another task may be running by now, and the flag belongs to that task.
         if !self.done {
             self.audience.noted().running = false;
         }
@@ -293,8 +300,8 @@ impl Drop for Delivery<'_> {
 
 async fn tell_listeners(members: &NamespaceAudience, changes: &Changes) {
     let mut listeners = members.all_listeners();
-    // Clients number their requests from the same start, so most listeners have the same id and receive the same frame. The
-    // listeners are sorted by id, so that only the frames of one id are in memory at a time.
+    // Clients usually number their requests from the same start, so many listen requests have the same id and get the same
+    // bytes. Sorting by id means that only the notifications for one id are in memory at a time.
     listeners.sort_by(|one, other| one.subscription_id().cmp(&other.subscription_id()));
     let mut framed = HashMap::new();
     let mut framed_for = None;
@@ -317,7 +324,8 @@ async fn tell_listeners(members: &NamespaceAudience, changes: &Changes) {
 
 impl NamespaceAudience {
     fn all_sessions(&self) -> Vec<Arc<Session>> {
-        // The references are dropped after the lock: the last reference to a session frees its seat, which takes the lock.
+        // The references must be dropped after the lock is released: dropping the last reference to a session ends its
+        // registration, which takes the same lock.
         let all = self.sessions();
         all.iter().filter_map(|(_, it)| it.upgrade()).collect()
     }
@@ -345,8 +353,8 @@ impl Drop for Seat {
 }
 
 impl PendingChanges {
-    /// Removes and returns all queued changes; without any, the task ends. Changes queued during delivery wait for the next
-    /// round, so that a namespace that changes constantly does not delay the others.
+    /// Removes and returns all queued changes. If there are none, the task ends. Changes that are queued while notifications are
+    /// sent wait for the next call, so that a namespace that changes constantly does not delay others.
     fn take(&mut self) -> HashMap<NamespaceName, Changes> {
         let round = std::mem::take(&mut self.changes);
         self.running = !round.is_empty();
@@ -362,7 +370,8 @@ impl Changes {
             Change::Resources => self.resources = true,
             Change::Updated(uri) => {
                 let bytes = self.updated_bytes.saturating_add(uri.len());
-                // A session's subscribed URIs are bounded together, so no client can have subscribed to a longer URI.
+                // A longer URI can be ignored: the URIs of a session's subscriptions have a total limit, so no client can
+                // subscribe to it.
                 let fits = uri.len() <= URI_BYTES_MAX
                     && self.updated.len() < UPDATES_MAX
                     && bytes <= UPDATE_BYTES_MAX;
@@ -385,7 +394,7 @@ impl Changes {
 }
 
 impl Change {
-    /// The notification about this change; for a listener, `subscription_id` is the id of its subscription as raw JSON.
+    /// Builds the notification of this change. For a listen request, `subscription_id` is its id as raw JSON; else `None`.
     pub fn message(&self, subscription_id: Option<&str>) -> Vec<u8> {
         let method = match self {
             Self::Tools => "notifications/tools/list_changed",

@@ -1,5 +1,5 @@
-//! Parts of a failed call's error on every surface: details for the caller, seconds to wait, and the status by which the audit
-//! log and REST count the call.
+//! Contents of the error for a failed call that all protocols share: details for the caller, seconds to wait, and the HTTP status
+//! in REST and in the audit log.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tooldock_protocol::jsonrpc::{self, spans};
 
 use crate::caller::Caller;
 
-/// The HTTP status of a failed call in REST (RST-08), which the audit log records, too.
+/// The HTTP status of a failed call in REST (RST-08). The audit log contains it, too.
 pub fn rest_status(code: CallErrorCode) -> StatusCode {
     match code {
         CallErrorCode::ToolNotFound
@@ -20,7 +20,7 @@ pub fn rest_status(code: CallErrorCode) -> StatusCode {
         | CallErrorCode::PromptNotFound => StatusCode::NOT_FOUND,
         CallErrorCode::InvalidArguments => StatusCode::UNPROCESSABLE_ENTITY,
         CallErrorCode::InsufficientScope => StatusCode::FORBIDDEN,
-        // A REST request cannot ask its caller a question: it lacks the capability, so a retry fails in the same way.
+        // A call by REST cannot ask the caller a question, so the tool will fail in the same way when the call is repeated.
         CallErrorCode::MissingCapability => StatusCode::BAD_REQUEST,
         CallErrorCode::ExecutionTimeout => StatusCode::GATEWAY_TIMEOUT,
         CallErrorCode::WorkerUnavailable | CallErrorCode::Starting | CallErrorCode::Overloaded => {
@@ -39,8 +39,8 @@ pub fn rest_status(code: CallErrorCode) -> StatusCode {
     }
 }
 
-/// Details of a failed call for this caller: the worker's own details, with a traceback only for the manager token, the
-/// request id for looking the call up, and the seconds to wait.
+/// Details of a failed call for its caller: the worker's details, the request id, by which the logs can be searched, and the
+/// seconds to wait. A traceback is included only if the caller has sent the manager token.
 pub fn details(error: &CallError, caller: &Caller) -> Box<RawValue> {
     let mut details: BTreeMap<Cow<'_, str>, Cow<'_, RawValue>> = BTreeMap::new();
     if let Some(given) = &error.details {
@@ -70,19 +70,20 @@ pub fn details(error: &CallError, caller: &Caller) -> Box<RawValue> {
     to_raw_value(&details).unwrap_or_else(|_| empty_object().to_owned())
 }
 
-/// Maximum size of a cause's text that is kept, in bytes.
+/// Maximum length of a cause's text, in bytes. Longer texts are cut.
 const DETAIL_MAX: usize = 2048;
-/// Maximum size of an answer that is searched for a cause, in bytes.
+/// Maximum size of an answer that is searched for the cause of a failure, in bytes. Larger ones are not searched.
 const SAID_MAX: usize = 64 * 1024;
 
-/// The cause of a failed call, for logs.
+/// The cause of a failed call, for log lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallCause {
-    /// The kind of failure, or the code of the server's error.
+    /// The kind of failure, or the error code that the server returned.
     pub code: Cow<'static, str>,
-    /// The cause as text, cut to `DETAIL_MAX`.
+    /// Description of the cause, cut to `DETAIL_MAX` bytes.
     pub detail: String,
-    /// True if the text was written by a tool or its server. It may contain data that only the caller may see.
+    /// True if the description was written by a tool or its server, and so may contain data that only the caller may see; false
+    /// if the gateway wrote it.
     pub of_tool: bool,
 }
 
@@ -99,7 +100,7 @@ impl CallCause {
         }
     }
 
-    /// The cause in an error of the gateway.
+    /// Extracts the cause from an error of the gateway.
     pub fn of(error: &CallError) -> Self {
         let of_tool = match error.code {
             CallErrorCode::ToolError | CallErrorCode::OutputType => true,
@@ -112,8 +113,8 @@ impl CallCause {
         }
     }
 
-    /// The cause in an unsuccessful answer: an error object, a result with `isError`, or a message with either. `status`: the
-    /// code by which the answer is counted.
+    /// Extracts the cause from the answer of a failed call: an error object, a result with `isError`, or a message that contains
+    /// one of these. `status` is the code under which the call is counted.
     pub fn said(status: &'static str, answer: &[u8]) -> Option<Self> {
         if answer.len() > SAID_MAX {
             return None;
@@ -138,7 +139,7 @@ impl CallCause {
     }
 }
 
-/// Seconds of a wait, rounded up and at least 1, since a client that is told 0 would retry at once.
+/// Converts a time to wait to seconds, rounded up and at least 1. With 0, a client would retry immediately.
 pub fn retry_seconds(after: Duration) -> u64 {
     let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
     seconds.max(1)

@@ -1,5 +1,4 @@
-//! The caller of a request, as the edge has authenticated it. A value instead of headers, which could be forged and would have
-//! to be stripped.
+//! The caller of a request, after authentication. It is passed as a value and not in headers, which a client could forge.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,60 +17,61 @@ use tooldock_workers::remote::BackendId;
 
 use crate::profile::Profile;
 
-/// An admitted caller. Cheap to clone.
+/// The client that sent an admitted request, with its credential's rights and the request's metadata. Cheap to clone.
 #[derive(Clone)]
 pub struct Caller {
-    /// The namespace that the request is for, which exists and is open to the principal; `None` on paths without a namespace.
+    /// The namespace that the request is for. It exists, and the principal may use it. `None` on paths without a namespace.
     pub namespace: Option<NamespaceName>,
-    /// The principal of the token or client certificate that admitted the request; `None` for a client without credentials on a
-    /// public path.
+    /// The principal of the request's credential, such as a token or client certificate; `None` for a client without credentials
+    /// on a public path.
     pub principal: Option<Arc<str>>,
-    /// The client's address; headers about it count from trusted proxies only.
+    /// The client's IP address. Forwarding headers are taken into account only if a trusted proxy sent them.
     pub client: IpAddr,
-    /// The request id, which is also in the response, the log and the audit line.
+    /// Id of the request. The response, the log and the audit record contain it, too.
     pub request_id: Arc<str>,
-    /// The rules of the listener on which the request came.
+    /// The profile (rules) of the listener that received the request.
     pub profile: Arc<Profile>,
-    /// True if a valid manager token was presented: such a caller may see tracebacks.
+    /// True if the request contains the valid manager token; then errors may contain tracebacks.
     pub manager: bool,
-    /// The headers of the request, some of which may be passed to remote servers.
+    /// Headers of the request. Configured ones are forwarded to remote servers.
     pub headers: Option<Arc<HeaderMap>>,
-    /// The namespaces that the principal's token opens.
+    /// The namespaces that the credential gives access to.
     pub visibility: Visibility,
-    /// The tools that the credential's scopes allow; `None` for a credential without scopes, which opens every tool.
+    /// The tools that the credential's scopes allow; `None` for a credential without scopes, which allows every tool.
     pub grant: Option<Arc<Grant>>,
-    /// The maker of API keys that the caller asks for.
+    /// Description of the caller's credential as the maker of API keys that the caller creates.
     pub maker: KeyMaker,
-    /// The process at the other end of the relay's socket, for callers there.
+    /// The process at the other end of the relay's socket; `None` for callers by other transports.
     pub relay: Option<Arc<RelayPeer>>,
-    /// The handle of a toolset in the address of the request.
+    /// Toolset handle from the URL of the request; `None` if the URL contains none.
     pub toolset: Option<Arc<str>>,
-    /// Record of the call's outcome, which the edge reads; `None` if the edge does not need it.
+    /// Receives the call's outcome, for the edge's access log; `None` if the edge does not need it.
     pub note: Option<Arc<CallNote>>,
-    /// The limits of the API key; None for a key without limits and for other credentials.
+    /// Rate limits of the caller's API key; `None` for a key without limits and for other credentials.
     pub key_limits: Option<Arc<[KeyLimit]>>,
-    /// Record of limits' remaining budgets, which the edge reads; `None` if no limit counts calls.
+    /// Receives the remaining budget of rate limits, for response headers; `None` if no limit counts calls.
     pub budget: Option<Arc<BudgetNote>>,
-    /// True if health checks of the caller are answered with the status alone, even if the listener's checks are open.
+    /// True if health checks of this caller are answered with the status alone, even if the listener shows details to all
+    /// clients.
     pub status_only: bool,
-    /// Trace of the request; `None` if none is exported.
+    /// Trace of the request; `None` if traces are not exported.
     pub trace: Option<Arc<RequestTrace>>,
 }
 
-/// The process at the other end of the relay's socket, as the kernel identifies it.
+/// The process at the other end of the relay's socket, identified by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayPeer {
-    /// User id of the process, as the kernel reports it.
+    /// User id of the process, reported by the kernel.
     pub uid: u32,
-    /// Group id of the process, as the kernel reports it.
+    /// Group id of the process, reported by the kernel.
     pub gid: u32,
-    /// The id of the process; `None` if it runs in another PID namespace, where the gateway cannot see it.
+    /// Process id; `None` if the process runs in a PID namespace that the gateway cannot see.
     pub pid: Option<i32>,
-    /// The project that the client claims to work for. Unverified, and for records alone.
+    /// Project that the client states. It is not verified, and is only used in logs.
     pub project: Option<Arc<str>>,
 }
 
-/// The outcome of a caller's call, for the access log of the edge. For a batch, the outcome of the last call.
+/// Stores the outcome of a caller's call for the edge's access log. After a batch, it contains the outcome of the last call.
 #[derive(Debug, Default)]
 pub struct CallNote(Mutex<CallNotes>);
 
@@ -84,32 +84,32 @@ struct CallNotes {
 /// Outcome and duration of a call that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallSummary {
-    /// `ok`, or a stable code, as in the audit log.
+    /// Outcome of the call: `ok`, or the stable code of the error, as in the audit log.
     pub outcome: &'static str,
     /// Duration of the call, including its wait in the queue.
     pub time: Duration,
 }
 
 impl CallNote {
-    /// The outcome that was recorded last.
+    /// The most recently stored outcome; `None` if no call has ended yet.
     pub fn read(&self) -> Option<CallSummary> {
         self.noted().summary
     }
 
-    /// Takes out the backends to which the request was sent, in order, in the form of nginx's `$upstream_addr`; empty if there
-    /// were none.
+    /// Takes the names of the backends to which the request was sent, in order, in the format of nginx's `$upstream_addr`; empty
+    /// if there were none.
     pub fn take_backends(&self) -> String {
         std::mem::take(&mut self.noted().backends)
     }
 
-    /// Sets the summary of the call, in place of an earlier one.
+    /// Stores the outcome of a call, and replaces an earlier one.
     pub fn write(&self, summary: CallSummary) {
         self.noted().summary = Some(summary);
     }
 
-    /// Records that the request was sent to a backend.
+    /// Records, for the access log, that the request was sent to this backend.
     pub fn went_to(&self, backend: &BackendId) {
-        /// Size of the recorded names in bytes beyond which further backends are not named.
+        /// Length of the recorded names, in bytes, beyond which no further backends are recorded.
         const MOST: usize = 1024;
         let backends = &mut self.noted().backends;
         if backends.len() > MOST {
@@ -126,54 +126,55 @@ impl CallNote {
     }
 }
 
-/// Namespaces that a token opens. The lists of principals of the namespaces apply in addition.
+/// The namespaces that a credential gives access to. The list of principals of each namespace applies in addition.
 #[derive(Clone, Default)]
 pub enum Visibility {
-    /// The token opens all namespaces.
+    /// The credential gives access to all namespaces.
     #[default]
     All,
-    /// The namespaces for which the function returns true. One `Arc` per token, shared by its requests.
+    /// The credential gives access to the namespaces for which this function returns true. Requests with the same credential
+    /// share the function.
     Only(Arc<dyn Fn(&NamespaceName) -> bool + Send + Sync>),
 }
 
 impl Caller {
-    /// The principal's name; empty on listeners without authentication.
+    /// Name of the caller's principal; empty on listeners without authentication.
     pub fn principal_name(&self) -> &str {
         self.principal.as_deref().unwrap_or_default()
     }
 
-    /// The limits of the caller's API key, which apply in addition to those of the configuration.
+    /// The rate limits of the caller's API key, which apply in addition to those of the configuration; empty if there are none.
     pub fn key_limits(&self) -> &[KeyLimit] {
         self.key_limits.as_deref().unwrap_or_default()
     }
 
-    /// Records the budget that remains of a limit after a call.
+    /// Stores the budget that a rate limit has left after a call, for response headers.
     pub fn note_budget(&self, budget: Option<Budget>) {
         if let (Some(note), Some(budget)) = (&self.budget, budget) {
             note.write(budget);
         }
     }
 
-    /// The id of the caller's API key, for records.
+    /// Id of the caller's API key, for logs; `None` for other credentials.
     pub fn token_id(&self) -> Option<Arc<str>> {
         let grant = self.grant.as_ref()?;
         grant.key_id().map(Arc::clone)
     }
 
-    /// Returns true if the caller may use a namespace: its token opens the namespace, the namespace admits the principal, and
-    /// the listener serves the namespace.
+    /// Returns true if the caller may use a namespace on this listener: its credential gives access, the namespace's policy
+    /// admits its principal, and the listener serves the namespace.
     pub fn may_use(&self, namespace: &Namespace) -> bool {
         let served = self.profile.namespace.as_ref();
         served.is_none_or(|served| *served == namespace.name) && self.is_let_into(namespace)
     }
 
-    /// Returns true if a namespace is open to the caller on some listener: its token opens the namespace, and the namespace
-    /// admits the principal.
+    /// Returns true if the caller may use a namespace on at least one listener: its credential gives access, and the namespace's
+    /// policy admits its principal.
     pub fn is_let_into(&self, namespace: &Namespace) -> bool {
         self.opens(&namespace.name) && namespace.policy.allows_principal(self.principal_name())
     }
 
-    /// Returns true if the caller's credential opens namespaces of this name.
+    /// Returns true if the caller's credential gives access to namespaces of this name.
     pub fn opens(&self, name: &NamespaceName) -> bool {
         match &self.visibility {
             Visibility::All => true,
@@ -183,7 +184,7 @@ impl Caller {
 }
 
 impl fmt::Debug for Caller {
-    /// The headers are omitted, since they contain credentials.
+    /// Leaves out the request's headers, since they contain credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Caller")
             .field("namespace", &self.namespace)

@@ -1,42 +1,42 @@
-//! Tools, prompts and resources that the upstream of a namespace offers: the only store of the tools and the last good lists.
+//! The tools, prompts and resources that a namespace offers. Only here are tools stored, and the last good lists of a server.
 //!
 //! ```text
 //!   tools that files declare ───────────────────────┐
-//!   pages on their way to clients ──▶ Catalogue ──▶ ToolList ──▶ View ──▶ REST, OpenAPI, counts,
-//!   one reading at a time (pager) ──▶   (pages)                           mirrored headers, argument checks
+//!   pages that clients request ─────▶ Catalogue ──▶ ToolList ──▶ View ──▶ REST, OpenAPI, counts,
+//!   pages that the gateway requests ─▶   (pages)                          mirrored headers, argument checks
 //! ```
 //!
 //! | subject | module |
 //! |---|---|
 //! | the tools at one moment, by name | `list` |
 //! | the tools that a caller may see and call | `view` |
-//! | pages as the server wrote them, for when it is unavailable | `pages` |
-//! | the shared reading that all requests wait for, and how pages are requested | `refresh`, `pager` |
-//! | lists as the gateway wrote them | `written` |
-//! | documents made of them | `documents` |
-//! | arguments checked against a schema of the list | [`arguments`] |
-//! | results checked against the output schema of their tool | `results` |
-//! | definitions compared with the recorded ones, and hidden until they are approved | `pinned` |
-//! | pages mended for strict clients, and the faults of a server's lists | [`mend`], [`cursor`], `mending` |
-//! | arguments sent as JSON in strings, converted to the types of the schema | [`coerce`] |
+//! | pages of a server, stored for when it is unavailable | `pages` |
+//! | one list request that all callers wait for, and how pages are requested | `refresh`, `pager` |
+//! | texts of lists that the gateway writes | `written` |
+//! | documents that are generated from lists | `documents` |
+//! | checks of arguments against a tool's schema | [`arguments`] |
+//! | checks of results against a tool's output schema | `results` |
+//! | comparison of definitions with approved ones; definitions that are not approved are hidden | `pinned` |
+//! | corrections of pages for strict clients, and the faults of a server's lists | [`mend`], [`cursor`], `mending` |
+//! | conversion of arguments that were sent as JSON in strings | [`coerce`] |
 //!
-//! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version, which
-//! changes whenever the tools may have changed: the server announced a change, the process that listed them was replaced, or a
-//! client was shown different tools. The tools are read again on demand when the version has changed or the list is old. While
-//! a server cannot be reached, its last list is used.
+//! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version. It changes
+//! whenever the tools may have changed: the server announced a change, the process that listed them was replaced, or a client
+//! received different tools. If the version has changed or the list is old, the gateway requests the list again when it is
+//! needed. While a server cannot be reached, its last list is used.
 //!
-//! Only lists that all clients share are cached: a list from a session's own process may be valid for that session alone. A
+//! Only lists that all clients share are cached, since a list from a session's own process may be valid only for that session. A
 //! client's `tools/list` request is always sent to the server.
 //!
-//! There is no lookup table for tool lists and catalogues: a namespace keeps its own from first use (`Namespace::attached`) for
-//! as long as it is served. A table beside the registry would be a second place for a reload to swap.
+//! There is no global table of catalogues. Each namespace contains its own from first use (`Namespace::attached`) for as long as
+//! it is served; a table in addition to the registry would have to be replaced at each reload, too.
 //!
-//! The list of a Python namespace is part of the snapshot. A `tools/list` for a server that speaks MCP is sent to the server each
-//! time; its pages, and those that the gateway reads (`pager`, from `mcp-upstream/upstream/client/catalogue.rs` and, for each
-//! new shared connection, from `mcp-upstream/stdio/process/replay.rs`), become the list for REST, mirrored headers, argument
-//! checks and repeated calls. They answer while the server is unavailable. Pages are mended on both ways: for clients in
-//! `mcp-upstream/upstream/client/call.rs`, for the gateway in `pager`; `mending` logs each mend once and keeps the faults for
-//! `/ready`.
+//! The list of a Python namespace is part of the snapshot. A `tools/list` for an MCP server is sent to the server each time. Its
+//! pages, and those that the gateway itself requests, become the list for REST, mirrored headers, argument checks and repeated
+//! calls, and are returned while the server is unavailable. The gateway requests pages with `pager`, called in
+//! `mcp-upstream/upstream/client/catalogue.rs` and, for each new shared connection, in `mcp-upstream/stdio/process/replay.rs`.
+//! Pages are corrected in both cases: for clients in `mcp-upstream/upstream/client/call.rs`, for the gateway in `pager`.
+//! `mending` logs each correction once, and stores the faults for `/ready`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,59 +82,60 @@ pub use refresh::{ListReading, ReadingOutcome, late};
 pub use results::ResultCheck;
 pub use view::{Access, View};
 
-/// Age up to which the list of a server that announces no changes is current.
+/// Time for which a list is used without requesting it again, if its server does not announce changes.
 const FRESH: Duration = Duration::from_secs(300);
-/// Age up to which the list of a server that announces changes is current, while it announces none.
+/// Time for which a list is used without requesting it again, if its server announces changes and has announced none since.
 const FRESH_IF_ANNOUNCED: Duration = Duration::from_secs(3600);
-/// Maximum number of tools whose hints are kept.
+/// Maximum number of tools for which the catalogue stores whether their calls may be repeated.
 const HINTS_MAX: usize = 10_000;
 
-/// The tools and lists that one server offers to all clients. Empty by `Default`.
+/// The tools and lists that one server offers to all clients. `Default` creates an empty catalogue.
 #[derive(Debug, Default)]
 pub struct Catalogue {
-    /// Catalogue state. The lock is never held across an await.
+    /// The lists and their version. The lock is never held across an await.
     inner: Mutex<CatalogueState>,
-    /// The mode in which the server's lists are mended, and the log of their faults.
+    /// Settings for corrections of the server's lists, and the faults that were found in them.
     lists: Arc<ListMending>,
     results: results::Results,
-    /// Sends the version of the tools whenever they are to be read again.
+    /// Channel that sends the version of the tools whenever the list must be requested again.
     announced: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct CatalogueState {
     pages: Pages,
-    /// True for each tool whose calls may be repeated.
+    /// For each tool, whether its calls may be repeated.
     hints: HashMap<Arc<str>, bool>,
-    /// True when the hints must be read again, even from unchanged pages.
+    /// True if the hints must be extracted from the next page even if that page is unchanged.
     stale: bool,
     version: u64,
-    /// The decision about pins after which everything here was read.
+    /// Counter of approvals of definitions (pins) at the time of reading. If it has changed since, everything here is outdated.
     generation: u64,
-    /// The last complete list of tools, of the current `version` or of an earlier one.
+    /// The last complete list of tools. It may belong to an earlier version than `version`.
     tools: Option<KnownTools>,
-    /// True when the server announces changes of its tools.
+    /// True if the server announces changes of its tools; then its list is used for longer.
     announces: bool,
-    /// The reading in progress, which all callers share.
+    /// The list request that is in progress; all callers wait for the same one.
     reading: Option<Arc<ListReading>>,
 }
 
 #[derive(Debug)]
 struct KnownTools {
     list: Arc<ToolList>,
-    /// The era of the connection that listed the tools.
+    /// Era of the connection on which the tools were listed.
     era: Era,
     read: Instant,
 }
 
-/// A new version. Versions are never reused, so that a server's version is not mistaken for its successor's.
+/// Creates a new version. Versions are unique within the process, so that a catalogue's version is never equal to that of the
+/// catalogue which replaces it.
 fn next_version() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 impl Catalogue {
-    /// An empty catalogue, of a server whose lists are mended by `lists`.
+    /// Creates an empty catalogue with these settings for corrections of the server's lists.
     pub fn mended_by(lists: Arc<ListMending>) -> Self {
         Self {
             lists,
@@ -142,26 +143,26 @@ impl Catalogue {
         }
     }
 
-    /// The mode in which the server's lists are mended, and the log of their faults.
+    /// Settings for corrections of the server's lists, and the faults that were found in them.
     pub fn lists(&self) -> &Arc<ListMending> {
         &self.lists
     }
 
-    /// Sets the mode in which subsequent lists are mended.
+    /// Sets how lists are corrected from now on. A change makes the stored list outdated.
     pub fn set_lists(&self, mode: ListMode) {
         if self.lists.set(mode) {
             self.changed();
         }
     }
 
-    /// Sets the pins of the server's definitions.
+    /// Sets the approved definitions (pins) of the server. Without pins, nothing changes.
     pub fn set_pins(&self, pins: Option<Arc<NamespacePins>>) {
         if let Some(pins) = pins {
             self.lists.set_pins(pins);
         }
     }
 
-    /// The page of a list without definitions that are not approved, mended; `None` if that changes nothing or the page is
+    /// Corrects a page of a list, and removes definitions that are not approved. Returns `None` if nothing changes or the page is
     /// stored already.
     pub fn mended(
         &self,
@@ -192,8 +193,7 @@ impl Catalogue {
         let first = key.cursor.as_ref().map(|_| key.first());
         let first = first.and_then(|key| self.recall(&key));
         let mut taken = first.map_or_else(HashSet::new, |first| mend::names(kind, &first));
-        // A server that does not know the cursor may answer with its first page. The names on that page are not
-        // duplicates.
+        // A server that does not know the cursor may answer with its first page again. Its names are then no duplicates.
         if mend::names(kind, page).is_subset(&taken) {
             taken.clear();
         }
@@ -201,30 +201,30 @@ impl Catalogue {
         self.lists.page(namespace, (kind, era), page, &mut taken)
     }
 
-    /// Returns true if a page must be searched for faults: lists are mended or pinned, and the page differs from the stored
-    /// page. Pages are stored in the form for clients.
+    /// Returns true if a page must be searched for faults: corrections or pins are on, and the page differs from the stored one.
+    /// Stored pages have been corrected already.
     pub fn is_to_be_mended(&self, key: Option<&PageKey>, page: &Bytes) -> bool {
         let is_known = |key| self.lock().pages.get(key) == Some(page);
         (self.lists.is_on() || self.lists.is_pinned()) && !key.is_some_and(is_known)
     }
 
-    /// The version of the tools: when it differs, the tools may have changed.
+    /// Version of the server's tools. If it differs from an earlier one, the tools may have changed.
     pub fn version(&self) -> u64 {
         self.lock().version
     }
 
-    /// The tools, if the cached list is current.
+    /// The cached list of tools; `None` if it is outdated or missing.
     pub fn current(&self) -> Option<Arc<ToolList>> {
         self.lock().current().map(|known| Arc::clone(&known.list))
     }
 
-    /// The tools as they were read last, current or not.
+    /// The most recently read list of tools, even if it is outdated; `None` if there is none.
     pub fn known(&self) -> Option<Arc<ToolList>> {
         let inner = self.lock();
         inner.tools.as_ref().map(|known| Arc::clone(&known.list))
     }
 
-    /// The tools, if any of them has an `outputSchema`.
+    /// The most recently read list of tools; `None` if no tool has an `outputSchema`.
     pub fn with_results(&self) -> Option<Arc<ToolList>> {
         match self.results.are_declared() {
             true => self.known(),
@@ -237,26 +237,27 @@ impl Catalogue {
         self.results.is_news(tool, fault)
     }
 
-    /// Stores the result of a list method. A first page of tools without a next page contains all tools of its version. A page
-    /// already stored under another cursor is not stored again: clients invent such cursors.
+    /// Stores a page of a list. If a page of tools is the first and has no next page, it becomes the complete list. A page that
+    /// is stored under another cursor already is not stored again, since clients may invent cursors.
     pub fn remember(&self, key: PageKey, result: &Bytes) {
         if self.lock().has(&key, result) {
             return;
         }
-        // Copied before the lock, since a list may be long; the span may be a small part of a large read.
+        // The copy is made before the lock is taken, since it may be long. It is needed since `result` may be a small part of a
+        // large buffer, which it would keep in memory.
         let result = Bytes::copy_from_slice(result);
         let page = (key.method == TOOLS_LIST).then(|| ToolPage::read(&result));
         let (era, is_first) = (key.era, key.cursor.is_none());
         let mut inner = self.lock();
         if is_first {
-            // The kept pages that followed another first page belong to another list.
+            // The first page has changed, so the stored pages after it belong to an outdated list.
             inner.pages.leave(era, key.method);
         }
         let kept = inner.pages.keep(key, result);
         let Some(page) = page else { return };
         let stale = std::mem::take(&mut inner.stale);
         let news = inner.hint(&page.entries);
-        // A page that was not kept, for lack of room, cannot be compared with the one before, except by its hints.
+        // A page that did not fit into the store cannot be compared with the previous one; only its hints can.
         if kept || stale || news {
             inner.version = next_version();
             if kept && is_first && page.is_whole() {
@@ -267,13 +268,13 @@ impl Catalogue {
         }
     }
 
-    /// The last good result of a list request.
+    /// The last good result of a list request; `None` if none is stored.
     pub fn recall(&self, key: &PageKey) -> Option<Bytes> {
         self.lock().pages.get(key).cloned()
     }
 
-    /// Returns true if a request may be sent again although the server may have begun to handle it. `tool` is the name in a
-    /// `tools/call`.
+    /// Returns true if a request may be sent again, although the server may have processed it already. `tool` is the tool's name
+    /// in a `tools/call`.
     pub fn is_repeatable(&self, method: &str, tool: Option<&str>) -> bool {
         match (method, tool) {
             ("tools/call", Some(tool)) => self.lock().hints.get(tool).copied().unwrap_or(false),
@@ -291,10 +292,10 @@ impl Catalogue {
         }
     }
 
-    /// Records that the tools may have changed.
+    /// Records that the tools may have changed, so that the list is requested again when it is needed.
     pub fn changed(&self) {
         let mut inner = self.lock();
-        // Under the lock, so that the later of two concurrent changes is announced last.
+        // The version is created and announced under the lock, so that concurrent changes are announced in order.
         let version = next_version();
         inner.hints.clear();
         inner.stale = true;
@@ -303,13 +304,13 @@ impl Catalogue {
         self.announced.send_replace(version);
     }
 
-    /// Receives the version of the tools whenever they are to be read again.
+    /// Returns a channel that receives the version of the tools whenever the list must be requested again.
     pub fn announced(&self) -> watch::Receiver<u64> {
         self.announced.subscribe()
     }
 
-    /// The reading that callers who need the current tools wait for. A new reading comes with a `BegunReading`, which the
-    /// caller must carry out.
+    /// Returns the list request that callers wait for who need the current tools. If it is a new one, a `BegunReading` is also
+    /// returned; the caller must carry it out.
     pub fn begin(&self) -> (Arc<ListReading>, Option<BegunReading>) {
         let mut inner = self.lock();
         let version = inner.version;
@@ -321,8 +322,8 @@ impl Catalogue {
         (Arc::clone(begun.reading()), Some(begun))
     }
 
-    /// Waits until no reading is in progress, and begins a reading for a connection of this era. `None` if the current tools
-    /// were listed in this era.
+    /// Waits until no list request is in progress, and begins one on a connection of this era. Returns `None` if the current
+    /// tools were listed in this era already.
     pub async fn turn(&self, era: Era) -> Option<BegunReading> {
         loop {
             let running = {
@@ -343,11 +344,11 @@ impl Catalogue {
         }
     }
 
-    /// Reads all tools and keeps pages and list, unless something changes meanwhile.
+    /// Requests all tools, and stores the pages and the list, unless the tools have changed in the meantime.
     ///
     /// # Errors
     ///
-    /// If the tools cannot be read.
+    /// The server's tools cannot be listed.
     pub async fn read(
         &self,
         namespace: &NamespaceName,
@@ -373,7 +374,7 @@ impl Catalogue {
         Ok(list)
     }
 
-    /// The state of the catalogue. Lists that were read before the last decision about pins are dropped from it first.
+    /// Locks the state. Lists that were read before the last approval of definitions (pins) are dropped first.
     fn lock(&self) -> MutexGuard<'_, CatalogueState> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = self.lists.pin_generation();
@@ -408,13 +409,13 @@ impl CatalogueState {
         (known.list.version() == self.version && known.read.elapsed() < fresh).then_some(known)
     }
 
-    /// Returns true if storing this page would change nothing: most clients request unchanged lists again.
+    /// Returns true if this page is stored already. That is usual, since most clients request unchanged lists again and again.
     fn has(&self, key: &PageKey, result: &Bytes) -> bool {
         let to_be_read = self.stale && key.method == TOOLS_LIST;
         !to_be_read && self.pages.has(key, result)
     }
 
-    /// Keeps the tools' hints. Returns true if a hint is new or changed.
+    /// Stores whether calls of these tools may be repeated. Returns true if that is new or has changed for any tool.
     fn hint(&mut self, tools: &[ToolEntry]) -> bool {
         let mut news = false;
         for tool in tools {

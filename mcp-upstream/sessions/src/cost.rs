@@ -1,4 +1,5 @@
-//! Counts of allocations in tests of this crate. Instructions are counted by the tests of `mcp-upstream`, whose calls pass here.
+//! Helpers for tests of this crate that count allocations. Instructions are counted by tests of `mcp-upstream`, whose calls also
+//! run the code of this crate.
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -7,7 +8,7 @@ mod counted;
 
 pub(crate) use counted::allocations;
 
-/// A runtime with one thread, like each of the proxy's runtimes by default.
+/// Creates a runtime with one thread, as the proxy uses by default.
 pub(crate) fn runtime() -> Runtime {
     Builder::new_current_thread()
         .enable_all()

@@ -1,7 +1,7 @@
-//! Questions that upstreams ask clients before a call is answered: elicitation, sampling, roots.
+//! Questions that upstreams ask clients while a call is in progress: elicitation, sampling, roots.
 //!
-//! A question is an [`Interaction`]: its content, the responder that takes the answer back to the upstream, and a deadline. The
-//! first answer counts, from any source, and it reaches the upstream once.
+//! A question is an [`Interaction`]: its content, the responder that passes the answer to the upstream, and a deadline. The first
+//! answer is used, whatever its source, and the upstream receives it exactly once.
 //!
 //! ```text
 //!            respond, fulfil ─────────────┐ (the client)
@@ -10,28 +10,28 @@
 //!            withdraw (the upstream), abandon (the end of the scope) ──▶ Over
 //! ```
 //!
-//! A question has up to three names. Each name is an entry in an index of the scope in which the name is unique. The entry refers
-//! to the question weakly, unless its scope owns the question, and ends with the scope:
+//! A question has up to three identifiers. Each is unique only within one scope (a connection, a call, a session), which has an
+//! index of its questions. The entries of an index are weak references, except in the scope that owns the question. An index ends
+//! together with its scope.
 //!
-//! | name | chosen by | index |
+//! | identifier | chosen by | index |
 //! |---|---|---|
 //! | the upstream's own id | a stdio server | [`ConnectionInteractions`] |
 //! | the key within its call | the Python function; the gateway for a server | [`CallInteractions`], which owns the entry |
 //! | the id that the client sees | the gateway | `SessionInteractions`; a 2026-07-28 client answers by key |
 //!
-//! The deadline is enforced by the question's owner: by the call's future for the questions of a call, by a small task for a
-//! question that a server asks outside of calls. A call of a 2026-07-28 client is suspended between two requests: it is kept
-//! in [`SuspendedCalls`] until the deadline of its questions.
+//! The owner of a question enforces its deadline: the call's future for the questions of a call, or a small task for a question
+//! that a server asks outside of calls. A call of a 2026-07-28 client is suspended between two requests of the client: until the
+//! deadline of its questions, it is stored in [`SuspendedCalls`].
 //!
-//! There is deliberately no table for the whole process. Each id is unique only within its session, call or connection, so such
-//! a table would repeat the three indexes, its locks would be shared by unrelated clients, and the end of each scope would have
-//! to search it. With separate indexes, a question cannot be found from another client's session, and a scope is ended by
-//! dropping it.
+//! There is no table of all questions of the process. Since each identifier is unique only within its scope, such a table would
+//! repeat the three indexes, unrelated clients would share its locks, and it would have to be searched at the end of each scope.
+//! With separate indexes, a question cannot be found from another client's session, and a scope is ended by dropping it.
 //!
-//! The bounds on open questions and stored answers are in this module: [`OPEN_IN_CALL`], `OPEN_IN_SESSION`, [`EARLY_MAX`],
-//! `KEPT_ANSWERS_MAX`. Events that wait to be read are bounded beside their queue (`interaction/events.rs`). The questions of
-//! one message of a worker or of one `input_required` result are bounded by their reader, to as many as a call may have open. The
-//! number of suspended calls is bounded by the namespace (`max_parked`).
+//! The limits on open questions and stored answers are in this module: [`OPEN_IN_CALL`], `OPEN_IN_SESSION`, [`EARLY_MAX`],
+//! `KEPT_ANSWERS_MAX`. The limits of the event queue are in `interaction/events.rs`. A single message of a worker, or a single
+//! `input_required` result, may contain as many questions as a call may have open; its parser enforces that. The namespace limits
+//! the number of suspended calls (`max_parked`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -64,46 +64,46 @@ pub use session::AnswerFate;
 pub(crate) use session::{QUESTION_COST, SessionInteractions};
 pub use suspended::{NoPlace, ResumeRefusal, Suspendable, SuspendedCalls};
 
-/// Maximum number of open questions of one call: as many as a worker's function or an `input_required` result may ask.
+/// Maximum number of open questions of one call. A worker's function or an `input_required` result may ask as many at once.
 pub const OPEN_IN_CALL: usize = OPEN_QUESTIONS_MAX;
-/// Maximum number of open questions of one session. In practice the number of calls that ask is the tighter bound.
+/// Maximum number of open questions of one session. Usually the limit on calls that wait for their client is reached first.
 pub(crate) const OPEN_IN_SESSION: usize = 1000;
-/// Maximum number of questions that a server may ask before the call for which the server was opened has begun.
+/// Maximum number of questions that a server may ask while its connection is being opened for a call, before the call begins.
 pub const EARLY_MAX: usize = 16;
-/// Maximum size of the answers that are stored for a modern call while others of its questions are open: 4 MiB, the default
-/// size limit of a message. Answers that leave no question open are not stored and may be larger.
+/// Maximum total size of answers that are stored for a call of a modern client while other questions of the call are open: 4 MiB,
+/// the default maximum size of a message. If an answer leaves no question open, it is not stored and may be larger.
 pub(crate) const KEPT_ANSWERS_MAX: usize = 4 * 1024 * 1024;
 
-/// Duration used in place of a configured limit that is too long to add to the clock.
+/// Duration that replaces a configured limit which is too long to be added to the clock: 30 years.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// A question of an upstream to a client.
+/// A question that an upstream asks a client, with its state and deadline.
 pub struct Interaction {
-    /// The content; `None` for a server's request of an unknown kind, which is passed through.
+    /// Content of the question; `None` for a server's request of an unknown kind, which is forwarded unchanged.
     question: Option<Question>,
-    /// The memory of the question until its last reference is dropped, in bytes.
+    /// Memory that the question occupies until its last reference is dropped, in bytes.
     bytes: usize,
     limit: Duration,
     deadline: Instant,
-    /// The call, or the wait outside of calls, that owns the question.
+    /// The owner of the question: a call, or a task that waits outside of calls.
     scope: Weak<dyn QuestionOwner>,
     phase: Mutex<QuestionPhase>,
 }
 
-/// The owner of a question: a call, or a wait outside of calls. Its methods never wait.
+/// The owner of a question: a call, or a task that waits outside of calls. The methods must return immediately.
 pub trait QuestionOwner: Send + Sync {
-    /// Sends the client the message that withdraws a question.
+    /// Sends the client the message that cancels a question.
     fn take_back(&self, message: TakenBack);
 
-    /// Called when a question has its answer, or needs none.
+    /// Called when a question has been answered, or needs no answer any more.
     fn settled(&self);
 }
 
-/// The state of a question. Small: a session's table holds the entry of a question that is over for a while.
+/// The state of a question. It is kept small, since the index of a session contains finished questions for a while.
 enum QuestionPhase {
     Open {
         responder: Responder,
-        /// Id of the request that carried the question to the client; `None` if no request did.
+        /// Id of the request by which the client was asked; `None` if the client was not asked by a request.
         client_id: Option<u64>,
     },
     Answered {
@@ -114,7 +114,7 @@ enum QuestionPhase {
 }
 
 impl Interaction {
-    /// Creates a question that belongs to `scope`, opened now.
+    /// Creates an open question that `scope` owns. It must be answered within `limit` from now.
     pub fn new(
         question: Option<Question>,
         responder: Responder,
@@ -134,33 +134,32 @@ impl Interaction {
         })
     }
 
-    /// The content, if the question is of a known kind.
+    /// Content of the question; `None` for a server's request of an unknown kind.
     pub fn question(&self) -> Option<&Question> {
         self.question.as_ref()
     }
 
-    /// Size of the question in a queue, in bytes; constant.
+    /// Size of the question for the limits of queues, in bytes. It never changes.
     fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The moment until which the question may be answered.
+    /// Time until which the question may be answered.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Returns true if the question has no answer yet.
+    /// Returns true if the question has not been answered, failed or cancelled yet.
     pub fn is_open(&self) -> bool {
         matches!(*self.phase(), QuestionPhase::Open { .. })
     }
 
-    /// Returns true if the upstream has the answer, or gets none.
+    /// Returns true if the question is finished: the upstream has received the answer, or will receive none.
     pub fn is_over(&self) -> bool {
         matches!(*self.phase(), QuestionPhase::Over)
     }
 
-    /// Returns true if a client with these declared capabilities, raw JSON, supports the question; fails the question
-    /// otherwise.
+    /// Returns true if a client with these declared capabilities (raw JSON) supports the question. Otherwise fails the question.
     pub fn admit(&self, declared: &[u8]) -> bool {
         let Some(question) = &self.question else {
             return true;
@@ -172,7 +171,7 @@ impl Interaction {
         may
     }
 
-    /// The request that asks the client with this id; `None` if the question is over or answered.
+    /// Builds the request by which the client is asked, with this id. Returns `None` if the question is no longer open.
     fn ask_under(&self, id: u64) -> Option<Vec<u8>> {
         let mut phase = self.phase();
         let QuestionPhase::Open {
@@ -190,27 +189,27 @@ impl Interaction {
         })
     }
 
-    /// Accepts the client's complete response. Returns `false` if the question was answered before, or no answer is wanted.
+    /// Stores the client's complete response as the answer. Returns false if the question is no longer open.
     pub(crate) fn respond(&self, response: Response) -> bool {
         self.settle(Answer::Response(response), |_| None)
     }
 
-    /// Accepts the client's result. Returns `false` as `Self::respond` does.
+    /// Stores the client's result as the answer. Returns false if the question is no longer open.
     pub fn fulfil(&self, result: Bytes) -> bool {
         self.settle(Answer::Result(result), |_| None)
     }
 
-    /// Fails the question without a message to the client. Returns `false` as `Self::respond` does.
+    /// Stores an error as the answer, without a message to the client. Returns false if the question is no longer open.
     pub fn fail(&self, why: CallError) -> bool {
         self.settle(Answer::Failed(why), |_| None)
     }
 
-    /// Withdraws the question for the upstream. `message` is the upstream's complete `notifications/cancelled`.
+    /// Ends the question, since the upstream has cancelled it. `message` is the upstream's complete `notifications/cancelled`.
     pub(crate) fn withdraw(&self, message: &[u8]) {
         self.end(|id| messages::taken_back(id, message));
     }
 
-    /// Fails the question, since its deadline is over.
+    /// Fails the question, since its deadline has passed.
     pub fn expire(&self) {
         let limit = self.limit.as_secs_f64();
         let why = ask_failed(format!("The client gave no answer within {limit} s"));
@@ -219,13 +218,13 @@ impl Interaction {
         });
     }
 
-    /// Ends the question, since its call is over.
+    /// Ends the question, since its call has ended.
     fn abandon(&self) {
         self.end(|id| messages::cancelled(id, "The call is over"));
     }
 
-    /// Ends an open question whose answer the upstream no longer awaits, and drops it. If a request carried the question to the
-    /// client, the client receives the message that `words` makes for the request's id.
+    /// Ends an open question whose answer the upstream no longer needs. If the client was asked by a request, it gets a message
+    /// that cancels the request; `words` creates the message for the request's id.
     fn end(&self, words: impl FnOnce(u64) -> TakenBack) {
         let mut phase = self.phase();
         if !matches!(*phase, QuestionPhase::Open { .. }) {
@@ -238,7 +237,7 @@ impl Interaction {
         }
     }
 
-    /// Delivers the answer to the upstream. Does nothing if the question is open.
+    /// Passes the stored answer to the upstream. Does nothing if the question is still open, or finished.
     pub fn deliver(&self) {
         let mut phase = self.phase();
         match std::mem::replace(&mut *phase, QuestionPhase::Over) {
@@ -251,7 +250,7 @@ impl Interaction {
         }
     }
 
-    /// The size of an answer that waits to be delivered, in bytes; 0 without one.
+    /// Size of the stored answer, in bytes; 0 if there is none.
     fn kept(&self) -> usize {
         match &*self.phase() {
             QuestionPhase::Answered { answer, .. } => answer.kept(),
@@ -259,8 +258,8 @@ impl Interaction {
         }
     }
 
-    /// Stores an answer. If a request carried the question to the client, the client receives the message that `words` makes
-    /// for the request's id.
+    /// Stores an answer. If the client was asked by a request, `words` may create a message that cancels the request; it gets the
+    /// request's id. Returns false if the question is no longer open.
     fn settle(&self, answer: Answer, words: impl FnOnce(u64) -> Option<TakenBack>) -> bool {
         let mut phase = self.phase();
         let asked = match std::mem::replace(&mut *phase, QuestionPhase::Over) {
@@ -286,37 +285,37 @@ impl Interaction {
         let Some(scope) = self.scope.upgrade() else {
             return;
         };
-        // The message to the client comes first: a call that has all its answers may end at any time.
+        // The message must be sent before the owner is notified: a call that has all its answers may end immediately.
         if let Some(message) = taken_back {
             scope.take_back(message);
         }
         scope.settled();
     }
 
-    /// Locks the phase of the question. The lock is never held across an await.
+    /// Locks the state of the question. The lock is never held across an await.
     fn phase(&self) -> MutexGuard<'_, QuestionPhase> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl std::fmt::Debug for Interaction {
-    /// The content is omitted, since it is the users' data.
+    /// Leaves out the question's content, which is the users' data.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Interaction").finish_non_exhaustive()
     }
 }
 
-/// The error of a question that got no answer.
+/// Creates the error for a question that was not answered.
 pub fn ask_failed(message: impl Into<String>) -> CallError {
     CallError::new(CallErrorCode::AskFailed, message)
 }
 
-/// The moment `limit` after `now`, capped for very long limits.
+/// The time `limit` after `now`. A limit that is too long for the clock is shortened.
 pub fn after(now: Instant, limit: Duration) -> Instant {
     now.checked_add(limit).unwrap_or_else(|| now + FAR)
 }
 
-/// Returns true if a client with these declared capabilities, raw JSON, supports the method. `null` declares none.
+/// Returns true if a client with these declared capabilities (raw JSON) supports the method. `null` means no capabilities.
 fn may_ask(declared: &[u8], method: AskMethod) -> bool {
     let declared = serde_json::from_slice::<HashMap<String, &RawValue>>(declared);
     let declared = declared.unwrap_or_default();
@@ -324,7 +323,7 @@ fn may_ask(declared: &[u8], method: AskMethod) -> bool {
     capability.is_some_and(|declared| declared.get() != "null")
 }
 
-/// The error of a question for which no client has the capability.
+/// Creates the error for a question that the client does not support, since it lacks the capability.
 fn missing_capability(method: AskMethod) -> CallError {
     let capability = method.capability();
     let mut error = CallError::new(

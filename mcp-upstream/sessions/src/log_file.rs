@@ -3,14 +3,15 @@
 //! ```text
 //! request ── record ─▶ queue ─▶ writer thread ── lines ─▶ LogFile
 //!                       │ full                             │ disk full, no permission, …
-//!                       └────────────▶ losses ◀────────────┘   counted, and told when they begin and end
+//!                       └────────────▶ losses ◀────────────┘   counted; their begin and end are logged
 //! ```
 //!
 //! A request only queues its record: a slow or full disk never delays a request. Before each write, [`LogFile`] checks whether
 //! its file was moved or deleted. A line is never appended to an incomplete line.
 //!
-//! `tracing-appender` does less: its queue is bounded in lines, not in bytes; it formats the line in the request, keeps writing
-//! to a moved file until the next rollover, deletes old files by number instead of age, and does not report a full disk.
+//! The crate `tracing-appender` does not meet these requirements: its queue is bounded in lines instead of bytes, it formats the
+//! line while the request waits, keeps writing to a moved file until the next rollover, deletes old files by number instead of
+//! age, and does not report a full disk.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -34,9 +35,9 @@ pub use writer::{LogEnds, LogGuard, LogSender, Sink, start};
 #[cfg(test)]
 pub(crate) use queue::{RecordQueue, Records};
 
-/// Size of the buffered lines at which they are written, in bytes.
+/// Number of buffered bytes at which the lines are written to the file.
 const BUFFER: usize = 64 * 1024;
-/// Time that a batch waits for the reader of a pipe, and interval of the attempts meanwhile.
+/// Maximum time that a batch of lines waits for the reader of a named pipe, and the interval of the attempts to write meanwhile.
 const PIPE_PATIENCE: Duration = Duration::from_secs(1);
 const PIPE_LOOK: Duration = Duration::from_millis(10);
 /// Permissions of log files, which name people and addresses: only their owner and their group may read them.
@@ -47,7 +48,8 @@ const MODE: u32 = 0o640;
 pub enum LogTarget {
     /// A file, a named pipe or a device that the operator configured.
     Path(PathBuf),
-    /// A regular file in a directory where tool code can write. Any other kind of file with its name is refused, even a link.
+    /// A regular file in a directory where tool code can write. Any other kind of file with this name is refused, even a
+    /// symbolic link.
     Regular(PathBuf),
     /// The standard output of the process.
     Stdout,
@@ -59,19 +61,19 @@ pub struct LogFile {
     target: LogTarget,
     open: Option<OpenLogFile>,
     buffer: Vec<u8>,
-    /// True if the last write ended within a line.
+    /// True if the last write ended within a line; the next write then begins with a line feed.
     torn: bool,
     losses: Losses,
 }
 
-/// An open file with its identity, by which a replaced file is noticed.
+/// An open log file, with its identity: it shows whether the path still leads to this file.
 #[derive(Debug)]
 struct OpenLogFile {
     file: File,
     identity: (u64, u64),
 }
 
-/// A failed write, with the number of lines that were written before.
+/// Error of a write, with the number of lines that were written before it failed.
 #[derive(Debug)]
 struct WriteFailure {
     lines_written: usize,
@@ -88,7 +90,7 @@ impl From<io::Error> for WriteFailure {
 }
 
 impl LogFile {
-    /// A log file, which is opened with the first line. `losses` counts lines that cannot be written.
+    /// Creates a log file, which is opened when the first line is written. `losses` counts lines that cannot be written.
     pub fn new(target: LogTarget, losses: Losses) -> Self {
         Self {
             target,
@@ -203,7 +205,7 @@ impl LogFile {
 }
 
 impl LogTarget {
-    /// The path, unless the lines go to standard output.
+    /// Returns the path of the log file; `None` for standard output.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Path(path) | Self::Regular(path) => Some(path),
@@ -260,7 +262,7 @@ fn count_lines(bytes: &[u8]) -> usize {
     memchr::memchr_iter(b'\n', bytes).count()
 }
 
-/// Writes complete lines. `torn`: true while the last written bytes ended within a line.
+/// Writes complete lines. Sets `torn` to true if the write failed within a line.
 fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<(), WriteFailure> {
     let mut rest = lines;
     let mut waited = Duration::ZERO;

@@ -14,11 +14,13 @@ pub const INITIALIZED_WAIT: Duration = Duration::from_secs(1);
 pub struct Profile {
     /// The profile's name, for logs only.
     pub name: &'static str,
-    /// The only namespace that is served; `None` if all namespaces are.
+    /// The only namespace that the listener serves; `None` if it serves all namespaces.
     pub namespace: Option<NamespaceName>,
-    /// True to serve requests without a namespace: as requests for all namespaces, or for the only one.
+    /// True if requests without a namespace are served: as requests for all namespaces, or for the listener's only one. False
+    /// if they are refused.
     pub unnamed_namespace: bool,
-    /// The versions that `initialize` negotiates; the first is offered to clients that request an unknown one. Not empty.
+    /// Protocol versions that `initialize` negotiates. The first is offered to clients that request an unknown version. Not
+    /// empty.
     pub versions: Vec<ProtocolVersion>,
     /// The rule for JSON-RPC batches.
     pub batch: BatchRule,
@@ -26,27 +28,28 @@ pub struct Profile {
     pub session: SessionRule,
     /// The media types that `Accept` must allow on POST.
     pub accept: AcceptRule,
-    /// True if `tools/*` in a session waits for `notifications/initialized` (versions from 2025-06-18 on).
+    /// True if a `tools/*` request in a session waits for the session's `notifications/initialized` (versions from 2025-06-18
+    /// on); false if it is served at once.
     pub require_initialized: bool,
     /// Time limit of a request's wait for `notifications/initialized`.
     pub initialized_wait: Duration,
-    /// The protocol version of a request that names none and has no session.
+    /// Protocol version of a request that neither states a version nor belongs to a session.
     pub unnamed: ProtocolVersion,
     /// True if a function's return value is the complete result of `tools/call`, without content blocks (K-33).
     pub raw_result: bool,
     /// The form of REST answers.
     pub rest_shape: RestShape,
-    /// True if requests of 2026-07-28 are accepted.
+    /// True if requests of protocol version 2026-07-28 are accepted.
     pub modern: bool,
-    /// True if some tokens open only some namespaces, so that responses may differ between callers.
+    /// True if some tokens give access to some namespaces only, so that responses may differ between callers.
     pub scoped_tokens: bool,
-    /// True if `/health` and `/ready` show every client all details, not only callers with a token. Pages from unknown host names
-    /// and origins get only the status.
+    /// True if `/health` and `/ready` return all details to every client; false if only to callers with a token. Pages from
+    /// unknown host names and origins get only the status in both cases.
     pub open_probes: bool,
-    /// The origin by which clients reach the gateway, without a slash at its end; empty if unknown.
+    /// Origin (scheme, host and port) by which clients reach the gateway, without a slash at its end; empty if unknown.
     pub public_url: String,
-    /// The prefix of the listener's paths that a front proxy strips: paths for clients include it. Empty, or `/` and a name,
-    /// without a slash at the end.
+    /// Path prefix that a proxy in front of the gateway strips from requests; the gateway adds it to paths that it sends to
+    /// clients. Empty, or `/` and a name, without a slash at the end.
     pub path_prefix: String,
 }
 
@@ -67,7 +70,7 @@ pub enum SessionRule {
     /// A session id is required in every version.
     #[serde(rename = "required")]
     Required,
-    /// A session id is required from 2025-06-18 on. The default of profiles; no configuration key selects it.
+    /// A session id is required from version 2025-06-18 on. The default of profiles; no configuration key selects it.
     #[serde(skip)]
     RequiredSince2025_06_18,
     /// A session id is not required, although sessions are issued.
@@ -89,11 +92,11 @@ pub enum AcceptRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RestShape {
-    /// Bare values and arrays.
+    /// The response body is the bare value or array.
     V2,
-    /// `{"tool", "result"}`, the form of ToolDock v1.
+    /// The response body is `{"tool", "result"}`, the form of ToolDock v1.
     V1,
-    /// `{"result", "isError"}`, the form of Tool Vault.
+    /// The response body is `{"result", "isError"}`, the form of Tool Vault.
     Vault,
 }
 
@@ -159,7 +162,7 @@ impl Profile {
         }
     }
 
-    /// Rules of the Tool Vault port: one namespace, for clients that send one request and read one answer.
+    /// Rules of the Tool Vault port: one namespace, for clients that send one request and read one response.
     ///
     /// # Panics
     ///
@@ -197,7 +200,8 @@ impl Profile {
         }
     }
 
-    /// Rules of the process's own standard input and output: every revision that has a transport of lines, and a single client.
+    /// Rules of the process's own standard input and output: all protocol versions with a transport of lines, and a single
+    /// client.
     pub fn stdio(namespace: NamespaceName) -> Self {
         Self {
             name: "stdio",
@@ -215,7 +219,7 @@ impl Profile {
         }
     }
 
-    /// Rules of the relay's socket: one namespace, for clients that speak no HTTP and send no version.
+    /// Rules of the relay's socket: one namespace, for clients that do not use HTTP and send no protocol version.
     pub fn relay(namespace: NamespaceName) -> Self {
         Self {
             name: "relay",
@@ -224,7 +228,7 @@ impl Profile {
         }
     }
 
-    /// Rules of the metrics port: health checks show all details, which the metrics on the same port would reveal as well.
+    /// Rules of the metrics port. Health checks there show all details, since the metrics on the same port contain them as well.
     pub fn metrics() -> Self {
         Self {
             name: "metrics",
@@ -246,7 +250,7 @@ impl Profile {
         self.versions.contains(&version)
     }
 
-    /// Returns true if a request of this version must name its session.
+    /// Returns true if a request of this protocol version must contain a session id.
     pub fn session_required(&self, version: ProtocolVersion) -> bool {
         match self.session {
             SessionRule::Required => true,
@@ -255,7 +259,7 @@ impl Profile {
         }
     }
 
-    /// Returns true if a batch of this version is accepted.
+    /// Returns true if a batch in this protocol version is accepted.
     pub fn batch_accepted(&self, version: ProtocolVersion) -> bool {
         self.batch == BatchRule::Accept2025_03_26 && version == ProtocolVersion::V2025_03_26
     }

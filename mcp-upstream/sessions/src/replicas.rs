@@ -16,14 +16,14 @@
 //! | file | holds |
 //! |---|---|
 //! | `routing.rs` | the route of a request: here, forwarded (`Reply::Elsewhere`), or claimed |
-//! | `peers.rs` | addresses that are trusted with requests; `proxy/replicas/peers.rs` looks them up |
-//! | `silent.rs` | replicas without beats and without a farewell; `proxy/replicas/reach.rs` asks them |
+//! | `peers.rs` | addresses that are trusted with requests; `proxy/replicas/peers.rs` resolves them |
+//! | `silent.rs` | replicas that stopped beating without an announced shutdown; `proxy/replicas/reach.rs` sends them requests |
 //! | `unreachable.rs` | replicas that beat, but do not respond |
 //! | `news.rs`, `reloads.rs` | announcements of functions; reloads that one replica requested of all |
 //!
-//! `session/table/adopt.rs` claims sessions of replicas that are gone, `session/table/doubt.rs` checks sessions after a silence
-//! of this process, and `session/table/resume.rs` does so before an event counts as unknown. Replicas of one machine find each
-//! other by `stores/disk/directory.rs`, the others by `stores/redis/directory.rs`.
+//! `session/table/adopt.rs` claims sessions of replicas that are gone, `session/table/doubt.rs` checks sessions after a time
+//! without beats of this process, and `session/table/resume.rs` does so before an event counts as unknown. Replicas of one
+//! machine find each other by `stores/disk/directory.rs`, the others by `stores/redis/directory.rs`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -58,7 +58,7 @@ mod unreachable;
 pub const BEAT_EVERY: Duration = Duration::from_millis(500);
 /// Time after its last beat for which a replica counts as up.
 pub const BEAT_LIFE: Duration = Duration::from_secs(2);
-/// Maximum wait of a request for the next beats: `BEAT_LIFE`, `BEAT_EVERY` and a margin.
+/// Maximum time that a request waits for the next beats: `BEAT_LIFE`, `BEAT_EVERY` and a margin.
 const WAIT_MAX: Duration = Duration::from_millis(3000);
 
 /// Number of a replica, used in sealed session ids and in records.
@@ -67,7 +67,7 @@ const WAIT_MAX: Duration = Duration::from_millis(3000);
 pub struct ReplicaId(pub u32);
 
 impl ReplicaId {
-    /// The number of a gateway without replicas.
+    /// Number of the only process of a gateway without replicas.
     pub const ALONE: Self = Self(0);
 
     /// Derives the number from the name of the replica (`replicas.id`).
@@ -85,17 +85,17 @@ pub struct Announcement {
     pub id: ReplicaId,
     /// Name of the replica, for logs and `/ready`.
     pub name: Arc<str>,
-    /// Random number of the process, which distinguishes two processes of the same name.
+    /// Random number of the process, which distinguishes two processes of the same replica name.
     pub incarnation: u64,
-    /// `host:port`, or `unix:PATH` on one machine, at which other replicas reach this replica; `None` if they cannot.
+    /// `host:port`, or `unix:PATH` on one machine, at which other replicas reach this replica; `None` if they cannot reach it.
     pub address: Option<Arc<str>>,
     /// Identity of the process that listens at a `unix:` address; after its end, another process may listen there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Arc<str>>,
-    /// A digest of the session key. Replicas with different keys do not understand each other's session ids.
+    /// Digest of the session key. Replicas with different keys cannot decrypt each other's session ids.
     pub key: Arc<str>,
-    /// Names of the replica's listeners for clients. A forwarded request is subject to the rules of the listener that received
-    /// it.
+    /// Names of the replica's listeners for clients. A forwarded request obeys the rules of the listener that received it, so the
+    /// replica that answers it needs a listener of the same name.
     #[serde(default)]
     pub listeners: BTreeSet<Arc<str>>,
     /// True if the replica is about to end: its sessions may be claimed.
@@ -111,33 +111,34 @@ pub struct Announcement {
     pub behind: bool,
 }
 
-/// The answer of a directory to a beat.
+/// Response of the replica directory to a beat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
     /// The other replicas that beat within [`BEAT_LIFE`].
     pub others: Vec<Announcement>,
-    /// True if every replica that is missing from `others` is gone. A directory that knows replicas only by their beats needs
-    /// beats without a pause for [`BEAT_LIFE`] to decide this.
+    /// True if every replica that is missing from `others` is gone. A directory that identifies replicas only by their beats
+    /// must have received beats without a pause for [`BEAT_LIFE`] to decide this; until then false.
     pub settled: bool,
-    /// True if another process beats under this replica's number. The directory has refused this beat then.
+    /// True if another process beats under this replica's number. The directory has then refused this beat.
     pub rival: bool,
-    /// True if the directory contains an earlier beat of this process. Otherwise the store has lost its data, including the
-    /// session records.
+    /// True if the directory contains an earlier beat of this process. If this becomes false, the store has lost its data,
+    /// including the session records.
     pub known: bool,
-    /// Number of reloads that were requested of all replicas ([`ReplicaDirectory::ask_reload`]).
+    /// Number of reloads requested of all replicas so far ([`ReplicaDirectory::ask_reload`]).
     pub reloads: u64,
-    /// Number of the newest news item of any replica.
+    /// Number of the newest news item from any replica.
     pub newest: u64,
-    /// News of other replicas after the last known ones, in order.
+    /// News items of other replicas that this replica has not received yet, in order.
     pub news: Vec<String>,
-    /// The directory's clock, in milliseconds of Unix time: one clock for all replicas.
+    /// Time of the directory's clock, in milliseconds of Unix time. All replicas share this clock.
     pub now: u64,
 }
 
-/// The port to the directory of replicas, which a store keeps.
+/// Interface to the directory of replicas. Stores implement it.
 #[async_trait]
 pub trait ReplicaDirectory: Send + Sync {
-    /// True for a directory on this machine, which loses no data and detects the end of a process with the next beat.
+    /// True for a directory on this machine: it loses no data, and its next beat shows that a process has ended. False for a
+    /// directory that is reached over the network.
     fn is_local(&self) -> bool {
         false
     }
@@ -199,8 +200,8 @@ pub enum Standing {
     Unclear,
 }
 
-/// The replica of this process, and its knowledge of the other replicas. A gateway without replicas has no directory: every
-/// other replica number then belongs to an earlier process, which is gone.
+/// This replica, and the state of the other replicas as known from their beats. A gateway without replicas has no directory:
+/// any other replica number then belongs to an earlier process, which is gone.
 pub struct Replicas {
     own: Announcement,
     directory: Option<Arc<dyn ReplicaDirectory>>,
@@ -218,11 +219,11 @@ pub struct Replicas {
     silent: SilentReplicas,
     /// Last reload that another replica requested and this replica has made.
     reloaded: Mutex<Option<AnnouncedReload>>,
-    /// Number of the last reload that this replica requested of all replicas; `None` if the request was not sent.
+    /// Number of the last reload that this replica requested of all replicas; `None` if the store did not accept the request.
     asked: Mutex<Option<u64>>,
-    /// Triggers a beat before its time.
+    /// Notified to make the next beat at once, before its interval is over.
     due: Notify,
-    /// Replica that this process succeeds.
+    /// Replica that this process replaces at the same address, if any.
     predecessor: OnceLock<ReplicaId>,
 }
 
@@ -231,9 +232,9 @@ pub struct Replicas {
 struct Known {
     others: Arc<HashMap<ReplicaId, Announcement>>,
     settled: bool,
-    /// Start of the first beat that found another process with this replica's name.
+    /// Start of the first beat that found another process with this replica's name; `None` if the last beat found none.
     rival: Option<Instant>,
-    /// True if the log reports the rival as present.
+    /// True if the log states that another process has this replica's name.
     rival_told: bool,
     reloads: Option<u64>,
     /// Number of the newest news item received.
@@ -242,7 +243,7 @@ struct Known {
     sources: Option<Arc<str>>,
     /// The directory's clock minus this machine's, in milliseconds.
     clock_ahead: i64,
-    /// Time at which a beat last found that the store has lost its data.
+    /// Time at which a beat last found that the store has lost its data; `None` if that never happened.
     lost: Option<Instant>,
     /// True if the last beat failed.
     fails: bool,
@@ -257,9 +258,9 @@ struct Known {
 /// The outcome of one beat.
 #[derive(Default)]
 struct Beat {
-    /// Number of a reload that another replica has requested.
+    /// Number of a reload that another replica has requested; `None` if there is no new request.
     reload: Option<u64>,
-    /// News of other replicas.
+    /// News items of other replicas that arrived with the beat.
     news: Vec<String>,
 }
 
@@ -268,7 +269,7 @@ struct Beat {
 pub struct Replication {
     /// The name of this replica.
     pub name: Arc<str>,
-    /// State of the store by which replicas find each other: `up` or `away`.
+    /// State of the store by which replicas find each other: `up`, or `away` if it does not respond.
     pub store: &'static str,
     /// True if another process has this replica's name.
     pub rival: bool,
@@ -281,7 +282,7 @@ pub struct Replication {
 pub struct OtherReplica {
     /// Name of the replica.
     pub name: Arc<str>,
-    /// Reason why requests cannot be forwarded to the replica.
+    /// Reason why requests cannot be forwarded to the replica; `None` if they can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Cow<'static, str>>,
     /// `differ` if the replica serves other namespaces than this one.
@@ -365,7 +366,7 @@ impl Replicas {
         &self.own.name
     }
 
-    /// True if there may be other replicas.
+    /// True if there may be other replicas; false for a gateway without replicas.
     pub fn are_many(&self) -> bool {
         self.directory.is_some()
     }
@@ -389,7 +390,7 @@ impl Replicas {
     pub fn standing(&self, id: ReplicaId) -> Standing {
         let known = self.known.borrow();
         if id == self.own.id {
-            // Sessions with this number may be in use by the rival process, and a claim would take them over.
+            // Sessions with this number may be in use by another process of the same name, and a claim would take them from it.
             return match known.rival {
                 Some(_) => Standing::Unclear,
                 None => Standing::Own,
@@ -414,9 +415,9 @@ impl Replicas {
         let _ = self.predecessor.set(predecessor);
     }
 
-    /// True for this replica, for its predecessor, and, while this replica shuts down, for a successor at its address: requests
-    /// forwarded to any of these arrive here, also on connections that were opened before a hand-over. Any other replica at
-    /// this address is a mistake in the configuration.
+    /// True for a replica whose forwarded requests arrive at this process: this replica, its predecessor, and, while this replica
+    /// shuts down, a successor at its address. Connections that were opened before a hand-over still lead to the old process. Any
+    /// other replica at this address is a mistake in the configuration.
     pub fn answers_for(&self, id: ReplicaId) -> bool {
         let is_the_successor = || {
             let known = self.known.borrow();
@@ -515,7 +516,7 @@ impl Replicas {
         self.known.borrow().rival.is_some()
     }
 
-    /// True if this replica has announced its shutdown: the others may claim its sessions at any moment.
+    /// True if this replica has announced its shutdown: the others may then claim its sessions at any moment.
     pub fn is_leaving(&self) -> bool {
         self.directory.is_some() && self.leaving.load(Ordering::Acquire)
     }
@@ -569,7 +570,8 @@ impl Replicas {
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = asked.as_ref().ok().copied();
         let reloads = asked?;
         self.known.send_modify(|known| {
-            // A reload that another replica requested meanwhile is still to be made.
+            // If another replica has requested a reload meanwhile, the number is not updated, so that the next beat makes that
+            // reload.
             if known.reloads.is_none_or(|before| before + 1 == reloads) {
                 known.reloads = Some(reloads);
             }
@@ -633,7 +635,7 @@ impl Replicas {
         }
     }
 
-    /// Makes one beat, and returns the news and the requested reload in its answer.
+    /// Makes one beat. Returns the news and the requested reload that the directory's response contains.
     async fn beat(&self, directory: &dyn ReplicaDirectory) -> Beat {
         let mut own = self.own.clone();
         own.leaving = self.leaving.load(Ordering::Acquire);
@@ -649,7 +651,8 @@ impl Replicas {
         let now = Instant::now();
         let mut beat = Beat::default();
         self.known.send_modify(|known| {
-            // A process may be frozen in the middle of a beat, which then fails as soon as the process runs again.
+            // The start of the beat is recorded, not its end: if the process was suspended during the beat, which then fails,
+            // the pause is noticed nevertheless.
             known.tried = began;
             match heard {
                 Ok(heard) => beat = self.heard(known, heard, (began, now)),
@@ -671,7 +674,8 @@ impl Replicas {
             tracing::info!("the replicas can be heard again");
         }
         known.rival = heard.rival.then(|| known.rival.unwrap_or(began));
-        // A replica that was killed and restarted reads its own last beat, which is not a rival process.
+        // A replica that was killed and restarted finds its own last beat, which is not another process of its name. The error is
+        // therefore logged only if the other process is found for longer than a beat counts.
         let lasts = known
             .rival
             .is_some_and(|since| now - since > BEAT_LIFE + BEAT_EVERY);
@@ -681,8 +685,8 @@ impl Replicas {
         }
         self.tell_changes(known, &heard);
         if !heard.rival {
-            // Measured from the start of the last accepted beat to the end of this beat: never shorter than the pause that the
-            // directory saw, no matter when the process was suspended.
+            // The pause is measured from the start of the last accepted beat to the end of this beat. It is therefore never
+            // shorter than the pause that the directory saw, no matter when the process was suspended.
             let paused = |accepted: Instant| now - accepted >= BEAT_LIFE;
             if known.accepted.is_none_or(paused) {
                 self.lapses.fetch_add(1, Ordering::Release);
@@ -698,7 +702,7 @@ impl Replicas {
         known.clock_ahead = i64::try_from(heard.now).unwrap_or(i64::MAX)
             - i64::try_from(local_millis()).unwrap_or(i64::MAX);
         known.answered = Some(began);
-        // A directory on this machine detects immediately which processes have ended.
+        // A directory on this machine detects ended processes at once, so that no replica's end is uncertain.
         if !self.is_local() {
             self.silent.note(&known.others, &heard.others);
         }
@@ -735,8 +739,8 @@ impl Replicas {
             let (name, address) = (&*other.name, other.address.as_deref());
             match self.obstacle(other) {
                 None => tracing::info!(replica = name, address, "a replica is up"),
-                // The only gateway of a data directory has no address. During its upgrade the old and the new process keep
-                // their own sessions and forward nothing.
+                // The only gateway of a data directory has no address. During its upgrade the old and the new process keep their
+                // sessions and forward nothing.
                 Some(_) if self.is_local() && self.own.address.is_none() => {
                     tracing::info!(
                         replica = name,
@@ -746,7 +750,8 @@ impl Replicas {
                 Some(why) => tracing::error!(replica = name, address, "replica {name}: {why}"),
             }
         }
-        // A directory that has lost its data lacks the replicas that are up until their next beats.
+        // Changes are logged only if the directory's list is complete: after it has lost its data, replicas that are up are
+        // missing until their next beats.
         for (id, other) in known.others.iter().filter(|_| heard.settled) {
             if heard.others.iter().any(|it| it.id == *id) {
                 continue;
@@ -792,7 +797,7 @@ impl Replicas {
         None
     }
 
-    /// Replicas that are up and to which requests are forwarded when they have the session.
+    /// Replicas that are up and to which this replica forwards the requests of their sessions.
     pub fn forwarded_to(&self) -> Vec<Announcement> {
         let known = self.known.borrow();
         let others = known.others.values().filter(|other| !other.leaving);
@@ -819,7 +824,8 @@ impl Replicas {
         }
     }
 
-    /// True if a replica counts as gone by its beats, and is not known to have ended: it may have sessions without a record.
+    /// True if a replica counts as gone by its beats, but has not been found to have ended: it may have sessions without a
+    /// record.
     pub fn may_be_cut_off(&self, id: ReplicaId) -> bool {
         self.silent.contains(id) && self.silent().iter().any(|other| other.id == id)
     }
@@ -871,7 +877,7 @@ impl Replicas {
         others.filter(|other| self.problem(other).is_some()).count()
     }
 
-    /// State of the replicas; `None` for a gateway without replicas.
+    /// State of the replicas, for `/ready`; `None` for a gateway without replicas.
     pub fn state(&self) -> Option<Replication> {
         self.directory.as_ref()?;
         let known = self.known.borrow();
@@ -895,10 +901,10 @@ impl Replicas {
         })
     }
 
-    /// Removes this replica from the directory, at the end of the process.
+    /// Removes this replica from the directory. Called at the end of the process.
     pub async fn farewell(&self) {
         if let Some(directory) = &self.directory {
-            // If this fails, the other replicas wait until the last beat is older than `BEAT_LIFE`.
+            // If this fails, the other replicas find that this one has ended when its last beat is older than `BEAT_LIFE`.
             let _ = directory.leave(&self.own).await;
         }
     }

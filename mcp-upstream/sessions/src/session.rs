@@ -8,17 +8,18 @@
 //! ```
 //!
 //! A session belongs to one namespace and one principal; requests of others get the response for an unknown session (Q-07).
-//! Calls made in it outlive their requests: they end with their response, by `notifications/cancelled`, or with the session.
+//! Calls made in a session outlive their requests: they end with their response, by `notifications/cancelled`, or with the
+//! session.
 //!
 //! Closing a session releases all that it owns in one step: its calls are cancelled, its streams end and drop their events, its
 //! open questions fail, and it receives no further changes. A session with a running call or a stream with a reader is in use,
 //! even if its client sends nothing.
 //!
 //! A session is live in one process. Its [`SessionRecord`] outlives the process: the table writes the record when the session
-//! begins, and a [`SessionPatch`] changes it. A process that continues the session records itself as its home. Calls, readers
-//! and open questions end with the process.
+//! begins, and a [`SessionPatch`] changes it. A process that adopts the session writes itself into the record as the session's
+//! home. Calls, readers and open questions end with the process.
 //!
-//! The memory that clients can make a session hold is weighed ([`Session::weight`]), so that the table can bound it in bytes.
+//! The memory that clients can make a session use is computed ([`Session::weight`]), so that the table can bound it in bytes.
 
 use std::any::Any;
 use std::fmt;
@@ -73,9 +74,9 @@ pub use unclaimed::UnclaimedSession;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SessionState {
-    /// Initialized by the gateway, not yet confirmed by the client.
+    /// The gateway has answered `initialize`; the client has not confirmed the handshake yet.
     New = 0,
-    /// The handshake is complete.
+    /// The client has confirmed the handshake.
     Ready = 1,
     /// The session has ended.
     Closed = 2,
@@ -85,9 +86,9 @@ pub enum SessionState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionTransport {
-    /// A single endpoint, and streams that can be resumed.
+    /// Streamable HTTP: a single endpoint, and streams that can be resumed.
     Streamable,
-    /// `GET /sse` and `POST /messages` (2024-11-05). The session ends with its stream.
+    /// HTTP+SSE (2024-11-05): `GET /sse` and `POST /messages`. The session ends with its stream.
     Sse,
 }
 
@@ -96,21 +97,21 @@ pub enum SessionTransport {
 pub struct Binding {
     /// The namespace of the session.
     pub namespace: NamespaceName,
-    /// The principal whose token opened the session.
+    /// The principal whose token opened the session; `None` without authentication.
     pub principal: Option<Arc<str>>,
-    /// The version that the session was opened with. Over HTTP+SSE the version is negotiated later: [`Session::version`] has the
-    /// version in force.
+    /// The protocol version with which the session was opened. Over HTTP+SSE the version is negotiated later;
+    /// [`Session::version`] returns the version in force.
     pub version: ProtocolVersion,
     /// The transport of the client.
     pub transport: SessionTransport,
 }
 
 impl Binding {
-    /// A new id for a session with this binding, which is opened at `replica`.
+    /// Generates an id for a new session with this binding, which is opened at `replica`.
     ///
     /// # Errors
     ///
-    /// [`NoRandomness`], if the operating system's source fails.
+    /// [`NoRandomness`], if the operating system's source of random bytes fails.
     pub fn mint_id(
         &self,
         key: &SessionKey,
@@ -128,7 +129,7 @@ pub struct Session {
     binding: Binding,
     /// Digest that identifies the session in logs, since its id is a credential.
     tag: Arc<str>,
-    /// The epoch of the session's [`Home`] in this process.
+    /// Number of processes that had the session before this one ([`Home`]).
     epoch: u32,
     state: AtomicU8,
     became_ready: Notify,
@@ -141,41 +142,42 @@ pub struct Session {
     streams: OwnedStreams,
     questions: SessionInteractions,
     /// Registration for the changes of the session's namespace (`broadcast::Audience`), made with the first general stream.
-    /// Dropping the seat ends the registration.
+    /// Dropping it ends the registration.
     seat: Mutex<Option<Seat>>,
-    /// The backend and the server's session to which the session's requests are passed on; `None` in client mode.
+    /// The backend, and the session at that backend, to which the session's requests are passed on; `None` in client mode.
     affinity: Mutex<Option<Arc<Affinity>>>,
     /// The tools and resources that the session activated and deactivated, if its namespace is an aggregate.
     toolset: Mutex<Arc<Toolset>>,
     /// State that the session has at its MCP servers (connection, subscriptions), by namespace: of the session's namespace, or of
     /// the members of an aggregate. Dropped when the session is closed.
     upstream_bindings: Mutex<Vec<(NamespaceName, UpstreamPart)>>,
-    /// True when the table has skipped the session in its search for idle sessions because of open streams, until the last
-    /// reader disconnects.
+    /// True if the table has skipped the session in its search for idle sessions, because it had an open stream. Set to false
+    /// when the last reader disconnects.
     set_aside: AtomicBool,
     released: OnceLock<Arc<ReleasedSessions>>,
-    /// The weight that the table has booked for the session, in bytes.
+    /// The session's memory in bytes, as last recorded in the table's index.
     booked: AtomicUsize,
 }
 
-/// State that a session has at one MCP server. Only the upstream of that server knows its type.
+/// State that a session has at one MCP server. Only the upstream of that server can downcast it.
 type UpstreamPart = Arc<dyn Any + Send + Sync>;
 
-/// Registration of a session for the changes of its namespace, until the seat is dropped. Only the audience knows the type.
+/// Registration of a session for the changes of its namespace, which ends when the value is dropped. Only the audience can
+/// downcast it.
 pub(crate) type Seat = Box<dyn Any + Send + Sync>;
 
-/// Identifies a session in logs by a part of a digest of its id, since the id itself is a credential.
+/// Returns a text that identifies a session in logs: a part of a digest of its id, since the id itself is a credential.
 pub fn tag(id: &str) -> String {
     hex::encode(&Sha256::digest(id.as_bytes())[..8])
 }
 
 impl Session {
-    /// Returns true if this process took the session up from its record, and another process had it before.
+    /// Returns true if this process has adopted the session, which another process had before.
     pub fn is_taken_up(&self) -> bool {
         self.epoch > 0
     }
 
-    /// Creates a session that its client has not confirmed yet, at epoch 0.
+    /// Creates a session that its client has not confirmed yet and that no other process had before (epoch 0).
     pub fn new(id: SessionId, binding: Binding, now: Instant) -> Self {
         Self {
             tag: tag(id.as_str()).into(),
@@ -212,7 +214,7 @@ impl Session {
         &self.binding
     }
 
-    /// The version in force: the negotiated version, else the version that the session was opened with.
+    /// The protocol version in force: the negotiated version, or else the version with which the session was opened.
     pub fn version(&self) -> ProtocolVersion {
         self.negotiated
             .get()
@@ -220,7 +222,7 @@ impl Session {
             .unwrap_or(self.binding.version)
     }
 
-    /// Returns true if the version was negotiated after the session was opened.
+    /// Returns true if the protocol version was negotiated after the session was opened, as over HTTP+SSE.
     pub fn is_negotiated(&self) -> bool {
         self.negotiated.get().is_some()
     }
@@ -233,7 +235,7 @@ impl Session {
         }
     }
 
-    /// The least severe level of log messages that the client wants.
+    /// The least severe level of log messages that the client has requested.
     pub fn log_level(&self) -> LogLevel {
         let level = usize::from(self.log_level.load(Ordering::Relaxed));
         LogLevel::ALL.get(level).copied().unwrap_or(LogLevel::Info)
@@ -258,13 +260,13 @@ impl Session {
         self.binding.namespace == *namespace && self.binding.principal.as_deref() == principal
     }
 
-    /// Waits until the session is confirmed, at most for `patience`: a request may overtake the confirmation on another
-    /// connection (K-15). Returns true if the session is confirmed.
+    /// Waits until the client has confirmed the session, at most for `patience`: a request may arrive before the confirmation if
+    /// it uses another connection (K-15). Returns true if the session is confirmed.
     pub async fn confirmed_within(&self, patience: Duration) -> bool {
         if self.state() != SessionState::New {
             return self.state() == SessionState::Ready;
         }
-        // Registered before the state is read again, so that a confirmation in between is not missed.
+        // The waiter is registered before the state is read again, so that a confirmation in between is not missed.
         let changed = self.became_ready.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
@@ -291,15 +293,16 @@ impl Session {
         drop(upstream_bindings);
     }
 
-    /// Hands the session over to the replica that has claimed it: long streams end, so that their clients resume them there.
-    /// Running calls are still answered here.
+    /// Hands the session over to the replica that has claimed it. Its general streams are ended, so that the client resumes
+    /// them at that replica. Running calls are still answered by this process.
     pub(crate) fn hand_over(&self) {
         self.subscriptions.clear();
         self.take_seat(None);
         self.streams.end_long();
     }
 
-    /// The session's state at the server of a namespace, created by `make` on first use. A closed session does not store it.
+    /// Returns the session's state at the server of a namespace, which `make` creates on first use. A closed session does not
+    /// store it.
     pub fn upstream_binding<T: Any + Send + Sync>(
         &self,
         namespace: &NamespaceName,
@@ -337,7 +340,7 @@ impl Session {
         self.last_use.touch(now);
     }
 
-    /// The time of the last use; a session with a running call or a stream with a reader is in use.
+    /// Returns the time of the last use: `now` for a session with a running call or a stream with a reader, which is in use.
     pub fn used_at(&self, now: Instant) -> Instant {
         if self.is_busy() {
             now
@@ -346,7 +349,7 @@ impl Session {
         }
     }
 
-    /// Returns true if the session was used since it was opened, or is in use.
+    /// Returns true if the session was used since it was opened, or is in use now.
     fn is_used(&self) -> bool {
         self.last_use.is_touched() || self.is_busy()
     }
@@ -357,7 +360,7 @@ impl Session {
 
     /// Returns true if the session has not been used for `patience`.
     pub fn idle_for(&self, patience: Duration, now: Instant) -> bool {
-        // In nearly all cases the time alone decides, without taking a lock.
+        // Nearly always the stored time alone decides, and the lock of the second condition is not taken.
         now.saturating_duration_since(self.last_use.at()) >= patience
             && now.saturating_duration_since(self.used_at(now)) >= patience
     }
@@ -377,23 +380,24 @@ impl Session {
         &self.subscriptions
     }
 
-    /// Registers a question to the client, and returns the request that asks it. `None` if an answer is no longer wanted, or if
-    /// the question failed, because the session has ended or a thousand questions are open.
+    /// Registers a question to the client, and returns the request that asks it. Returns `None` if an answer is no longer
+    /// wanted, or if the question failed because the session has ended or has a thousand open questions.
     pub fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
         self.questions.ask(question)
     }
 
-    /// Takes the client's answer to a question; `id` is raw JSON.
+    /// Passes the client's answer to a question. `id` is the question's id as raw JSON.
     pub fn answer(&self, id: &str, answer: Response) -> AnswerFate {
         self.questions.answer(id, answer)
     }
 
-    /// Returns true if the session is registered in the audience.
+    /// Returns true if the session is registered for the changes of its namespace.
     pub(crate) fn is_seated(&self) -> bool {
         self.seat().is_some()
     }
 
-    /// Registers the session in the audience, or ends its registration. A seat that a closed session gets is dropped.
+    /// Registers the session for the changes of its namespace, or with `None` ends its registration. A registration for a closed
+    /// session is dropped.
     pub(crate) fn take_seat(&self, seat: Option<Seat>) {
         let before = {
             let mut own = self.seat();

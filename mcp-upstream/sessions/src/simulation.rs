@@ -31,7 +31,7 @@ use run::{Fault, run};
 /// Number of principals, each with an equal share of the sessions.
 const PRINCIPALS: usize = 1000;
 
-/// Message of a server, as it is stored on streams.
+/// Message of a server, in the form in which it is stored on streams.
 pub(crate) const MESSAGE: &str = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","logger":"tools","data":"one of the things that servers say on their own"}}"#;
 
 /// The binding of the session of a principal in a namespace.
@@ -45,7 +45,7 @@ pub(crate) fn binding(namespace: usize, principal: usize) -> Binding {
     }
 }
 
-/// The client's description of itself.
+/// Description of each simulated client.
 pub(crate) fn client() -> ClientFacts {
     let json = |text: &str| RawValue::from_string(text.to_owned()).expect("JSON").into();
     ClientFacts {
@@ -58,12 +58,12 @@ pub(crate) fn client() -> ClientFacts {
     }
 }
 
-/// Method by which the balancer chooses the replica of a request.
+/// Rule by which the load balancer chooses the replica of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Balancer {
-    /// Any replica.
+    /// A random replica.
     Random,
-    /// The replica that a digest of the session's id selects; all requests but the first one have the id.
+    /// The replica that a digest of the session's id selects. The first request of a session has no id yet.
     HashOfId,
     /// The replica of the client's previous request.
     Sticky,
@@ -76,7 +76,7 @@ struct Options {
     sessions: usize,
     seed: u64,
     balancer: Balancer,
-    /// Requests of each session per minute.
+    /// Number of requests per session and minute.
     rate: f64,
     /// Percentage of sessions that listen to a general stream.
     listening: u32,
@@ -86,7 +86,7 @@ struct Options {
     shards: usize,
     /// Number of namespaces, each with an equal share of the sessions.
     namespaces: usize,
-    /// Faults that are simulated, one after the other.
+    /// Faults to simulate, one after the other.
     faults: Vec<Fault>,
 }
 
@@ -170,7 +170,7 @@ fn simulate(options: Options) -> Figures {
         .build();
     let runtime = runtime.expect("a runtime");
     let figures = runtime.block_on(run(options));
-    // Zero, because tasks of killed processes never end.
+    // The timeout is zero because tasks of killed processes never end.
     runtime.shutdown_timeout(Duration::ZERO);
     figures
 }

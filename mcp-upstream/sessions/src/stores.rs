@@ -1,12 +1,12 @@
-//! Session stores outside of the process, behind the ports [`SessionStore`] and [`EventStore`].
+//! Session stores outside of the process, which implement the traits [`SessionStore`] and [`EventStore`].
 //!
 //! `sessions.store` selects the store: `memory` uses none, `disk` is [`disk::DiskStore`] for one machine, a Redis URL is
 //! [`redis::RedisStore`] for replicas on several machines. A store keeps the record of each session and the events of its
 //! streams, so that a session survives the process that opened it.
 //!
-//! `disk/directory.rs` and `redis/directory.rs` are the directories of replicas (`disk/folder.rs`: a locked folder each;
-//! `disk/news.rs`: their news), `redis/budgets.rs` has budgets of shared limits, and `contract.rs` the facts that hold for each
-//! store. `session/table/unrecorded.rs` handles a store that fails; `proxy/session_store.rs` opens the configured one.
+//! `disk/directory.rs` and `redis/directory.rs` are the directories of replicas (`disk/folder.rs`: a locked folder per replica;
+//! `disk/news.rs`: their news), `redis/budgets.rs` has budgets of shared limits, and `contract.rs` tests the facts that hold for
+//! every store. `session/table/unrecorded.rs` handles a store that fails; `proxy/session_store.rs` opens the configured one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) mod contract;
 pub mod disk;
 pub mod redis;
 
-/// Both ports of the session store.
+/// The two interfaces of a session store: records and events.
 #[derive(Clone)]
 pub struct Stores {
     /// Store of session records.
@@ -29,7 +29,7 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// Uses one store for both ports.
+    /// Creates both interfaces from one store.
     pub fn of<S: SessionStore + EventStore + 'static>(store: S) -> Self {
         let store = Arc::new(store);
         Self {

@@ -1,18 +1,23 @@
 //! Streams of events, for a GET, a response in events, `/sse` or `subscriptions/listen`.
 //!
-//! A stream is a window of framed events, one reader's position in it, and a waker. The reader pulls; nothing is queued per
-//! reader and no task runs per stream. There are two kinds of memory:
+//! A stream is a window of framed events, one reader's position in it, and a waker. The reader pulls events; there is no queue
+//! and no task per reader or stream. There are two kinds of memory:
 //!
-//! - *kept*: General and Request streams of a session. Events have ids and stay after they were read, within bounds
-//!   ([`log`]), so that a client that lost its connection resumes after the last event that it got.
-//! - *passing*: HTTP+SSE, `subscriptions/listen`, answers without a session. Events have no ids and are dropped once read;
-//!   the stream is over when its reader leaves.
+//! - *kept*: General and Request streams of a session. Events have ids and remain after they were read, within bounds
+//!   ([`log`]), so that a client that lost its connection resumes after the last event that it received.
+//! - *passing*: HTTP+SSE, `subscriptions/listen`, responses without a session. Events have no ids and are dropped once read;
+//!   the stream ends when its reader disconnects.
 //!
-//! The bounds, in bytes of frames and a little per event, are: a kept stream `sessions.event_log.bytes` and `events`; the kept
-//! streams of one session a 64th of `total` (except streams with a reader, and the newest, which are bounded only by their own
-//! limits); all kept streams `total`, beyond which the principal that holds the most loses its oldest events; a passing stream 16
-//! MiB and 1024 events unread; all passing streams `total` once more, beyond which each may hold 64 KiB. A stream's newest event
-//! may be of any size within those totals.
+//! Bounds, in bytes of frames with a small addition per event (`total` is `sessions.event_log.total`):
+//!
+//! - a kept stream: `sessions.event_log.bytes` and `events`;
+//! - the kept streams of one session together: a 64th of `total`. Streams with a reader, and the newest stream, are excepted:
+//!   they are bounded only by their own limits;
+//! - all kept streams: `total`. Beyond it the principal that uses the most memory loses its oldest events;
+//! - a passing stream: 16 MiB and 1024 unread events;
+//! - all passing streams: `total` once more. Beyond it each may still use 64 KiB.
+//!
+//! A stream's newest event may be of any size within the totals.
 //!
 //! The life of a kept stream, `▷` marks a reader:
 //!
@@ -23,17 +28,17 @@
 //!             resume ▷│      │  slow or replaced; the       │   │ resume ▷ reads the rest,
 //!                     │      ▼  pulse ends it               │   ▼       then the end
 //!                     └── Detached ────── finish ───────────┘
-//!                            (events go on being kept)
+//!                            (events are still kept)
 //!   any ── the session closes ──▶ Closed: readers end at once, events are dropped
 //! ```
 //!
-//! With a store ([`store`]) every event of a kept stream is stored, then shown, and the window holds its newest part. A process
-//! that continues a session reads a stream back when its client resumes it. A request's stream is over then: its calls have ended
-//! with their process, and the missing responses are errors.
+//! With a store ([`store`]) every event of a kept stream is stored before its reader gets it, and the window contains its newest
+//! events. A process that continues a session reads a stream from the store when its client resumes it. A request's stream is
+//! then finished: its calls have ended with their process, and the client gets an error for each missing response.
 //!
-//! Delivery is exactly once and in order across a resume: the reader's position, the events and the current reader are under one
-//! lock, so a resume sees every event either in the window or after it. Locks are taken in the order pulse → stream and session's
-//! list of streams → stream; none is held while a waker is called or anything is awaited.
+//! Delivery is exactly once and in order across a resume: the reader's position, the events and the current reader are protected
+//! by one lock, so a resume finds every event either in the window or after it. Locks are taken in the order pulse → stream, and
+//! session's list of streams → stream. No lock is held while a waker is called or an await is pending.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -74,26 +79,26 @@ pub use ledger::in_memory;
 use pulse::PulseSlot;
 use window::{Bounds, TrimOutcome, Window};
 
-/// Bounds on the unread events of a passing stream, in addition to its newest event: 1024 events, 16 MiB.
+/// Bounds on the unread events of a passing stream, not counting its newest event: 1024 events, 16 MiB.
 const PASSING: Bounds = Bounds {
     events: 1024,
     bytes: 16 * 1024 * 1024,
 };
 
-/// Memory that a passing stream may use even when all passing streams together exceed their bound, in bytes: 64 KiB. So readers
-/// that keep up continue while other streams use up the total.
+/// Memory that a passing stream may use even when all passing streams together exceed their bound, in bytes: 64 KiB. A reader
+/// that reads at once therefore keeps its stream although other streams use up the total.
 const PASSING_SPARED: usize = 64 * 1024;
 
 /// A stream of events. Shared by its writer and its reader.
 pub struct Stream {
     number: u32,
-    /// The epoch of its session in which the stream was opened. No event of an earlier epoch belongs to it.
+    /// Epoch of the session when the stream was opened. No event of an earlier epoch belongs to this stream.
     epoch: u32,
     pulse: Arc<Pulse>,
     place: PulseSlot,
-    /// The session of the stream; `None` for a stream without one.
+    /// Session of the stream; `None` for a stream without a session.
     session: Option<Weak<dyn StreamReaders>>,
-    /// The account of the memory of the principal's streams; `None` for a passing stream.
+    /// Account of the memory of the principal's kept streams; `None` for a passing stream.
     share: Option<Arc<Share>>,
     /// State of the stream. Critical sections are short; the lock is never held across an await.
     state: Mutex<StreamState>,
@@ -103,40 +108,40 @@ pub struct Stream {
 
 struct StreamState {
     window: Window,
-    /// Events that are being stored.
+    /// Events that are being written to the store, and are not visible to the reader yet.
     staged: staged::StagedEvents,
     role: Role,
     phase: StreamPhase,
-    /// The number of the current reader.
+    /// Number of the current reader, by which a reader that was replaced is recognized.
     reader: u32,
     attached: bool,
-    /// True when the attached reader was too slow: it gets no more events.
+    /// True if the attached reader was too slow; it then gets no more events.
     cut: bool,
     waker: Option<Waker>,
-    /// The event without data that the first reader gets.
+    /// Sequence of the event without data that the first reader gets before any message.
     priming: Option<NonZeroU64>,
-    /// The pulse's tick at the last write.
+    /// Tick of the pulse at the last write to the reader, from which the time of the next keep-alive comment is derived.
     wrote: u32,
     comment: bool,
     /// True while a writer waits for the reader to catch up.
     paced: bool,
-    /// True when the stream was broken off by [`Stream::break_off`], before its writer finished it.
+    /// True if the stream was ended by [`Stream::break_off`], before its writer finished it.
     broken: bool,
-    /// True when the current reader failed to catch up once: writers do not wait for it again.
+    /// True if the current reader has once failed to catch up in time; writers then do not wait for it again.
     lagging: bool,
     ending: Ending,
-    /// The last frame of a stream that the pulse ends, unless it is the usual retry time.
+    /// Last frame that the reader gets when the pulse ends the stream; `None` for the usual retry time.
     farewell: Option<Box<Bytes>>,
-    /// True when the share has an entry for this stream.
+    /// True if the stream has an entry in its principal's account (`share`).
     listed: bool,
 }
 
-/// The use of a stream.
+/// Use of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Notifications of a session, for its GET.
+    /// Notifications of a session, read by its GET request.
     General,
-    /// The response to a request of a session, and the messages before it.
+    /// The response to a request in a session, and the messages before it.
     Request,
     /// The only stream of an HTTP+SSE session.
     Sse,
@@ -148,24 +153,24 @@ pub enum Role {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamPhase {
-    /// Events may be added.
+    /// The stream is open: events may be added.
     Open,
-    /// No events are added; existing ones can be read.
+    /// The stream is finished: no events are added, but existing ones can be read.
     Finished,
-    /// No event can be read.
+    /// The stream is closed: no event can be read any more.
     Closed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     No,
-    /// The end of the stream was requested. The present events and the last frame are still sent.
+    /// The end of the stream was requested. The remaining events and the last frame are still sent.
     Wanted,
     Said,
 }
 
 impl Role {
-    /// All roles, in the order of their gauges.
+    /// All roles, in the order of their metric gauges.
     pub const ALL: [Self; 5] = [
         Self::General,
         Self::Request,
@@ -174,7 +179,7 @@ impl Role {
         Self::Listen,
     ];
 
-    /// The value of the metrics' label.
+    /// Returns the value of the role's label in metrics.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::General => "general",
@@ -185,7 +190,7 @@ impl Role {
         }
     }
 
-    /// Returns true for streams that are open until the client or the gateway ends them.
+    /// Returns true for roles whose streams stay open until the client or the gateway ends them.
     const fn is_long(self) -> bool {
         matches!(self, Self::General | Self::Sse | Self::Listen)
     }
@@ -201,7 +206,7 @@ impl From<StreamKind> for Role {
     }
 }
 
-/// Finishes a stream when dropped.
+/// Guard that finishes a stream when dropped.
 pub struct Finishing(Arc<Stream>);
 
 impl Drop for Finishing {
@@ -211,18 +216,17 @@ impl Drop for Finishing {
 }
 
 impl Stream {
-    /// A passing stream without a session, for the answer to one request. `Audience::listen` of `broadcast` makes it a listener's
-    /// stream.
+    /// Creates a passing stream without a session, for the response to one request.
     pub fn detached(pulse: &Arc<Pulse>) -> Arc<Self> {
         Self::passing(pulse, Role::Answer)
     }
 
-    /// A passing stream without a session, open until its client or the gateway ends it.
+    /// Creates a passing stream without a session that stays open until its client or the gateway ends it.
     pub fn listening(pulse: &Arc<Pulse>) -> Arc<Self> {
         Self::passing(pulse, Role::Listen)
     }
 
-    /// A passing stream with this role, without a session.
+    /// Creates a passing stream with the given role, without a session.
     pub fn passing(pulse: &Arc<Pulse>, role: Role) -> Arc<Self> {
         Arc::new(Self::new(pulse, role, (0, 0), None, None, 0))
     }
@@ -265,10 +269,10 @@ impl Stream {
         }
     }
 
-    /// Adds a framed event to a passing stream. Returns `false` if the stream has ended: finished, disconnected from its
-    /// reader, or ended because the reader left more than 1024 events or 16 MiB unread beyond the newest, or more than 64 KiB
-    /// while all passing streams together exceed their bound. Does nothing on a kept stream, whose events come through its
-    /// [`EventLog`].
+    /// Adds a framed event to a passing stream. Returns false if the stream has ended: it was finished, its reader has
+    /// disconnected, or its reader was too slow. A reader is too slow if more than 1024 events or 16 MiB before the newest
+    /// event are unread, or more than 64 KiB while all passing streams together exceed their bound. Does nothing on a kept
+    /// stream, whose events are added through its [`EventLog`].
     pub fn push(&self, frame: Bytes) -> bool {
         if self.share.is_some() {
             return false;
@@ -301,12 +305,13 @@ impl Stream {
         !slow
     }
 
-    /// A guard that finishes the stream when dropped: however the writer ends, even by a panic, no reader waits for more.
+    /// Returns a guard that finishes the stream when dropped. However the writer ends, even by a panic, no reader then waits for
+    /// further events.
     pub fn finish_on_drop(self: &Arc<Self>) -> Finishing {
         Finishing(Arc::clone(self))
     }
 
-    /// Finishes the stream: the reader reads the remaining events, then the end.
+    /// Finishes the stream: the reader gets the remaining events, then the end.
     pub fn finish(&self) {
         let waker = {
             let mut state = self.lock();
@@ -318,8 +323,8 @@ impl Stream {
         wake(waker);
     }
 
-    /// Ends the stream before its writer has finished it: the reader gets the remaining events and then an aborted stream. A
-    /// finished stream is not changed.
+    /// Ends the stream before its writer has finished it: the reader gets the remaining events, and is then informed that the
+    /// stream was broken off. A finished stream is not changed.
     pub fn break_off(&self) {
         let waker = {
             let mut state = self.lock();
@@ -332,16 +337,16 @@ impl Stream {
         wake(waker);
     }
 
-    /// Returns true if an added event would be neither read nor kept.
+    /// Returns true if the stream accepts no events: an added event would be neither read nor kept.
     pub fn is_over(&self) -> bool {
         self.lock().phase != StreamPhase::Open
     }
 
-    /// Resolves when a passing stream has lost its reader, or has ended because its reader was too slow. Waits while there is
-    /// no reader yet.
+    /// Waits until a passing stream has lost its reader, or has ended because its reader was too slow. Keeps waiting if there
+    /// is no reader yet.
     pub async fn reader_gone(&self) {
         loop {
-            // Registered before the state is read, so that a reader that disconnects in between is not missed.
+            // The waiter is registered before the state is read, so that a reader that disconnects in between is not missed.
             let moved = self.moved.notified();
             tokio::pin!(moved);
             moved.as_mut().enable();
@@ -352,9 +357,9 @@ impl Stream {
         }
     }
 
-    /// Waits until the reader has caught up enough for more events, or until there is no reader to wait for, at most for
-    /// `patience`. A writer of many events uses this so as not to outrun a reader that has not been scheduled yet. A reader
-    /// that did not catch up in time is not waited for again.
+    /// Waits until the reader has read enough that the stream accepts more events, or until there is no reader, at most for
+    /// `patience`. A writer of many events calls this, so that a reader that was not scheduled yet does not count as too slow. A
+    /// reader that did not catch up in time is not waited for again.
     pub async fn caught_up(&self, patience: Duration) {
         let bounds = self
             .share
@@ -381,7 +386,7 @@ impl Stream {
         }
     }
 
-    /// Attaches a reader. An earlier reader ends; the new one continues from its position.
+    /// Attaches a reader. An earlier reader is detached; the new one continues from its position.
     pub fn read(self: &Arc<Self>) -> Subscription {
         let mut slots = self.pulse.slots();
         let mut state = self.lock();
@@ -445,7 +450,7 @@ impl Stream {
         }
     }
 
-    /// Accounts a change of the window's cost, among kept or passing streams.
+    /// Records a change of the window's memory in the account of kept or of passing streams.
     fn account(&self, before: usize, after: usize) {
         match &self.share {
             Some(share) => share.account(before, after),

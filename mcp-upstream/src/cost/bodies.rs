@@ -1,4 +1,4 @@
-//! The cost of bodies that are built to be expensive: values that are small as text and large when parsed.
+//! The cost of request bodies that are built to be expensive: values that are small as text and large when parsed.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ const BODY: usize = 256 * 1024;
 /// in one batch take most of it.
 const BESIDE_MAX: u64 = 128 * 1024;
 
-/// JSON values of about `BODY` bytes: long arrays, and objects of many equal or different keys.
+/// Returns JSON values of about `BODY` bytes: long arrays, and objects with many equal or different keys.
 fn large_values() -> Vec<(&'static str, String)> {
     let array = |element: &str| {
         let elements = vec![element; BODY / (element.len() + 1) - 100];
@@ -37,7 +37,7 @@ fn large_values() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Messages with `LARGE` at each position where such a value can be.
+/// Request messages in which `LARGE` marks each position where a large value can be.
 const PLACES: &[&str] = &[
     "LARGE",
     r#"{"jsonrpc":"2.0","id":1,"method":"ping","x":LARGE}"#,
@@ -62,7 +62,7 @@ const PLACES: &[&str] = &[
     r#"{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":LARGE}}"#,
 ];
 
-/// Modern requests with `LARGE` at further positions, each with its metadata.
+/// Modern request messages in which `LARGE` marks further positions.
 const MODERN_PLACES: &[&str] = &[
     modern_body!("tools/call", r#","name":"echo","arguments":LARGE"#),
     modern_body!("tools/call", r#","name":"echo","inputResponses":LARGE"#),
@@ -80,7 +80,7 @@ const MODERN_PLACES: &[&str] = &[
 ];
 
 impl Scene {
-    /// Maximum memory that answering takes at any time, besides the body.
+    /// Returns the maximum memory that is used at any time while the body is answered, without the body, in bytes.
     fn peak_of(&self, head: &McpHead, body: &str) -> u64 {
         let body = Bytes::copy_from_slice(body.as_bytes());
         let answer = || {
@@ -102,7 +102,7 @@ fn no_body_takes_much_more_memory_than_it_has() {
     let mut too_much = Vec::new();
     for (value, large) in large_values() {
         for place in PLACES {
-            // Two occurrences share the size of one body.
+            // If the value occurs twice, each occurrence has half the size of a body.
             let body = match place.matches("LARGE").count() {
                 1 => place.replace("LARGE", &large),
                 _ => place.replacen("LARGE", &large, 1).replace("LARGE", "0"),

@@ -1,7 +1,7 @@
-//! A future that continues when its caller drops it.
+//! A future that runs to its end even if its caller drops it.
 //!
-//! The future is polled in place, so it usually costs one allocation and no task; dropping it makes it a task of the current
-//! runtime. A time limit or abort handle that is to end it early must be part of the future.
+//! The future is polled in place, so it usually costs one allocation and no task. When it is dropped early, it becomes a task of
+//! the current runtime. A time limit or abort handle that is to end it must therefore be part of the future.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// Owns the future until it is done; when dropped before, hands it to the runtime.
+/// Owner of the future until it has ended. If this is dropped earlier, the runtime continues the future in a task.
 pub(crate) struct DetachedFuture<F>(Option<Pin<Box<F>>>)
 where
     F: Future + Send + 'static,
@@ -56,7 +56,7 @@ where
 
 /// Runs a future to its end on the current runtime.
 pub(crate) fn go_on(future: impl Future<Output: Send> + Send + 'static) {
-    // A future that panicked cannot be polled again; without a runtime the future cannot run on.
+    // A future that panicked cannot be polled again, and without a runtime the future cannot continue.
     if !std::thread::panicking()
         && let Ok(runtime) = Handle::try_current()
     {

@@ -1,21 +1,21 @@
-//! Runs a call whose function takes a context: the function may report progress, log and ask its client before it replies.
+//! Runs a call whose function may send progress, log messages and questions to its client before the reply.
 //!
 //! ```text
 //!              ┌──────────── a question ───────────┐
 //!   Running ───┤                                   ▼
-//!   permit,    │                                Asking      clock stands, permit given back, place in the parking
+//!   permit,    │                                Asking      clock stops, permit is released, call has a parking slot
 //!   clock runs │                                   │
 //!      ▲       │                                   │ every open question is answered, failed or out of time
 //!      └───────┴─── a permit ──── Resuming ◀───────┘        clock runs again
 //! ```
 //!
-//! Answers wait until all open questions are answered: with a single answer the function could resume, and then its time limit
-//! and its permit would have to be suspended again while it still waits for the others. The answers are sent to the worker only
-//! when the call holds a permit again, so that resumed calls do not exceed the permitted number.
+//! Answers are delivered to the function only when all open questions are answered. With a single answer the function could
+//! resume, and its time limit and permit would have to be suspended again while it waits for the others. They are delivered only
+//! when the call has a permit again, so that the number of running calls never exceeds the number of permits.
 //!
-//! The questions themselves are in [`CallInteractions`], where the upstream opens them and the client answers them. Time limit,
-//! permit and parking slot belong to the call's own future, so that dropping it releases them, ends the questions and cancels
-//! the call in the worker.
+//! [`CallInteractions`] contains the questions, which the upstream opens and the client answers. Time limit, permit and parking
+//! slot belong to the call's own future, so that dropping the future releases them, ends the questions and cancels the call in
+//! the worker.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,14 +40,14 @@ pub(super) use inbox::CallInbox;
 
 type Working<'w> = Pin<&'w mut (dyn Future<Output = CallOutcome> + Send)>;
 
-/// A running call that may report, log and ask.
+/// A running call that may send progress, log messages and questions to its client.
 pub(super) struct InteractiveCall<'a> {
     engine: &'a Engine,
     facts: &'a CallFacts,
     trace: Option<Arc<RequestTrace>>,
-    /// The complete time limit, for the error message.
+    /// Complete time limit of the call, for the error message.
     limit: Duration,
-    /// The remaining time of the limit, updated whenever the clock stops.
+    /// Remaining time of the limit, updated whenever the clock stops.
     left: Duration,
     questions: Arc<CallInteractions>,
     secrets: Arc<CallSecrets>,
@@ -95,13 +95,13 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// Runs the call to its end. `start` is called once the call has a permit.
+    /// Runs the call to its end. `start` is called as soon as the call has a permit.
     pub(super) async fn run(mut self, start: impl FnOnce(Peer) -> Work + Send) -> CallOutcome {
         let began = Instant::now();
         let gate = &self.questions.namespace().gate;
         let waiting = self.trace.as_ref().map(|it| it.part(QUEUE));
         let entered = timeout_at(after(began, self.left), gate.enter(&self.principal)).await;
-        // Without a permit in time the call has not run: it may be repeated safely, and the time does not count as the tool's.
+        // Without a permit in time the call has not run: it may be repeated safely, and the delay is not counted as the tool's.
         let permit = entered
             .map_err(|_| overloaded())?
             .map_err(|_| overloaded())?;
@@ -145,11 +145,11 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// Runs the phase `Running`, in which the function works.
+    /// Runs the phase `Running`, in which the function computes.
     async fn running(&mut self, work: Working<'_>) -> Ran {
         let began = Instant::now();
         let deadline = after(began, self.left);
-        // Polled in this order: the reply; a question; the end of the time limit.
+        // The branches are polled in this order: the reply; a question; the end of the time limit.
         tokio::select! {
             biased;
             outcome = work => Ran::Over(outcome),
@@ -161,11 +161,11 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// Runs the phase `Asking`, in which questions are open. Returns `None` when no question is open any more.
+    /// Runs the phase `Asking`, in which questions are open. Returns `None` once no question is open any more.
     async fn asking(&mut self, mut work: Working<'_>) -> Option<CallOutcome> {
         while let Some(deadline) = self.questions.next_deadline() {
-            // Polled in this order: the reply (a function may end without waiting); a question or its answer; the end of a
-            // question's time limit.
+            // The branches are polled in this order: the reply, since a function may end without waiting for answers; a new
+            // question or an answer; the end of a question's time limit.
             tokio::select! {
                 biased;
                 outcome = work.as_mut() => return Some(outcome),
@@ -176,13 +176,13 @@ impl<'a> InteractiveCall<'a> {
         None
     }
 
-    /// Runs the phase `Resuming`, in which all questions are answered and the call waits for a permit.
+    /// Runs the phase `Resuming`, in which no question is open and the call waits for a permit.
     async fn resuming(&mut self, work: Working<'_>) -> ResumeOutcome {
         let began = Instant::now();
         let deadline = after(began, self.left);
         let gate = Arc::clone(&self.questions.namespace().gate);
         let principal = self.principal.clone();
-        // Polled in this order: the reply; another question; a permit; the end of the time limit.
+        // The branches are polled in this order: the reply; another question; a permit; the end of the time limit.
         let end = tokio::select! {
             biased;
             outcome = work => ResumeOutcome::Over(outcome),
@@ -200,7 +200,7 @@ impl<'a> InteractiveCall<'a> {
 }
 
 impl Drop for InteractiveCall<'_> {
-    /// Ends the questions: the call has its reply, or its client disconnected.
+    /// Ends the open questions, because the call has its reply or its client has disconnected.
     fn drop(&mut self) {
         self.questions.end();
     }

@@ -1,7 +1,7 @@
 //! Explains an unknown tool: lists the files of its namespace that could not be loaded and may declare the tool.
 //!
-//! File names and import errors are only shown to callers to whom every tool is open ([`View::may_explain_missing`]). Under
-//! `mask_errors` the import error's text is only logged, like that of exceptions.
+//! Only callers who may use every tool get file names and import errors ([`View::may_explain_missing`]). With `mask_errors` the
+//! text of an import error is only logged, as the texts of exceptions are.
 
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::issue::Issue;
@@ -11,12 +11,12 @@ use tooldock_workers::registry::Namespace;
 
 use super::unknown_tool;
 
-/// Maximum number of files that one message names.
+/// Maximum number of files that one error message names.
 const FILES_MAX: usize = 3;
-/// Maximum number of characters of each file's error.
+/// Maximum number of characters of each file's import error in an error message.
 const REASON_MAX: usize = 300;
 
-/// The error for a tool that the namespace does not have, with the names of files that may declare it.
+/// Creates the error for a tool that the namespace does not have, with the names of files that may declare it.
 pub(crate) fn missing_tool(caller: &Caller, namespace: &Namespace, name: &str) -> CallError {
     explained(unknown_tool(name), caller, namespace, name)
 }

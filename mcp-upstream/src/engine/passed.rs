@@ -1,9 +1,9 @@
-//! Calls in pass-through mode: the engine admits the call, its answer is forwarded as it arrives, and its resources are
-//! released with the answer.
+//! Calls in pass-through mode: the engine admits the call, the server's response is forwarded as it arrives, and the call's
+//! resources are released at the end of the response.
 //!
 //! The order is that of any other call: policy, limits counted in tool calls, a permit of the queue, and one time limit over
-//! all steps. The surface sends the request to the server, and finishes the call with its observations of the answer. A call
-//! that is dropped unfinished is recorded as a call whose client disconnected.
+//! all steps. The surface sends the request to the server, and finishes the call with the status that it found in the response.
+//! A call that is dropped unfinished is recorded as a call whose client disconnected.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::record::CallRecord;
 use super::{CallFacts, CountedBy, Engine, overloaded};
 use crate::trace::{QUEUE, error_of};
 
-/// A call in pass-through mode that was admitted and has its permit.
+/// A call in pass-through mode that was admitted and has a permit.
 pub(crate) struct PassedCall {
     record: CallRecord<AuditSender>,
     _permit: Permit,
@@ -32,7 +32,7 @@ pub(crate) struct PassedCall {
 }
 
 impl Engine {
-    /// Admits a call and waits for its permit. The call is boxed: it is moved through many futures, and each would copy all of
+    /// Admits a call and waits for its permit. The call is boxed, because it is moved through many futures that would each copy
     /// it.
     ///
     /// # Errors
@@ -77,22 +77,22 @@ impl PassedCall {
         self.deadline
     }
 
-    /// The time limit of the call, up to the end of its answer.
+    /// Time limit of the call, up to the end of the response.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// The trace that the request to the server belongs to.
+    /// Trace to which the request to the server belongs; `None` if the call is not traced.
     pub(crate) fn trace(&self) -> Option<&PassedTrace> {
         self.span.as_ref()?.passed().map(|it| &**it)
     }
 
-    /// Maximum size of the answer, in bytes.
+    /// Maximum size of the response, in bytes.
     pub(crate) fn max_result(&self) -> u64 {
         self.facts.max_result()
     }
 
-    /// Records that the call is refused after its admission, and returns its facts with the error.
+    /// Records that the call is refused after it was admitted, and returns its facts with the error.
     pub(crate) fn refuse(self: Box<Self>, error: CallError) -> (CallFacts, CallError) {
         let Self {
             record,
@@ -107,8 +107,8 @@ impl PassedCall {
         (facts, error)
     }
 
-    /// Records the end of the call, with the status of its answer for the metrics, or with the error code. `sent`: the HTTP
-    /// status, if the gateway wrote the answer itself.
+    /// Records the end of the call, with the status of the response for the metrics, or with an error code. `sent` is the HTTP
+    /// status if the gateway wrote the response itself.
     pub(crate) fn finish(
         mut self: Box<Self>,
         outcome: Result<&'static str, CallErrorCode>,

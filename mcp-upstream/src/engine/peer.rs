@@ -1,4 +1,4 @@
-//! The client of a running call, as its upstream can reach it.
+//! The client of a running call, as the call's upstream can reach it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use tooldock_sessions::interaction::{Interaction, QuestionSet, cannot_be_asked};
 use super::interactive::CallInbox;
 use super::{CallSecrets, EventSender, PeerEvent};
 
-/// Sends messages to the client of a call before the reply, and asks the client if possible. Never waits. Cheap to clone.
+/// Sends messages to the client of a call before the reply, and questions if the client can answer them. Never waits. Cheap to
+/// clone.
 #[derive(Clone)]
 pub(crate) struct Peer {
     /// Channel for messages to the client; `None` if messages are dropped.
@@ -21,7 +22,7 @@ pub(crate) struct Peer {
     inbox: Option<Arc<CallInbox>>,
     /// Account that counts the bytes of the reply; `None` for requests of the gateway itself.
     answers: Option<AnswerAccount>,
-    /// The trace that the call belongs to, for the upstream; `None` if none is exported.
+    /// Trace to which the call belongs, for the upstream; `None` if the call is not traced.
     trace: Option<Arc<PassedTrace>>,
 }
 
@@ -31,14 +32,14 @@ struct PeerChannel {
     events: EventSender,
     /// Counter of messages that are dropped because the client reads too slowly.
     dropped: IntCounter,
-    /// The secrets to hide in messages.
+    /// Secrets that are removed from messages.
     secrets: Arc<CallSecrets>,
 }
 
 impl Peer {
-    /// Creates the peer for the client of a call. With `heard`, progress and log messages are sent to the client, without
-    /// secrets; messages for a client that reads too slowly are dropped and counted in `dropped`. With an inbox, the client can
-    /// be asked.
+    /// Creates the peer for the client of a call. With `heard`, progress and log messages are sent to the client after secrets
+    /// were removed; messages for a client that reads too slowly are dropped and counted in `dropped`. With an inbox, questions
+    /// can be sent to the client.
     pub(super) fn new(
         heard: Option<(EventSender, Arc<CallSecrets>)>,
         inbox: Option<Arc<CallInbox>>,
@@ -57,18 +58,18 @@ impl Peer {
         }
     }
 
-    /// The peer of a call that is traced.
+    /// Sets the trace of a call from its span, if it is traced.
     pub(super) fn traced(mut self, span: Option<&UpstreamSpan>) -> Self {
         self.trace = span.and_then(UpstreamSpan::passed).map(Arc::clone);
         self
     }
 
-    /// The trace that the call belongs to, for the upstream.
+    /// Trace to which the call belongs, for the upstream; `None` if the call is not traced.
     pub(crate) fn trace(&self) -> Option<&Arc<PassedTrace>> {
         self.trace.as_ref()
     }
 
-    /// A peer without a client, for requests that the gateway makes itself.
+    /// Creates a peer without a client, for requests that the gateway makes itself.
     pub(crate) fn nobody() -> Self {
         Self {
             heard: None,
@@ -78,8 +79,8 @@ impl Peer {
         }
     }
 
-    /// Sends a complete notification. A log message is sent only if the client wants its level. Messages beyond the channel's
-    /// bound are dropped and counted.
+    /// Sends a complete notification. A log message is sent only if the client has requested its level. Messages beyond the
+    /// bound of the call's queue are dropped and counted.
     pub(crate) fn say(&self, level: Option<LogLevel>, message: Bytes) {
         if let Some(heard) = &self.heard {
             let message = heard.secrets.hide_in(message);
@@ -102,18 +103,18 @@ impl Peer {
         self.answers.as_ref()
     }
 
-    /// Returns true if messages reach a client.
+    /// Returns true if messages before the reply reach a client; false if they are dropped.
     pub(crate) fn is_heard(&self) -> bool {
         self.heard.is_some()
     }
 
-    /// Returns true if the client can be asked.
+    /// Returns true if questions can be sent to the client.
     pub(crate) fn asks(&self) -> bool {
         self.inbox.is_some() && self.heard.is_some()
     }
 
-    /// The sink for a worker's connection, which receives the events and questions of the function; `None` for a call that
-    /// cannot ask.
+    /// Returns the sink to which a worker's connection sends the events and questions of the function; `None` for a call that
+    /// cannot send questions.
     pub(crate) fn into_sink(self) -> Option<Arc<dyn CallSink>> {
         self.inbox.map(|inbox| inbox as Arc<dyn CallSink>)
     }

@@ -18,12 +18,12 @@ use crate::metrics::{CallEnd, NamespaceMetrics};
 use crate::protocol::method::TOOLS_CALL;
 use crate::trace::{PIPES, error_of};
 
-/// Status of a request whose client disconnected before its answer, as in nginx.
+/// HTTP status that is recorded if the client disconnected before the response; nginx uses the same number.
 const STATUS_CLIENT_GONE: u16 = 499;
 
-/// Record of a call in progress. Dropping it unfinished records that the client disconnected or the call was cancelled.
+/// Record of a call in progress. If it is dropped unfinished, it records that the client disconnected or the call was cancelled.
 ///
-/// `A` is the sender of audit lines: borrowed by a call that its own future runs, owned by a call whose answer is passed on.
+/// `A` is the sender of audit lines: borrowed by a call that its own future runs, owned by a call whose response is passed on.
 pub(super) struct CallRecord<A: Borrow<AuditSender>> {
     started: Instant,
     metrics: Arc<NamespaceMetrics>,
@@ -38,8 +38,8 @@ pub(super) struct CallRecord<A: Borrow<AuditSender>> {
 }
 
 impl<A: Borrow<AuditSender>> CallRecord<A> {
-    /// Begins a record. `via`: the member's name for a call that an aggregate delegates, and the aggregate's name for the
-    /// delegated call.
+    /// Begins a record. `via` is the other namespace of a call through an aggregate: the member for the aggregate's call, the
+    /// aggregate for the member's call.
     pub(super) fn begin(
         engine: &Engine,
         audit: A,
@@ -90,8 +90,8 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         &self.reached
     }
 
-    /// Returns true if the name is a tool's, and not just a text of a client: its namespace declares the tool, or the call was
-    /// admitted to its upstream.
+    /// Returns true if the name is that of a tool, and not an arbitrary text of a client: the namespace declares the tool, or the
+    /// call was admitted to its upstream.
     fn is_of_a_tool(&self, name: &str) -> bool {
         let mut declared = self.namespace.tools.iter();
         self.reached.load(Ordering::Relaxed) || declared.any(|tool| *tool.name == *name)
@@ -109,7 +109,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         }
     }
 
-    /// Sets the HTTP status of the response, if it is not the usual one for the outcome.
+    /// Sets the HTTP status of the response, if it differs from the usual status for the outcome.
     pub(super) fn sent(&mut self, status: StatusCode) {
         if let Some(line) = &mut self.line {
             line.http_status = status.as_u16();
@@ -132,8 +132,8 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         self.write(outcome);
     }
 
-    /// Adapts the record of a call that was dropped unfinished. Without a session the client disconnected and got no response;
-    /// in a session, the POST was answered with the cancellation.
+    /// Records a call that was dropped unfinished. Without a session, the client disconnected and got no response. In a
+    /// session, the client's POST was answered with the cancellation.
     fn abandoned(&mut self) {
         if let Some(line) = &mut self.line
             && line.session.is_none()
@@ -151,7 +151,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         match outcome {
             Ok(status) => {
                 line.status = status;
-                // REST answers a server's or tool's error result as an error.
+                // REST reports the error result of a server or a tool by an HTTP status.
                 if status != "ok" && line.transport == Transport::Rest && line.http_status == 200 {
                     line.http_status = rest_status(CallErrorCode::InternalError).as_u16();
                 }
@@ -234,7 +234,7 @@ fn end_trace(
     let namespace: Arc<str> = line.namespace.as_str().into();
     let end = TracedCall {
         method: line.method,
-        // An unknown name may be arbitrary client input, so only known names are traced.
+        // An unknown name may be arbitrary client input, so the trace contains only known names.
         target: key.filter(|_| is_known).map(|key| (key, &line.subject)),
         error,
         attributes,
@@ -242,7 +242,7 @@ fn end_trace(
     trace.call(&namespace, end);
 }
 
-/// Logs a failed call, with the cause as in the audit log.
+/// Logs a failed call, with the same cause as in the audit log.
 fn log_failure(
     line: &AuditRecord,
     outcome: Result<&'static str, CallErrorCode>,
@@ -281,7 +281,7 @@ fn log_failure(
     }
 }
 
-/// Returns true if an operator may have to act on a failure with this code; other failures concern the client or the tool.
+/// Returns true if an operator may have to act on a failure with this code; false if it concerns only the client or the tool.
 fn is_fault(code: CallErrorCode) -> bool {
     match code {
         CallErrorCode::DependencyError
@@ -307,7 +307,7 @@ fn is_fault(code: CallErrorCode) -> bool {
     }
 }
 
-/// Limits the number of log entries about failed calls. The audit log has all of them.
+/// Limits the number of log entries about failed calls per second. The audit log contains all failures.
 struct LineBudget(Mutex<LineCount>);
 
 #[derive(Clone, Copy)]
@@ -335,7 +335,8 @@ impl LineBudget {
         self.take_at(Instant::now())
     }
 
-    /// Takes a permit for a log entry if one remains in this second. Returns the number of entries suppressed before.
+    /// Takes a permit for a log entry if one remains in this second. Returns the number of entries that were suppressed since the
+    /// last permitted one; `None` without a permit.
     fn take_at(&self, now: Instant) -> Option<u64> {
         let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let second = Duration::from_secs(1);
@@ -354,7 +355,7 @@ impl LineBudget {
     }
 }
 
-/// Cuts a long name that a client wrote: names must not be able to fill the queue of records.
+/// Shortens a long name that a client wrote, so that names cannot fill the queue of records.
 fn kept_short(name: &Arc<str>) -> Arc<str> {
     if name.len() <= UNKNOWN_NAME_MAX {
         return Arc::clone(name);

@@ -1,4 +1,4 @@
-//! Hides secrets in all texts about a failure: errors, results with `isError`, progress and log messages (SCR-14). The result
+//! Removes secrets from all texts about a failure: errors, results with `isError`, progress and log messages (SCR-14). The result
 //! of a successful call is not changed.
 
 use std::sync::{Arc, OnceLock};
@@ -10,11 +10,12 @@ use tooldock_workers::registry::{Namespace, Registry};
 use super::{CallOutcome, UpstreamReply};
 use crate::heavy_work;
 
-/// Size in bytes above which a reply is parsed outside the I/O threads, and above which a message of a call is searched without
-/// parsing.
+/// Size in bytes above which a reply is parsed outside the I/O threads, and above which a message is searched for secrets without
+/// being parsed.
 const LARGE: usize = 64 * 1024;
 
-/// Secrets that a call may contain: those of its namespace and of its caller. Looked up at the first message or failure.
+/// Secrets that the messages of a call may contain: those of its namespace and of its caller. They are looked up at the first
+/// message or failure.
 pub(crate) struct CallSecrets {
     registry: Arc<Registry>,
     namespace: Arc<Namespace>,
@@ -51,7 +52,7 @@ impl CallSecrets {
         self.values().is_empty()
     }
 
-    /// Removes the secrets from a message about a call, which is JSON.
+    /// Removes the secrets from a message of a call. The message is JSON.
     pub(crate) fn hide_in(&self, message: Bytes) -> Bytes {
         let hidden = match message.len() > LARGE {
             true => self.values().hide_in_large_json(&message),

@@ -16,8 +16,8 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::upstream::{Client, IncomingRequest, PreparedRequest};
 
-/// Handles a message. A malformed message, or one without a session, is refused in the HTTP response; every other response is
-/// sent on the stream, including errors.
+/// Handles a message. A malformed message, or one without a session, is refused in the HTTP response. Every other response,
+/// including errors, is sent on the stream.
 pub(super) async fn take<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -35,7 +35,7 @@ pub(super) async fn take<'a>(
     ))?;
     let transport = SessionTransport::Sse;
     let session = mcp::find_session(core, caller, id, &namespace, transport).await?;
-    // A reader that was too slow has lost its stream, and with it the session, even if it has not noticed yet.
+    // If the reader was too slow, the stream and its session have ended, even if the client has not noticed it yet.
     let stream = session.streams().general();
     if stream.is_none_or(|stream| stream.is_over()) {
         return Err(RequestError::SessionNotFound.into());
@@ -101,7 +101,8 @@ fn taken_again<'a>(
     })
 }
 
-/// Refuses a version header that contradicts the session's negotiated version. The HTTP+SSE transport has no such header.
+/// Refuses a version header that contradicts the session's negotiated version. The HTTP+SSE transport does not require the
+/// header.
 fn agree(caller: &Caller, head: &McpHead, session: &Session) -> Result<(), RequestError> {
     let Some(sent) = &head.version else {
         return Ok(());

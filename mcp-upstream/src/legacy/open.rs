@@ -11,7 +11,7 @@ use crate::mcp::{self, Core};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 
-/// The address for the client's POSTs, without the listener's prefix and the session's id.
+/// Path for the client's POST requests, without the listener's prefix and the session's id.
 const MESSAGES: &str = "/messages?session_id=";
 
 pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, RequestError> {
@@ -40,7 +40,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, R
     })
 }
 
-/// Guard that ends the session with its stream (LEG-08).
+/// Guard that ends the session when its stream ends (LEG-08).
 struct EndOfStream {
     core: Arc<Core>,
     session: Arc<Session>,

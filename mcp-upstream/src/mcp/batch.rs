@@ -1,5 +1,5 @@
-//! JSON-RPC batches, which exist only in 2025-03-26 (K-11). The requests of a batch run concurrently; responses are in any
-//! order.
+//! JSON-RPC batches, which exist only in version 2025-03-26 (K-11). The requests of a batch run concurrently, and responses may
+//! be in any order.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::reply::Reply;
 use crate::upstream::{CallContext, IncomingRequest};
 
 /// Answers a batch: with an array of responses; with a stream of responses, if one of its calls sends a message before its
-/// response; or with 202, if no message in it expects an answer.
+/// response; or with status 202, if no message in it needs a response.
 pub(super) async fn answer(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -38,7 +38,7 @@ pub(super) async fn answer(
     Ok(Reply::json(StatusCode::OK, body))
 }
 
-/// Handles the notifications and responses and prepares the requests of a batch; `None` if it has no requests.
+/// Handles the notifications and responses of a batch, and prepares its requests. Returns `None` if it has no requests.
 pub(crate) async fn begin(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -82,7 +82,7 @@ pub(crate) async fn begin(
                 method,
                 members,
             }) => requests.push((id, method, members)),
-            // Notifications and responses get no answer, valid or not.
+            // Notifications and responses get no response, whether they are valid or not.
             Ok(Message::Notification { method, members }) => {
                 let _ = one_way::notified(core, cx, &method, &members).await;
             }

@@ -18,7 +18,7 @@ use crate::scopes;
 use crate::tool_result;
 use crate::upstream::CallContext;
 
-/// Runs a call and answers its request: as JSON, or as a stream if the call may send messages before its response.
+/// Runs a call and answers its request: with JSON, or with a stream if the call may send messages before its response.
 pub(super) async fn answer(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -26,8 +26,8 @@ pub(super) async fn answer(
     call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
     let answer = of_call(core, cx, id, &call).await?;
-    // Only a complete response can be replaced by the error. After a streamed response, the client's next request is answered
-    // with the error.
+    // The error can replace only a complete response. After a streamed response, the client's next request is answered with
+    // the error.
     let may_end = matches!(answer, Reply::Full { .. }) && call.has_lost_its_session();
     if let Some(session) = cx.session().filter(|_| may_end) {
         drop(answer);
@@ -55,7 +55,7 @@ async fn of_call(
 }
 
 /// Runs a call that sends no messages before its response. In a session the call continues when the connection of its POST
-/// closes; `notifications/cancelled`, the end of the session or the tool's time limit ends it.
+/// closes. It is then ended by `notifications/cancelled`, the end of the session or the tool's time limit.
 async fn quiet_in_session(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -77,8 +77,9 @@ async fn quiet_in_session(
     .await
 }
 
-/// The response to the request with this raw id. The failure of a tool is a result, except for a missing capability in the
-/// modern era, which has an error for it, and for a credential without the tool's scope; all other failures are error objects.
+/// Builds the response to the request with this raw id. A tool's failure is a result object, with two exceptions that are error
+/// objects: a missing capability in the modern era, and a credential without the tool's scope. All other failures are error
+/// objects.
 ///
 /// # Errors
 ///
@@ -92,7 +93,7 @@ pub(crate) fn response(
 ) -> Result<Vec<u8>, RequestError> {
     let modern = matches!(format, ResultFormat::Modern(_));
     match outcome {
-        // Only the modern era has an HTTP status for a server's error.
+        // Only the modern era maps a server's error to an HTTP status.
         Ok(UpstreamReply::Response(answer)) if answer.is_error() && modern => {
             Err(RequestError::forwarded(answer))
         }
@@ -119,7 +120,7 @@ pub(crate) fn response(
     }
 }
 
-/// Writes a result object in the era's form.
+/// Writes a result object in the form of the client's era.
 fn result_of(
     facts: &CallFacts,
     id: &str,
@@ -136,8 +137,8 @@ fn result_of(
     let mut answer = format::ResultWriter::begin(id, format, result.len());
     let mut skipped = 0;
     if *facts.method == *RESOURCES_READ {
-        // A resource is the current value of a function, possibly for this caller only: unless the function allows it, clients
-        // must not cache it.
+        // A resource is the current value of a function, possibly for this caller only. Clients must therefore not cache it,
+        // unless the function allows it.
         let (ttl_ms, length) = own_ttl(result).unwrap_or((0, 0));
         skipped = length;
         answer = answer.cached_for(ttl_ms, CacheScope::Private);
@@ -146,8 +147,8 @@ fn result_of(
     Ok(answer.end())
 }
 
-/// The milliseconds for which a worker allows its result to be cached, and the length in bytes of this key and value, which are
-/// first in the object.
+/// Reads the number of milliseconds for which a worker allows its result to be cached, and the length in bytes of this key with
+/// its value, which come first in the object.
 fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
     let name = b"\"ttlMs\":";
     let rest = result.strip_prefix(b"{")?.strip_prefix(name)?;
@@ -158,7 +159,7 @@ fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
         .then_some((ttl_ms, name.len() + digits + 1))
 }
 
-/// The error of a call that was stopped by its client, or by the end of its session.
+/// Creates the error for a call that was stopped by its client, or by the end of its session.
 pub(super) fn cancelled() -> CallError {
     CallError::new(CallErrorCode::Cancelled, "The call was cancelled")
 }

@@ -26,47 +26,47 @@ use crate::upstream::http::port::HttpClient;
 use crate::upstream::system::Management;
 use crate::upstream::{SessionChanges, Upstreams};
 
-/// State behind the functions that the edge calls; one value per process.
+/// State that the functions use which the edge calls. There is one value per process.
 pub(crate) struct Core {
     pub(crate) registry: Arc<Registry>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) sessions: Arc<SessionTable>,
-    /// Write path for the records of sessions.
+    /// Changes sessions and their records; all code that writes session records uses it.
     pub(crate) changes: SessionChanges,
     pub(crate) engine: Engine,
-    /// The upstreams of namespaces, by kind.
+    /// The upstreams, by the kind of their namespaces.
     pub(crate) upstreams: Upstreams,
-    /// HTTP client of the proxy, which tracks the health of remote servers' backends.
+    /// HTTP client for remote servers, which tracks the health of their backends; without it, calls of their tools fail.
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
-    /// The single-page app that is served at `/ui/`.
+    /// Files of the web UI, which are served at `/ui/`; `None` if there are none.
     pub(crate) pages: Option<Arc<Pages>>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) health: Arc<Health>,
-    /// Store of the events of sessions' streams, which also opens and feeds the streams.
+    /// Event log of sessions' streams, which opens the streams and adds their events.
     pub(crate) events: Arc<EventLog>,
-    /// Subscribers that receive the changes of namespaces.
+    /// Subscribers that are notified of the changes of namespaces.
     pub(crate) audience: Arc<Audience>,
-    /// The timer of all streams, which also ends them at shutdown.
+    /// Timer for keep-alive comments on all streams. It also ends the streams at shutdown.
     pub(crate) pulse: Arc<Pulse>,
     /// Registry of open streams without a session.
     pub(crate) open_streams: OpenStreams,
-    /// Limit of the number of long streams per principal.
+    /// Limits on the number and the memory of long streams per principal.
     pub(crate) stream_limiter: StreamLimiter,
-    /// Time after which an unanswered POST is cut short, so that its client polls for the response.
+    /// Time after which the stream of an unanswered POST is closed, so that its client resumes it to get the response.
     pub(crate) poll_after: PollAfter,
-    /// The pass-through mode for remote servers.
+    /// State of the pass-through mode for remote servers.
     pub(crate) passing: PassThrough,
     /// Modern calls that wait for their client's next request.
     pub(crate) suspended: SuspendedCalls,
     /// The management tools, if this process has them.
     pub(crate) management: Option<Arc<Management>>,
-    /// Store of credentials, for lookups by name.
+    /// Interface to the edge's credentials, for lookups by name.
     pub(crate) credentials: Option<Arc<dyn Credentials>>,
     /// Facts about the process for the web UI, if this process serves it.
     pub(crate) web: Option<Arc<WebFacts>>,
     /// Nonces for probes of the servers in front of the gateway.
     pub(crate) probes: Probes,
-    /// Counts of the last minute's calls, for the web UI.
+    /// Counts of the calls of the last minute, for the web UI.
     pub(crate) figures: FigureNotes,
 }
 
@@ -75,31 +75,31 @@ pub(crate) struct Core {
 pub struct WebFacts {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// The path of the data directory on the host, which is only shown and never opened.
+    /// Path of the data directory on the host of the container. It is shown to users, and never opened.
     pub host_data_dir: String,
     /// The folder of the audit log.
     pub logs: PathBuf,
     /// The most recent lines of the gateway's log.
     pub log: Arc<RecentLines>,
-    /// The certificates of listeners.
+    /// Interface to the certificates of listeners.
     pub certificates: Arc<dyn CertificateEnds>,
-    /// The configuration in force.
+    /// Interface to the configuration in force.
     pub configuration: Arc<dyn ConfigurationView>,
 }
 
-/// Port to the configuration in force. Its methods read files: call them where blocking is allowed.
+/// Interface to the configuration in force. Its methods read files, so they must be called where blocking is allowed.
 pub trait ConfigurationView: std::fmt::Debug + Send + Sync {
-    /// All keys, sorted, with their values, credentials masked, and their sources.
+    /// Returns all keys in sorted order, with their values and sources. Credentials are masked.
     ///
     /// # Errors
     ///
     /// When a value cannot be written, in one sentence.
     fn in_force(&self) -> Result<Vec<ConfiguredValue>, String>;
 
-    /// The reason why the configuration in the data directory is not in force; `None` if it is.
+    /// Returns the reason why the configuration in the data directory is not in force; `None` if it is in force.
     fn problem(&self) -> Option<String>;
 
-    /// The keys whose values the files and variables would change now.
+    /// Returns the keys whose values would change if the files and variables were read now.
     ///
     /// # Errors
     ///
@@ -110,29 +110,30 @@ pub trait ConfigurationView: std::fmt::Debug + Send + Sync {
 /// A setting of the configuration in force.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConfiguredValue {
-    /// The key, as `namespaces.defaults.timeout`.
+    /// Key of the setting, such as `namespaces.defaults.timeout`.
     pub key: String,
-    /// The value, credentials masked.
+    /// Value of the setting, with credentials masked.
     pub value: serde_json::Value,
-    /// The source of the value: the name of a variable, the path of a file, or `default`.
+    /// Source of the value: the name of a variable, the path of a file, or `default`.
     pub source: String,
 }
 
 /// A key that a reload would change.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConfigurationChange {
-    /// The key, as `namespaces.defaults.timeout`.
+    /// The changed key, such as `namespaces.defaults.timeout`.
     pub key: String,
     /// The value in force; `None` if the key is new.
     pub now: Option<serde_json::Value>,
-    /// The value as the sources have it; `None` if they no longer have the key.
+    /// Value after a reload; `None` if the sources no longer contain the key.
     pub then: Option<serde_json::Value>,
-    /// True if the value is in force only after the next start.
+    /// True if the new value applies only after the next start of the process; false if a reload applies it.
     pub waits_for_start: bool,
 }
 
-/// Port to the certificates of listeners.
+/// Interface to the certificates of listeners.
 pub trait CertificateEnds: std::fmt::Debug + Send + Sync {
-    /// Names of listeners with TLS, and the end of the first of each listener's certificates in seconds since 1970.
+    /// Returns the name of each listener with TLS, and the time at which the first of its certificates expires, in seconds
+    /// since 1970.
     fn ends(&self) -> Vec<(String, i64)>;
 }

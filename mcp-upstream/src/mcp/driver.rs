@@ -7,16 +7,16 @@ use std::pin::Pin;
 
 use tooldock_sessions::interaction::{EventReceiver, PeerEvent, Suspendable};
 
-/// A running call, which is polled through [`Self::next`]. Dropping it cancels the call.
+/// A running call, which is polled by [`Self::next`]. Dropping it cancels the call.
 pub(crate) struct CallDriver<T> {
     work: Pin<Box<dyn Future<Output = T> + Send>>,
     /// Receiver of the call's events; `None` if its client cannot receive messages or questions before the outcome.
     events: Option<EventReceiver>,
-    /// The outcome of the call, if it has ended while earlier events still wait.
+    /// Outcome of the call, if it has ended while some of its events are not yet read.
     outcome: Option<T>,
 }
 
-/// The next step of a call.
+/// Next event or outcome of a call.
 pub(crate) enum DriverStep<T> {
     /// A message or a question that precedes the outcome.
     Event(PeerEvent),
@@ -25,7 +25,7 @@ pub(crate) enum DriverStep<T> {
 }
 
 impl<T> CallDriver<T> {
-    /// Drives `work`, whose messages arrive at `events`.
+    /// Creates a driver of `work`. The messages of the call arrive at `events`.
     pub(crate) fn new(
         work: impl Future<Output = T> + Send + 'static,
         events: Option<EventReceiver>,
@@ -37,13 +37,13 @@ impl<T> CallDriver<T> {
         }
     }
 
-    /// Returns true if the call itself has ended.
+    /// Returns true if the call has ended. Some of its events may not be read yet.
     pub(in crate::mcp) fn is_over(&self) -> bool {
         self.outcome.is_some()
     }
 
-    /// Waits for the next event of the call, or for its outcome after all events. Cancel safe; must not be called again after
-    /// the outcome.
+    /// Waits for the next event of the call, or for its outcome once all events were returned. Cancel safe. Must not be called
+    /// again after the outcome.
     pub(crate) async fn next(&mut self) -> DriverStep<T> {
         let Some(events) = &mut self.events else {
             return DriverStep::Over(self.work.as_mut().await);
@@ -51,8 +51,8 @@ impl<T> CallDriver<T> {
         let outcome = match self.outcome.take() {
             Some(outcome) => outcome,
             // event: a message or a question of the call, which is passed on.
-            // outcome: the call has ended; its earlier events are taken first.
-            // Unbiased, so that a function that never stops sending messages cannot keep its call from its time limit.
+            // outcome: the call has ended; its remaining events are returned first.
+            // The order is not biased: otherwise a function that sends messages without a pause would delay its own time limit.
             None => tokio::select! {
                 event = events.next() => return DriverStep::Event(event),
                 outcome = self.work.as_mut() => outcome,

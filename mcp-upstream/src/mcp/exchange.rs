@@ -1,9 +1,9 @@
-//! Answers the calls of a POST: as JSON, or as a stream if one of them sends a message before its response.
+//! Answers the calls of a POST: with JSON, or with a stream if a call sends a message before its response.
 //!
 //! ```text
-//!   calls run in the POST ──── all answered ─────────────────────────▶ JSON
+//!   calls run in the POST ──── all have responses ───────────────────▶ JSON
 //!        │
-//!        └── one speaks, or `poll_after` is over ──▶ stream opened ──▶ calls run in a task, POST reads the stream
+//!        └── a message, or `poll_after` is over ──▶ stream opened ──▶ calls run in a task, POST reads the stream
 //! ```
 //!
 //! In a session the calls do not depend on the POST: messages are stored in the event log, and a client whose connection closed
@@ -38,13 +38,14 @@ pub(crate) use body::{events_head, streamed};
 use delivery::{Step, StreamedCall};
 use running::RunningCalls;
 
-/// Maximum wait of a call for its reader, each time: 5 s. A slower reader loses its stream, not its log.
+/// Maximum time that a call waits for its reader after one message: 5 s. The stream of a slower reader may then be ended, but
+/// its events remain in the log.
 const PACE: Duration = Duration::from_secs(5);
-/// Maximum total wait of an exchange's calls for their readers: 60 s. Without this bound a reader that reads a little every few
-/// seconds would keep the calls for hours.
+/// Maximum time that all waits of an exchange for its readers take together: 60 s. Without this bound, a reader that reads a
+/// little every few seconds would prolong the calls for hours.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The remaining time that an exchange may wait for its readers.
+/// Remaining time that the calls of an exchange may wait for slow readers.
 pub(crate) struct Patience(Duration);
 
 impl Default for Patience {
@@ -65,35 +66,36 @@ impl Patience {
     }
 }
 
-/// Messages that can be sent to the client; usually a single response.
+/// Messages that can be sent to the client now; usually a single response.
 type Ready = SmallVec<[Bytes; 1]>;
 
 /// The running requests of a POST.
 pub(crate) struct Exchange {
     core: Arc<Core>,
     session: Option<Arc<Session>>,
-    /// The namespace and the principal, for an exchange without a session.
+    /// Namespace and principal of an exchange without a session; `None` in a session.
     alone: Option<(NamespaceName, Option<Arc<str>>)>,
-    /// True if streams of this conversation begin with an event from which the client can resume.
+    /// True if the exchange's stream begins with an event from which the client can resume.
     primes: bool,
-    /// Messages that were not sent yet; at first only responses.
+    /// Messages that were not sent yet; at the beginning only responses.
     ready: Ready,
     calls: RunningCalls,
-    /// Ids of the calls, as raw JSON, kept in case another process must answer instead of this one.
+    /// Ids of the calls, as raw JSON. They are stored with the stream, so that a process that adopts the session can send errors
+    /// for missing responses.
     owes: Vec<Box<str>>,
-    /// Time at which the POST is ended, so that its client polls for the remaining messages.
+    /// Time at which the POST is ended, so that its client polls for the remaining messages; `None` if it is not ended early.
     poll_at: Option<Instant>,
-    /// True if responses wait for each other, as in a batch; meanwhile their memory is counted.
+    /// True for a batch, in which responses wait until all are complete; their memory is counted meanwhile.
     is_batch: bool,
-    /// The error of a call without the needed scope. It sets the HTTP status if it is the only response.
+    /// Error of a call whose credential lacks the needed scope. It sets the HTTP status if it is the only response.
     refused: Arc<OnceLock<RequestError>>,
 }
 
 /// Result of running an exchange while its POST waits.
 pub(super) enum ExchangeDelivery {
-    /// All calls are answered, and none sent another message.
+    /// All calls have their responses, and none has sent another message.
     Answers(Ready),
-    /// The remaining messages follow in this stream.
+    /// A call has sent a message, or polling is due; the remaining messages follow in this stream.
     Events(Reply),
 }
 
@@ -117,7 +119,7 @@ pub(super) async fn one(
 }
 
 impl Exchange {
-    /// An exchange of this conversation, without calls yet.
+    /// Creates an exchange in this session, or for this caller without a session. It has no calls yet.
     pub(crate) fn new(core: &Arc<Core>, cx: &CallContext<'_>) -> Self {
         Self {
             core: Arc::clone(core),
@@ -127,14 +129,14 @@ impl Exchange {
             ready: Ready::new(),
             calls: RunningCalls::default(),
             owes: Vec::new(),
-            // A client that accepts no stream cannot be asked to poll.
+            // A client that accepts no stream cannot poll.
             poll_at: poll_at(core, cx).filter(|_| cx.streams),
             is_batch: false,
             refused: Arc::default(),
         }
     }
 
-    /// Adds a request that was prepared, or refused.
+    /// Adds a request that was prepared or refused: its call, response or error.
     pub(crate) fn request(
         &mut self,
         cx: &CallContext<'_>,
@@ -162,7 +164,7 @@ impl Exchange {
         self.calls.add(call);
     }
 
-    /// Runs the calls until all have answered or one sends a message. In a session the calls continue when the POST's
+    /// Runs the calls until all have their responses or one sends a message. In a session the calls continue when the POST's
     /// connection closes.
     pub(super) async fn run(self) -> Result<ExchangeDelivery, RequestError> {
         let mut kept = AwaitedExchange(Some(self));
@@ -180,11 +182,12 @@ impl Exchange {
         reply.map(ExchangeDelivery::Events)
     }
 
-    /// Runs the calls until all have answered or one sends a message; returns true in the latter case. Cancel safe.
+    /// Runs the calls until all have their responses, one sends a message, or polling is due. Returns false in the first case,
+    /// else true. Cancel safe.
     async fn until_spoken(&mut self) -> bool {
         loop {
-            // step: a call sends a message before its response, and the POST becomes a stream; or a call has ended. sleep: the
-            // time until polling is over, and the client gets a stream by which it polls.
+            // step: a call has sent a message before its response, so that the POST becomes a stream; or a call has ended.
+            // sleep: polling is due, and the client gets a stream that it can resume.
             tokio::select! { biased;
                 step = self.calls.next() => match step {
                     Some(Step::Said(message)) => {
@@ -215,25 +218,25 @@ impl Exchange {
         let stream = open_stream(&self.core, &session, kind, self.primes, &self.owes).await?;
         let events = stream.read();
         let poll_at = self.poll_at;
-        // The calls' own time limits bound the task; the end of the session, or cancelling each call, ends it.
+        // The task ends with the calls, which have time limits. The end of the session or cancelling every call ends it early.
         tokio::spawn(self.deliver(Destination::Logged { session, stream }));
         Ok(streamed(events, poll_at, ()))
     }
 
-    /// Sends all messages to the stream of an HTTP+SSE session: responses that are complete at once, further messages from a
-    /// separate task.
+    /// Sends all messages to the stream of an HTTP+SSE session: complete responses immediately, further messages from a separate
+    /// task.
     pub(crate) async fn settle(mut self, session: Arc<Session>) {
         let target = Destination::Whole(session);
         for answer in std::mem::take(&mut self.ready) {
             target.append(&self.core, &answer).await;
         }
         if !self.calls.is_empty() {
-            // The calls' own time limits and their namespace's queue bound the task; the end of the session ends it.
+            // The task ends with the calls, which have time limits. The end of the session ends it early.
             tokio::spawn(self.deliver(target));
         }
     }
 
-    /// Runs the calls to their end, and sends their messages to the target.
+    /// Runs the calls to their end, and sends their messages to the destination.
     async fn deliver(mut self, target: Destination) {
         let core = Arc::clone(&self.core);
         let _finishing = target.finish_on_drop();
@@ -260,7 +263,7 @@ fn whose(cx: &CallContext<'_>) -> (NamespaceName, Option<Arc<str>>) {
     (cx.namespace.name.clone(), cx.caller.principal.clone())
 }
 
-/// An exchange whose POST waits for it.
+/// An exchange whose POST is still waiting for the response.
 struct AwaitedExchange(Option<Exchange>);
 
 impl AwaitedExchange {
@@ -275,7 +278,7 @@ impl AwaitedExchange {
 
 impl Drop for AwaitedExchange {
     /// Handles the end of the POST's connection. Without a session the calls end with it; in a session they continue, and their
-    /// messages are kept.
+    /// messages are kept in the event log.
     fn drop(&mut self) {
         if let Some(mut exchange) = self.0.take()
             && exchange.session.is_some()
@@ -291,19 +294,20 @@ impl Drop for AwaitedExchange {
 
 /// Destination of an exchange's messages.
 enum Destination {
-    /// A separate stream of a session, with its event log.
+    /// A separate stream of a session, whose events are kept in the event log.
     Logged {
         session: Arc<Session>,
         stream: Arc<Stream>,
     },
     /// The only stream of an HTTP+SSE session.
     Whole(Arc<Session>),
-    /// A stream without a session and event log.
+    /// A stream without a session, whose events are not kept.
     Bare(Arc<Stream>),
 }
 
 impl Destination {
-    /// Sends a message. Returns false if the session has ended or the reader disconnected, and the calls can be cancelled.
+    /// Sends a message. Returns false if the session has ended or the reader has disconnected, so that the calls can be
+    /// cancelled.
     async fn append(&self, core: &Core, message: &[u8]) -> bool {
         match self {
             Self::Logged { session, stream } => core.events.append(session, stream, message).await,
@@ -325,7 +329,7 @@ impl Destination {
         }
     }
 
-    /// Waits for a slow reader.
+    /// Waits for a slow reader of the destination's stream, within the remaining time.
     async fn pace(&self, patience: &mut Patience) {
         let stream = match self {
             Self::Logged { stream, .. } | Self::Bare(stream) => Some(Arc::clone(stream)),
@@ -336,7 +340,7 @@ impl Destination {
         }
     }
 
-    /// A guard that ends the stream when the exchange is over; `None` for a stream that serves other messages, too.
+    /// Returns a guard that finishes the stream at the end of the exchange; `None` for a stream that has other messages, too.
     fn finish_on_drop(&self) -> Option<Finishing> {
         match self {
             Self::Logged { stream, .. } | Self::Bare(stream) => Some(stream.finish_on_drop()),
@@ -345,7 +349,7 @@ impl Destination {
     }
 }
 
-/// Time at which a POST of this conversation is cut short; `None` if the client cannot resume.
+/// Time at which a POST is ended so that its client polls; `None` if polling is off or the client cannot resume.
 pub(super) fn poll_at(core: &Core, cx: &CallContext<'_>) -> Option<Instant> {
     let PollAfter::After(after) = core.poll_after else {
         return None;

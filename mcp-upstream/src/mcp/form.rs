@@ -1,14 +1,14 @@
-//! Converts answers to the media type that the client accepts, on listeners with `accept: lenient`: to JSON, or to events for a
+//! Converts responses to the media type that the client accepts, on listeners with `accept: lenient`: to JSON, or to events for a
 //! client that accepts nothing else.
 //!
 //! ```text
-//!   Accept                         JSON answer        stream of events (a server's own, passed on)
+//!   Accept                         JSON response      stream of events (of a server, passed through)
 //!   JSON and events, by name       unchanged          unchanged
 //!   JSON, a wildcard, or nothing   unchanged          its last message as JSON
 //!   events alone                   one event          unchanged
 //! ```
 //!
-//! Refusals with an error status stay JSON, since clients recognize them by the status.
+//! Refusals with an error status remain JSON, since clients recognize them by the status.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
@@ -25,12 +25,12 @@ use super::{events_head, pass_through};
 use crate::jsonrpc::RequestError;
 use crate::reply::{BodyStream, Head, JSON, Reply};
 
-/// Returns true if answers to a POST with this `Accept` may have to be converted.
+/// Returns true if responses to a POST with this `Accept` may have to be converted.
 pub(super) fn may_change(accept: AcceptFlags, profile: &Profile) -> bool {
     profile.accept == AcceptRule::Lenient && !(accept.json_acceptable && accept.sse_named)
 }
 
-/// Converts an answer to a media type that the client accepts. `answers` counts the memory of a stream of events that is
+/// Converts a response to a media type that the client accepts. `answers` counts the memory of a stream of events that is
 /// buffered for the conversion.
 pub(super) async fn accepted(reply: Reply, accept: AcceptFlags, answers: &AnswerAccount) -> Reply {
     let kind = AnswerMedia::of(reply.head());
@@ -44,7 +44,7 @@ pub(super) async fn accepted(reply: Reply, accept: AcceptFlags, answers: &Answer
     }
 }
 
-/// The media type of a successful answer.
+/// Media type of a successful response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AnswerMedia {
     Json,
@@ -70,7 +70,7 @@ impl AnswerMedia {
     }
 }
 
-/// Converts a JSON answer to a single event.
+/// Converts a JSON response to a single event.
 fn as_events(reply: Reply) -> Reply {
     match reply {
         Reply::Full { head, body } if !body.is_empty() => Reply::Full {
@@ -94,12 +94,13 @@ fn as_events(reply: Reply) -> Reply {
     }
 }
 
-/// Converts a JSON text, in pieces, to a single event. Line breaks become spaces: in JSON they occur only between tokens.
+/// Converts a JSON text that arrives in pieces to a single event. Line breaks become spaces: in JSON they occur only between
+/// tokens.
 fn one_event(body: BodyStream) -> BodyStream {
     let begin = stream::once(async { Ok(Bytes::from_static(b"event: message\ndata: ")) });
     let end = stream::once(async { Ok(Bytes::from_static(b"\n\n")) });
     let lines = body.map(|piece| piece.map(in_one_line));
-    // An event whose body breaks off gets no end.
+    // If the body breaks off, the event is left without its end.
     let mut broken = false;
     let whole = begin.chain(lines).chain(end);
     Box::pin(whole.take_while(move |piece| {
@@ -124,12 +125,12 @@ fn in_one_line(piece: Bytes) -> Bytes {
     line.freeze()
 }
 
-/// Converts a stream of events to JSON: its last message. A client that accepts no events does not get the server's earlier
-/// messages.
+/// Converts a stream of events to JSON: its last message. Earlier messages of the server are lost for a client that accepts no
+/// events.
 ///
 /// # Errors
 ///
-/// [`NoAnswerRoom`].
+/// [`NoAnswerRoom`], if the memory for buffered responses is used up.
 async fn as_json(reply: Reply, answers: &AnswerAccount) -> Result<Reply, NoAnswerRoom> {
     Ok(match reply {
         Reply::Full { head, body } => match pass_through::answer_of(&body, answers)? {
@@ -162,14 +163,14 @@ async fn as_json(reply: Reply, answers: &AnswerAccount) -> Result<Reply, NoAnswe
     })
 }
 
-/// The error response if a server's stream ended without an answer.
+/// Builds the error response for a server's stream that ended without a response.
 fn unanswered() -> Reply {
     let message = "The server's stream of events ended without an answer";
     let failure = RequestError::Upstream(CallError::new(CallErrorCode::InternalError, message));
     Reply::json(StatusCode::OK, failure.body(None))
 }
 
-/// The error response if the answers in memory have reached their limit.
+/// Builds the error response for the case that the memory for buffered responses is used up.
 fn no_room(error: NoAnswerRoom) -> Reply {
     let failure = RequestError::Upstream(error.into());
     Reply::Full {
@@ -191,7 +192,7 @@ fn of_json(head: Head) -> Head {
     of_json
 }
 
-/// The headers that do not depend on the answer's media type.
+/// Returns the headers that do not depend on the response's media type.
 fn of_the_answer(head: Head) -> SmallVec<[(http::HeaderName, http::HeaderValue); 2]> {
     let of_the_form = |name: &http::HeaderName| {
         [CONTENT_TYPE, CACHE_CONTROL].contains(name) || *name == "x-accel-buffering"

@@ -1,4 +1,4 @@
-//! The request headers of an MCP path that are used after admission.
+//! The request headers of an MCP path that are needed after admission.
 
 use std::fmt;
 
@@ -10,13 +10,14 @@ use crate::protocol::ProtocolVersion;
 /// The name of the session header, in lower case.
 pub(crate) const SESSION_HEADER: &str = "mcp-session-id";
 
-/// Headers in which a request of 2026-07-28 repeats parts of its body, in lower case.
+/// Name of a header in which a request of 2026-07-28 repeats its body's method or subject, in lower case.
 const METHOD_HEADER: &str = "mcp-method";
 const NAME_HEADER: &str = "mcp-name";
 const PARAM_PREFIX: &str = "mcp-param-";
-/// The common prefix of the mirrored headers.
+/// Prefix of all headers that repeat parts of the body.
 const MIRROR_PREFIX: &str = "mcp-";
-/// The first revision that mirrors its body in headers. Revisions are dates, so text order is their order.
+/// First protocol version whose requests repeat parts of the body in headers. Versions are dates, so they can be compared as
+/// text.
 const FIRST_MIRRORED: &str = "2026-07-28";
 
 /// Headers of one request on an MCP path. The edge has refused requests that repeat `Mcp-Session-Id` or `MCP-Protocol-Version`.
@@ -30,24 +31,24 @@ pub struct McpHead {
     pub accept: AcceptFlags,
     /// The value of `Last-Event-ID`, as sent.
     pub last_event_id: Option<String>,
-    /// The parts of the body that headers repeat; present if the version requires them or `Mcp-Method` was sent. Boxed, since
-    /// most requests have none.
+    /// Parts of the body that headers repeat; present if the protocol version requires them or `Mcp-Method` was sent. Boxed,
+    /// since most requests have none.
     pub mirrored: Option<Box<MirroredHeaders>>,
-    /// The carrier of the message, which decides if the message has headers at all.
+    /// Transport of the message, which determines if the message has headers at all.
     pub carrier: Carrier,
 }
 
-/// The carrier of a message.
+/// Transport of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Carrier {
-    /// HTTP, whose headers repeat parts of a 2026-07-28 message.
+    /// The message arrived over HTTP, where headers repeat parts of a 2026-07-28 message.
     #[default]
     Http,
-    /// A pipe with one message per line and no headers.
+    /// The message arrived over a pipe with one message per line and no headers.
     Lines,
 }
 
-/// The parts of the body that a request of 2026-07-28 repeats in its headers, as sent.
+/// Headers in which a request of 2026-07-28 repeats parts of its body, with the values as sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MirroredHeaders {
     /// The value of `Mcp-Method`.
@@ -56,12 +57,12 @@ pub struct MirroredHeaders {
     pub name: Option<String>,
     /// The `Mcp-Param-*` headers: names in lower case without the prefix, and values.
     pub params: Vec<(String, String)>,
-    /// Name of a mirrored header that was sent more than once.
+    /// Name of a mirrored header that was sent more than once; `None` if there is none.
     pub duplicate: Option<String>,
 }
 
 impl fmt::Debug for McpHead {
-    /// The session id is omitted, since it is a credential.
+    /// Omits the session id, since it is a credential.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("McpHead")
             .field("session", &self.session.as_ref().map(|_| "[redacted]"))
@@ -88,7 +89,7 @@ pub struct AcceptFlags {
 }
 
 impl Default for AcceptFlags {
-    /// The flags of an absent header: every type is acceptable, no type is named.
+    /// Returns the flags of an absent header: every type is acceptable, no type is listed by name.
     fn default() -> Self {
         Self {
             json_named: false,
@@ -100,7 +101,7 @@ impl Default for AcceptFlags {
 }
 
 impl AcceptFlags {
-    /// Returns true if a POST with this header may be answered under a version (MCP-15, MCP-16).
+    /// Returns true if a POST with this header may be answered in the given protocol version (MCP-15, MCP-16).
     pub fn satisfy(self, profile: &Profile, version: ProtocolVersion) -> bool {
         match profile.accept {
             AcceptRule::Strict if version >= ProtocolVersion::V2025_06_18 => self.names_both(),
@@ -109,7 +110,7 @@ impl AcceptFlags {
         }
     }
 
-    /// Returns true if both types are listed by name.
+    /// Returns true if JSON and events are both listed by name.
     pub(super) fn names_both(self) -> bool {
         self.json_named && self.sse_named
     }
@@ -119,15 +120,16 @@ impl AcceptFlags {
         self.json_acceptable || self.sse_acceptable
     }
 
-    /// Returns true if a call may be answered with a stream: if events are accepted by name, or if nothing else is acceptable. A
-    /// wildcard does not count, since clients that accept anything read no streams.
+    /// Returns true if a call may be answered with a stream: events are listed by name, or nothing else is acceptable. A wildcard
+    /// does not suffice, since clients that send one usually cannot read streams.
     pub(super) fn streams(self) -> bool {
         self.sse_named || (self.sse_acceptable && !self.json_acceptable)
     }
 }
 
 impl MirroredHeaders {
-    /// Returns true if a request with this version header repeats its body in headers, or announces that by sending `Mcp-Method`.
+    /// Returns true if a request with this version header must repeat parts of its body in headers, or states by sending
+    /// `Mcp-Method` that it does.
     pub fn wanted(version: Option<&str>, method_sent: bool) -> bool {
         method_sent || version.is_some_and(|version| version.trim() >= FIRST_MIRRORED)
     }
@@ -144,7 +146,7 @@ impl MirroredHeaders {
         mirrored
     }
 
-    /// Takes a mirrored header of the request; `name` is in lower case.
+    /// Stores a header of the request if it is a mirrored one. `name` is in lower case.
     pub fn take(&mut self, name: &str, value: &str) {
         let seen = match name {
             METHOD_HEADER => self.method.replace(value.to_owned()).is_some(),

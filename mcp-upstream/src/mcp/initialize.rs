@@ -1,6 +1,6 @@
-//! Handles `initialize`: negotiates the version, reads the client's capabilities, and opens a session.
+//! Handles `initialize`: negotiates the protocol version, reads the client's capabilities, and opens a session.
 //!
-//! Over HTTP+SSE the session exists already, and only the facts about the client are added.
+//! Over HTTP+SSE the session exists already, and only the client's description is added.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub(super) async fn answer(
     let profile = &cx.caller.profile;
     let version = asked.version.parse().ok();
     let version = version.filter(|version| profile.supports(*version));
-    // An unknown version is answered with the listener's default: the client decides whether it can use that (MCP-05).
+    // An unknown version is answered with the listener's default version; the client decides if it can use that (MCP-05).
     let version = version.unwrap_or_else(|| profile.default_version());
     acceptable(cx.caller, accept, version)?;
 
@@ -72,13 +72,13 @@ pub(super) async fn answer(
         transport: SessionTransport::Streamable,
     };
     let session = create_session(core, binding, Some(asked.client)).await?;
-    // Removes the session if the client disconnects before it has the response.
+    // Dropping this removes the session if the client disconnects before it has the response.
     let unclaimed = UnclaimedSession::new(Arc::clone(core) as _, &session);
     let opened = body(cx, &session, id, version).await;
     let body = match opened {
         Ok(body) => body,
         Err(failure) => {
-            // A session whose opening failed is removed.
+            // The session is removed, since its response could not be built.
             forget_session(core, &session).await?;
             return Err(failure);
         }
@@ -93,14 +93,14 @@ pub(super) async fn answer(
     })
 }
 
-/// The error for an `initialize` in a session that is initialized already.
+/// Creates the error for an `initialize` in a session that is initialized already.
 pub(super) fn again() -> RequestError {
     RequestError::Shape(
         "the session is initialized already; send initialize without Mcp-Session-Id".into(),
     )
 }
 
-/// The response to `initialize` in a session of HTTP+SSE, which speaks 2024-11-05 or any version the listener serves.
+/// Builds the response to `initialize` in a session of HTTP+SSE. Its version is 2024-11-05 or any that the listener serves.
 pub(crate) async fn over_sse(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -135,7 +135,7 @@ pub(super) fn read<'a>(
         })?;
     jsonrpc::object(params.capabilities, "params.capabilities")?;
     jsonrpc::object(params.client_info, "params.clientInfo")?;
-    // Checked before any state is created or changed for the client.
+    // The length is checked before any state is created or changed for the client.
     client::check(params.capabilities, params.client_info).map_err(PatchRefused::from)?;
     let capabilities = match params.capabilities {
         Some(capabilities) => capabilities.to_owned(),

@@ -1,4 +1,4 @@
-//! Requests of 2026-07-28. Each request carries its version, capabilities and log level, since there are no sessions.
+//! Requests of 2026-07-28. Each request contains its protocol version, capabilities and log level, since there are no sessions.
 //!
 //! The steps of a request: Accept → namespace → `_meta` → version → mirrored headers → method. Methods are shared with the
 //! legacy era (`methods`); this module contains the differences of the transport. Session ids and event ids in a request are
@@ -31,22 +31,22 @@ mod headers;
 mod listen;
 mod meta;
 
-/// The revision that this module serves.
+/// Protocol version that this module serves.
 pub(super) const VERSION: &str = protocol::MODERN;
 
 /// The method that opens a stream of change notifications.
 const LISTEN: &str = "subscriptions/listen";
 
-/// The store of suspended calls, which wait for their clients' next requests.
+/// Calls that were suspended by a question, and wait for their clients' next requests.
 pub(crate) type SuspendedCalls = interaction::SuspendedCalls<delivery::ModernCall>;
 
-/// Returns true if a message belongs to the modern era. `asks`: the method and the members of a request or notification.
+/// Returns true if a message belongs to the modern era. `asks` is the method and the members of a request or notification.
 /// `initialize` belongs to the legacy era, regardless of the headers (K-14).
 pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> bool {
     let method = asks.map(|(method, _)| method);
     if head.session.is_none() {
         let version = head.version.as_deref();
-        // A client that sends an unknown revision from before 2026-07-28 belongs to the legacy era, which answers with the
+        // A client that sends an unknown version before 2026-07-28 belongs to the legacy era, whose code answers with the
         // error.
         let unknown = version
             .map(str::trim)
@@ -62,7 +62,7 @@ pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> b
 
 /// Answers a modern message.
 ///
-/// Dropping the future, or the body of its answer, cancels the call; a suspended call stays.
+/// Dropping the future, or the body of its response, cancels the call. A suspended call is not cancelled.
 pub(super) async fn answer(
     core: &Arc<Core>,
     caller: &Caller,
@@ -80,7 +80,8 @@ pub(super) async fn answer(
             (outcome, Some(*id))
         }
         Message::Notification { members, .. } => {
-            // The modern transport defines no notifications: a request is cancelled by closing its response.
+            // Notifications are accepted and ignored, since the modern transport defines none: a client cancels a request by
+            // closing its response.
             let taken = served(caller, head, members).and_then(|()| namespace(core, caller));
             (taken.map(|_| Reply::empty(StatusCode::ACCEPTED)), None)
         }
@@ -99,18 +100,18 @@ pub(super) async fn answer(
     })
 }
 
-/// The protocol version in a request's header if the gateway does not support it: neither 2026-07-28 nor a legacy version.
+/// Returns the version in a request's header if the gateway does not support it: neither 2026-07-28 nor a legacy version.
 fn unknown(head: &McpHead) -> Option<&str> {
     let version = head.version.as_deref().map(str::trim)?;
     (version != VERSION && version.parse::<ProtocolVersion>().is_err()).then_some(version)
 }
 
-/// The error for several messages in one body.
+/// Creates the error for several messages in one body.
 pub(super) fn batch_refused() -> RequestError {
     RequestError::Shape("2026-07-28 has no batches: send one message per POST".into())
 }
 
-/// A request: its id as raw JSON, its method, its members.
+/// A modern request: its id as raw JSON, its method, and its members.
 type Request<'a> = (&'a str, &'a str, &'a Members<'a>);
 
 async fn request(
@@ -167,8 +168,8 @@ async fn request(
             .await
         {
             Ok(tools) => Some(tools),
-            // An intermediary may have acted on headers that cannot be compared with the body now. Without such headers there
-            // was nothing to act on, and the call need not wait for a list.
+            // The list of tools is not available, so headers that mirror parameters cannot be compared with the body. Such a
+            // request is refused, since an intermediary may have acted on the headers. Other requests need no list here.
             Err(error) if mirrors_parameters(head) => return Err(RequestError::Upstream(error)),
             Err(_) => None,
         },
@@ -181,7 +182,7 @@ async fn request(
     }
     let retry = match subject(method, members) {
         Some(subject) => {
-            // A state that the gateway did not seal belongs to the server, or to the bridge to it.
+            // A state that the gateway has not sealed belongs to the server, or to the bridge between the eras.
             let ours =
                 !upstream.speaks_mcp() || core.suspended.seals(members.get(Key::RequestState));
             let inputs = if ours {
@@ -236,7 +237,7 @@ async fn request(
     }
 }
 
-/// Answers `server/discover` with the facts that legacy clients get from `initialize`.
+/// Answers `server/discover` with the facts about the server that legacy clients get from `initialize`.
 async fn discover(cx: &CallContext<'_>, id: &str) -> Result<Reply, RequestError> {
     let versions: Vec<&str> = supported(cx.caller).collect();
     let answered = cx.upstream.discover(cx, id, &versions).get().await;
@@ -279,7 +280,7 @@ fn supported(caller: &Caller) -> impl Iterator<Item = &'static str> {
         .chain(legacy.into_iter().map(ProtocolVersion::as_str))
 }
 
-/// The name of the tool or prompt, or the URI of the resource, for the methods that may ask their client.
+/// Returns the name of the tool or prompt, or the URI of the resource, for the methods whose calls may ask questions.
 fn subject<'a>(method: &str, members: &Members<'a>) -> Option<Cow<'a, str>> {
     match method {
         "tools/call" | "prompts/get" => members.get(Key::Name),
@@ -301,7 +302,7 @@ fn acceptable(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
     }
 }
 
-/// Turns invalid params into missing `_meta`: params that are no object contain none.
+/// Replaces the error for invalid params by that for missing `_meta`: params that are no object contain no `_meta`.
 fn missing_meta(failure: RequestError) -> RequestError {
     match failure {
         RequestError::InvalidParams(reason) => RequestError::MissingMeta(reason),

@@ -1,8 +1,8 @@
 //! Messages that get no response: notifications, and a client's responses to the gateway's requests.
 //!
 //! Only two notifications are handled: the confirmation of the handshake, and cancellations. Other notifications are forwarded
-//! to a server that speaks MCP, or accepted and ignored, among them `notifications/roots/list_changed`: a client's roots are
-//! requested each time a function needs them.
+//! if the namespace is an MCP server, else accepted and ignored. This includes `notifications/roots/list_changed`, because the
+//! client's roots are requested each time a function needs them.
 
 use serde_json::value::RawValue;
 use tooldock_sessions::interaction::AnswerFate;
@@ -15,7 +15,7 @@ use crate::upstream::CallContext;
 
 /// Handles a notification.
 ///
-/// An error refuses the POST, since there is no response to contain the error.
+/// An error refuses the POST, because a notification has no response that could contain the error.
 pub(crate) async fn notified(
     core: &Core,
     cx: &CallContext<'_>,
@@ -26,13 +26,13 @@ pub(crate) async fn notified(
         return Err(RequestError::Shape("params must be an object".into()));
     }
     if cx.upstream.speaks_mcp() {
-        // Checked because a handled notification is passed to the server unchanged, too.
+        // A handled notification may also be forwarded to the server unchanged, so it must not be ambiguous.
         members.unambiguous_unanswered()?;
     }
     let session = cx.session();
     match method {
         "initialize" => Err(RequestError::Shape("initialize needs an id".into())),
-        // Older clients send the second name (MCP-09).
+        // Older clients send the second method name (MCP-09).
         "notifications/initialized" | "initialized" => {
             if let Some(session) = session {
                 core.changes.commit(session, SessionPatch::Confirm).await?;
@@ -55,8 +55,8 @@ pub(crate) async fn notified(
     }
 }
 
-/// Delivers a response to the call that asked. A late response is accepted, since the client could not know. A response to a
-/// question that was never asked in this session is refused, and so is a response that its server could read as another
+/// Delivers a response to the call that asked the question. A response that arrives too late is accepted, since its client could
+/// not have known. A response is refused if the session never asked its question, or if a server could parse it as another
 /// message.
 pub(crate) fn answered(
     cx: &CallContext<'_>,
@@ -65,7 +65,7 @@ pub(crate) fn answered(
     members: &Members<'_>,
 ) -> Result<(), RequestError> {
     if cx.upstream.speaks_mcp() {
-        // Checked because the complete message may be forwarded to the server.
+        // The complete message may be forwarded to the server, so it must not be ambiguous.
         members.unambiguous_unanswered()?;
     }
     let message = members.message();

@@ -3,7 +3,7 @@
 //! ```text
 //!   message ──▶ mode ──┬── client: the gateway's own client (`upstream::client`)
 //!                      └── pass_through ──▶ engine: policy, limits, gate, clock, record
-//!                                             └─▶ up: a backend, the session's or any ──▶ answer: the bytes, and a tap
+//!                                             └─▶ up: a backend, the session's or any ──▶ response: bytes, and observer
 //! ```
 //!
 //! The checks are those of any message: access to the namespace, ownership of the session, versions, ambiguous keys, limits
@@ -11,9 +11,9 @@
 //! are not translated, ids are not rewritten, and questions are not stored.
 //!
 //! A response is an ordinary [`Reply`]: complete, in chunks ([`Reply::Body`]), or a long stream that the edge handles like the
-//! gateway's own streams ([`Reply::Events`]). Pingora's proxy phases are not used: the edge has read the message before its
-//! destination is known, reopening a session needs two further requests first, and an upstream peer would hold Pingora's
-//! buffers for as long as a stream lasts.
+//! gateway's own streams ([`Reply::Events`]). Pingora's proxy phases are not used, for three reasons: the edge has read the
+//! message before its destination is known, reopening a session needs two further requests first, and an upstream peer would
+//! occupy Pingora's buffers for as long as a stream lasts.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ use failure::PassThroughFailure;
 use pending::{InFlightGuard, PendingMessage};
 use up::{Outgoing, Up};
 
-/// The pass-through mode: passes messages to remote servers.
+/// State of the pass-through mode, which forwards messages to remote servers unchanged.
 pub(crate) struct PassThrough {
     /// HTTP client for remote servers; `None` if the process has none.
     client: Option<Arc<dyn HttpClient>>,
@@ -78,20 +78,21 @@ impl PassThrough {
         Self { client, metrics }
     }
 
-    /// Counts a request to a remote server by its mode.
+    /// Counts and logs a request to a remote server by its mode (`client` or `pass_through`).
     fn took(&self, caller: &Caller, namespace: &Namespace, mode: &'static str) {
         self.metrics.remote_request(&namespace.name, mode);
         tracing::debug!(request_id = &*caller.request_id, namespace = %namespace.name, mode, "remote request");
     }
 
-    /// Counts a request that is made in client mode, if its server is a remote one.
+    /// Counts a request that is made in client mode, if its server is a remote server.
     pub(crate) fn took_client_mode(&self, caller: &Caller, namespace: &Namespace) {
         if is_remote(namespace) {
             self.took(caller, namespace, "client");
         }
     }
 
-    /// The context for sending a message to the server. Counts the request.
+    /// Returns the context for sending a message to the remote server, and counts the request. Returns `None` if the namespace
+    /// has no remote server or the process has no HTTP client.
     fn up<'a>(
         &self,
         core: &'a Arc<Core>,
@@ -112,12 +113,12 @@ fn remote(namespace: &Namespace) -> Option<&Arc<RemoteServer>> {
     }
 }
 
-/// Returns true if a namespace's messages may be passed through: its server is a remote one.
+/// Returns true if a namespace's messages may be passed through, because its upstream is a remote server.
 pub(super) fn is_remote(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Remote(_))
 }
 
-/// Passes a legacy message through; `None` if the message is handled in client mode.
+/// Passes a legacy message through. Returns `None` if the message must be handled in client mode.
 pub(super) async fn legacy(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -137,7 +138,7 @@ pub(super) async fn legacy(
     };
     let Some(up) = up else {
         if cx.session().is_some_and(|it| it.affinity().is_some()) {
-            // A reload replaced the namespace's server by one of another kind.
+            // The session was opened before a reload replaced the namespace's server by an upstream of another kind.
             return Err(RequestError::SessionNotFound);
         }
         core.passing.took_client_mode(cx.caller, &cx.namespace);
@@ -153,9 +154,9 @@ pub(super) async fn legacy(
             match opening {
                 Some(_) if cx.session().is_some() => Err(initialize::again()),
                 Some(asked) => {
-                    // The version header of an `initialize` has no meaning, so it is not passed to the server.
+                    // The version header of an `initialize` has no meaning, so it is not sent to the server.
                     let up = up.without_version();
-                    // The future is boxed, like those of all rare branches.
+                    // The future is boxed, because this branch is rare and would otherwise enlarge the future of every message.
                     Box::pin(open_session(&up, cx, accept, asked, id))
                         .await
                         .map(Some)
@@ -167,7 +168,8 @@ pub(super) async fn legacy(
         }
         Message::Notification { method, members } => {
             members.unambiguous_unanswered()?;
-            // A server that checks only the method would run a call that the gateway does not count.
+            // A request method without an id is refused: a server that ignores the missing id would run a call that the
+            // gateway does not count.
             if !method.starts_with("notifications/") && *method != "initialized" {
                 return Err(RequestError::Shape(format!("{method} needs an id").into()));
             }
@@ -175,7 +177,7 @@ pub(super) async fn legacy(
             if let (Some(session), true) = (cx.session(), confirms) {
                 core.changes.commit(session, SessionPatch::Confirm).await?;
             }
-            // If the request was not sent yet, the server must not get its cancellation.
+            // If the request was not sent to the server yet, its cancellation must not be sent either.
             if method == "notifications/cancelled"
                 && let (Some(session), Some(id)) = (cx.session(), members.raw(Key::RequestId))
                 && session.in_flight().cancel(id, members.message())
@@ -191,8 +193,7 @@ pub(super) async fn legacy(
     }
 }
 
-/// Refuses a batch in a conversation that is passed through: each of its calls would have to be admitted and recorded from a
-/// single answer.
+/// Refuses a batch in pass-through mode, since each of its calls would have to be admitted and recorded from a single response.
 pub(super) fn batch(core: &Core, cx: &CallContext<'_>) -> Result<(), RequestError> {
     if is_remote(&cx.namespace) && mode::legacy(cx) {
         return Err(RequestError::Shape(
@@ -203,7 +204,7 @@ pub(super) fn batch(core: &Core, cx: &CallContext<'_>) -> Result<(), RequestErro
     Ok(())
 }
 
-/// Passes a request of 2026-07-28 through; `None` if the request is handled in client mode.
+/// Passes a request of 2026-07-28 through. Returns `None` if the request must be handled in client mode.
 pub(super) async fn modern(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -229,7 +230,7 @@ pub(super) async fn modern(
         .map(Some)
 }
 
-/// Admits and passes a request through.
+/// Admits a request and passes it through.
 async fn request(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -245,7 +246,7 @@ async fn request(
     let facts = facts(cx, method, members)?;
     let subject = Arc::clone(&facts.subject);
     let harmless = || cx.upstream.is_harmless(&cx.namespace, method, &subject);
-    // Registered before the call waits for its permit: its client may cancel it meanwhile.
+    // The call is registered before it waits for its permit, since its client may cancel it during the wait.
     let mut stay = cx
         .session()
         .map(|session| InFlightGuard::enter(session, Some(id)));
@@ -255,8 +256,8 @@ async fn request(
             None => std::future::pending().await,
         }
     };
-    // ended: the session is over, or the call was cancelled. passed: the call has its permit, or was refused. The future is
-    // pinned in place, like the larger ones below: otherwise it would be moved into the future that awaits it.
+    // ended: the session has ended, or the call was cancelled. passed: the call has its permit, or was refused.
+    // The future is pinned in place, because it is large and would otherwise be moved into the future that awaits it.
     let passed = pin!(async {
         if !is_recorded(method) {
             return Ok(None);
@@ -283,8 +284,8 @@ async fn request(
     Ok(deliver(up, cx, era, Some(id), (call, stay), &harmless).await)
 }
 
-/// Checks that a call may be sent under the name that its client wrote: if some tools are closed to the caller, only names that
-/// the server lists are allowed, since the server could accept another spelling for a closed tool.
+/// Checks that a call may be sent under the name that its client wrote. If the caller may not use all tools, only names that the
+/// server lists are allowed, since the server could accept another spelling of a forbidden tool's name.
 async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(), CallError> {
     if method != TOOLS_CALL || cx.view().allows_every_tool() {
         return Ok(());
@@ -293,31 +294,31 @@ async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(),
     let list = cx.upstream.tools(&cx.namespace, principal, ToolsWait::Long);
     match list.get().await {
         Ok(list) if list.tool(tool).is_some() => Ok(()),
-        // The server may list its tools only for its clients' own headers. A name in plain lower case is then accepted, since
-        // it cannot be another spelling of a closed name.
+        // The list may be unavailable because the server returns it only for the headers of its clients. A name in plain lower
+        // case is then accepted, since it cannot be another spelling of a forbidden name.
         Err(_) if is_plain(tool) && cx.namespace.limits.pins != PinMode::Enforce => Ok(()),
         Ok(_) | Err(_) => Err(unknown_tool(tool)),
     }
 }
 
-/// Returns true if the name has only characters that no server folds into others.
+/// Returns true if the name has only characters that no server treats as variants of others, such as upper case.
 fn is_plain(name: &str) -> bool {
     let plain =
         |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'/' | b':');
     !name.is_empty() && name.bytes().all(plain)
 }
 
-/// Passes a message through that gets no JSON-RPC response.
+/// Passes a message through that has no JSON-RPC response.
 async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
     let stay = cx
         .session()
         .map(|session| InFlightGuard::enter(session, None));
-    // The message may be sent again: a repeated notification changes nothing at the server, and a repeated response finds no
-    // open request.
+    // The message may be sent twice: a repeated notification changes nothing at the server, and a repeated response belongs
+    // to no open request.
     deliver(up, cx, Era::Legacy, None, (None, stay), &|| true).await
 }
 
-/// Sends the message and makes the reply from the server's answer.
+/// Sends the message to the server and builds the reply from the server's response.
 async fn deliver(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -346,7 +347,8 @@ async fn deliver(
                 .map(|(_, response)| response),
         }
     });
-    // ended: the session is over, or the call was cancelled. sent: the head of the answer has arrived, or the request failed.
+    // ended: the session has ended, or the call was cancelled. sent: the head of the response has arrived, or the request
+    // failed.
     let sent = tokio::select! { biased;
         failure = pending.ended() => Err(failure),
         sent = timeout_at(deadline, sent) => {
@@ -359,8 +361,8 @@ async fn deliver(
     }
 }
 
-/// Opens a session at the server, and a session of the gateway that refers to it. The response is the server's, with the
-/// gateway's session id.
+/// Opens a session at the server, and a session of the gateway that refers to it. The client gets the server's response with the
+/// id of the gateway's session.
 async fn open_session(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -423,8 +425,7 @@ fn served(caller: &Caller, version: ProtocolVersion) -> bool {
     caller.profile.supports(version)
 }
 
-/// Ends the server's session when a client ends the gateway's session. The gateway's session ends regardless of the server's
-/// response.
+/// Ends the server's session when a client ends the gateway's session. The gateway's session ends whatever the server responds.
 pub(super) fn end(
     core: &Arc<Core>,
     caller: &Caller,
@@ -436,12 +437,12 @@ pub(super) fn end(
     }
 }
 
-/// Returns true if requests of this method are limited, wait in the queue and are recorded.
+/// Returns true if requests of this method count for limits, wait in the queue and are recorded.
 fn is_recorded(method: &str) -> bool {
     !matches!(method, "ping" | "initialize" | "server/discover")
 }
 
-/// The facts by which the engine admits and records a call.
+/// Returns the facts by which the engine admits and records a call.
 fn facts(
     cx: &CallContext<'_>,
     method: &str,
@@ -463,7 +464,7 @@ fn facts(
     })
 }
 
-/// The context for the stream of a session.
+/// Returns the context for the stream of a session.
 fn up_of_stream<'a>(
     core: &'a Arc<Core>,
     caller: &Caller,

@@ -1,4 +1,5 @@
-//! GET and DELETE on an MCP path: opening and resuming streams, opening and ending sessions.
+//! GET and DELETE on an MCP path: opening and resuming streams, and ending sessions. Also the functions that open and end
+//! sessions and their streams for the other methods.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::jsonrpc::RequestError;
 use crate::reply::Reply;
 use crate::upstream::{gauge, store_away, store_failure};
 
-/// Answers GET: opens or resumes a stream.
+/// Answers a GET request: opens or resumes a stream.
 pub(crate) async fn get(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
     match opened(core, caller, head).await {
         Ok(reply) => reply,
@@ -29,7 +30,7 @@ pub(crate) async fn get(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Re
     }
 }
 
-/// Answers DELETE: ends a session (MCP-03).
+/// Answers a DELETE request: ends a session (MCP-03).
 pub(crate) async fn delete(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
     match end_session(core, caller, head).await {
         Ok(()) => Reply::empty(StatusCode::NO_CONTENT),
@@ -57,7 +58,7 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     if !head.accept.sse_named {
         return Err(RequestError::NotAcceptable("text/event-stream"));
     }
-    // Acquired before events are replayed: a client that may not have another stream must not take one over either.
+    // Acquired before events are replayed: a client at its limit of streams must not take over an existing stream either.
     let place = stream_place(core, caller, 0)?;
     let events = match &head.last_event_id {
         Some(id) => {
@@ -84,8 +85,8 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     })
 }
 
-/// A stream of the changes in a namespace, for a client without a session on listeners that require none (NSR-10). It cannot be
-/// resumed.
+/// Opens a stream that reports changes in a namespace, for a client without a session, on listeners that require none (NSR-10).
+/// The stream cannot be resumed.
 fn alone(
     core: &Arc<Core>,
     caller: &Caller,
@@ -135,7 +136,7 @@ async fn end_session(
     Ok(())
 }
 
-/// Refuses GET and DELETE of 2026-07-28, which has neither sessions nor streams outside of requests.
+/// Refuses GET and DELETE from clients of 2026-07-28. That version has no sessions, and its streams are responses to requests.
 fn takes_method(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
     let version = head.version.as_deref().map(str::trim);
     if caller.profile.modern && version == Some(modern::VERSION) {
@@ -158,8 +159,8 @@ pub(crate) async fn create_session(
     Ok(created.session)
 }
 
-/// Opens a stream of a session, which serves the responses to requests or general messages, by its kind. This may evict other
-/// sessions of the principal.
+/// Opens a stream of a session. `kind`: a stream for the responses to requests, or for general messages. Opening it may evict
+/// other sessions of the principal.
 pub(crate) async fn open_stream(
     core: &Core,
     session: &Arc<Session>,
@@ -173,7 +174,7 @@ pub(crate) async fn open_stream(
     Ok(stream)
 }
 
-/// Records that a session has a stream with this number. If the store fails, the client still gets its stream.
+/// Records the number of a new stream in its session. If the store fails, the client still gets its stream.
 async fn note_stream(core: &Core, session: &Session, number: u32) {
     let opened = SessionPatch::OpenStream(number);
     if core.changes.commit(session, opened).await.is_err() {
@@ -184,7 +185,7 @@ async fn note_stream(core: &Core, session: &Session, number: u32) {
     }
 }
 
-/// Resumes the stream of a session after the event with this id.
+/// Resumes the stream of a session after the event with this id, which the client sent as `Last-Event-ID`.
 async fn resume_stream(
     core: &Core,
     session: &Arc<Session>,
@@ -199,16 +200,16 @@ async fn resume_stream(
         ResumedStream::Here(events) => events,
         ResumedStream::Elsewhere(replica) => return Err(RequestError::Elsewhere(replica.0)),
     };
-    // A stream that the log no longer has continues under a new number, which is stored in the session.
+    // A stream that is no longer in the log continues under a new number, which is stored in the session.
     note_stream(core, session, events.number()).await;
     Ok(events)
 }
 
-/// Ends a session whose state its upstream has lost, so that its client begins a new one.
+/// Ends a session whose state at the upstream was lost. The client has to begin a new session then.
 ///
 /// # Errors
 ///
-/// `SessionNotFound`, if the state is lost.
+/// `SessionNotFound`, if the state was lost.
 pub(super) async fn not_lost(
     core: &Core,
     namespace: &Namespace,
@@ -221,7 +222,7 @@ pub(super) async fn not_lost(
     Err(RequestError::SessionNotFound)
 }
 
-/// Ends a session at its client's wish. Returns true if it still existed.
+/// Ends a session, and removes its record from the store. Returns true if the session still existed.
 pub(crate) async fn forget_session(
     core: &Core,
     session: &Arc<Session>,
@@ -240,14 +241,14 @@ impl EndSession for Core {
         session.close();
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
-                // A failure of the store was logged before; the record expires.
+                // A failure of the store was logged before. The record that stays there expires.
                 let _ = forget_session(&self, &session).await;
             });
         }
     }
 }
 
-/// Acquires the permit for one of the long streams of the caller's principal. `bytes`: memory of the stream without its events.
+/// Acquires the permit for one long stream of the caller's principal. `bytes`: memory of the stream without its events.
 pub(crate) fn stream_place(
     core: &Core,
     caller: &Caller,
@@ -258,7 +259,7 @@ pub(crate) fn stream_place(
         .map_err(|_| RequestError::StreamLimit)
 }
 
-/// Registers a session that this process took over from another one.
+/// Registers a session that this process took over from another process.
 pub(super) fn take_up(core: &Core, adopted: Created) -> Arc<Session> {
     let Created { session, evicted } = adopted;
     core.changes.count_evicted(evicted);

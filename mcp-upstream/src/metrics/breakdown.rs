@@ -1,8 +1,7 @@
-//! Counts of tool calls by tool and by principal (`observability.metrics`). Both are off by default: each name is a time
-//! series, and servers in pass-through mode and issuers choose the names of their tools and principals.
+//! Counts of tool calls by tool and by principal (`observability.metrics`). Both are off by default, since each name adds a time
+//! series, and the names come from others: from servers in pass-through mode, and from issuers of access tokens.
 //!
-//! The number of series is limited: only the names with the most calls are exported, and the number of counted names is
-//! limited, too.
+//! Two limits apply: only the names with the most calls are exported, and only a limited number of names is counted at all.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,38 +14,38 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use serde::{Deserialize, Serialize};
 use tooldock_base::names::NamespaceName;
 
-/// Maximum number of tools with a time series.
+/// Maximum number of tools that are exported as time series.
 const TOOLS_MAX: usize = 1_000;
-/// Maximum number of principals with a time series.
+/// Maximum number of principals that are exported as time series.
 const PRINCIPALS_MAX: usize = 50;
-/// Maximum number of names that are counted. Beyond it, the half with the fewest calls is forgotten.
+/// Maximum number of names that are counted. When it is reached, the half with the fewest calls is forgotten.
 const COUNTED_MAX: usize = 10_000;
-/// Label value for calls without a credential.
+/// Value of the label `principal` for calls without a credential.
 const ANONYMOUS: &str = "anonymous";
 
-/// `observability.metrics:`: counts in addition to those by namespace.
+/// The configuration `observability.metrics`: counts of calls in addition to those by namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BreakdownConfig {
-    /// True to count calls by tool, for the 1,000 tools with the most calls.
+    /// True to count tool calls by tool; the 1,000 tools with the most calls are exported. False to count by namespace only.
     pub per_tool: bool,
-    /// The mode of counting calls by principal.
+    /// Setting that counts calls by principal, or not.
     pub per_principal: PerPrincipal,
 }
 
-/// `observability.metrics.per_principal`.
+/// Values of `observability.metrics.per_principal`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum PerPrincipal {
-    /// Calls are not counted by principal.
+    /// Tool calls are not counted by principal.
     #[default]
     #[serde(rename = "off")]
     Off,
-    /// The 50 principals with the most calls have a series each.
+    /// Tool calls are counted by principal; the 50 principals with the most calls are exported.
     #[serde(rename = "top_50")]
     Top50,
 }
 
-/// Numbers of ended calls of one name.
+/// Numbers of ended calls of one tool or principal, by outcome.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ends {
     ok: u64,
@@ -59,7 +58,7 @@ impl Ends {
     }
 }
 
-/// Numbers of ended calls by name.
+/// Numbers of ended calls, by the name of the tool or principal.
 #[derive(Debug)]
 struct Counts<K>(Mutex<HashMap<K, Ends>>);
 
@@ -89,7 +88,7 @@ impl<K: Eq + Hash + Ord + Clone> Counts<K> {
         }
     }
 
-    /// The names with the most calls, at most `most`, unordered.
+    /// Returns the names with the most calls, at most `most`, in no order.
     fn top(&self, most: usize) -> Vec<(K, Ends)> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = counts
@@ -111,19 +110,19 @@ impl<K: Eq + Hash + Ord + Clone> Counts<K> {
     }
 }
 
-/// The end of a tool call.
+/// An ended tool call, to be counted by tool and by principal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallEnd<'a> {
     pub(crate) namespace: &'a NamespaceName,
-    /// The tool's name; `None` if the name may not be a tool's, which is then not counted by tool.
+    /// The tool's name; `None` if it is not known to be the name of a real tool. Such a call is not counted by tool.
     pub(crate) tool: Option<&'a Arc<str>>,
     pub(crate) principal: Option<&'a Arc<str>>,
-    /// True if the call was delegated to a member, where it is counted for its principal.
+    /// True if the call was delegated to a member of an aggregate. It is then counted for its principal at the member only.
     pub(crate) is_delegated: bool,
     pub(crate) is_ok: bool,
 }
 
-/// Counts by tool and by principal.
+/// Counts of tool calls by tool and by principal.
 #[derive(Debug, Default)]
 pub struct Breakdown {
     per_tool: AtomicBool,
@@ -133,11 +132,11 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// Creates the counts and registers their families.
+    /// Creates the counts and registers their metric families.
     ///
     /// # Errors
     ///
-    /// If the registry already holds one of the names.
+    /// If the registry already contains one of the families.
     pub(super) fn new(registry: &Registry) -> prometheus::Result<Arc<Self>> {
         let counts = Arc::<Self>::default();
         registry.register(Box::new(Families {
@@ -150,7 +149,7 @@ impl Breakdown {
         Ok(counts)
     }
 
-    /// Enables or disables each of the counts. A disabled count is deleted.
+    /// Enables or disables each of the two counts. Disabling a count deletes its numbers.
     pub fn configure(&self, config: BreakdownConfig) {
         let per_principal = config.per_principal == PerPrincipal::Top50;
         self.per_tool.store(config.per_tool, Ordering::Relaxed);
@@ -163,7 +162,7 @@ impl Breakdown {
         }
     }
 
-    /// Counts the end of a tool call.
+    /// Counts an ended tool call.
     pub(crate) fn count(&self, end: CallEnd<'_>) {
         if let Some(tool) = end.tool
             && self.per_tool.load(Ordering::Relaxed)
@@ -177,7 +176,7 @@ impl Breakdown {
         }
     }
 
-    /// The counted tools with their numbers of calls, in order.
+    /// Returns the counted tools with their numbers of calls, in order, for tests.
     #[cfg(test)]
     pub(crate) fn tools_counted(&self) -> Vec<(String, u64)> {
         let tools = self.tools.top(usize::MAX).into_iter();
@@ -213,7 +212,7 @@ fn by_principal() -> prometheus::Result<IntCounterVec> {
     IntCounterVec::new(options, &["principal", "outcome"])
 }
 
-/// Prometheus collector of both families.
+/// Prometheus collector of the two metric families: calls by tool, and calls by principal.
 struct Families {
     counts: Arc<Breakdown>,
     descriptions: Vec<Desc>,

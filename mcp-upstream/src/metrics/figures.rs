@@ -2,7 +2,7 @@
 //! duration.
 //!
 //! The counters never decrease. They are read every few seconds, and the figures of the last minute are the difference between
-//! the reading of a minute ago and the current one. A namespace that was never called costs nothing.
+//! the current reading and the reading of a minute ago. A namespace that was never called is not read.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -14,40 +14,40 @@ use tooldock_base::names::NamespaceName;
 
 use super::{NamespaceMetrics, UpstreamMetrics};
 
-/// Period that the figures cover.
+/// Length of the period for which the figures are computed.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Interval of reading the counters.
+/// Interval at which the counters are read.
 pub(crate) const EVERY: Duration = Duration::from_secs(5);
 
-/// The counters of one namespace at one moment, or a difference between two.
+/// The counters of one namespace at one moment, or the difference of two such readings.
 #[derive(Debug, Clone, Default)]
 struct Counts {
     calls: u64,
     ok: u64,
-    /// Cumulative counts of the duration histogram, by upper bound in seconds.
+    /// Cumulative numbers of calls in the duration histogram, each with its bucket's upper bound in seconds.
     buckets: Vec<(f64, u64)>,
 }
 
 type Note = BTreeMap<NamespaceName, Counts>;
 
-/// The readings of the last minute: at most one more than `WINDOW / EVERY`.
+/// The readings of the counters of the last minute, at most `WINDOW / EVERY + 1` of them.
 #[derive(Debug, Default)]
 pub(crate) struct FigureNotes(Mutex<VecDeque<(Instant, Note)>>);
 
 impl FigureNotes {
-    /// Reads the counters, and drops readings that are older than the window.
+    /// Reads the counters, and drops readings that are no longer needed.
     pub(crate) fn note(&self, metrics: &UpstreamMetrics) {
         let now = Instant::now();
         let note = read(metrics);
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Keeps one reading older than the window, which is the beginning of the window.
+        // The last reading that is older than the window is kept, since it is the beginning of the window.
         while notes.get(1).is_some_and(|(at, _)| now - *at >= WINDOW) {
             notes.pop_front();
         }
         notes.push_back((now, note));
     }
 
-    /// The figures of the minute before now.
+    /// Returns the figures of the minute that ends now.
     pub(crate) fn now(&self, metrics: &UpstreamMetrics) -> Figures {
         let now = read(metrics);
         let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,18 +61,18 @@ impl FigureNotes {
     }
 }
 
-/// The figures of the last minute, by namespace.
+/// The figures of the last minute's calls, by namespace.
 #[derive(Debug)]
 pub(crate) struct Figures(BTreeMap<NamespaceName, Counts>);
 
-/// The figures of one namespace, or of all namespaces together.
+/// The figures of the last minute's calls, of one namespace or of all namespaces together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rates {
     /// Number of calls in the last minute.
     pub(crate) calls: u64,
-    /// Share of failed calls, from 0 to 1; `None` without calls.
+    /// Share of failed calls in the last minute, from 0 to 1; `None` if there were no calls.
     pub(crate) error_rate: Option<f64>,
-    /// The 95th percentile of the calls' duration, in milliseconds; `None` without calls.
+    /// The 95th percentile of the duration of the last minute's calls, in milliseconds; `None` if there were no calls.
     pub(crate) p95_ms: Option<f64>,
 }
 
@@ -83,7 +83,7 @@ impl Figures {
             .map_or(Counts::default().rates(), Counts::rates)
     }
 
-    /// The figures of all namespaces except the management tools.
+    /// Returns the figures of all namespaces together, without the management tools.
     pub(crate) fn of_all(&self) -> Rates {
         let mut all = Counts::default();
         for counts in self
@@ -148,7 +148,8 @@ impl Counts {
         }
     }
 
-    /// A quantile of the duration in milliseconds, interpolated within its bucket; the last finite bound for values beyond it.
+    /// Returns a quantile of the calls' duration in milliseconds, interpolated within its bucket. Beyond the last finite bucket,
+    /// its upper bound is returned.
     fn quantile(&self, quantile: f64) -> Option<f64> {
         let wanted = self.calls as f64 * quantile;
         let (mut low, mut below) = (0.0, 0);
@@ -166,7 +167,7 @@ impl Counts {
     }
 }
 
-/// Reads the counters of all namespaces that were ever called.
+/// Reads the counters of all namespaces that were called at least once.
 fn read(metrics: &UpstreamMetrics) -> Note {
     let all = metrics.namespaces.iter();
     let called = all.filter(|it| it.latency.get_sample_count() > 0);

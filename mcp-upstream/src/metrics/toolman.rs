@@ -1,4 +1,4 @@
-//! Metrics of aggregates besides their calls.
+//! Metrics of aggregates; their calls are counted elsewhere.
 
 use prometheus::IntGauge;
 use tooldock_base::metric_table;
@@ -16,7 +16,7 @@ metric_table! {
     }
 }
 
-/// Guard that counts a stored toolset in the gauge until it is dropped.
+/// Guard that counts a stored toolset in a gauge until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct KeptToolset(IntGauge);
 

@@ -1,4 +1,4 @@
-//! REST answers to tool calls: a bare value, or a failure with its status.
+//! REST answers to tool calls: the value that the tool returned, or a failure with its HTTP status.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::upstream::{ToolsWait, Upstream};
 
 mod failure;
 
-/// The value of a reply: a function's return value; for a server's result the structured content, else a single text, else the
-/// content blocks, else the complete result.
+/// Returns the value that REST sends for the reply of an upstream. For a Python function this is its return value. For an MCP
+/// server it is the structured content, else a single text, else the content blocks, else the complete result.
 ///
 /// # Errors
 ///
@@ -39,7 +39,7 @@ pub(super) async fn value_of(
         Err(failed) => failed,
     };
     let blame = failed.blame(tool);
-    // Servers send the same error for an unknown tool and for wrong arguments: the list of tools distinguishes the two.
+    // Servers send the same error for an unknown tool and for wrong arguments. The list of tools shows which of the two it is.
     let is_known = matches!(blame, failure::Blame::Server | failure::Blame::Caller)
         || (upstream
             .tools(namespace, None, ToolsWait::Short)
@@ -49,8 +49,8 @@ pub(super) async fn value_of(
     Err(failed.error(blame, is_known))
 }
 
-/// The return value of a function. Content without a value (an image, for example) is sent as an object with the content
-/// blocks.
+/// Returns the return value of a function. For a function that returns only content (an image, for example), the value is an
+/// object with the content blocks.
 fn bare(reply: ToolReply) -> Bytes {
     match reply.content {
         Some(content) if matches!(reply.value.trim_ascii(), b"null" | b"") => {
@@ -60,11 +60,11 @@ fn bare(reply: ToolReply) -> Bytes {
     }
 }
 
-/// Reads a result: a value, or a failure described by the tool.
+/// Reads the result of a tool. The inner error is a failure that the tool reports (`isError`).
 ///
 /// # Errors
 ///
-/// If it is not the result of a tool (`CallToolResult`).
+/// If the message is not the result of a tool (`CallToolResult`).
 fn value(result: &Bytes) -> Result<Result<Bytes, failure::ServerFailure>, CallError> {
     let odd = |what: &str| {
         let message = format!("The server's answer is no result of a tool: {what}");
@@ -98,17 +98,18 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::ServerFailure>, CallEr
     }
 }
 
-/// Returns true if a result without content has keys that its server defined itself. A question to the client is no result.
+/// Returns true if a result without content has keys that the server defined itself, and can so be sent as the value. False for
+/// a result that is a question to the client (`input_required`).
 fn says_something(object: &RawValue) -> bool {
     let asks = spans::member(object, "resultType").map(RawValue::get);
     const ABOUT_ITSELF: [&str; 3] = ["_meta", "resultType", "isError"];
-    // An object with more keys than these has other keys, and is not read.
+    // An object with more keys than these must have other keys, so it need not be read.
     let few = few_entries(object, ABOUT_ITSELF.len());
     asks != Some("\"input_required\"")
         && few.is_none_or(|all| all.iter().any(|(name, _)| !ABOUT_ITSELF.contains(&&**name)))
 }
 
-/// The text of a text block, as raw JSON; `None` for other blocks.
+/// Returns the text of a content block as raw JSON; `None` for blocks that are not text.
 fn text(block: &RawValue) -> Option<&RawValue> {
     let kind = spans::member(block, "type")?;
     (kind.get() == "\"text\"").then(|| spans::member(block, "text"))?

@@ -1,4 +1,4 @@
-//! Reads the body of a call: the tool's arguments.
+//! Reads the tool's arguments from the body of a REST call.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -8,7 +8,8 @@ pub(super) use tooldock_sessions::catalogue::arguments::are_required;
 use super::EarlyReply;
 use crate::jsonrpc::{self, RequestError};
 
-/// The arguments of a call. An empty body counts as `{}` (RST-10), and so does white space for a tool that needs no arguments.
+/// Reads the arguments of a call. An empty body counts as `{}` (RST-10), and so does white space for a tool that needs no
+/// arguments.
 pub(super) fn of(body: Bytes) -> Result<Bytes, EarlyReply> {
     if body.trim_ascii().is_empty() {
         return Ok(Bytes::from_static(b"{}"));
@@ -30,12 +31,12 @@ pub(super) fn of(body: Bytes) -> Result<Bytes, EarlyReply> {
     }
 }
 
-/// Returns true if the body consists of white space, and is not empty.
+/// Returns true if the body is not empty and consists of white space only.
 pub(super) fn is_blank(body: &[u8]) -> bool {
     !body.is_empty() && body.trim_ascii().is_empty()
 }
 
-/// Refuses a blank body for a tool that needs arguments, so that a client that lost the arguments gets an error.
+/// Refuses a body of white space for a tool that needs arguments. A client that lost the arguments gets an error this way.
 pub(super) fn blank() -> EarlyReply {
     EarlyReply::new(
         StatusCode::BAD_REQUEST,

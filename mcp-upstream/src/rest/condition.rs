@@ -1,12 +1,12 @@
-//! The condition of a namespace: a state, and the reason if the namespace is down wholly or in part. `/ready`, `/health`, the
-//! metrics, `explain` and the web UI all show this condition.
+//! The condition of a namespace: a state, and the reason if the namespace cannot be used in whole or in part. `/ready`,
+//! `/health`, the metrics, `explain` and the web UI all show this condition.
 //!
-//! | namespace of | `degraded` | `failed` |
+//! | namespace | `degraded` | `failed` |
 //! |---|---|---|
-//! | Python tools | its worker is degraded, or a file was not loaded | it could not be started |
-//! | a stdio server | | it does not start, or has ended for good |
-//! | a remote server | one of its backends does not answer | none does, or the server cannot be used |
-//! | an aggregate | one of its members is down | all are |
+//! | Python tools | the worker is degraded, or a file was not loaded | it could not be started |
+//! | a stdio server | | the server does not start, or has ended for good |
+//! | a remote server | one of its backends does not answer | no backend answers, or the server cannot be used |
+//! | an aggregate | one of its members is down | all members are down |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,52 +22,54 @@ use crate::metrics::MemberState;
 use crate::upstream::health::{MemberOffer, ServerHealth};
 use crate::upstream::http::port::BackendState;
 
-/// Maximum depth of nested aggregates, and the servers of the innermost one.
+/// Maximum depth to which the conditions of nested namespaces are read: the allowed depth of aggregates, and one level for the
+/// servers in the innermost aggregate.
 const DEPTH_MAX: usize = tooldock_workers::aggregate::DEPTH_MAX + 1;
 
-/// A worker that keeps crashing, even if it never served (WRK-16).
+/// State of a worker that crashes again and again, even if it never answered a call (WRK-16).
 pub(crate) const CRASH_LOOP: WorkerState = WorkerState::Backoff { crash_loop: true };
 
-/// The reason shown for a member that did not start in time.
+/// The reason shown for an aggregate's member that did not start in time.
 const LATE: &str = "it did not answer within its connect_timeout; it is used once it answers";
 
 /// States in which no tool of a namespace can be called.
 const DOWN: [&str; 5] = ["failed", "crash_loop", "backoff", "stopped", "stopping"];
 
-/// The condition of a namespace.
+/// The condition of a namespace: its state, and the reasons why it cannot be used.
 #[derive(Debug)]
 pub(crate) struct Condition {
-    /// `ready`, `idle`, `starting`, `installing`, `degraded`, `failed`, `empty`, or the state of a worker.
+    /// The namespace's state: `ready`, `idle`, `starting`, `installing`, `degraded`, `failed`, `empty`, or the state of its
+    /// worker.
     pub(crate) state: &'static str,
-    /// The reason why nothing serves: its code and a sentence.
+    /// The reason why no tool of the namespace can be called: an error code and a sentence. `None` if tools can be called.
     pub(crate) failing: Option<(&'static str, String)>,
-    /// The health of the namespace's server, if it has one.
+    /// The health of the namespace's MCP server; `None` for other namespaces.
     pub(crate) server: Option<ServerHealth>,
-    /// The backends of a remote server with their last known state, read without a request to them.
+    /// The backends of a remote server with their last known state. No request is sent to find it.
     pub(crate) backends: Vec<BackendState>,
-    /// The members of an aggregate, in the order of its file.
+    /// The members of an aggregate, in the order of its configuration file.
     pub(crate) members: Vec<MemberCondition>,
-    /// The Python files that were not loaded, each with the code of the reason.
+    /// The Python files of the namespace that were not loaded, each with the code of the reason.
     unloaded: Vec<(String, &'static str)>,
 }
 
 /// The condition of a member of an aggregate.
 #[derive(Debug, Serialize)]
 pub(crate) struct MemberCondition {
-    /// The member's prefix, or the name of its namespace.
+    /// The member's prefix in the aggregate, or the name of its namespace.
     pub(crate) name: Arc<str>,
-    /// `ready`, `starting`, `installing`, `degraded` or `failed`.
+    /// The member's state: `ready`, `starting`, `installing`, `degraded` or `failed`.
     pub(crate) state: &'static str,
-    /// The reason why the member does not serve.
+    /// The reason why the member cannot be used; `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// The namespace, if clients can also reach the member directly.
+    /// The member's namespace, if clients can also reach it directly; `None` otherwise.
     #[serde(skip)]
     pub(crate) served: Option<Arc<Namespace>>,
 }
 
 impl Condition {
-    /// The current condition of a namespace.
+    /// Returns the current condition of a namespace.
     pub(crate) fn of(core: &Core, namespace: &Namespace) -> Self {
         Self::at(core, namespace, DEPTH_MAX)
     }
@@ -136,7 +138,7 @@ impl Condition {
             let reason = reason.or_else(|| {
                 let down = down.iter().filter(|_| !left);
                 let down = down.map(|it| match &it.problem {
-                    // Some reasons name the backend already.
+                    // Some reasons already begin with the backend's name.
                     Some(problem) if problem.starts_with(&it.id.to_string()) => problem.clone(),
                     Some(problem) => format!("{}: {problem}", it.id),
                     None => it.id.to_string(),
@@ -154,8 +156,7 @@ impl Condition {
     fn of_members(&mut self, core: &Core, namespace: &Namespace, depth: usize) {
         let members = core.upstreams.of(namespace).members(namespace);
         let members = members.into_iter().map(|member| {
-            // The depth of nested aggregates is checked when their files are read, but a reload may have nested them deeper
-            // since.
+            // The depth of nested aggregates is checked when their files are read. A reload since then may have made it larger.
             let own = member.namespace.as_ref().filter(|_| depth > 0);
             let own = own.map(|own| Self::at(core, own, depth - 1));
             let reason = own
@@ -182,7 +183,7 @@ impl Condition {
         let is_any = |wanted: &[&str]| self.members.iter().any(|it| wanted.contains(&it.state));
         let all_failed = self.members.iter().all(|it| it.state == "failed");
         self.state = if all_failed && !self.members.is_empty() {
-            // The message names no members, since a caller of the aggregate may not see all of them.
+            // The message names no members, since a client of the aggregate may not be allowed to see all of them.
             let message = "none of its members serves".to_owned();
             self.failing = Some((CallErrorCode::WorkerUnavailable.as_str(), message));
             "failed"
@@ -195,7 +196,7 @@ impl Condition {
         };
     }
 
-    /// The reason why some or all of the namespace does not serve, in one sentence.
+    /// Returns the reason why the namespace cannot be used, in whole or in part, in one line; `None` if there is none.
     pub(crate) fn problem(&self) -> Option<String> {
         if let Some((_, reason)) = &self.failing
             && self.members.is_empty()
@@ -221,7 +222,7 @@ impl Condition {
     }
 }
 
-/// Updates the gauges of namespaces by state, of aggregates' members by state, and of tools.
+/// Updates the gauges: namespaces by state, members of aggregates by state, pinned definitions, and the number of tools.
 pub(crate) fn show(core: &Core) {
     let awaited = core.registry.awaited();
     let snapshot = core.registry.snapshot();

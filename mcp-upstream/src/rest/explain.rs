@@ -1,5 +1,5 @@
-//! `POST /explain`: the rights of a caller in a namespace, with the rules that grant them; for `{}`, the list of principals.
-//! Access is controlled as for `/reload`.
+//! `POST /explain`: the rights of a credential in a namespace, with the rules that grant them. Without a namespace, the numbers
+//! of tools that the credential opens; for `{}`, the list of principals. Access is controlled as for `/reload`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::{Behind, ToolsWait};
 
-/// Time limit for all lists of tools together, for the reach of a credential.
+/// Time limit for reading the tool lists of all namespaces, when the tools that a credential opens are counted.
 const REACH_WAIT: Duration = Duration::from_secs(3);
 
-/// Maximum number of tools that one answer lists.
+/// Maximum number of tools that one answer of `/explain` lists; the number of further tools is given instead.
 const TOOLS_MAX: usize = 1000;
 
-/// Answers a question about the rights of a credential.
+/// Answers a question about the rights of a credential, as described in the body.
 pub(crate) async fn explain(core: &Core, body: Bytes) -> Reply {
     let refused = |status, code, message: &str| error::rest_plain(status, code, message);
     let not_understood = |error: serde_json::Error| {
@@ -122,8 +122,8 @@ async fn answer(core: &Core, credential: &Credential, question: Question) -> Exp
     }
 }
 
-/// The tools of all namespaces that a credential opens, without the aggregates' own tools. Namespaces whose tools are not known
-/// within [`REACH_WAIT`] are omitted.
+/// Counts the tools that a credential opens, by namespace. Tools by which aggregates manage their members are not counted.
+/// Namespaces whose tools are not known within [`REACH_WAIT`] are omitted.
 async fn reach(core: &Core, credential: &Credential) -> Reach {
     let until = Instant::now() + REACH_WAIT;
     let snapshot = core.registry.load();
@@ -167,8 +167,8 @@ async fn reach(core: &Core, credential: &Credential) -> Reach {
     reach
 }
 
-/// Returns true for the tools by which an aggregate manages its members' tools. Every key sees these, and they are useless
-/// without a member's tool.
+/// Returns true if a tool belongs to an aggregate itself and serves to manage its members' tools. Every key can see these tools,
+/// and they are useless without a tool of a member.
 fn is_own_of_aggregate(core: &Core, namespace: &Arc<Namespace>, tool: &str) -> bool {
     let mut publisher = Arc::clone(namespace);
     let mut behind = core.upstreams.of(namespace).behind(namespace, tool);
@@ -185,7 +185,7 @@ fn is_own_of_aggregate(core: &Core, namespace: &Arc<Namespace>, tool: &str) -> b
     matches!(publisher.upstream, UpstreamKind::Aggregate(_))
 }
 
-/// Returns true if a credential opens a management tool.
+/// Returns true if a credential gives access to the management tools.
 fn opens_management(core: &Core, credential: &Credential) -> bool {
     let system = NamespaceName::system();
     let served = core.registry.admitted(&system);
@@ -195,7 +195,8 @@ fn opens_management(core: &Core, credential: &Credential) -> bool {
     })
 }
 
-/// Explains why a credential opens no tool: sentences with the reason, and a change that would open some.
+/// Explains why a credential opens no tool: one sentence with the reason, and, if possible, one with a change that would open
+/// some tools.
 fn why_nothing(
     credential: &Credential,
     namespaces: &[NamespaceReach],
@@ -233,7 +234,7 @@ fn why_nothing(
     ]
 }
 
-/// All tools that a namespace offers to a principal, hidden or not.
+/// Returns the names of all tools that a namespace offers to a principal, including hidden ones.
 async fn names(
     core: &Core,
     namespace: &Arc<Namespace>,
@@ -247,7 +248,7 @@ async fn names(
     Ok(names.map(|tool| tool.name().to_owned()).collect())
 }
 
-/// The rules for a tool; for an aggregate's tool, also those of the namespaces from which the tool comes.
+/// Returns the rules that apply to a tool. For an aggregate's tool, they include the rules of the namespaces from which it comes.
 fn of_tool(
     core: &Core,
     credential: &Credential,

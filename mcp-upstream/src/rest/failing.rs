@@ -1,4 +1,4 @@
-//! Reasons why a namespace is not served, for callers who may use it and for operators.
+//! Reasons why a namespace is unavailable, for callers who may use it and for operators.
 
 use serde::Serialize;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -9,14 +9,14 @@ use crate::mcp::Core;
 /// Reason why a whole namespace is unavailable.
 #[derive(Debug, Serialize)]
 pub(crate) struct Failing {
-    /// The stable error code.
+    /// The stable error code of the reason.
     pub(crate) code: &'static str,
     /// The reason as text, without secrets.
     pub(crate) message: String,
 }
 
-/// The reason why a namespace does not serve: its configuration or its dependencies, or the end of its server or of all its
-/// members. `None` if it serves.
+/// Returns the reason why a namespace is unavailable: its configuration or dependencies, or the end of its server or of all its
+/// members. `None` if the namespace is available, at least in part.
 pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
     match &namespace.upstream {
         UpstreamKind::Failed(error) => Some(Failing {
@@ -29,7 +29,8 @@ pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
     }
 }
 
-/// The reason why an external server does not serve: it cannot be started, keeps ending, or has no backend that answers.
+/// Returns the reason why an external server is unavailable: it cannot be started, it keeps ending, or none of its backends
+/// answers. `None` for other namespaces, and for a server that can be used.
 pub(crate) fn server(core: &Core, namespace: &Namespace) -> Option<Failing> {
     let is_server = matches!(
         namespace.upstream,

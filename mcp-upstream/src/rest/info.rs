@@ -1,4 +1,4 @@
-//! Descriptions of MCP endpoints in the form of ToolDock v1: `/mcp/namespaces`, `/mcp/info` and `/mcp/{namespace}/info`
+//! Descriptions of MCP endpoints in the format of ToolDock v1: `/mcp/namespaces`, `/mcp/info` and `/mcp/{namespace}/info`
 //! (EX-29).
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::upstream::global;
 
-/// Answers with the names of the namespaces, and the number of each namespace's tools where known.
+/// Answers with the names of the namespaces, and the number of each namespace's tools if it is known.
 pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
     let namespaces = open_to(core, caller);
     let names: Vec<_> = namespaces.iter().map(|it| it.name.as_str()).collect();
@@ -29,7 +29,7 @@ pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
 pub(crate) async fn endpoint(core: &Core, caller: Caller) -> Reply {
     if caller.namespace.is_none() {
         let mut info = about(core, &caller);
-        // On other listeners a request to `/mcp` must name a namespace.
+        // `/mcp` is reported as an endpoint only if requests to it need not name a namespace.
         if caller.profile.unnamed_namespace {
             info["endpoint"] = path(&caller, "").into();
         }
@@ -79,13 +79,13 @@ fn about(core: &Core, caller: &Caller) -> Value {
     })
 }
 
-/// The path of an endpoint, as clients have to write it.
+/// Returns the path of an endpoint as the client has to write it, with the listener's prefix.
 fn path(caller: &Caller, namespace: &str) -> String {
     let slash = if namespace.is_empty() { "" } else { "/" };
     format!("{}/mcp{slash}{namespace}", caller.profile.path_prefix)
 }
 
-/// The namespaces that the caller may use, in the order of ToolDock v1.
+/// Returns the namespaces that the caller may use, in the order of ToolDock v1.
 fn open_to(core: &Core, caller: &Caller) -> Vec<Arc<Namespace>> {
     let snapshot = core.registry.snapshot();
     let mut open = global::members(&snapshot, caller);

@@ -15,12 +15,12 @@ struct Namespace<'a> {
     has_requirements: bool,
     secrets_status: &'static str,
     description: &'a str,
-    /// The reason why the namespace does not serve.
+    /// The reason why the namespace is unavailable; `None` if it is available.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Failing>,
 }
 
-/// Answers with the namespaces that the caller may use.
+/// Answers with the list of the namespaces that the caller may use.
 pub(crate) fn list(core: &Core, caller: &Caller) -> Reply {
     let snapshot = core.registry.snapshot();
     let visible: Vec<_> = snapshot

@@ -1,8 +1,9 @@
 //! `/openapi.json` and `/namespaces/{namespace}/openapi.json`: the caller's namespace as an OpenAPI 3.1 document.
 //!
-//! Paths of a document are relative to its server: `/tools/add` is below `…/namespaces/calc` in the document of that path, and
-//! below the root, with `X-Namespace` as a parameter, in the other document. The document with tools only (`?view=tools`) is
-//! for models, which do not need the operators' paths; the document by path has only the tools unless `?view=all` is requested.
+//! Paths of a document are relative to its server URL. In the document at `/namespaces/calc/openapi.json`, `/tools/add` stands
+//! for `/namespaces/calc/tools/add`. In the document at `/openapi.json`, it is a path below the root, and `X-Namespace` is a
+//! parameter. The document with tools only (`?view=tools`) is for models, which do not need the operators' paths; the document
+//! below `/namespaces/` contains only the tools unless `?view=all` is requested.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -43,34 +44,34 @@ struct DocumentQuery {
     view: Option<View>,
 }
 
-/// Contents of the document that the request asks for.
+/// Selects the paths that a requested document contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum View {
-    /// Shows the paths of tools alone, an operation for each tool.
+    /// The document contains only the paths of tools, one operation for each tool.
     Tools,
-    /// Shows the paths of tools and all other paths.
+    /// The document contains the paths of tools and all other paths.
     All,
 }
 
-/// How addresses in the document name the namespace.
+/// How requests described in the document name the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Addresses {
-    /// Addresses name the namespace by the header `X-Namespace`.
+    /// Requests name the namespace by the header `X-Namespace`.
     Header,
-    /// Addresses name the namespace by their path.
+    /// Requests name the namespace in their path.
     Path,
 }
 
-/// Parameters of a request for a document.
+/// Parameters of a request for an OpenAPI document.
 pub(crate) struct DocumentRequest<'a> {
     pub(crate) query: Option<&'a str>,
     pub(crate) addresses: Addresses,
     pub(crate) shape: RestShape,
 }
 
-/// Answers with the document of the request's namespace, or of the namespace in the query, for clients that cannot send the
-/// header (RST-17).
+/// Answers with the OpenAPI document of the request's namespace. Clients that cannot send the header `X-Namespace` can name the
+/// namespace in the query (RST-17).
 pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentRequest<'_>) -> Reply {
     let query = asked.query.unwrap_or_default();
     let Ok(scope) = serde_urlencoded::from_str::<DocumentQuery>(query) else {
@@ -103,7 +104,8 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentReques
         };
     }
     let found = core.registry.namespace(name);
-    // A namespace that is closed to the caller counts as unknown: the edge does not check the query.
+    // A namespace that the caller may not use is answered as unknown. This check is needed here since the edge does not read
+    // the query.
     let Some(namespace) = found.filter(|namespace| caller.may_use(namespace)) else {
         return unknown_namespace(name);
     };
@@ -119,7 +121,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentReques
             }
             let work = move || {
                 let view = access.view(&namespace);
-                // Another request may have made and stored the document in the meantime.
+                // Another request may have built and stored the document in the meantime.
                 if let Some(document) = list.document(&form, view) {
                     return document;
                 }
@@ -133,7 +135,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentReques
     }
 }
 
-/// Builds a document outside the I/O threads, since its size is decided by the authors of tools.
+/// Builds a document on a thread for heavy work, since the authors of tools decide how large it becomes.
 async fn answered(caller: &Caller, work: impl FnOnce() -> Bytes + Send + 'static) -> Reply {
     match heavy_work::run(&caller.principal, work).await {
         Ok(document) => Reply::json(StatusCode::OK, document),
@@ -141,7 +143,7 @@ async fn answered(caller: &Caller, work: impl FnOnce() -> Bytes + Send + 'static
     }
 }
 
-/// The document of one namespace, with the tools that the caller may see.
+/// Builds the document of one namespace, with the tools that the caller may see.
 fn of_one(
     namespace: &Namespace,
     list: &ToolList,
@@ -155,14 +157,14 @@ fn of_one(
         entry,
         sent,
     });
-    // Tool Vault uses the paths of these names for itself.
+    // Tool Vault uses the paths `/tools/call` and `/tools/list` itself, so tools with these names cannot be called by path.
     let hidden = |name: &str| matches!(name, "call" | "list");
     let vault = layout.shape == RestShape::Vault;
     let tools = tools.filter(|tool| !(vault && hidden(tool.name)));
     describe(Some(namespace), layout, tools.collect())
 }
 
-/// The document of all namespaces. `sent`: the form of each tool's values.
+/// Builds the document of all namespaces. `sent`: for each tool, the form in which REST sends its value.
 fn of_all(tools: &GlobalTools, sent: Vec<ValueForm>, layout: &Layout) -> Vec<u8> {
     let tools = tools.iter().zip(sent).map(|(tool, sent)| DocumentTool {
         name: tool.name,
@@ -174,26 +176,26 @@ fn of_all(tools: &GlobalTools, sent: Vec<ValueForm>, layout: &Layout) -> Vec<u8>
 
 /// A tool in an OpenAPI document.
 struct DocumentTool<'a> {
-    /// The tool's name in the paths.
+    /// The tool's name as it stands in the document's paths.
     name: &'a str,
     entry: &'a ToolEntry,
     sent: ValueForm,
 }
 
-/// Properties of the document that depend on the request.
+/// Properties of an OpenAPI document that depend on the request.
 struct Layout {
     view: View,
     shape: RestShape,
-    /// URL before the paths of the namespace.
+    /// URL that precedes the paths of the namespace.
     server: String,
-    /// URL before all other paths, if it differs from `server`.
+    /// URL that precedes all other paths; `None` if it is the same as `server`.
     root: Option<String>,
-    /// Parameters of each operation of the namespace besides the arguments.
+    /// Parameters that each operation of the namespace has in addition to the tool's arguments.
     parameters: Vec<Value>,
 }
 
 impl Layout {
-    /// A fingerprint that is equal for layouts whose documents of a namespace are equal.
+    /// Returns a hash of the settings that determine a namespace's document. Equal hashes mean equal documents, for the cache.
     fn fingerprint(&self, namespace: &Namespace) -> [u8; 32] {
         let about = json!([
             self.view == View::All,
@@ -208,7 +210,7 @@ impl Layout {
         Sha256::digest(about.to_string()).into()
     }
 
-    /// The layout for one namespace, or for all namespaces.
+    /// Determines the layout of the document for one namespace, or for all namespaces.
     fn new(
         caller: &Caller,
         namespace: Option<&Namespace>,
@@ -217,13 +219,13 @@ impl Layout {
     ) -> Self {
         let profile = &caller.profile;
         let base = format!("{}{}", profile.public_url, profile.path_prefix);
-        // An empty prefix is written as a slash, which clients drop when they join paths.
+        // An empty prefix is written as a slash, since a server URL must not be empty; clients remove it when they join paths.
         let root = match base.is_empty() {
             true => "/".to_owned(),
             false => base.clone(),
         };
-        // The document of version 1 contained only tools, and its clients turn every operation into a tool. Clients of Tool
-        // Vault do the same.
+        // In version 1 the document contained only tools, and clients of that version turn every operation into a tool. Clients
+        // of Tool Vault do so, too.
         let usual = match asked.shape {
             RestShape::V1 | RestShape::Vault => View::Tools,
             RestShape::V2 => View::All,
@@ -296,7 +298,7 @@ fn describe(
     serde_json::to_vec(&document).expect("plain data with string keys serializes")
 }
 
-/// The namespace's description, followed by the tools that no path can name.
+/// Returns the document's description: that of the namespace, followed by the tools whose names cannot stand in a path.
 fn description(namespace: Option<&Namespace>, uncallable: &[DocumentTool<'_>]) -> String {
     const NAMED_MAX: usize = 10;
     let own = namespace.map_or("The tools of all namespaces", |it| &it.description);
@@ -324,12 +326,13 @@ fn tool_operation(
     (schemas, effort): (&mut Map<String, Value>, &mut Effort),
 ) -> Value {
     let DocumentTool { name, entry, sent } = *tool;
-    // In the older forms the value is a property of the response.
+    // In the formats V1 and Vault the tool's value is a property of the response object.
     let (answer, within) = match layout.shape {
         RestShape::V1 | RestShape::Vault => ("responses/200", "/properties/result"),
         RestShape::V2 => ("responses/200", ""),
     };
-    // The meaning of a schema's references depends on its position in the document, so they are rewritten.
+    // A local reference in a schema is resolved from the root of the document, so references are rewritten for the schema's
+    // new position.
     let mut hoist = |schemas: &mut Map<String, Value>, raw: &str, (part, within), kind: &str| {
         let pointer = format!(
             "#/paths/{}/post/{part}/content/application~1json/schema{within}",
@@ -391,7 +394,7 @@ const FIXED_OPERATIONS: [&str; 5] = [
 ];
 
 fn fixed_paths(layout: &Layout) -> Map<String, Value> {
-    // A name with any other character is refused in a path.
+    // The pattern excludes the characters that the gateway refuses in a path.
     let name = json!({
         "name": "name",
         "in": "path",
@@ -417,7 +420,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
         RestShape::V1 | RestShape::Vault => &object,
         RestShape::V2 => &objects,
     };
-    // Credentials are optional: a caller with a token gets more details.
+    // Credentials are optional for health checks: a caller with a token gets more details.
     let optional = json!([{}, { "BearerAuth": [] }]);
     let mut paths = json!({
         "/tools": { "get": {
@@ -450,7 +453,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
             "responses": answers(Fails::HealthCheck, "It does", &object),
         } },
     });
-    // 503 is a result of the check, not its failure.
+    // 503 is the regular response of this check when the process is not ready, so it is not described as an error.
     paths["/ready"]["get"]["responses"]["503"] = answer("It does not", &object);
     if let Some(root) = &layout.root {
         for path in ["/namespaces", "/health", "/ready"] {
@@ -458,7 +461,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
         }
     }
     match paths {
-        // The listener for Tool Vault has no other paths than these.
+        // The listener for Tool Vault serves only these of the fixed paths.
         Value::Object(mut paths) if layout.shape == RestShape::Vault => {
             paths.retain(|path, _| matches!(path.as_str(), "/health" | "/ready"));
             paths
@@ -478,7 +481,8 @@ fn namespace_parameter(namespace: &Namespace) -> Value {
     })
 }
 
-/// Replaces all characters of a name but ASCII letters and digits by underscores.
+/// Replaces all characters of a name except ASCII letters and digits by underscores. A name that would begin with a digit gets
+/// an underscore in front.
 fn identifier(name: &str) -> String {
     let mut out: String = name
         .chars()
@@ -490,8 +494,9 @@ fn identifier(name: &str) -> String {
     out
 }
 
-/// A unique identifier for each name. A name that is a valid identifier is unchanged; if another name would give the same
-/// identifier, it gets a suffix computed from the name alone, which stays the same when other tools are added or removed.
+/// Returns a unique identifier for each name. A name that is a valid identifier is unchanged. If another name would give the same
+/// identifier, a suffix is added that depends on that name alone, so that it stays the same when other tools are added or
+/// removed.
 fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
     let mut taken = UsedNames::default();
     let is_plain = |name: &str| identifier(name) == name && !FIXED_OPERATIONS.contains(&name);
@@ -516,16 +521,16 @@ fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String
     names.map(named).collect()
 }
 
-/// Identifiers that are in use.
+/// The set of identifiers that are in use already.
 #[derive(Default)]
 struct UsedNames {
     names: BTreeSet<String>,
-    /// Next number for a name that was requested more than once, so that a request need not try all earlier numbers.
+    /// Next number to try for a name that was requested more than once. It avoids trying all earlier numbers again.
     next: HashMap<String, u64>,
 }
 
 impl UsedNames {
-    /// The name, or the name with the first unused number.
+    /// Returns the name if it is unused; otherwise the name with the first unused number.
     fn unique(&mut self, name: String) -> String {
         if self.names.insert(name.clone()) {
             return name;
@@ -541,7 +546,7 @@ impl UsedNames {
     }
 }
 
-/// A tool's name as a segment of a path template: percent-encoded, braces included.
+/// Returns a tool's name as a segment of a path template. It is percent-encoded, including braces.
 fn path_segment(name: &str) -> String {
     name.bytes()
         .map(|byte| match byte {
@@ -553,7 +558,7 @@ fn path_segment(name: &str) -> String {
         .collect()
 }
 
-/// A key as a token of a JSON pointer in a URI fragment. `%` is encoded, since it is decoded once.
+/// Returns a key as a token of a JSON pointer in a URI fragment. `%` is encoded, since clients percent-decode the fragment.
 fn pointer(key: &str) -> String {
     key.replace('~', "~0")
         .replace('/', "~1")

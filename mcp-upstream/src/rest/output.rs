@@ -1,4 +1,4 @@
-//! `POST /output`: the last lines that the processes of a namespace printed, with tracebacks of its tools, in the form of the
+//! `POST /output`: the last lines that the processes of a namespace printed, with tracebacks of its tools, in the format of the
 //! log. Access is controlled as for `/reload`.
 
 use bytes::Bytes;
@@ -15,19 +15,19 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 
-/// Maximum size of the lines' text in one response, in bytes. Older lines are omitted.
+/// Maximum size of the text of all lines in one response, in bytes. Older lines are omitted.
 const BYTES_MAX: usize = 64 * 1024;
 
 /// The parameters of a `POST /output`.
 #[derive(Debug, PartialEq, Eq)]
 struct OutputWanted {
     namespace: NamespaceName,
-    /// Maximum number of lines to show, counted from the newest.
+    /// Maximum number of lines to show; the newest lines are shown.
     lines: usize,
 }
 
 impl OutputWanted {
-    /// Reads the body of a request. The error is a sentence that names the wrong key.
+    /// Reads the parameters from the body of a request. The error is a sentence that names the wrong key.
     fn read(body: &[u8]) -> Result<Self, &'static str> {
         let members: Map<String, Value> = serde_json::from_slice(body)
             .map_err(|_| "the body must be a JSON object with namespace and lines")?;
@@ -53,7 +53,7 @@ impl OutputWanted {
     }
 }
 
-/// Answers `POST /output` with the last lines of a namespace, oldest first.
+/// Answers `POST /output` with the last lines that a namespace printed, oldest first.
 pub(crate) async fn output(core: &Core, body: Bytes) -> Reply {
     let OutputWanted { namespace, lines } = match OutputWanted::read(&body) {
         Ok(wanted) => wanted,
@@ -101,7 +101,7 @@ pub(crate) async fn output(core: &Core, body: Bytes) -> Reply {
     }))
 }
 
-/// A line as JSON, for operators and management tools.
+/// Returns a printed line as JSON, for operators and management tools.
 pub(crate) fn line(line: &RecentLine) -> Value {
     let at = OffsetDateTime::from(line.at).format(&Rfc3339);
     value!({

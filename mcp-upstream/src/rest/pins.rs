@@ -1,4 +1,4 @@
-//! The pinned definitions of a namespace that wait for an operator, for `/ready`, `explain` and the metrics.
+//! Counts of a namespace's pinned definitions that wait for an operator's decision, for `/ready`, `explain` and the metrics.
 
 use tooldock_base::config::PinMode;
 use tooldock_workers::explain::{self, Rule};
@@ -7,7 +7,8 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use crate::mcp::Core;
 
-/// The pins of a namespace, with those of the servers of an aggregate's own file; `None` where nothing is pinned.
+/// Counts the pins of a namespace; for an aggregate, also those of the servers that its own file defines. `None` if nothing is
+/// pinned.
 pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<PinCounts> {
     let pins = core.registry.pins()?;
     let own = |it: &Namespace| {

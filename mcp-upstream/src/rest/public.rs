@@ -1,10 +1,9 @@
-//! `/health` and `/ready`, which need no credentials: an anonymous caller gets the status, without details of the served
-//! namespaces.
+//! `/health` and `/ready`, which need no credentials: an anonymous caller gets the status, without details of the namespaces.
 //!
 //! A caller with a token gets details of the namespaces that the token opens. The manager, and all callers on a listener with
-//! open probes, get all details, unless a page of an unknown host name or origin may read the response. Namespaces, files and
-//! codes are named; texts from tool code or an installer are only in the log and in the response to `/reload`, except for the
-//! reason why an external server does not start.
+//! `open_probes`, get all details, except when a web page of an unknown host name or origin could read the response. Details are
+//! the names of namespaces and files, and error codes. Texts from tool code or an installer are only in the log and in the
+//! response to `/reload`, except for the reason why an external server does not start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,8 +26,8 @@ use crate::reply::Reply;
 use crate::upstream::health::ServerHealth;
 use crate::upstream::http::port::BackendState;
 
-/// Codes of issues whose text the gateway wrote: a clamped limit, a wrong key of an external server, the reason why a namespace
-/// was reloaded automatically, ignored files.
+/// Codes of issues whose texts the gateway itself wrote, so that they can be shown: a clamped limit, a wrong key of an external
+/// server, the reason why a namespace was reloaded automatically, ignored files.
 const OWN_TEXT: [&str; 14] = [
     "secret_of_another",
     "name_collision",
@@ -56,32 +55,32 @@ struct Failing<'a> {
 struct Detail<'a> {
     name: &'a str,
     state: &'static str,
-    /// The code of the error that keeps the namespace from serving.
+    /// Code of the error that makes the namespace unavailable; `None` if it is available.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
-    /// The health of an external server.
+    /// The health of the namespace's external server; `None` for other namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<ServerHealth>,
-    /// The backends of a remote server.
+    /// The backends of the namespace's remote server; empty for other namespaces.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     backends: Vec<BackendDetail>,
-    /// The members of an aggregate.
+    /// The members of the aggregate; empty for other namespaces.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     members: Vec<MemberCondition>,
-    /// Number of worker processes in each state, for a namespace with several.
+    /// Number of worker processes in each state; `None` for a namespace with a single process.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<BTreeMap<&'static str, usize>>,
-    /// The sandbox of the namespace's processes.
+    /// The sandbox of the namespace's processes; `None` if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox: Option<SandboxState>,
-    /// The definitions of the namespace's server that wait for an operator.
+    /// Counts of the server's pinned definitions that wait for an operator's decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pins: Option<PinCounts>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     issues: Vec<Issue<'a>>,
 }
 
-/// A backend of a remote server.
+/// A backend of a remote server, as `/ready` shows it.
 #[derive(Serialize)]
 struct BackendDetail {
     backend: String,
@@ -89,7 +88,7 @@ struct BackendDetail {
     draining: bool,
     backup: bool,
     in_flight: usize,
-    /// The reason why the backend is not healthy.
+    /// The reason why the backend is not healthy; `None` if it is healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -102,14 +101,14 @@ struct Issue<'a> {
     message: Option<&'a str>,
 }
 
-/// Extent of the details that a caller gets.
+/// Amount of detail that a caller gets from `/health` and `/ready`.
 #[derive(Clone, Copy)]
 enum HealthDetail<'a> {
-    /// Only the status of the process.
+    /// Only the status of the process is shown.
     Status,
-    /// The details of the namespaces that the caller may use.
+    /// The details of the namespaces that this caller may use are shown.
     Own(&'a Caller),
-    /// The details of all namespaces.
+    /// The details of all namespaces are shown.
     All,
 }
 
@@ -126,7 +125,7 @@ impl<'a> HealthDetail<'a> {
         }
     }
 
-    /// Returns true if the caller may learn that a name has no served namespace: its token must open the name.
+    /// Returns true if the caller may be told that a configured namespace is not served. Its token must give access to that name.
     fn has_unserved(self, name: &NamespaceName) -> bool {
         let Self::Own(caller) = self else {
             return matches!(self, Self::All);
@@ -139,7 +138,7 @@ impl<'a> HealthDetail<'a> {
         opened && served.is_none_or(|served| served == name)
     }
 
-    /// Returns true if the caller may learn about an aggregate's member: it must be allowed to use the member.
+    /// Returns true if the caller may see the condition of an aggregate's member: it must be allowed to use the member.
     fn has_member(self, member: &MemberCondition) -> bool {
         match (self, &member.served) {
             (Self::Own(caller), Some(served)) => caller.may_use(served),
@@ -147,7 +146,7 @@ impl<'a> HealthDetail<'a> {
         }
     }
 
-    /// The namespaces to report; `None` if even their number is hidden.
+    /// Returns the namespaces to report; `None` if even their number must not be shown.
     fn of(self, snapshot: &Snapshot) -> Option<Vec<&Arc<Namespace>>> {
         let all = snapshot.namespaces.values();
         match self {
@@ -158,7 +157,7 @@ impl<'a> HealthDetail<'a> {
     }
 }
 
-/// Answers `/health`: the process is up (EX-131), whatever the state of its namespaces, also while it drains.
+/// Answers `/health`: the process is up (EX-131). The state of its namespaces does not matter, and a draining process is up, too.
 pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
     let snapshot = core.registry.snapshot();
     let healthy = caller.profile.rest_shape.healthy();
@@ -175,12 +174,12 @@ pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
     }))
 }
 
-/// Answers `/ready`: the process accepts traffic once the first scan is done, unless it is draining. A failed namespace does
-/// not make the process unready.
+/// Answers `/ready`: the process is ready once the first scan is done, unless it is draining. A failed namespace does not make
+/// the process unready.
 pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     let told = HealthDetail::to(caller);
-    // Read before the snapshot, so that a namespace published in between is not missed. An anonymous caller's probe must not
-    // cause the disk access.
+    // The starting namespaces are read before the snapshot, so that a namespace published in between is not missed. They are
+    // not read for anonymous callers, since reading them accesses the disk.
     let coming = match told {
         HealthDetail::Status => Vec::new(),
         HealthDetail::Own(_) | HealthDetail::All => core.registry.awaited(),
@@ -266,7 +265,7 @@ fn failing<'a>(core: &Core, namespaces: &[&'a Arc<Namespace>]) -> Vec<Failing<'a
     failing.collect()
 }
 
-/// The code of the error that keeps a namespace from serving.
+/// Returns the code of the error that makes a namespace unavailable.
 fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
     if namespace.worker_state() == Some(CRASH_LOOP) {
         return Some(CRASH_LOOP.as_str());
@@ -286,7 +285,7 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
     }
 }
 
-/// Number of a namespace's worker processes in each state, if it has several.
+/// Returns the number of a namespace's worker processes in each state; `None` if it has a single process.
 fn processes(namespace: &Namespace) -> Option<BTreeMap<&'static str, usize>> {
     let UpstreamKind::Worker(worker) = &namespace.upstream else {
         return None;
@@ -337,7 +336,7 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace, told: HealthDetail<'_>) -> 
     }
 }
 
-/// The entry of a namespace that is still starting.
+/// Returns the entry of a namespace that is still starting.
 fn starting(name: &NamespaceName) -> Detail<'_> {
     Detail {
         name: name.as_str(),

@@ -1,4 +1,4 @@
-//! `POST /reload` (EX-80). The edge has authorized a request before it arrives here.
+//! `POST /reload` (EX-80). The edge has authorized a request before this handler is called.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,11 +18,12 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 
-/// Time that the response waits for external servers that the reload added: a server that cannot start usually fails
-/// immediately.
+/// Time that the response waits for external servers that the reload has started. A server that cannot start usually fails
+/// within it, and its failure is then part of the response.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Reloads the namespaces. A failed namespace does not fail the reload: it is listed in `failed`, the others are served.
+/// Reloads the namespaces and answers with a report. The reload succeeds even if a namespace fails: that namespace is listed in
+/// `failed`, and the others are served.
 pub(crate) async fn reload(core: &Core) -> Reply {
     let Some(reloader) = &core.reloader else {
         return error::rest_plain(
@@ -40,13 +41,13 @@ pub(crate) async fn reload(core: &Core) -> Reply {
     match reloader.reload().await {
         Ok(report) => {
             let snapshot = core.registry.snapshot();
-            // A reload starts servers that are down, too.
+            // A reload also starts servers that had ended before.
             let started = report.workers_restarted.iter().chain(down.keys());
             let started = started.filter_map(|name| snapshot.namespaces.get(name));
             let settled = join_all(
                 started.map(|namespace| core.upstreams.of(namespace).settled(namespace).get()),
             );
-            // A slower server shows its failure in `/ready` later.
+            // A server that takes longer than this shows its failure in `/ready` later.
             let settled = timeout(SETTLE, settled);
             let replicas = core.sessions.replicas();
             let (_, others) = tokio::join!(settled, replicas.other_reloads());
@@ -63,8 +64,8 @@ pub(crate) async fn reload(core: &Core) -> Reply {
     }
 }
 
-/// The report of a reload, with the issues of served namespaces (skipped files, clamped limits) and of files and folders that
-/// are not namespaces.
+/// Builds the report of a reload, with the issues of served namespaces (skipped files, clamped limits) and of files and folders
+/// that are not namespaces.
 fn body(
     core: &Core,
     report: &ReloadReport,
@@ -75,7 +76,7 @@ fn body(
     let unserved = unserved.iter().map(|(name, issue)| (name.as_str(), issue));
     let ignored = core.registry.ignored();
     let ignored = ignored.iter().map(|(name, issue)| (name.as_str(), issue));
-    // Changed namespaces are listed first, since the caller is usually interested in them.
+    // Changed namespaces are listed first, since the operator usually asks about them.
     let is_changed = |namespace: &&Arc<Namespace>| {
         let mut changed = report.workers_restarted.iter().chain(&report.deps_synced);
         changed.any(|name| *name == namespace.name)
@@ -113,7 +114,7 @@ fn body(
         let mut failed = report.failed.iter();
         failed.any(|failure| failure.namespace == namespace.name.as_str())
     };
-    // A server that was down and is not up again in time is listed with its last reason.
+    // A server that failed before the reload and is still not ready is listed with the earlier reason.
     let is_up = |namespace: &Namespace| Condition::of(core, namespace).state == "ready";
     let servers = snapshot.namespaces.values().filter(|it| !told(it));
     let servers = servers.filter_map(|namespace| {

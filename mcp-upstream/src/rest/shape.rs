@@ -1,4 +1,4 @@
-//! Forms of REST responses: the same values for each generation of clients (K-21).
+//! Formats of REST responses. Each generation of clients gets the same values in its own format (K-21).
 
 use std::borrow::Cow;
 
@@ -12,15 +12,15 @@ use tooldock_workers::registry::Namespace;
 use super::json;
 use crate::reply::Reply;
 
-/// A tool of a list, before it is written in a form.
+/// A tool in a list, before it is written in the format of the client.
 pub(super) struct ShapedTool<'a> {
-    /// The tool's published name in this list.
+    /// The name under which the list shows the tool.
     pub(super) name: &'a str,
     pub(super) namespace: &'a Namespace,
     pub(super) entry: &'a ToolEntry,
 }
 
-/// A tool in the form of version 2; absent values have no key.
+/// A tool in the format of version 2. Absent values have no key.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Tool<'a> {
@@ -35,12 +35,12 @@ struct Tool<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     annotations: Option<&'a RawValue>,
     filename: &'a str,
-    /// The tool's namespace, in a list of all namespaces.
+    /// The tool's namespace, if the list contains the tools of all namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     namespace: Option<&'a str>,
 }
 
-/// A tool in the form of version 1.
+/// A tool in the format of version 1.
 #[derive(Serialize)]
 struct ToolV1<'a> {
     name: &'a str,
@@ -52,7 +52,7 @@ struct ToolV1<'a> {
     namespace: &'a str,
 }
 
-/// A tool in the form of Tool Vault.
+/// A tool in the format of Tool Vault.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct IndexedTool<'a> {
@@ -61,7 +61,7 @@ struct IndexedTool<'a> {
     input_schema: &'a RawValue,
 }
 
-/// A list of tools. `namespace` is their namespace; `None` for all namespaces.
+/// Creates the reply with a list of tools. `namespace`: the namespace of all these tools; `None` if they come from several.
 pub(super) fn list(shape: RestShape, namespace: Option<&str>, tools: &[ShapedTool<'_>]) -> Reply {
     match shape {
         RestShape::V2 => {
@@ -106,7 +106,7 @@ pub(super) fn list(shape: RestShape, namespace: Option<&str>, tools: &[ShapedToo
     }
 }
 
-/// A list of tools in the form of Tool Vault (EX-31).
+/// Creates the reply with a list of tools in the format of Tool Vault (EX-31).
 pub(super) fn index(tools: &[ShapedTool<'_>]) -> Reply {
     #[derive(Serialize)]
     struct Index<'a> {
@@ -122,7 +122,7 @@ pub(super) fn index(tools: &[ShapedTool<'_>]) -> Reply {
     })
 }
 
-/// The value that a tool returned. `tool` is its name in the client's request.
+/// Returns the response body with the value that a tool returned. `tool` is the tool's name in the client's request.
 pub(super) fn value(shape: RestShape, tool: &str, value: Bytes) -> Bytes {
     match shape {
         RestShape::V2 => value,

@@ -1,4 +1,4 @@
-//! `/tools`: list, call, schema (EX-20 to EX-22), in the form of the listener or of the request.
+//! `/tools`: list of the tools, calls, and schemas (EX-20 to EX-22), in the format that the listener or the request chooses.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -18,10 +18,10 @@ use crate::reply::Reply;
 use crate::upstream::global::GlobalTools;
 use crate::upstream::{CallContext, Upstream};
 
-/// The path segment of Tool Vault's generic call, which hides a tool with this name.
+/// Path segment of Tool Vault's generic call (`/tools/call`). A tool with this name is called instead of the generic call.
 const VAULT_CALL: &str = "call";
 
-/// Answers with the tools of the caller's namespace, or of all namespaces that it may use.
+/// Answers with the tools of the caller's namespace, or of all namespaces that the caller may use.
 pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
@@ -79,11 +79,11 @@ pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
     }
 }
 
-/// The input schema of a tool that the caller may see. A tool that declares no schema has `{}`.
+/// Returns the input schema of a tool that the caller may see; `{}` if the tool declares none.
 ///
 /// # Errors
 ///
-/// When the tool does not exist, or the tools are not known.
+/// When the tool does not exist, or the list of tools cannot be read.
 async fn input_schema(
     upstream: &dyn Upstream,
     scope: &InNamespace,
@@ -97,7 +97,7 @@ async fn input_schema(
     Ok(schema.to_owned())
 }
 
-/// Calls a tool. The body is the object of its arguments; the answer is the tool's value in the form `shape`.
+/// Calls a tool. The body is the object of its arguments; the response contains the tool's value in the format `shape`.
 pub(crate) async fn call(
     core: &Core,
     caller: Caller,
@@ -109,7 +109,7 @@ pub(crate) async fn call(
         Ok(scope) => scope,
         Err(EarlyReply(reply)) => return *reply,
     };
-    // A tool of that name takes precedence over Tool Vault's generic call (K-22).
+    // If the caller can see a tool with this name, it is called instead of Tool Vault's generic call (K-22).
     if name == VAULT_CALL && !is_there(core, &scope, name).await {
         return vault::call(core, scope.caller, body).await;
     }
@@ -125,7 +125,7 @@ pub(crate) async fn call(
     run(core, scope, &own, name, arguments, shape).await
 }
 
-/// Calls a tool by its own name in the namespace of `scope`; `name` is the name in the client's request.
+/// Calls a tool. `own`: the tool's name in the namespace of `scope`; `name`: its name in the client's request.
 async fn run(
     core: &Core,
     scope: InNamespace,
@@ -158,7 +158,8 @@ async fn run(
     }
 }
 
-/// Removes the values of the namespace's secrets from a tool's answer: `test_tool` passes it through a chat.
+/// Hides the namespace's secrets in a tool's answer. This applies to callers with management rights: the management tool
+/// `test_tool` shows the answer in a chat.
 fn without_secrets(
     hidden: &HiddenValues,
     answered: Result<Bytes, CallError>,
@@ -179,7 +180,7 @@ fn without_secrets(
     }
 }
 
-/// Calls the tool that a request's body names, in the form of Tool Vault.
+/// Calls the tool that a request's body names, and answers in the format of Tool Vault.
 pub(super) async fn run_named(
     core: &Core,
     scope: InNamespace,
@@ -203,13 +204,13 @@ async fn is_there(core: &Core, scope: &InNamespace, name: &str) -> bool {
     }
     let upstream = core.upstreams.of(&scope.namespace);
     let tools = upstream.listed(&scope.namespace, &scope.caller).get();
-    // As long as the tools are not known, the tool may exist.
+    // If the list of tools cannot be read, the tool may exist, so it is treated as existing.
     tools
         .await
         .map_or(true, |tools| scope.view().tool(&tools, name).is_some())
 }
 
-/// Reads the arguments of a call.
+/// Reads the arguments of a call from the body. A blank body is refused if the tool needs arguments.
 async fn read(
     upstream: &dyn Upstream,
     scope: &InNamespace,
@@ -222,7 +223,7 @@ async fn read(
     arguments::of(body)
 }
 
-/// Returns true if the tool is known to need arguments.
+/// Returns true if the tool's schema is known and requires arguments.
 async fn needs_arguments(upstream: &dyn Upstream, scope: &InNamespace, name: &str) -> bool {
     let schema = input_schema(upstream, scope, name).await;
     let schema = schema.ok().and_then(|it| RawValue::from_string(it).ok());

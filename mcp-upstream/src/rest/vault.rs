@@ -1,4 +1,4 @@
-//! `/tools/list` and `/tools/call` in the form of Tool Vault's clients (EX-31, EX-32).
+//! `/tools/list` and `/tools/call` in the format of Tool Vault's clients (EX-31, EX-32).
 
 use std::collections::HashSet;
 
@@ -14,15 +14,15 @@ use crate::jsonrpc::{self, RequestError};
 use crate::mcp::Core;
 use crate::reply::Reply;
 
-/// Maximum number of arguments in a list.
+/// Maximum number of arguments that a client may send as a list of names and values.
 const ARGUMENTS_MAX: usize = 1_000;
 
-/// Answers with the list of tools: names, descriptions and schemas.
+/// Answers with the list of tools, with their names, descriptions and schemas.
 pub(crate) async fn index(core: &Core, caller: Caller) -> Reply {
     tools::list_as(core, caller, RestShape::Vault).await
 }
 
-/// Calls the tool that the body names.
+/// Calls the tool that the body of the request names.
 pub(crate) async fn call(core: &Core, caller: Caller, body: Bytes) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
@@ -43,7 +43,7 @@ struct VaultCall<'a> {
     arguments: Option<&'a RawValue>,
 }
 
-/// Reads the name of the tool and the arguments, a JSON object, from a body.
+/// Reads the tool's name and its arguments from a body. The arguments are returned as a JSON object.
 fn read(body: &Bytes) -> Result<(String, Bytes), EarlyReply> {
     let not_json = |reason: &str| EarlyReply::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
     let text = jsonrpc::text(body).map_err(|failure| match failure {
@@ -73,7 +73,7 @@ fn read(body: &Bytes) -> Result<(String, Bytes), EarlyReply> {
     Ok((name.into_owned(), arguments))
 }
 
-/// Converts a list of names and values to an object.
+/// Converts arguments given as a list of names and values to a JSON object.
 fn listed(list: &str) -> Result<String, EarlyReply> {
     #[derive(Deserialize)]
     struct Argument<'a> {

@@ -1,4 +1,4 @@
-//! The core of this process as a [`CoreLink`] for the management tools, which call the functions of the core's listener.
+//! Calls of the gateway's REST functions by its management tools, in the same process and without HTTP ([`CoreLink`]).
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,21 +18,21 @@ use crate::reply::Reply;
 use crate::rest;
 use crate::upstream::system::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
 
-/// Principal of the management tools' requests, in the audit log and in limits.
+/// Principal under which the requests of the management tools stand in the audit log and in limits.
 const PRINCIPAL: &str = "manager";
 
-/// Handle to the service, which is created after the tools that use the handle.
+/// Reference to the service for the management tools. It is set later, since the tools are created before the service.
 #[derive(Default)]
 pub struct OwnCore(OnceLock<Weak<Core>>);
 
 impl OwnCore {
-    /// Sets the service of the handle, without keeping the service alive.
+    /// Sets the service. The reference does not keep the service alive.
     pub fn bind(&self, service: &Service) {
         let _ = self.0.set(Arc::downgrade(&service.core));
     }
 }
 
-/// The caller of the management tools' requests.
+/// Returns the caller under which the management tools send requests.
 fn caller(namespace: Option<NamespaceName>) -> Caller {
     Caller {
         namespace,
@@ -61,7 +61,7 @@ impl CoreLink for OwnCore {
         let core = self.0.get().and_then(Weak::upgrade);
         let core =
             core.ok_or_else(|| Unreachable("the server is starting or stopping".to_owned()))?;
-        // Waits for a starting namespace, as the edge does before HTTP requests.
+        // A call waits for a namespace that is still starting, as the edge does for HTTP requests.
         let starting = match &request {
             CoreRequest::Call { namespace, .. } => core.registry.starting(namespace).await,
             CoreRequest::Namespaces if !core.registry.wait_for_scan().await => {
@@ -100,7 +100,7 @@ impl CoreLink for OwnCore {
                 status: head.status,
                 body,
             },
-            // The REST answers to these requests are never streams, so this arm is not reached.
+            // REST never answers these requests with a stream, so this arm is not reached.
             _ => CoreAnswer {
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 body: bytes::Bytes::new(),

@@ -1,4 +1,4 @@
-//! Pinned definitions of servers: their events in the audit log, and decisions about them in lists and at clients.
+//! Pinned definitions of servers: writes their events to the audit log, and applies decisions about them to lists and clients.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Weak};
@@ -10,12 +10,12 @@ use crate::stdio::pool::Pools;
 use tooldock_sessions::audit::{AuditRecord, AuditSender, KeptArguments, Transport};
 use tooldock_sessions::broadcast::{Audience, Change};
 
-/// Writes events to the audit log.
+/// Connects the pins to the audit log: each of their events is recorded there.
 pub(super) fn report(pins: &Pins, audit: AuditSender) {
     pins.observe(Box::new(move |event| audit.send(record(event))));
 }
 
-/// The audit record of an event: the method is that of the list, the subject the definition.
+/// Returns the audit record of an event. Its method is that of the list, and its subject is the definition.
 fn record(event: &PinEvent) -> AuditRecord {
     AuditRecord {
         at: SystemTime::now(),
@@ -49,7 +49,8 @@ fn record(event: &PinEvent) -> AuditRecord {
     }
 }
 
-/// Has lists read again after decisions, and tells clients that they changed. Ends with the pools.
+/// Waits for decisions about pins. After each, the server's lists are read again and clients are notified that the lists
+/// changed. Ends when the pools are dropped.
 pub(super) async fn announce(pins: Arc<Pins>, pools: Weak<Pools>, audience: Arc<Audience>) {
     loop {
         let decided = pins.decisions().await;

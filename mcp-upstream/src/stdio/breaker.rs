@@ -7,24 +7,25 @@
 //!     └───────────────────────────── the attempt succeeds ──────────────────┘
 //! ```
 //!
-//! While the breaker is open, no process is started; running processes continue to serve. In `HalfOpen` a single attempt runs,
-//! and its outcome decides. After an attempt without an outcome, because its callers disconnected, another attempt may run.
+//! While the breaker is open, no process is started; running processes continue to serve. In `HalfOpen` a single start is
+//! attempted, and its outcome closes or opens the breaker. If the attempt is abandoned because its callers disconnected,
+//! another attempt may run.
 //!
-//! A pure state machine, which reads no clock and starts no process.
+//! The breaker is a pure state machine: it reads no clock and starts no process.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Thresholds and times of a breaker.
+/// Limits and times of a circuit breaker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BreakerRules {
-    /// Number of failures within `window` that opens the breaker.
+    /// Number of failures within `window` at which the breaker opens.
     pub(crate) failures: usize,
-    /// Period in which `failures` are counted.
+    /// Period within which failures are counted.
     pub(crate) window: Duration,
-    /// Initial time that the breaker stays open; each failed attempt doubles it, up to `open_max`.
+    /// Time that the breaker first stays open. Each failed attempt doubles it, up to `open_max`.
     pub(crate) open: Duration,
     /// Maximum time that the breaker stays open.
     pub(crate) open_max: Duration,
@@ -41,19 +42,19 @@ impl Default for BreakerRules {
     }
 }
 
-/// The breaker's state, for metrics and `/ready`.
+/// The state of a circuit breaker, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BreakerState {
-    /// Closed: every start is allowed.
+    /// The breaker is closed: every start of a process is allowed.
     Closed,
-    /// Half open: a single start is allowed; its outcome closes or opens the breaker.
+    /// The breaker is half open: a single start is allowed, and its outcome closes or opens the breaker.
     HalfOpen,
-    /// Open: no start is allowed.
+    /// The breaker is open: no process may be started.
     Open,
 }
 
 impl BreakerState {
-    /// The state as `/ready` shows it.
+    /// Returns the state's name as `/ready` shows it.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -63,25 +64,25 @@ impl BreakerState {
     }
 }
 
-/// The breaker's decision about a start.
+/// The breaker's decision about starting a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StartDecision {
-    /// The start may go ahead.
+    /// The process may be started.
     Yes,
-    /// A deciding attempt runs already; the caller waits for its outcome.
+    /// Another attempt is running, whose outcome decides. The caller waits for it.
     Wait,
-    /// The start must not go ahead before this time.
+    /// No process may be started before this time.
     Not(Instant),
 }
 
-/// The breaker of a server, with its record of failures.
+/// The circuit breaker of a server, with its record of failures.
 #[derive(Debug, Clone)]
 pub(crate) struct Breaker {
     rules: BreakerRules,
-    /// Times of the latest failures; at most [`BreakerRules::failures`] of them.
+    /// Times of the latest failures. At most [`BreakerRules::failures`] of them are kept.
     recent: VecDeque<Instant>,
     state: BreakerPhase,
-    /// Number of times that the breaker opened without a process that worked for the window in between.
+    /// Number of times that the breaker opened in a row. It is reset when a process has worked for the whole window.
     opened: u32,
 }
 
@@ -93,7 +94,7 @@ enum BreakerPhase {
 }
 
 impl Breaker {
-    /// A closed breaker without recorded failures.
+    /// Creates a closed breaker without recorded failures.
     pub(crate) fn new(rules: BreakerRules) -> Self {
         Self {
             rules,
@@ -103,7 +104,7 @@ impl Breaker {
         }
     }
 
-    /// Decides whether a start at `now` is admitted. A caller that starts a process calls [`Breaker::attempted`].
+    /// Decides whether a process may be started at `now`. A caller that then starts one must call [`Breaker::attempted`].
     pub(crate) fn admits(&self, now: Instant) -> StartDecision {
         match self.state {
             BreakerPhase::Closed => StartDecision::Yes,
@@ -113,7 +114,7 @@ impl Breaker {
         }
     }
 
-    /// Records that a start is attempted.
+    /// Records that a process is being started.
     pub(crate) fn attempted(&mut self, now: Instant) {
         if let BreakerPhase::Open { until } = self.state
             && until <= now
@@ -122,30 +123,30 @@ impl Breaker {
         }
     }
 
-    /// Records that the attempt in `HalfOpen` ended without failure or success.
+    /// Records that the attempt in `HalfOpen` was abandoned without failure or success.
     pub(crate) fn undecided(&mut self, now: Instant) {
         if self.state == BreakerPhase::HalfOpen {
             self.state = BreakerPhase::Open { until: now };
         }
     }
 
-    /// Records that a started process works.
+    /// Records that a process was started successfully.
     pub(crate) fn succeeded(&mut self) {
-        // Failures of a closed breaker are kept: a server that starts and exits soon after also counts as failing.
+        // The failures of a closed breaker are kept, so that a server that starts and soon ends again still opens the breaker.
         if self.state != BreakerPhase::Closed {
             self.state = BreakerPhase::Closed;
             self.recent.clear();
         }
     }
 
-    /// Records that a process has worked for longer than the window.
+    /// Records that a process has worked for longer than the window. The next opening then lasts for the initial time again.
     pub(crate) fn proved_itself(&mut self) {
         if self.state == BreakerPhase::Closed {
             self.opened = 0;
         }
     }
 
-    /// Records that a start failed, or that a shared process ended by itself.
+    /// Records that a start failed, or that a process shared by several clients ended by itself.
     pub(crate) fn failed(&mut self, now: Instant) {
         self.recent.push_back(now);
         while self.recent.len() > self.rules.failures.max(1) {
@@ -167,7 +168,7 @@ impl Breaker {
         }
     }
 
-    /// The breaker's state at `now`.
+    /// Returns the breaker's state at `now`.
     pub(crate) fn state(&self, now: Instant) -> BreakerState {
         match self.state {
             BreakerPhase::Closed => BreakerState::Closed,
@@ -177,7 +178,7 @@ impl Breaker {
         }
     }
 
-    /// Time that a process must work until its server's record is clean.
+    /// Returns the time that a process must work until earlier openings of the breaker no longer count.
     pub(crate) fn window(&self) -> Duration {
         self.rules.window
     }

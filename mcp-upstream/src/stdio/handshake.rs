@@ -1,11 +1,11 @@
-//! Probing a server for its revisions, and opening it in one of them.
+//! Finds the protocol revisions of a server, and opens a connection in one of them.
 //!
-//! The gateway first sends `server/discover`. Any failure of this probe, an error or a timeout, means that the server may need
-//! to be opened with `initialize`: no error code is conclusive. A server too slow for the probe is not misclassified, since its
-//! late response is still accepted while `initialize` waits.
+//! The gateway first sends `server/discover` as a probe. If the probe fails, by an error or a timeout, the server may need
+//! `initialize`; no error code tells the two cases apart, so `initialize` is sent after any failure. A server that is too slow
+//! for the probe is still recognized, since its late response is accepted while the gateway waits for that to `initialize`.
 //!
-//! The caller stores the result (it belongs to the server, not to a process), and starts another process if the probe ended
-//! this one, as [`NotOpened`] reports.
+//! The caller stores the result for the server, not for one process. If the probe ended the process, as [`NotOpened`] reports,
+//! the caller starts another process.
 
 use std::time::Duration;
 
@@ -19,29 +19,29 @@ use super::link::{Link, LinkCall};
 use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{ClientIdentity, MODERN, ProtocolVersion, negotiated};
 
-/// Revisions and description of a server, equal for all its processes.
+/// The protocol revisions of a server. They are the same for all its processes.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerRevisions {
-    /// The server's era.
+    /// The era or eras that the server supports.
     pub(crate) era: ProbedEra,
 }
 
-/// The kinds of revisions that a server speaks. Results are spans of the server's bytes, unchanged.
+/// The eras of the protocol that a server supports. The results are the server's bytes, unchanged.
 #[derive(Debug, Clone)]
 pub(crate) enum ProbedEra {
-    /// The server must be opened with `initialize`.
+    /// The server supports the legacy era only: each connection must be opened with `initialize`.
     Legacy {
-        /// The protocol version that was negotiated.
+        /// The protocol version that `initialize` negotiated.
         version: ProtocolVersion,
         /// The result of `initialize`, byte for byte as the server sent it.
         result: Bytes,
     },
-    /// The server accepts only requests with their own metadata.
+    /// The server supports the modern era only: it accepts no `initialize`, and each request carries its own metadata.
     Modern {
         /// The result of `server/discover`, byte for byte as the server sent it.
         discover: Bytes,
     },
-    /// The server accepts `initialize` and also requests with their own metadata.
+    /// The server supports both eras: it accepts `initialize`, and also requests with their own metadata.
     Dual {
         /// The result of `server/discover`, byte for byte as the server sent it.
         discover: Bytes,
@@ -51,28 +51,29 @@ pub(crate) enum ProbedEra {
 /// A server's response to `initialize`.
 #[derive(Debug, Clone)]
 pub(crate) struct InitializeReply {
-    /// The protocol version that was negotiated.
+    /// The protocol version that `initialize` negotiated.
     pub(crate) version: ProtocolVersion,
     /// The result of `initialize`, byte for byte as the server sent it.
     pub(crate) result: Bytes,
 }
 
-/// Result of probing a process.
+/// Result of probing a server by a new process.
 #[derive(Debug, Clone)]
 pub(crate) struct ProbeOutcome {
-    /// The server's revisions, which the probe found.
+    /// The server's revisions that the probe found.
     pub(crate) facts: ServerRevisions,
-    /// The result of `initialize`; `None` if the process serves requests with their own metadata. Some servers of both eras
-    /// bind a process to the era of its first request: a new process is opened for the other era.
+    /// The server's response to `initialize`; `None` if the process was opened in the modern era. Some servers of both eras bind
+    /// a process to the era of its first request, so a new process is started for the other era.
     pub(crate) initialized: Option<InitializeReply>,
 }
 
-/// Failure to open a process.
+/// Failure to open a connection to a server.
 #[derive(Debug, Clone)]
 pub(crate) struct NotOpened {
-    /// The reason for the failure.
+    /// The reason why the connection could not be opened.
     pub(crate) error: CallError,
-    /// True if the process ended because of the probe, before any other request: a new process may be opened by [`initialize`].
+    /// True if the process ended because of the probe, before any other request. The caller may then start a new process and open
+    /// it with [`initialize`].
     pub(crate) ended_by_probe: bool,
 }
 
@@ -85,9 +86,9 @@ impl From<CallError> for NotOpened {
     }
 }
 
-/// Probes a new process for its revisions, and opens it: in the modern era if possible, else by `initialize`. `probe` limits
-/// the wait for the response to the probe, `limit` the whole opening. `heard` is called when the wait for the probe's response
-/// is over, with true if the server refused the probe.
+/// Probes a server for its revisions by a new process, and opens the process: in the modern era if possible, else by
+/// `initialize`. `probe`: time limit for the response to the probe; `limit`: time limit for everything. `heard` is called when
+/// the wait for the probe's response is over, with true if the server refused the probe.
 ///
 /// # Errors
 ///
@@ -100,7 +101,7 @@ pub(crate) async fn probe(
     heard: &(dyn Fn(bool) + Send + Sync),
 ) -> Result<ProbeOutcome, NotOpened> {
     let end = Instant::now() + limit;
-    // Dropping the probe sends no cancellation, which a server that does not know the probe would not understand.
+    // The probe is abandoned without a cancellation, which a server that does not know the probe would not understand.
     let params = identity.discover_params();
     let mut question = link
         .request("server/discover", Some(&params), None)?
@@ -122,15 +123,15 @@ pub(crate) async fn probe(
                 ended_by_probe: true,
             });
         }
-        // Over HTTP, a server that was not reached has not refused the question, so the opening fails. After a response that is
-        // too large, as after any odd response, `initialize` is tried.
+        // Over HTTP an error means that the server was not reached, so the opening fails. It does not mean that the server
+        // refused the probe. After a response that is too large, as after any invalid response, `initialize` is tried.
         Ok(Err(error)) if !link.is_piped() && error.code != CallErrorCode::ResultTooLarge => {
             return Err(error.into());
         }
         _ => {}
     }
     let outcome = initialize_until(link, &identity.initialize_params(), end).await;
-    // The probe may have been answered meanwhile.
+    // The response to the probe may have arrived while `initialize` was answered.
     let late = if silent {
         late_discovery(&mut question, outcome.is_err(), end).await
     } else {
@@ -154,7 +155,7 @@ pub(crate) async fn probe(
     })
 }
 
-/// The late response to the probe: taken if it has arrived, or waited for if `wait` is set.
+/// Returns the late response to the probe if it has arrived. If `wait` is set, waits for it until `end`.
 async fn late_discovery(question: &mut LinkCall, wait: bool, end: Instant) -> Option<Bytes> {
     let until = if wait { end } else { Instant::now() };
     let reply = timeout_at(until, question).await.ok()?.ok()?;
@@ -170,7 +171,7 @@ struct DiscoverResult {
     supported_versions: Vec<String>,
 }
 
-/// Reads a response to `server/discover`; `None` unless the server speaks the modern revision.
+/// Reads a response to `server/discover`. Returns `None` unless the server supports the modern era.
 fn discovered(reply: &ResponseOutcome) -> Option<ProbedEra> {
     let ResponseOutcome::Result(result) = reply else {
         return None;
@@ -187,11 +188,11 @@ fn discovered(reply: &ResponseOutcome) -> Option<ProbedEra> {
     }
 }
 
-/// Opens a new process in the modern era: sends `server/discover`, to make sure that the process works.
+/// Opens a new process in the modern era. `server/discover` is sent to make sure that the process works.
 ///
 /// # Errors
 ///
-/// When the server does not respond in time, refuses, or does not speak the revision.
+/// When the server does not respond in time, refuses, or does not support the revision.
 pub(crate) async fn discover(
     link: &Link,
     identity: &ClientIdentity,
@@ -209,7 +210,8 @@ pub(crate) async fn discover(
     }
 }
 
-/// Opens a new process by `initialize` and `notifications/initialized`. `params` may be those of a client.
+/// Opens a new process by `initialize` and `notifications/initialized`. `params`: the parameters of `initialize`, of the gateway
+/// or of a client.
 ///
 /// # Errors
 ///
@@ -267,7 +269,8 @@ fn unusable(message: String) -> CallError {
     CallError::new(CallErrorCode::WorkerUnavailable, message)
 }
 
-/// The message of a server's error, at full length: callers that pass it on first remove secrets, and then cut it short.
+/// Returns the message of a server's error at full length. Before a caller shows it to a client, it removes secrets and then
+/// shortens the text.
 fn quoted(reply: &ResponseOutcome) -> String {
     #[derive(Deserialize)]
     struct Message {

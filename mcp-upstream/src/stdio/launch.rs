@@ -27,7 +27,7 @@ use super::link::{Homes, Inbound, Link, LinkLimits};
 use super::process::failure::Raw;
 use super::wire::Pipes;
 
-/// A server of the registry, by which its pool is found.
+/// Reference to a server in the registry, by which its pool is found.
 #[derive(Clone, Copy)]
 pub(crate) enum ServerRef<'a> {
     /// A server that runs as child processes.
@@ -36,26 +36,27 @@ pub(crate) enum ServerRef<'a> {
     Remote(&'a Arc<RemoteServer>),
 }
 
-/// Bounds, message handler and catalogue for the link of a new connection.
+/// Limits, message handler and catalogue for the link of a new connection.
 pub(crate) struct LinkParts {
     pub(crate) limits: LinkLimits,
     pub(crate) inbound: Arc<dyn Inbound>,
-    /// The server's cached catalogue.
+    /// The server's catalogue: its cached lists of tools, prompts and resources.
     pub(crate) catalogue: Arc<Catalogue>,
 }
 
-/// Requirements on a new connection: its backend, and the client that it is opened for.
+/// Requirements on a new connection: its backend, and the client for which it is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LaunchRequirements<'a> {
-    /// The backend to connect to, for a server with several backends.
+    /// The backend to connect to; `None` if the launcher may choose one.
     pub(crate) replica: Option<&'a BackendId>,
-    /// Backends that failed to open a connection, and are not chosen again.
+    /// Backends that failed to open a connection. They are not chosen.
     pub(crate) avoid: &'a [BackendId],
-    /// Hash of the client: equal for equal clients, where clients are distinguished.
+    /// Hash that identifies the client, for balancing by client; other kinds of balancing ignore it.
     pub(crate) hash: u64,
-    /// Headers of the connection's only client, sent with all messages except clients' requests.
+    /// Headers of the only client that uses the connection. They are sent with the gateway's messages; a client's request has its
+    /// own headers.
     pub(crate) headers: Option<&'a Arc<HeaderMap>>,
-    /// The principal whose credentials are used, for a connection that belongs to one principal.
+    /// The principal whose credentials are used; `None` for a connection that does not belong to one principal.
     pub(crate) principal: Option<&'a Arc<str>>,
 }
 
@@ -69,17 +70,18 @@ pub(crate) struct PersonalUse {
 /// Opens the connections to one server.
 #[async_trait]
 pub(crate) trait Launcher: Send + Sync {
-    /// The namespace of the launcher's server.
+    /// Returns the namespace of the launcher's server.
     fn name(&self) -> &NamespaceName;
 
-    /// Settings for sharing and keeping the connections.
+    /// Returns the server's settings for sharing and keeping connections.
     fn settings(&self) -> StdioSettings;
 
-    /// Returns true if the launcher belongs to this server object; an equal object does not count. The object may be the
-    /// current version of the server, or another version whose open connections may be kept.
+    /// Returns true if the launcher was made for this server object, or can keep its connections for it. Objects are compared by
+    /// address, not by value.
     fn is(&self, server: ServerRef<'_>) -> bool;
 
-    /// Makes this version of the server the current one. Returns false if it was current already.
+    /// Makes this version of the server the current one. Returns false if it was current already, or if the launcher cannot
+    /// change versions.
     fn adopt(&self, _: ServerRef<'_>) -> bool {
         false
     }
@@ -94,16 +96,16 @@ pub(crate) trait Launcher: Send + Sync {
         false
     }
 
-    /// Prepares the first connection.
+    /// Does the work that must precede the first connection, such as installing the server's package.
     ///
     /// # Errors
     ///
-    /// The reason why there can be no connection.
+    /// The reason why no connection can be opened.
     async fn prepare(&self) -> Result<(), Raw> {
         Ok(())
     }
 
-    /// Connects. No MCP message has been sent yet.
+    /// Opens a connection. No MCP message is sent on it yet.
     ///
     /// # Errors
     ///
@@ -114,99 +116,99 @@ pub(crate) trait Launcher: Send + Sync {
         parts: LinkParts,
     ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError>;
 
-    /// Chooses the backend for the next request on connections that many clients share; `None` for servers without backends, or
-    /// without a healthy one. `hash` is equal for equal clients.
+    /// Chooses the backend for the next request on the connections that all clients share. `None` if the server has no backends,
+    /// or no healthy one outside of the list. `hash` is equal for equal clients.
     fn replica(&self, _avoid: &[BackendId], _hash: u64) -> Option<BackendId> {
         None
     }
 
-    /// Returns true if [`Self::replica`] would choose a backend. The question has no effect on later choices.
+    /// Returns true if [`Self::replica`] would choose a backend. Calling this does not affect later choices.
     fn has_replica(&self, _avoid: &[BackendId]) -> bool {
         false
     }
 
-    /// Number of further backends to try if a backend does not open a connection.
+    /// Returns the number of further backends to try if a backend does not open a connection.
     fn further_backends(&self) -> usize {
         0
     }
 
-    /// Returns true if connections that many clients share are spread over several backends.
+    /// Returns true if requests that may share a connection are spread over several backends, each with a shared connection.
     fn spreads(&self) -> bool {
         false
     }
 
-    /// Returns true if connections are opened with headers or credentials of their clients. Then the gateway opens no
-    /// connection without a client, and a failure for one client does not affect the connections of others.
+    /// Returns true if connections are opened with headers or credentials of their clients. Then no connection is opened without
+    /// a client, and a failure for one client does not affect the connections of others.
     fn needs_a_client(&self) -> bool {
         false
     }
 
-    /// Returns true if the state of a session's connection exists only at its backend: the state is lost with the connection,
-    /// and no other connection replaces it.
+    /// Returns true if the state of a session is stored only at its backend. The state is then lost with the session's
+    /// connection, and no new connection is opened for the session.
     fn keeps_state(&self) -> bool {
         false
     }
 
-    /// Returns true if a connection that was opened with these personal values would be opened with others now.
+    /// Returns true if these personal values, with which a connection was opened, have changed since.
     fn is_outdated(&self, _: &PersonalUse) -> bool {
         false
     }
 
-    /// Recent output of the processes; `None` for servers without processes.
+    /// Returns the recent output of the server's processes; `None` for servers without processes.
     fn output(&self) -> Option<Arc<RecentLines>> {
         None
     }
 
-    /// Counts a connection that replaced one that ended for this reason.
+    /// Counts a connection that was opened to replace an earlier one. `reason`: the reason why the earlier one ended.
     fn restarted(&self, _reason: &'static str) {}
 
-    /// Removes secrets from a text that quotes the server, so that clients may read it.
+    /// Removes secrets from a text of the server, so that it can be shown to clients.
     fn without_secrets(&self, text: &str) -> String;
 }
 
 /// The server at the other end of a connection: a process, or a session at a backend.
 #[async_trait]
 pub(crate) trait Instance: Send + Sync {
-    /// The process id; `None` for a session of a remote server.
+    /// Returns the process id; `None` for a session of a remote server.
     fn pid(&self) -> Option<u32> {
         None
     }
 
-    /// Takes the personal values with which the connection was opened; returns them only once.
+    /// Takes the personal values with which the connection was opened. A second call returns `None`.
     fn take_personal(&mut self) -> Option<PersonalUse> {
         None
     }
 
-    /// The backend of a remote server's session; `None` for a process.
+    /// Returns the backend of a remote server's session; `None` for a process.
     fn backend(&self) -> Option<&BackendId> {
         None
     }
 
-    /// Waits for the process to exit. Never returns for connections without a process: their end shows at the link alone.
+    /// Waits for the process to exit. Never resolves for a connection without a process: only its link reports the end.
     async fn exited(&self) -> Exit {
         std::future::pending().await
     }
 
-    /// The last output of the process other than messages, such as standard error.
+    /// Returns the last output of the process that was not a message, such as lines on standard error.
     async fn last_words(&self) -> Option<String> {
         None
     }
 
-    /// Buffers the process's log output: the next request may be unknown to the server.
+    /// Buffers the log output of the process. Called before a request that the server may not know and may complain about.
     fn hold_output(&self) {}
 
-    /// Logs the buffered output. `refused`: the server did not know the request, so that the output only reports this.
+    /// Logs the buffered output. `refused`: true if the server did not know the request; the output is then only its complaint.
     fn release_output(&self, _refused: bool) {}
 
-    /// Text for how the connection ended, worded to follow the server's name. `exit`: the exit of the process, if known.
+    /// Describes how the connection ended, as a phrase that follows the server's name. `exit`: the exit of the process, if known.
     fn how_ended(&self, exit: Option<Exit>) -> String;
 
-    /// Time that running calls may take after the connection stopped accepting calls. Each of these calls detects its own end.
+    /// Returns the time that running calls get after the connection stopped accepting calls. Each call ends by itself within it.
     fn leaves_calls(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Ends the process or session. The link no longer accepts calls when this is called.
+    /// Ends the process or session. When this is called, the link accepts no more calls.
     async fn stop(&self);
 }
 
@@ -223,7 +225,7 @@ impl<'a> From<&'a Arc<RemoteServer>> for ServerRef<'a> {
 }
 
 impl<'a> ServerRef<'a> {
-    /// The namespace of the server.
+    /// Returns the namespace of the server.
     pub(crate) fn name(&self) -> &'a NamespaceName {
         match self {
             Self::Process(server) => &server.name,
@@ -231,7 +233,7 @@ impl<'a> ServerRef<'a> {
         }
     }
 
-    /// The server's settings that depend on the caller.
+    /// Returns the server's settings that depend on the caller.
     pub(crate) fn personal(self) -> &'a Personal {
         match self {
             Self::Process(server) => &server.spec.personal,
@@ -239,7 +241,7 @@ impl<'a> ServerRef<'a> {
         }
     }
 
-    /// Mode for mending the server's lists.
+    /// Returns the mode for correcting the server's lists.
     pub(crate) fn lists(self) -> ListMode {
         match self {
             Self::Process(server) => server.spec.settings.lists,
@@ -247,7 +249,7 @@ impl<'a> ServerRef<'a> {
         }
     }
 
-    /// Mode for sharing the server's connections.
+    /// Returns the mode for sharing the server's connections among clients.
     pub(crate) fn isolation(self) -> Isolation {
         match self {
             Self::Process(server) => server.spec.settings.isolation,
@@ -256,13 +258,13 @@ impl<'a> ServerRef<'a> {
     }
 }
 
-/// Finds the launcher for any server.
+/// Creates the launcher for any server.
 pub(crate) trait Launchers: Send + Sync {
     /// Returns the launcher for this server's connections.
     fn launcher(&self, server: ServerRef<'_>) -> Arc<dyn Launcher>;
 }
 
-/// Starts the processes of servers that are child processes.
+/// Creates the launchers of servers that run as child processes.
 pub(crate) struct ProcessLaunchers {
     pub(crate) host: Arc<ProcessHost>,
     pub(crate) personal: Arc<PersonalSecrets>,
@@ -277,20 +279,19 @@ impl Launchers for ProcessLaunchers {
     }
 }
 
-/// Launcher of one server that runs as child processes.
+/// Launcher of one server, which runs as child processes.
 struct ProcessLauncher {
     server: Arc<ExternalServer>,
     host: Arc<ProcessHost>,
     personal: Arc<PersonalSecrets>,
-    /// The installation of the package; `None` if nothing is to be installed, or if the start of the server installs the
-    /// package.
+    /// The installation step of the server's package; `None` if there is no package, or if starting the server installs it.
     step: Option<InstallStep>,
-    /// Recent output of the server's processes; the lines outlive the processes.
+    /// Recent output of the server's processes. It is kept when a process ends.
     output: Arc<RecentLines>,
 }
 
 impl ProcessLauncher {
-    /// The launcher for this server's processes.
+    /// Creates the launcher for this server's processes.
     fn new(server: &Arc<ExternalServer>, all: &ProcessLaunchers) -> Self {
         Self {
             server: Arc::clone(server),
@@ -333,7 +334,7 @@ impl Launcher for ProcessLauncher {
     }
 
     /// Installs the package. If the package manager fails or does not know the command, the server is started nevertheless, and
-    /// its start reports the fault.
+    /// its failing start shows the error.
     async fn prepare(&self) -> Result<(), Raw> {
         let Some(step) = &self.step else {
             return Ok(());
@@ -473,7 +474,7 @@ impl Instance for ChildProcess {
     }
 }
 
-/// The personal values that a connection for `place` is opened with; `None` for a server without personal values.
+/// Returns the personal values with which a connection for `place` is opened; `None` for a server without personal values.
 ///
 /// # Errors
 ///
@@ -492,7 +493,7 @@ pub(crate) fn personal_use(
     Ok(Some(PersonalUse { principal, values }))
 }
 
-/// Returns true if the principal's values have changed, or if a value is missing now.
+/// Returns true if the principal's values have changed since the connection was opened, or if a value is missing now.
 pub(crate) fn is_outdated(
     personal: &Personal,
     name: &NamespaceName,

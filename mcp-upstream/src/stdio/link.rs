@@ -1,17 +1,16 @@
 //! A connection to a server, shared by all its calls: over its pipes, or over another [`Transport`].
 //!
 //! A call gets an id of the gateway, appends its line to the outbox and waits. A writer task writes the accumulated lines (with
-//! few calls, each writes its own line); a reader task reads responses and matches them to ids. If all calls come from a single
-//! runtime, the reader runs there. A progress token is sent as the call's id and translated back to the caller's token, so that
-//! the tokens of callers that share a process cannot collide. Messages of a call are passed to the call's sink before its
-//! response, in the server's order; all others are passed to the link's [`Inbound`].
+//! few calls, each call writes its own line). A reader task reads responses and matches them to ids; if all calls come from a
+//! single runtime, the reader runs there. A caller's progress token is replaced by the call's id on the connection and restored
+//! for the caller, so that the tokens of callers that share a process cannot collide. Messages of a call are passed to the
+//! call's sink before its response, in the server's order; all other messages are passed to the link's [`Inbound`].
 //!
 //! Every call ends exactly once: with its response, by being dropped or cancelled, or with the link. Every request of the
 //! server is answered exactly once.
 //!
-//! The caller enforces time limits, by dropping the call. Starting and ending processes, the meaning of methods, and
-//! translation between revisions are left to other modules. `ping` is the exception: it concerns this connection, and is
-//! answered here.
+//! The caller enforces time limits, by dropping the call. Other modules start and end processes, interpret methods, and
+//! translate between revisions. `ping` is the exception: it concerns only this connection, and is answered here.
 
 mod call;
 mod deliver;
@@ -56,26 +55,27 @@ use self::owner::CallOrigin;
 pub(crate) use self::owner::{CallAccount, CallOwner, CallsInHand};
 pub(crate) use self::transport::{Incoming, Transport, Unsent};
 
-/// Maximum size of the lines that wait to be written, in bytes.
+/// Maximum size of the lines to a server that wait to be written, in bytes. Further calls are refused.
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
-/// Maximum size of a line beyond the result in it, in bytes.
+/// Number of bytes by which a line may be longer than the maximum size of a result.
 const LINE_OVERHEAD: u64 = 64 * 1024;
-/// Size in bytes at which an unterminated line is discarded, and the server ended.
+/// Number of bytes without a line end after which a line is discarded and the server is ended.
 const ENDLESS: u64 = 256 * 1024 * 1024;
 
-/// Limits of a link, in bytes.
+/// Limits on the messages of a link.
 pub(crate) struct LinkLimits {
-    /// Maximum size of a result's JSON, in bytes. A call with a larger result fails with `result_too_large`.
+    /// Maximum size of a result's JSON in bytes, as it applies now. A call with a larger result fails with `result_too_large`.
     max_result: MaxResult,
-    /// Maximum size of the lines that wait to be written, in bytes.
+    /// Maximum size of the lines that wait to be written to the server, in bytes. Further calls are refused.
     pub(crate) outbox: usize,
-    /// Size in bytes of an unterminated line at which the server is ended.
+    /// Number of bytes without a line end after which the server is ended.
     pub(crate) endless: u64,
 }
 
 impl LinkLimits {
-    /// The default limits around a namespace's `max_result`. `max_result` is called again whenever a result is too large, since
-    /// the limit may have been raised. After it was lowered, the gateway refuses results that the link still accepts.
+    /// Creates the default limits with this `max_result`. The function is called again whenever a result is too large, since the
+    /// limit may have been raised. If the limit was lowered, the link still accepts larger results, and the gateway refuses them
+    /// later.
     pub(crate) fn new(max_result: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         let max_result = MaxResult {
             known: AtomicU64::new(max_result()),
@@ -89,10 +89,10 @@ impl LinkLimits {
     }
 }
 
-/// Limit of the size of results.
+/// Maximum size of results, with the function that returns the current value.
 pub(crate) struct MaxResult {
     ask: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// The limit when `ask` was last called.
+    /// The maximum that `ask` returned last, in bytes.
     known: AtomicU64,
 }
 
@@ -101,7 +101,7 @@ impl MaxResult {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a result may have this size in bytes. Reads the limit again before it returns false.
+    /// Returns true if a result may have this size in bytes. Before it returns false, the current maximum is requested again.
     fn allows(&self, size: u64) -> bool {
         if size <= self.known() {
             return true;
@@ -111,28 +111,28 @@ impl MaxResult {
         size <= now
     }
 
-    /// Returns true if a line of this length may hold an allowed result.
+    /// Returns true if a line of this length can contain a result of an allowed size.
     fn fits(&self, line: usize) -> bool {
         self.allows((line as u64).saturating_sub(LINE_OVERHEAD))
     }
 }
 
-/// Receives the server's messages about a call. Called from the link's reader, in order, before the call's response; for a call
-/// that became a task, progress may follow the response. Must not block, and bounds its memory.
+/// Receives the server's messages about a call. The link's reader calls it in the server's order, before the call's response;
+/// for a call that became a task, progress may follow the response. An implementation must not block, and must limit its
+/// memory.
 pub(crate) trait NotificationSink: Send + Sync {
-    /// Receives progress of the call, or a notification of its subscription.
+    /// Receives progress of the call, or a notification of the subscription that the call opened.
     fn notification(&self, notification: Notification<'_>);
 }
 
-/// Receives the server's messages that belong to no call. Called by the link's reader, in order. Must not block, bounds its
-/// memory, and holds no `Arc` of the link, which would leak both.
+/// Receives the server's messages that belong to no call. The link's reader calls it in the server's order. An implementation
+/// must not block, must limit its memory, and must not contain an `Arc` of the link, since the cycle would leak both.
 pub(crate) trait Inbound: Send + Sync {
-    /// Receives a notification without a call: a log message, a changed list, a cancelled request of the server (named by
-    /// `requestId`).
+    /// Receives a notification that belongs to no call: a log message, a changed list, or the cancellation of one of the server's
+    /// own requests (named by `requestId`).
     fn notification(&self, notification: Notification<'_>);
 
-    /// Handles a notification as [`Inbound::notification`] does, with the owners of the calls that the server has not answered
-    /// yet.
+    /// Receives a notification that belongs to no call, with the owners of the calls that the server has not answered yet.
     fn notification_beside(
         &self,
         notification: Notification<'_>,
@@ -141,28 +141,28 @@ pub(crate) trait Inbound: Send + Sync {
         self.notification(notification);
     }
 
-    /// Receives a request of the server to its client.
+    /// Receives a request that the server sends to its client.
     fn request(&self, request: ServerRequest);
 
     /// Called when a client has cancelled or dropped the call with this id; the server may still work on the call. `owner`: the
-    /// call's owner, if known. Called once, from any thread, while the link's calls are locked: must not call the link.
+    /// call's owner, if known. Called once, from any thread, while the link's calls are locked, so it must not use the link.
     fn given_up(&self, _call: u64, _owner: Option<&CallOwner>) {}
 
-    /// Called when the server no longer works on this call, since its late response has arrived.
+    /// Called when the late response to an abandoned call has arrived, so that the server no longer works on the call.
     fn settled(&self, _call: u64) {}
 
-    /// Called when the server has answered a call with a task, on which it now works; the caller gets `result` afterwards.
-    /// `None`: the caller has disconnected.
+    /// Called when the server has answered a call with a task, on which it continues to work. The caller gets `result` after
+    /// this. `call`: `None` if the caller has disconnected.
     fn began_task(&self, _call: Option<u64>, _result: &RawValue) {}
 
-    /// Called when the process ended unexpectedly and is not replaced. Its pool has been informed.
+    /// Called when the process has ended unexpectedly and will not be replaced. Its pool was informed before.
     fn ended_for_good(&self) {}
 
-    /// Counts a message of the server that was ignored.
+    /// Counts a message of the server that was ignored because it violates the protocol.
     fn violation(&self, _oddity: ProtocolViolation) {}
 
-    /// Time since which the client of the process has been inactive, without a request, an open stream, or an unanswered
-    /// question. `None` while the client is active, and if its activity is unknown.
+    /// Returns the time since which the client of the process is inactive, with no request, open stream or unanswered question.
+    /// `None` if the client is active, or if its activity is not known.
     fn away_since(&self, _now: Instant) -> Option<Instant> {
         None
     }
@@ -171,18 +171,18 @@ pub(crate) trait Inbound: Send + Sync {
 /// Reason for the end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkEnd {
-    /// The server closed its output, or no longer reads.
+    /// The server closed its output, or no longer reads its input.
     Disconnected,
-    /// The server broke the protocol.
+    /// The server violated the protocol. The text describes the violation.
     Violation(&'static str),
     /// The gateway closed the link.
     Ended,
 }
 
-/// Handle of a connection's owner. Dropping it closes both pipes and fails the pending calls.
+/// Owning handle of a connection. Dropping it closes both pipes and fails the pending calls.
 pub(crate) struct Link {
     shared: Arc<LinkCore>,
-    /// The task that writes to the pipe; `None` for other transports.
+    /// The task that writes to the pipe; `None` for transports other than pipes.
     writes: Option<AbortHandle>,
 }
 
@@ -191,7 +191,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// When the descriptors are no pipes, or cannot be registered.
+    /// When the file descriptors are not pipes, or cannot be registered with the runtime.
     pub(crate) fn open(
         namespace: NamespaceName,
         pipes: Pipes,
@@ -199,7 +199,7 @@ impl Link {
         limits: LinkLimits,
         inbound: Arc<dyn Inbound>,
     ) -> std::io::Result<Arc<Self>> {
-        // The pipes are registered with the runtime that will poll them.
+        // Pipes must be registered in the runtime that will poll them.
         let runtime = homes.first;
         let _inside = runtime.enter();
         let writer = pipe::Sender::from_owned_fd(pipes.stdin)?;
@@ -218,8 +218,8 @@ impl Link {
         }))
     }
 
-    /// Opens a link over another transport. `runtime` is the runtime in which the transport delivers responses, if there is
-    /// one.
+    /// Opens a link over another transport. `runtime`: the runtime in which the transport delivers responses; `None` if it has no
+    /// fixed one.
     pub(crate) fn over(
         namespace: NamespaceName,
         transport: impl FnOnce(Incoming) -> Arc<dyn Transport>,
@@ -242,15 +242,15 @@ impl Link {
         matches!(self.shared.wire, Wire::Pipe(_))
     }
 
-    /// Sets the version that the server was opened with by `initialize`; `None` if each request is complete in itself.
+    /// Records the version with which the server was opened by `initialize`; `None` if each request carries its own metadata.
     pub(crate) fn opened(&self, version: Option<ProtocolVersion>) {
         if let Wire::Other(transport) = &self.shared.wire {
             transport.opened(version);
         }
     }
 
-    /// Sends a request of the gateway. A progress token in `params` is replaced, and restored in the notifications for the
-    /// sink; notifications of the call's subscription have the gateway's id.
+    /// Sends a request of the gateway. A progress token in `params` is replaced, and restored in the notifications for the sink.
+    /// Notifications of a subscription name the request by the gateway's id.
     ///
     /// # Errors
     ///
@@ -269,7 +269,7 @@ impl Link {
             .as_ref()
             .and_then(|members| members.name(Key::ProgressToken));
         let size = method.len() + params.map_or(0, |params| params.get().len());
-        // All requests but `initialize` may be cancelled.
+        // Every request except `initialize` may be cancelled.
         let tells = method != "initialize";
         let route = AnswerRoute {
             token,
@@ -281,8 +281,8 @@ impl Link {
         })
     }
 
-    /// Sends the complete request of a client, unknown members included, with an id of the gateway. Its progress token is
-    /// restored in the notifications for the sink. `of_client`: the client's headers to send along, on transports with headers.
+    /// Sends the complete request of a client, including unknown members, with an id of the gateway. Its progress token is
+    /// restored in the notifications for the sink. `of_client`: the client's headers to send with it, on transports with headers.
     /// `account`: the request's owner, and the counter for the bytes of its response.
     ///
     /// # Errors
@@ -314,7 +314,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`CallError`], when the link is over or the server does not read.
+    /// [`CallError`], when the link has ended or too many bytes wait because the server does not read.
     pub(crate) fn notify(&self, method: &str, params: Option<&RawValue>) -> Result<(), CallError> {
         let size = method.len() + params.map_or(0, |params| params.get().len());
         self.shared
@@ -333,44 +333,45 @@ impl Link {
         })
     }
 
-    /// Number of calls without a response, subscriptions included.
+    /// Returns the number of calls without a response, including subscriptions.
     pub(crate) fn in_flight(&self) -> usize {
         self.shared.calls().pending.len()
     }
 
-    /// Returns true if the link accepts no more calls.
+    /// Returns true if the link no longer accepts calls.
     pub(crate) fn is_closed(&self) -> bool {
         self.shared.calls().closed
     }
 
-    /// Waits until the link is over.
+    /// Waits until the link has ended, and returns the reason.
     pub(crate) async fn closed(&self) -> LinkEnd {
         let mut closed = self.shared.closed.subscribe();
         loop {
             if let Some(reason) = *closed.borrow_and_update() {
                 return reason;
             }
-            // The sender belongs to `self`, so this returns only after a value was sent.
+            // The sender is a field of `self`, so it is not dropped while this waits.
             let _ = closed.changed().await;
         }
     }
 
     /// Waits until no call is pending. Polls every 100 ms.
     pub(crate) async fn without_calls(&self) {
-        /// Polled, since this is needed once per link, and calls should not pay for it.
+        /// Interval of the checks. Polling is enough, since this wait happens once per link; a notification would cost every
+        /// call.
         const LOOK: Duration = Duration::from_millis(100);
         while self.in_flight() > 0 {
             sleep(LOOK).await;
         }
     }
 
-    /// Accepts no more calls, writes the queued lines, closes the server's input and reads until the server ends: the first
-    /// step of ending it.
+    /// Begins to end the connection: accepts no more calls, writes the queued lines, closes the server's input, and reads until
+    /// the server ends.
     pub(crate) fn finish(&self) {
         self.shared.finish();
     }
 
-    /// Fails the calls that wait, and accepts no more calls.
+    /// Fails the pending calls, and accepts no more calls.
     pub(crate) fn close(&self) {
         self.shared.close(LinkEnd::Ended);
     }

@@ -1,5 +1,5 @@
-//! Metrics of external servers by namespace, without those of their operating-system processes. A namespace's series are
-//! removed with its last pool.
+//! Metrics of external servers by namespace; the resources of their operating-system processes are measured elsewhere. When the
+//! last pool of a namespace ends, its series are removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,24 @@ use tooldock_base::names::NamespaceName;
 use super::breaker::BreakerState;
 use crate::jsonrpc::ProtocolViolation;
 
-/// Histogram buckets of waits in seconds: from a pooled process to a slow start.
+/// Upper bounds of the buckets of waiting times, in seconds. They range from a pooled process to a slow start.
 const WAIT_SECONDS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
-/// Histogram buckets of calls in seconds: from a cache hit to the highest default ceiling of a call's time limit.
+/// Upper bounds of the buckets of call durations, in seconds. They range from a cache hit to the highest time limit of a call
+/// that is allowed by default.
 const CALL_SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
-/// Kind of a server's last good response, which is used while the server is unavailable.
+/// Kind of a stored response that clients get while the server is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastGood {
-    /// The server's description of itself: its answer to the opening.
+    /// The server's description of itself, from the opening of a connection.
     Opening,
-    /// A page of one of the server's lists.
+    /// A page of one of the server's lists of tools, prompts or resources.
     List,
 }
 
 impl LastGood {
-    /// The value of the label `what`.
+    /// Returns the value of the metric label `what`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -58,13 +59,13 @@ metric_table! {
     }
 }
 
-/// The series of a namespace, removed with the last of its pools.
+/// The time series of a namespace's external server. They are removed with the namespace's last pool.
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
     namespace: NamespaceName,
-    /// Time that requests waited for a process that was not running.
+    /// Histogram of the time that requests waited for a process that was not running.
     pub(crate) waits: Histogram,
-    /// Time from a request to its response, as the server's clients see it.
+    /// Histogram of the time from a request to its response, as the server's clients experience it.
     pub(crate) calls: Histogram,
     waiting: IntGauge,
     breaker: IntGauge,
@@ -72,7 +73,7 @@ pub(crate) struct ServerMetrics {
 }
 
 impl StdioMetrics {
-    /// Metrics that no registry exports.
+    /// Creates metrics that are not exported, for tests.
     #[cfg(test)]
     pub(crate) fn unregistered() -> Self {
         Self::new(&prometheus::Registry::new()).expect("a fresh registry holds no such names")
@@ -109,7 +110,7 @@ impl ServerMetrics {
         StdioMetrics::unregistered().server(&namespace.parse().expect("a name"))
     }
 
-    /// Records the time that a request waited for its process.
+    /// Records the time that a request waited for a process.
     pub(super) fn waited(&self, time: Duration) {
         self.waits.observe(time.as_secs_f64());
     }
@@ -119,13 +120,13 @@ impl ServerMetrics {
         self.all.refused.with_label_values(labels).inc();
     }
 
-    /// Counts a request that was answered from a last good answer.
+    /// Counts a request that was answered from a stored response, because the server is unavailable.
     pub(super) fn fell_back(&self, what: LastGood) {
         let labels = &[self.namespace.as_str(), what.as_str()];
         self.all.last_good.with_label_values(labels).inc();
     }
 
-    /// Sets the number of requests that wait for a process.
+    /// Sets the gauge of requests that wait for a process.
     pub(super) fn waiting(&self, requests: usize) {
         self.waiting
             .set(i64::try_from(requests).unwrap_or(i64::MAX));

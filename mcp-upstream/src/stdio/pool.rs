@@ -6,9 +6,9 @@
 //!               └──────────────── events ◀───────────────────────────┘
 //! ```
 //!
-//! The state machine in `state` decides; one lock guards it together with the handles of processes and waiting requests. Nearly
-//! every request gets its process under that lock without waiting. The driver, a task per pool in the control runtime, starts
-//! and ends processes and runs the timers. It owns the keepers: when the driver ends, all of them end.
+//! The state machine in `state` makes all decisions. One lock guards it together with the handles of processes and waiting
+//! requests. Nearly every request gets its process under that lock without waiting. The driver, a task per pool in the control
+//! runtime, starts and ends processes and runs the timers. It owns the keepers: when the driver ends, all keepers end.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -56,52 +56,53 @@ use rules::{HangThresholds, LAST_GOOD, PoolRules};
 use state::{InheritedSlot, PoolAction, PoolEvent, PoolStateMachine, ProcessId, WaiterId};
 pub(crate) use state::{Presence, ServerCopy};
 
-/// State of a pool. Its driver (the task that starts processes), the keepers of its processes and the leases of callers share it.
+/// State of a pool, shared by its driver (the task that starts processes), the keepers of its processes and the leases of
+/// callers.
 pub(super) struct PoolShared {
     pub(super) launcher: Arc<dyn Launcher>,
-    /// The runtime for background work that no caller waits for.
+    /// The runtime for background tasks that no client waits for.
     control: Handle,
     pub(super) registry: Arc<Registry>,
     pub(super) audience: Arc<Audience>,
     pub(super) metrics: Arc<ServerMetrics>,
     pub(super) catalogue: Arc<Catalogue>,
-    /// Thresholds for treating a process as hung.
+    /// Time limits after which a process is treated as hung.
     pub(super) patience: HangThresholds,
-    /// Turns to start processes, which all pools share.
+    /// Limit on the number of processes that start at the same time, shared by all pools.
     pub(super) turns: StartTurns,
     /// Number of requests that wait for a process.
     pub(super) requests: Requests,
-    /// Installation of the server's package.
+    /// Installation of the server's package, shared by all starts of its processes.
     pub(super) installation: Installation,
-    /// Handshakes of the gateway for processes of several clients, by era.
+    /// Handshakes that identify the gateway, for processes that several clients use, by era.
     common: [Arc<OpenAs>; 2],
-    /// Data of the pool. No await under the lock, and no object of other modules is dropped under it.
+    /// Data of the pool. The lock is never held across an await, and no object of other modules is dropped while it is held.
     inner: Mutex<PoolData>,
-    /// Wakes the driver when there are actions for it, or when a timer became due earlier.
+    /// Notified when there are actions for the driver, or when a timer must run earlier than planned.
     wake: Notify,
     /// True once the driver and all its processes have ended.
     over: watch::Sender<bool>,
-    /// The pool's state as published by [`PoolState::as_str`].
+    /// Name of the pool's current state ([`PoolState::as_str`]), for tasks that wait for a change.
     word: watch::Sender<&'static str>,
-    /// Presence of the connection that all clients share.
+    /// Presence of the connection that all clients share, for tasks that wait for a change.
     presence: watch::Sender<Presence>,
 }
 
 struct PoolData {
     state: PoolStateMachine,
-    /// Processes that accept requests, or that accepted requests and have not ended.
+    /// Processes that accept requests, or that did so and have not ended yet.
     live: BTreeMap<ProcessId, Arc<Process>>,
     waiters: HashMap<WaiterId, LeaseRequest>,
     next_waiter: WaiterId,
-    /// Actions of the state machine that the driver has not carried out yet.
+    /// Actions that the state machine has decided and the driver has not carried out yet.
     actions: Vec<PoolAction>,
-    /// The server's latest description of itself for all clients, by the era of opening.
+    /// The server's latest description of itself that is valid for all clients, by the era of the opening.
     known: HashMap<Era, ProcessOpening>,
-    /// Eras that the server supported when it was last available.
+    /// Eras that the server supported when it was last available; `None` if it never was.
     spoke: Option<EraSupport>,
-    /// Time since which no process serves; `None` if a process serves, or none ever did.
+    /// Time since which no process accepts requests; `None` if a process does, or if none ever did.
     away_since: Option<Instant>,
-    /// True once the use of last good responses was logged.
+    /// True once it was logged that clients get stored responses because the server is unavailable.
     told_of_last_good: bool,
 }
 
@@ -127,7 +128,7 @@ impl PoolShared {
             ..PoolRules::from(&launcher.settings())
         };
         if launcher.needs_a_client() {
-            // No spare processes: a spare would be opened without a client's credentials.
+            // There are no spare processes, since a spare process would be opened without a client's credentials.
             rules.warm = 0;
         }
         if let Some(namespace) = registry.find(launcher.name()) {
@@ -174,12 +175,12 @@ impl PoolShared {
         self.launcher.settings()
     }
 
-    /// The server's namespace.
+    /// Returns the server's namespace.
     pub(super) fn name(&self) -> &NamespaceName {
         self.launcher.name()
     }
 
-    /// Maximum size of a result of the namespace's tools.
+    /// Returns the maximum size of a result that any tool of the namespace allows, in bytes.
     pub(super) fn max_result(&self) -> u64 {
         let Some(namespace) = self.registry.find(self.name()) else {
             return tooldock_base::config::Limits::default().max_result.as_u64();
@@ -192,8 +193,8 @@ impl PoolShared {
             .unwrap_or_default()
     }
 
-    /// Passes an event to the state machine, and the resulting leases and refusals to the waiting requests. Other actions are
-    /// left to the driver.
+    /// Passes an event to the state machine. Waiting requests get the leases and refusals that result; the driver carries out the
+    /// other actions.
     pub(super) fn apply(self: &Arc<Self>, event: PoolEvent) {
         let now = Instant::now();
         let mut given = Vec::new();
@@ -222,7 +223,7 @@ impl PoolShared {
                                     ProcessLease::new(self, process, live, replay_state, key, open);
                                 given.push((waiter, Ok(leased)));
                             } else {
-                                // The waiting request was just dropped: its process is returned.
+                                // The request was dropped while it waited, so its process is returned.
                                 events.push_back(PoolEvent::Released {
                                     process,
                                     reusable: true,
@@ -262,14 +263,15 @@ impl PoolShared {
             }
         };
         drop(forgotten);
-        // Done outside the lock: a lease whose request was dropped returns its process on drop.
+        // This is done outside the lock: if the request was dropped, dropping its lease returns the process, which takes the
+        // lock.
         for (waiter, outcome) in given {
             self.metrics
                 .waited(now.saturating_duration_since(waiter.since));
             let _ = waiter.give.send(outcome.map(ProcessLease::activated));
         }
         self.wake.notify_one();
-        // Outside the lock, too: the question may drop the last reference to a session.
+        // This is done outside the lock, too: `away_since` may drop the last reference to a session.
         if !to_ask.is_empty() {
             let asked = to_ask.into_iter();
             let away = asked.filter_map(|(process, inbound)| {
@@ -281,7 +283,7 @@ impl PoolShared {
         }
     }
 
-    /// Publishes an opened process, which can then be leased.
+    /// Publishes an opened process, so that it can be leased.
     pub(super) fn started(
         self: &Arc<Self>,
         id: ProcessId,
@@ -299,7 +301,7 @@ impl PoolShared {
             }
         }
         if key.is_shared() || process.personal().is_some() {
-            // Another process may have other tools than the one before.
+            // A new process may have other tools than the earlier one, so the lists are read again.
             self.catalogue.changed();
         }
         self.apply(PoolEvent::Started {
@@ -307,25 +309,25 @@ impl PoolShared {
             server,
             opened: opened.era(),
         });
-        // Values and backends may have changed while it was opened.
+        // Personal values and backends may have changed while the process was opened.
         self.renew();
-        // Removed backends are handled only if this process is at one of them, since a pool may have very many sessions.
+        // All connections are checked only if this process is at a removed backend, since a pool may have very many sessions.
         if process.backend().is_some_and(|it| !self.launcher.has(it)) {
             self.leave_removed();
         }
     }
 
-    /// Switches to another version of the server, whose connections may be kept. Connections to backends that the new version
-    /// lacks get no more requests.
+    /// Switches to another version of the server whose connections can be kept. Connections to backends that the new version does
+    /// not have get no further requests.
     fn adopt(self: &Arc<Self>, server: ServerRef<'_>) {
         if self.launcher.adopt(server) {
-            // A backend that the former version lacked may have other tools.
+            // The new version may have backends with other tools, so the lists are read again.
             self.catalogue.changed();
             self.leave_removed();
         }
     }
 
-    /// Reports backends that the server no longer has to the state machine, so that they get no more requests.
+    /// Informs the state machine of backends that the server no longer has, so that they get no further requests.
     fn leave_removed(self: &Arc<Self>) {
         let is_gone = |backend: &BackendId| !self.launcher.has(backend);
         let (processes, replicas): (Vec<_>, Vec<_>) = {
@@ -346,8 +348,8 @@ impl PoolShared {
         });
     }
 
-    /// Ends processes that were opened with personal values that have changed. Running requests are not cut off; the next request
-    /// gets a new process.
+    /// Ends processes that were opened with personal values that have changed since. Running requests are finished; the next
+    /// request gets a new process.
     fn renew(self: &Arc<Self>) {
         let outdated: Vec<_> = {
             let inner = self.lock();
@@ -361,8 +363,8 @@ impl PoolShared {
         }
     }
 
-    /// The server's last description of itself, preferably from an opening in this era. `None` once the server has been
-    /// unavailable for long, or is not restarted, since the description may be outdated.
+    /// Returns the server's last description of itself, preferably from an opening in this era. `None` if the server has been
+    /// unavailable for long or will not be restarted, since the description may then be outdated.
     fn known(&self, era: Era) -> Option<ProcessOpening> {
         let inner = self.lock();
         let away = inner.away_since.map(|since| since.elapsed());
@@ -378,7 +380,7 @@ impl PoolShared {
         self.metrics.violation(violation);
     }
 
-    /// Counts a request that was answered from a last good answer.
+    /// Counts a request that was answered from a stored response, and logs the first one.
     fn fell_back(&self, what: LastGood) {
         self.metrics.fell_back(what);
         if !std::mem::replace(&mut self.lock().told_of_last_good, true) {
@@ -399,12 +401,12 @@ impl PoolShared {
         self.lock().state.server()
     }
 
-    /// The eras that the server supports, or the last known ones.
+    /// Returns the eras that the server supports now or, if it is unavailable, supported last.
     fn last_era(&self) -> Option<EraSupport> {
         self.lock().last_era()
     }
 
-    /// The eras that the server supports, or the last known ones; `None` for a retired pool.
+    /// Returns the eras that the server supports now or, if it is unavailable, supported last; `None` for a retired pool.
     fn served_era(&self) -> Option<EraSupport> {
         let inner = self.lock();
         (!inner.state.is_retired())
@@ -412,13 +414,13 @@ impl PoolShared {
             .flatten()
     }
 
-    /// Returns true if a further backend may take a request that the backends in `tried` have not answered.
+    /// Returns true if there is another backend for a request that the backends in `tried` have not answered.
     fn has_another(&self, tried: &[BackendId]) -> bool {
         !self.launcher.spreads() || self.launcher.has_replica(tried)
     }
 
-    /// The backend where a principal's task runs, among several backends shared by all clients: each backend knows only its own
-    /// tasks.
+    /// Returns the key of the backend at which a principal's task runs. It is searched among the shared connections to several
+    /// backends, since each backend has only its own tasks.
     fn place_of_task(
         &self,
         era: Era,
@@ -441,17 +443,17 @@ impl PoolShared {
         found.map(|(backend, _)| ConnectionKey::Replica(backend))
     }
 
-    /// Returns true if the last process for this key ended and is not replaced.
+    /// Returns true if the last process for this key has ended and is not replaced.
     pub(super) fn has_ended(&self, key: &ProcessKey) -> bool {
         self.lock().state.has_ended(key)
     }
 
-    /// State of the copy of the server that serves this key.
+    /// Returns the state of the server's process that serves this key.
     fn copy(&self, key: &ConnectionKey, era: Era) -> ServerCopy {
         self.lock().state.copy(key, era)
     }
 
-    /// Returns true if a process for this key runs a task of the principal.
+    /// Returns true if a process for this key is running this task of the principal.
     fn has_task(
         &self,
         (key, era): (&ConnectionKey, Era),
@@ -466,7 +468,7 @@ impl PoolShared {
             .any(|process| process.router().tasks().owns(principal, task))
     }
 
-    /// Returns true if a session's state is lost with the connection that had it.
+    /// Returns true if a session's state was lost with the connection that had it.
     fn has_lost(&self, tag: &Arc<str>) -> bool {
         self.lock().state.has_lost(tag)
     }
@@ -482,7 +484,7 @@ impl PoolShared {
         self.apply(PoolEvent::Restart);
     }
 
-    /// Starts the shared process again if it ended and is not restarted otherwise, or only after a pause.
+    /// Starts the shared process again if it has ended and would not be restarted now: never, or only after a pause.
     fn revive(self: &Arc<Self>) {
         if !self.lock().state.is_down(Instant::now()) {
             return;
@@ -496,7 +498,8 @@ impl PoolShared {
         self.apply(PoolEvent::Revive);
     }
 
-    /// Lasting requests that the next pool of this server inherits.
+    /// Returns the requests that must be sent again to new processes, such as subscriptions. The next pool of this server takes
+    /// them over.
     fn lasting(&self) -> Vec<InheritedSlot> {
         self.lock().state.lasting()
     }
@@ -509,7 +512,7 @@ impl PoolShared {
     /// Waits until the pool and all its processes have ended.
     async fn over(&self) {
         let mut over = self.over.subscribe();
-        // The sender is in `self`, so the wait ends only with the value.
+        // The sender is a field of `self`, so the wait ends only when the value becomes true.
         let _ = over.wait_for(|over| *over).await;
     }
 
@@ -521,15 +524,16 @@ impl PoolShared {
         self.lock().state_now()
     }
 
-    /// Presence of the connection that all clients share, now and whenever it changes.
+    /// Returns a receiver of the presence of the connection that all clients share.
     fn presence(&self) -> watch::Receiver<Presence> {
         self.presence.subscribe()
     }
 
-    /// Waits until the pool has left the state `starting`: a process serves, has failed, or its package is being installed.
+    /// Waits until the pool is no longer in the state `starting`: a process accepts requests or has failed, or the server's
+    /// package is being installed.
     async fn settled(&self) {
         let mut word = self.word.subscribe();
-        // The sender is in `self`, so the wait ends only with another state.
+        // The sender is a field of `self`, so the wait ends only when the state changes.
         let _ = word.wait_for(|word| *word != "starting").await;
     }
 

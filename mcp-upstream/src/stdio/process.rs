@@ -1,8 +1,8 @@
 //! An opened process of a server: its link, the server's description of itself, and the routing of its messages. A session of a
-//! remote server is a process here, too: only [`super::launch`] distinguishes the two.
+//! remote server is treated as a process, too: only [`super::launch`] distinguishes the two.
 //!
-//! `keep` is the task that owns the process from its spawn to the end of its last descendant; other code only communicates with
-//! the process.
+//! `keep` is the task that owns the process from its start until its last descendant has ended. Other code only exchanges
+//! messages with the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,12 +32,13 @@ pub(crate) mod tasks;
 pub(super) use install::Installation;
 pub(crate) use router::{InboundRouter, ListenerGuard, ProcessListener};
 
-/// How a process was opened, with the server's description of itself.
+/// Result of opening a process: by `initialize` or without it, with the server's description of itself.
 #[derive(Debug, Clone)]
 pub(crate) enum ProcessOpening {
-    /// Opened by `initialize`, with this result.
+    /// The process was opened by `initialize`, with this result.
     Legacy(InitializeReply),
-    /// Opened without a handshake: each request is complete in itself. Holds the result of `server/discover`, unchanged.
+    /// The process was opened without `initialize`: each request carries its own metadata. Contains the result of
+    /// `server/discover`, unchanged.
     Modern(Bytes),
 }
 
@@ -45,22 +46,22 @@ pub(crate) enum ProcessOpening {
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Option<u32>,
-    /// The backend of a remote server's session.
+    /// The backend of a remote server's session; `None` for a process.
     backend: Option<BackendId>,
     link: Arc<Link>,
     opened: ProcessOpening,
-    /// The client as it was described to the process.
+    /// The description of the client that the server got when the process was opened.
     identity: Arc<ClientIdentity>,
     router: Arc<InboundRouter>,
-    /// The personal values that the process was opened with.
+    /// The personal values with which the process was opened; `None` for a server without personal values.
     personal: Option<PersonalUse>,
-    /// Notified when a request was abandoned without a response.
+    /// Notified when a request was abandoned without a response, so that the keeper pings the process.
     suspected: Notify,
     born: Instant,
-    /// Milliseconds from `born` to the first of the requests that were abandoned since the last response; 0 while requests are
-    /// answered.
+    /// Start of the first request that was abandoned since the last response, in milliseconds after `born`; 0 if no request was
+    /// abandoned since then.
     silent_since: AtomicU64,
-    /// True once the pool knows that the process accepts no more requests.
+    /// True once the pool has noticed that the process accepts no more requests.
     over: watch::Sender<bool>,
 }
 
@@ -73,7 +74,7 @@ impl ProcessOpening {
         }
     }
 
-    /// The server's description of itself.
+    /// Returns the server's description of itself.
     pub(crate) fn server(&self) -> ServerInfo {
         match self {
             Self::Legacy(initialized) => ServerInfo::Legacy(initialized.result.clone()),
@@ -105,7 +106,7 @@ impl Process {
         }
     }
 
-    /// The pid of the command; `None` for a session of a remote server.
+    /// Returns the process id of the server's command; `None` for a session of a remote server.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.pid
     }
@@ -115,37 +116,37 @@ impl Process {
         &self.link
     }
 
-    /// How the process was opened.
+    /// Returns the result of opening the process, which contains the server's description of itself.
     pub(crate) fn opened(&self) -> &ProcessOpening {
         &self.opened
     }
 
-    /// The backend of a remote server's session.
+    /// Returns the backend of a remote server's session; `None` for a process.
     pub(super) fn backend(&self) -> Option<&BackendId> {
         self.backend.as_ref()
     }
 
-    /// The personal values that the process was opened with.
+    /// Returns the personal values with which the process was opened.
     pub(super) fn personal(&self) -> Option<&PersonalUse> {
         self.personal.as_ref()
     }
 
-    /// The router for messages that belong to no call.
+    /// Returns the router for messages that belong to no call.
     pub(crate) fn router(&self) -> &Arc<InboundRouter> {
         &self.router
     }
 
-    /// Counts a user of the process.
+    /// Counts one more user of the process.
     pub(super) fn enter(&self) {
         self.router.enter();
     }
 
-    /// Ends a user's use of the process.
+    /// Counts one user of the process less.
     pub(super) fn leave(&self) {
         self.router.leave();
     }
 
-    /// Makes the keeper ping the process, because a request was abandoned without a response.
+    /// Lets the keeper ping the process, because a request was abandoned without a response.
     pub(super) fn suspect(&self) {
         self.suspected.notify_one();
     }
@@ -157,8 +158,8 @@ impl Process {
         }
     }
 
-    /// Records that a request that began at `since` was abandoned; returns the time without any response. If calls have short
-    /// timeouts, a single one is no evidence about the process, but all of them together are.
+    /// Records that a request that began at `since` was abandoned. Returns the time since the first such request without any
+    /// response. If calls have short timeouts, a single abandoned call proves nothing about the process, but many together do.
     pub(super) fn waited_in_vain(&self, since: Instant) -> Duration {
         let millis = |time: Instant| {
             let time = time.saturating_duration_since(self.born).as_millis();
@@ -172,14 +173,15 @@ impl Process {
         Duration::from_millis(millis(Instant::now()).saturating_sub(since))
     }
 
-    /// Waits until the pool knows that the process accepts no more requests, at most for `patience`. Returns false after
+    /// Waits until the pool has noticed that the process accepts no more requests. Returns false if this takes longer than
     /// `patience`.
     pub(super) async fn is_over_within(&self, patience: Duration) -> bool {
         let mut over = self.over.subscribe();
         timeout(patience, over.wait_for(|over| *over)).await.is_ok()
     }
 
-    /// Parameters of a request of the gateway: `fields`, with the metadata that a modern request needs.
+    /// Returns the parameters of a request of the gateway: `fields` and, for a modern process, the metadata that each request
+    /// needs.
     fn own_params(&self, mut fields: serde_json::Value) -> Box<RawValue> {
         if self.opened.era() == Era::Modern {
             fields["_meta"] = serde_json::json!({

@@ -1,8 +1,8 @@
-//! Limit of concurrent starts of servers, over all pools of the gateway.
+//! Limit on concurrent starts of servers, over all pools of the gateway.
 //!
-//! Every start acquires a permit and returns it when its process serves or has failed; while no permit is free, starts wait in
-//! order. A start for a waiting request has priority over others (first processes of new servers, spares). The order is decided
-//! when a permit becomes free, so a queued start gains priority as soon as a request needs it.
+//! Every start acquires a permit and returns it when its process accepts requests or has failed. While no permit is free, starts
+//! wait in order. A start that a request waits for has priority over others (first processes of new servers, spares). Priority
+//! is decided when a permit becomes free, so a queued start gains it as soon as a request needs its process.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use std::thread::available_parallelism;
 
 use tokio::sync::oneshot;
 
-/// Concurrent starts per core. More would only slow all of them down.
+/// Number of concurrent starts per processor core. More would only make all of them slower.
 const PER_CORE: usize = 2;
 
-/// A fixed number of permits, either to start or to install.
+/// A fixed number of permits for starts or for installations, and the queue of starts that wait for a permit.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// Queue of the waiting starts. No awaits under the lock, and no permit is dropped under it.
+    /// Queue of the waiting starts. The lock is never held across an await, and no permit is dropped while it is held.
     queue: Mutex<TurnQueue>,
 }
 
@@ -33,26 +33,26 @@ struct WaitingStart {
     give: oneshot::Sender<StartTurn>,
 }
 
-/// Number of requests that wait for a process of a server.
+/// Counter of the requests that wait for a process of a server.
 pub(crate) type Requests = Arc<AtomicUsize>;
 
-/// The right to start a process or an installation; dropping it passes it on to the next start.
+/// Permit to start a process or to install a package. Dropping it passes the permit to the next waiting start.
 #[derive(Debug)]
 pub(crate) struct StartTurn {
     turns: Arc<Turns>,
 }
 
-/// Start permits of the gateway; starts and installations have separate permits.
+/// The start permits of the gateway. Starts and installations have separate permits.
 #[derive(Debug, Clone)]
 pub(crate) struct StartTurns {
     /// Permits to start a process.
     pub(crate) starting: Arc<Turns>,
-    /// Permits for installing a package. Separate, so that a long installation delays only other installations.
+    /// Permits to install a package. They are separate, so that a long installation delays only other installations.
     pub(crate) installing: Arc<Turns>,
 }
 
 impl StartTurns {
-    /// Number of permits that suits the machine's cores.
+    /// Creates as many permits as suit the machine's number of cores.
     pub(crate) fn of_machine() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self {
@@ -72,7 +72,7 @@ impl Turns {
         })
     }
 
-    /// Waits for a permit. `requests`: the number of requests that wait for the start; `None` if none ever will.
+    /// Waits for a permit. `requests`: counter of the requests that wait for this start; `None` for a start without requests.
     pub(crate) async fn take(self: &Arc<Self>, requests: Option<Requests>) -> StartTurn {
         loop {
             let given = {
@@ -86,7 +86,7 @@ impl Turns {
                 queue.waiting.push_back(WaitingStart { requests, give });
                 given
             };
-            // The sender is in `self`'s queue, so a permit always arrives.
+            // The sender is in the queue of `self`, so a permit always arrives.
             if let Ok(turn) = given.await {
                 return turn;
             }
@@ -111,7 +111,7 @@ impl Turns {
             let turn = StartTurn {
                 turns: Arc::clone(self),
             };
-            // A start that has just been dropped drops the permit, which is passed on to the next one.
+            // If this start was just dropped, its permit is dropped, too, and so passed to the next start.
             let _ = next.give.send(turn);
         }
     }

@@ -1,7 +1,7 @@
-//! Lines over two pipes, with bounds on the lines that wait to be written, on the length of a line, and on the prefix that is
-//! read of an unusable line.
+//! Lines over two pipes. Three limits apply: to the size of the lines that wait to be written, to the length of a line, and to
+//! the bytes that are read of a line that is too long.
 //!
-//! This module only knows that a line ends with a newline, and how to find the id in a line that is too long to keep.
+//! This module interprets no messages: it only detects newlines, and finds the id in a line that is too long to keep.
 
 mod outbox;
 mod read;
@@ -16,8 +16,8 @@ pub(crate) use scan::IdScan;
 /// The gateway's ends of a server's pipes.
 #[derive(Debug)]
 pub(crate) struct Pipes {
-    /// The end that writes to the server's standard input.
+    /// The gateway's end of the server's standard input, for writing.
     pub(crate) stdin: OwnedFd,
-    /// The end that reads from the server's standard output.
+    /// The gateway's end of the server's standard output, for reading.
     pub(crate) stdout: OwnedFd,
 }

@@ -1,4 +1,4 @@
-//! Outgoing lines to a client: bounded in number and in bytes, written by one task.
+//! Lines that wait to be sent to a client. Their number and their size are limited, and one task writes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,33 +10,33 @@ use tokio::time::timeout;
 
 use crate::jsonrpc::splice;
 
-/// Maximum number of lines that wait to be written.
+/// Maximum number of lines that wait to be written to a client; further senders wait.
 const LINES_MAX: usize = 256;
-/// Maximum size of the waiting lines, in bytes. A single line may be longer.
+/// Maximum size of the lines that wait to be written to a client, in bytes. A single line may be larger.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Sender of lines to the client. Cheap to clone; the writer ends when the last clone is dropped.
+/// Sender of lines to a client. Cheap to clone; the writer ends when the last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Outbox {
     lines: mpsc::Sender<Outgoing>,
     room: Arc<Semaphore>,
 }
 
-/// A line with its newline and its share of the bytes' limit, which is freed when the line is written.
+/// A line with its newline, and its share of the limit on waiting bytes, which is freed when the line has been written.
 pub(super) struct Outgoing {
     line: Vec<u8>,
     _room: OwnedSemaphorePermit,
 }
 
 impl Outbox {
-    /// An outbox, with the receiver from which the writer takes the lines.
+    /// Creates an outbox, with the receiver from which the writer takes the lines.
     pub(super) fn new() -> (Self, mpsc::Receiver<Outgoing>) {
         let (lines, receiver) = mpsc::channel(LINES_MAX);
         let room = Arc::new(Semaphore::new(BYTES_MAX));
         (Self { lines, room }, receiver)
     }
 
-    /// Queues a message, after waiting until the limits allow it. Drops the message if the writer has ended.
+    /// Queues a message, and waits until the limits allow it. The message is dropped if the writer has ended.
     pub(super) async fn send(&self, message: Bytes) {
         let mut line = Vec::with_capacity(message.len() + 1);
         line.extend_from_slice(&message);
@@ -56,8 +56,9 @@ impl Outbox {
     }
 }
 
-/// Writes the lines until the last sender is dropped, the client disconnects, or one line took longer than `patience`. Each
-/// line is written separately: some clients lose a progress notification that they read together with the following response.
+/// Writes the lines until the last sender is dropped, the client disconnects, or writing one line took longer than `patience`.
+/// Each line is written separately, since some clients lose a progress notification if they read it together with the response
+/// that follows.
 pub(super) async fn write(
     mut lines: mpsc::Receiver<Outgoing>,
     mut output: impl AsyncWrite + Unpin,

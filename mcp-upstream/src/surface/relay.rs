@@ -1,30 +1,30 @@
 //! The relay: tools for processes in containers, over a Unix socket, with an API key in every frame (REL-01…20).
 //!
 //! ```text
-//!   socket ─▶ half frames end ─▶ lines ─▶ frame ─┬─ a call ─▶ whose key? ─▶ Caller ─▶ Engine::run ─▶ reply ─┐
-//!                                                ├─ the tools ─▶ whose key? ─▶ View ────────────▶ reply ─┼─▶ outbox ─▶ socket
-//!                                                └─ cancelled: ends its call                             │
-//!                                                       progress of calls ───────────────────────────────┘
+//!   socket ─▶ whole lines ─▶ frame ─┬─ a call ────▶ check of the key ─▶ Caller ─▶ Engine::run ─▶ reply ─┐
+//!                                   ├─ list tools ▶ check of the key ─▶ View ───────────────────▶ reply ─┼─▶ outbox ─▶ socket
+//!                                   └─ cancelled: ends its call                                         │
+//!                                          progress of calls ──────────────────────────────────────────┘
 //! ```
 //!
-//! A frame is one JSON-RPC message on one line, with methods of the relay's own: `oubliette_tools` and `oubliette_call_tool`.
-//! There is no session. Each frame contains its key, which is looked up when the frame is read, so that a revoked key is
-//! refused at the next frame on any connection (SEC-18).
+//! A frame is one JSON-RPC message on one line. The relay defines its own methods: `oubliette_tools` and
+//! `oubliette_call_tool`. There is no session. Each frame contains its key, which is checked when the frame is read, so that a
+//! revoked key is refused at the next frame on any connection (SEC-18).
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `relay/frame.rs` | parses lines into frames, or refuses them; pure |
-//! | `relay/reply.rs` | frames for the client: results, errors and their codes; pure |
+//! | `relay/frame.rs` | parses lines into frames, or refuses them; pure functions |
+//! | `relay/reply.rs` | frames for the client: results, errors and their codes; pure functions |
 //! | `relay/connection.rs` | one connection, its running requests and its end |
 //! | `relay/call.rs` | a frame's key, its caller, and the call |
-//! | `relay/tokens.rs` | tools for keys, in every relay |
-//! | `relay/room.rs` | the connections, and the choice of the one that is ended for another |
-//! | `relay/memory.rs` | memory for long frames, and the choice of the one that loses it |
-//! | `relay/whole_lines.rs` | a reader that ends at incomplete frames, and reserves memory for long ones |
-//! | `relay/warnings.rs` | bounds the refusals that are logged as warnings |
+//! | `relay/tokens.rs` | the tools that manage API keys, which every relay offers |
+//! | `relay/room.rs` | the connections; if there are too many, the choice of the connection that is ended |
+//! | `relay/memory.rs` | memory for long frames; if there is too little, the choice of the frame that is ended |
+//! | `relay/whole_lines.rs` | a reader that stops at incomplete frames, and reserves memory for long ones |
+//! | `relay/warnings.rs` | limits the number of refusals that are logged as warnings |
 //!
-//! Limits: connections, in total and per key; the size of a frame; the memory of all long frames; the time for an incomplete
-//! frame; concurrent calls; bytes that wait for the client; and the time that the client has to read one line.
+//! Limits apply to: connections, in total and per key; the size of a frame; the memory of all long frames; the time for an
+//! incomplete frame; concurrent calls; bytes that wait for the client; and the time that the client has to read one line.
 
 use std::fmt;
 use std::sync::Arc;
@@ -65,26 +65,27 @@ pub struct Relay {
     frames: FrameLimits,
     room: Arc<Room>,
     warnings: Warnings,
-    /// Counts of wrong keys by the user of the client's process; `None` if wrong keys are not delayed.
+    /// Numbers of recent wrong keys, by the operating-system user of the client; `None` if wrong keys are not limited.
     failures: Option<FailureTable>,
     started: Instant,
     request_ids: Arc<dyn Fn() -> Arc<str> + Send + Sync>,
-    /// Receiver of finished requests for the export; `None` without one.
+    /// Receiver of finished requests for the export of traces; `None` if traces are not exported.
     traces: Option<Arc<dyn TraceSink>>,
 }
 
-/// Limits of frames' sizes, in bytes.
+/// Limits on the sizes of frames, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameLimits {
     /// Maximum size of one frame, in bytes.
     pub each: usize,
-    /// Maximum size of all long frames in memory, in bytes. Clients with and clients without a valid key have separate shares.
+    /// Maximum size of all long frames in memory together, in bytes. It applies separately to clients with and without a valid
+    /// key.
     pub total: usize,
 }
 
 impl Relay {
-    /// The relay of a namespace, whose clients have keys of this store. `request_ids` makes an id for each frame, for the log
-    /// and the audit log.
+    /// Creates the relay of a namespace, for clients with keys of this store. `request_ids` returns a new id for each frame, for
+    /// the log and the audit log.
     pub fn new(
         namespace: NamespaceName,
         keys: Arc<KeyStore>,
@@ -108,21 +109,22 @@ impl Relay {
         }
     }
 
-    /// Exports the traces of frames.
+    /// Sets the receiver of finished requests, so that traces of frames are exported.
     #[must_use]
     pub fn traced(mut self, traces: Option<Arc<dyn TraceSink>>) -> Self {
         self.traces = traces;
         self
     }
 
-    /// Delays the answers to wrong keys if a user sends many.
+    /// Limits wrong keys: a user with too many wrong keys gets `rate_limited` for further ones.
     #[must_use]
     pub fn slowing_failures(mut self, limits: Option<FailureLimits>) -> Self {
         self.failures = limits.map(FailureTable::new);
         self
     }
 
-    /// Counts a wrong key of a user. Returns the remaining delay if the user's answers are delayed at present.
+    /// Counts a wrong key of an operating-system user. Returns the time until which the user's wrong keys are answered with
+    /// `rate_limited`; `None` if they are not limited at present.
     fn key_failed(&self, uid: u32) -> Option<Duration> {
         let outcome = self.failures.as_ref()?.note(uid, self.started.elapsed());
         match outcome {
@@ -138,7 +140,7 @@ impl Relay {
         }
     }
 
-    /// Seats a newly connected client of this user. `None` if too many connections are leaving.
+    /// Registers a newly connected client of this operating-system user. `None` if too many connections are being ended.
     pub fn enter(&self, uid: u32) -> Option<Guest> {
         let guest = self.room.enter(uid);
         if guest.is_none() {
@@ -149,17 +151,17 @@ impl Relay {
         guest
     }
 
-    /// Waits while so many connections are closing that the next client would be refused.
+    /// Waits while so many connections are being ended that the next client would be refused.
     pub async fn way_out(&self) {
         self.room.way_out().await;
     }
 
-    /// The number of connected clients.
+    /// Returns the number of connected clients.
     pub fn connections(&self) -> usize {
         self.room.taken()
     }
 
-    /// Logs the reason why a client was refused.
+    /// Logs the reason for a refusal, as a warning or, if there were many, at debug level.
     fn note_refused(&self, what: fmt::Arguments<'_>) {
         match self.warnings.admit() {
             true => tracing::warn!("{what}"),
@@ -168,8 +170,8 @@ impl Relay {
     }
 }
 
-/// Checks keys that connections have shown: a key is valid while the current table contains it unchanged, it has not expired,
-/// and it opens the relay's namespace.
+/// Returns the function that checks the keys of connections. A key is valid while the current table contains it unchanged, it
+/// has not expired, and it gives access to the relay's namespace.
 fn counts(namespace: &NamespaceName, keys: KeyTables) -> Counts {
     let namespace = namespace.clone();
     Arc::new(move |key: &Arc<ApiKey>| {

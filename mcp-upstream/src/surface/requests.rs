@@ -1,4 +1,4 @@
-//! Running requests of a client: limited in number and bytes, and found by their ids for cancellation.
+//! The running requests of a client. Their number and size are limited, and they are found by their ids for cancellation.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -8,16 +8,16 @@ use tokio::task::{self, AbortHandle, JoinSet};
 use super::outbox::Outbox;
 use crate::jsonrpc::RequestError;
 
-/// Limits of a client's running requests.
+/// Limits on the running requests of a client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// Maximum number of a client's requests.
+    /// Maximum number of running requests of a client; further ones are refused.
     pub(super) requests: usize,
-    /// Maximum size of the requests' lines together, in bytes. A single line may be longer.
+    /// Maximum size of the lines of all running requests together, in bytes. A single line may be longer.
     pub(super) bytes: usize,
 }
 
-/// The running requests of a client. Dropping the value ends them.
+/// The running requests of a client. Dropping the value ends them without answers.
 pub(super) struct Requests {
     room: Room,
     tasks: JoinSet<()>,
@@ -27,9 +27,9 @@ pub(super) struct Requests {
 }
 
 struct RequestEntry {
-    /// The id as raw JSON; `None` for a batch, which has no single id.
+    /// The request's id as raw JSON; `None` for a batch, which has no single id.
     id: Option<Box<str>>,
-    /// Position of the request among all requests of the client.
+    /// Number of the request, in the order in which the client's requests began.
     number: u64,
     listens: bool,
     bytes: usize,
@@ -37,7 +37,7 @@ struct RequestEntry {
 }
 
 impl Requests {
-    /// Starts without requests. `room`: the limits.
+    /// Creates the value without requests. `room`: the limits.
     pub(super) fn within(room: Room) -> Self {
         Self {
             room,
@@ -48,7 +48,7 @@ impl Requests {
         }
     }
 
-    /// Returns true if another request of this size may begin.
+    /// Returns true if the limits allow another request whose line has this size in bytes.
     pub(super) fn have_room_for(&self, bytes: usize) -> bool {
         let count = self.running.len();
         let fits = self.bytes + bytes <= self.room.bytes;
@@ -59,7 +59,7 @@ impl Requests {
         self.running.is_empty()
     }
 
-    /// Begins a request in a separate task. When this returns, the request has run up to its first wait.
+    /// Begins a request, in a separate task if it has to wait. When this returns, the request has run up to its first wait.
     pub(super) async fn begin(
         &mut self,
         id: Option<Box<str>>,
@@ -84,8 +84,8 @@ impl Requests {
         self.running.insert(handle.id(), running);
     }
 
-    /// Ends the newest request with this id, which then gets no answer. An unknown id is no error: the answer may have been
-    /// faster.
+    /// Ends the newest request with this id, which then gets no answer. An unknown id is ignored, since the request may have been
+    /// answered already.
     pub(super) fn cancel(&mut self, id: &str) {
         let named = self
             .running
@@ -96,15 +96,15 @@ impl Requests {
         }
     }
 
-    /// Ends the requests whose responses do not end by themselves.
+    /// Ends the requests whose responses never end by themselves (`subscriptions/listen`).
     pub(super) fn end_listening(&mut self) {
         for running in self.running.values().filter(|it| it.listens) {
             running.handle.abort();
         }
     }
 
-    /// Waits until a request ends; for ever if there is none. A request that panicked is answered with an error. Cancel safe
-    /// except while that response is written.
+    /// Waits until a request ends. Never resolves if none is running. A request that panicked is answered with an error. Cancel
+    /// safe, except while that answer is sent.
     pub(super) async fn settle_one(&mut self, outbox: &Outbox) {
         let (id, panicked) = match self.tasks.join_next_with_id().await {
             Some(Ok((id, ()))) => (id, false),
@@ -121,7 +121,7 @@ impl Requests {
         }
     }
 
-    /// Ends all running requests, without answers.
+    /// Ends all running requests of the client, without answers.
     pub(super) async fn end(&mut self) {
         self.tasks.shutdown().await;
         self.running.clear();

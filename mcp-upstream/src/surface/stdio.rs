@@ -6,19 +6,19 @@
 //!                        the session's general stream, mcp::get ────────────────┘
 //! ```
 //!
-//! Each message is handled like a POST on `/mcp`, so the code for both eras, sessions, cancellation, questions to the client
-//! and limits is that of HTTP. This module contains only the differences of a pipe:
+//! Each message is handled like a POST on `/mcp`. So both eras, sessions, cancellation, questions to the client and limits are
+//! implemented by the code for HTTP. This module contains only the differences of a pipe:
 //!
 //! - There is at most one session of the legacy era, and its id is not sent. Requests of 2026-07-28 need no session, and may
-//!   come beside it.
-//! - An event of an HTTP stream is a line here. If a reader of a stream was too slow, the stream is resumed from the event log,
-//!   as any client would do, and its answer is not lost.
+//!   be sent in addition.
+//! - An event of an HTTP stream is a line here. If the client read a stream too slowly, the stream is resumed from the event
+//!   log, as a client over HTTP would do, so that the answer is not lost.
 //! - `notifications/cancelled` ends requests of both eras, and a cancelled request is not answered.
 //! - Answers are written in the order in which they are ready. A request is begun before the next line is parsed, so that a
 //!   cancellation finds the request before it.
 //!
-//! If the client does not read, memory is limited by the outbox ([`outbox`]), then by the running requests ([`Requests`]); at
-//! both limits, reading stops.
+//! If the client does not read, memory is bounded: reading stops when the outbox ([`outbox`]) is full, and requests beyond the
+//! limit of running requests ([`Requests`]) are refused.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -45,33 +45,34 @@ mod incoming;
 use conversation::Conversation;
 use incoming::LineKind;
 
-/// Maximum size of a message of the client, in bytes. A longer one is answered with an error and skipped.
+/// Maximum size of a message of the client, in bytes. A longer message is skipped and answered with an error.
 const LINE_MAX: usize = 16 * 1024 * 1024;
-/// Limits of concurrent requests: their number, and the bytes of their lines. The namespace limits how many of them are running
-/// calls.
+/// Limits on the requests that run at the same time: their number, and the size of their lines in bytes. The namespace limits how
+/// many of them may be running calls.
 const ROOM: Room = Room {
     requests: 1024,
     bytes: 32 * 1024 * 1024,
 };
-/// Line length in bytes at which reading is aborted: the writer is no MCP client.
+/// Number of bytes without a line end at which reading is aborted, since the input cannot come from an MCP client.
 const ENDLESS: u64 = 64 * LINE_MAX as u64;
-/// Time that requests may run after the client has closed its input: a script that pipes its requests in expects the answers.
+/// Maximum time that requests may run after the client has closed its input. A script that pipes its requests into the gateway
+/// closes the input and expects the answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(30);
-/// Time limit of the client for reading the last lines.
+/// Maximum time for writing the last lines to the client.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Reason why a conversation over pipes ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConversationEnd {
-    /// The client closed its end, and got the answers to its requests.
+    /// The client closed its input. Its requests were answered, or took too long.
     InputClosed,
-    /// The client stopped reading.
+    /// The client stopped reading the gateway's output.
     OutputClosed,
-    /// The gateway ended the conversation.
+    /// The gateway ended the conversation, since it was stopping.
     Stopped,
 }
 
-/// Serves one client until its end, or until `stop` resolves. When this returns, the session, if there was one, has ended.
+/// Serves one client until it disconnects, or until `stop` resolves. The client's session, if any, has ended when this returns.
 pub(crate) async fn serve(
     core: Arc<Core>,
     (caller, traces): (Caller, Option<Arc<dyn TraceSink>>),
@@ -90,12 +91,12 @@ pub(crate) async fn serve(
     let ended = connection.run(reading.lines, stop).await;
     reading.task.abort();
     connection.end().await;
-    // The last sender was dropped, so the writer ends.
+    // The last sender of lines was dropped, so the writer ends.
     let _ = timeout(LAST_LINES, writer).await;
     ended
 }
 
-/// The client's lines, read by a separate task: skipping a line that is too long must not be interrupted half way.
+/// The client's lines, read by a separate task, since skipping a line that is too long must not be interrupted.
 struct ClientLines {
     lines: mpsc::Receiver<ServerLine>,
     task: JoinHandle<()>,
@@ -118,7 +119,7 @@ fn read(input: impl AsyncRead + Send + Unpin + 'static) -> ClientLines {
 struct PipeConnection {
     conversation: Arc<Conversation>,
     requests: Requests,
-    /// The task that writes the general stream of the legacy session, once there is one.
+    /// The task that writes the general stream of the legacy session; `None` without a session.
     general: Option<JoinHandle<()>>,
 }
 
@@ -131,10 +132,8 @@ impl PipeConnection {
         let mut stop = std::pin::pin!(stop);
         let outbox = self.conversation.outbox.clone();
         loop {
-            // - the conversation is told to end
-            // - the client has stopped reading
-            // - a request has ended, and its answer is written
-            // - the client's next message
+            // The branches, in order: `stop` has resolved; the client has stopped reading; a request has ended, and its answer
+            // was sent; the client has sent its next message, or its input has ended.
             let line = tokio::select! {
                 biased;
                 () = &mut stop => return ConversationEnd::Stopped,
@@ -143,7 +142,7 @@ impl PipeConnection {
                 line = lines.recv() => line,
             };
             let Some(line) = line else { break };
-            // A full outbox blocks reading, which slows the client down.
+            // While the outbox is full, nothing is read from the client, which slows it down.
             tokio::select! {
                 biased;
                 () = &mut stop => return ConversationEnd::Stopped,
@@ -160,7 +159,7 @@ impl PipeConnection {
         }
     }
 
-    /// Waits for the answers to running requests, within a time limit.
+    /// Waits until all running requests are answered, for at most [`LAST_ANSWERS`].
     async fn last_answers(&mut self, outbox: &Outbox) {
         let settled = async {
             while !self.requests.is_empty() {
@@ -190,7 +189,8 @@ impl PipeConnection {
         match LineKind::of(&line) {
             LineKind::Initialize(id) => self.conversation.initialize(&id, line).await,
             LineKind::Cancelled(id) => {
-                // The session's calls receive the client's cancellation before they are dropped.
+                // The cancellation is first handled as a message of the session, which may forward it, and then ends the
+                // request's task.
                 self.conversation.notice(line).await;
                 self.requests.cancel(&id);
             }
@@ -212,7 +212,8 @@ impl PipeConnection {
         }
     }
 
-    /// Begins a request. When this returns, the call runs, unless it has to wait.
+    /// Begins a request. When this returns, the request has run up to its first wait. If too many requests are running, it is
+    /// refused.
     async fn begin(
         &mut self,
         id: Option<Box<str>>,
@@ -239,7 +240,7 @@ impl PipeConnection {
         self.requests.begin(id, listens, size, work).await;
     }
 
-    /// Starts the task for the general stream, once there is a session.
+    /// Starts the task for the general stream, if there is a session and the task is not running.
     async fn listen(&mut self) {
         if self.general.is_none()
             && let Some(session) = self.conversation.session()
@@ -253,7 +254,7 @@ impl PipeConnection {
         }
     }
 
-    /// Ends the tasks and requests that would run as long as the client is connected.
+    /// Ends the general stream, and the requests that would run until the client disconnects.
     fn stop_listening(&mut self) {
         if let Some(general) = self.general.take() {
             general.abort();

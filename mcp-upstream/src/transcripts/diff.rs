@@ -1,12 +1,12 @@
-//! The difference between two texts, line by line.
+//! The line-by-line difference of two texts, for failed comparisons of transcripts.
 
 use std::fmt::Write as _;
 
-/// The lines that only one of the texts has, each change below the heading of its scene.
+/// Returns the lines that only one of the texts contains. Each change is listed below the heading of its scene.
 pub(super) fn lines(before: &str, after: &str) -> String {
     let before: Vec<_> = before.lines().collect();
     let after: Vec<_> = after.lines().collect();
-    // Maximum number of lines that the ends from each pair of positions have in common.
+    // `common[i][j]`: maximum number of lines that `before[i..]` and `after[j..]` have in common.
     let mut common = vec![vec![0_u32; after.len() + 1]; before.len() + 1];
     for i in (0..before.len()).rev() {
         for j in (0..after.len()).rev() {

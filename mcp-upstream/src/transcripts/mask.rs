@@ -1,14 +1,14 @@
 //! Names that replace text in transcripts that differs from run to run.
 //!
-//! No other module does this. Names work both ways: a script contains `<session-1>`, and the request is sent with the text that
-//! the name replaces.
+//! Names are translated in both directions: a test's script contains `<session-1>`, and the request is sent with the text that
+//! this name replaces.
 
-/// The names assigned so far, with the texts that they replace.
+/// The names that were assigned so far, each with the text that it replaces.
 #[derive(Default)]
 pub(super) struct Mask(Vec<(String, String)>);
 
 impl Mask {
-    /// Assigns the next name of this kind to a varying text, unless the text has a name.
+    /// Assigns the next name of this kind to a text, unless the text has a name already.
     pub(super) fn learn(&mut self, kind: &str, text: &str) {
         if text.is_empty() || self.0.iter().any(|(_, known)| known == text) {
             return;
@@ -19,19 +19,19 @@ impl Mask {
         self.0.push((name, text.to_owned()));
     }
 
-    /// Assigns a name to the sealed state in a message to a client.
+    /// Assigns a name to the sealed state (`requestState`) in a message to a client, if there is one.
     pub(super) fn learn_message(&mut self, text: &str) {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(text) else {
             return;
         };
-        // The server's own states, which are short, are compared as they are.
+        // States that the server itself chose are short. They do not vary, so they get no name.
         let state = message["result"]["requestState"].as_str();
         if let Some(state) = state.filter(|state| state.len() > 20) {
             self.learn("state", state);
         }
     }
 
-    /// The text with names in place of varying texts.
+    /// Returns the text with names in place of the texts that vary.
     pub(super) fn hide(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (name, known) in &self.0 {
@@ -40,7 +40,7 @@ impl Mask {
         text.replace(env!("CARGO_PKG_VERSION"), "<version>")
     }
 
-    /// The text with names replaced by the varying texts.
+    /// Returns the text with the original texts in place of their names.
     pub(super) fn reveal(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (name, known) in &self.0 {

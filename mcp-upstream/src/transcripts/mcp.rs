@@ -1,17 +1,17 @@
-//! MCP over Streamable HTTP.
+//! Transcripts of MCP over Streamable HTTP.
 
 use super::scene::{Answerer, Asker, Cell, Exchange, Scene};
 
 const ASKED: &str = r#"{"elicitation":{},"sampling":{},"roots":{}}"#;
 
-/// A scene with a session, if its client needs one.
+/// Starts a scene, with a session if its client needs one.
 async fn scene(cell: Cell, title: &str) -> Scene {
     let mut scene = Scene::new(cell, title);
     scene.open(ASKED).await;
     scene
 }
 
-/// Requests with a single answer: title, method, parameters after their metadata, the server's answer.
+/// Requests with a single answer, each as: title, method, parameters after the metadata, result of the server.
 const SIMPLE: &[(&str, &str, &str, &str)] = &[
     (
         "a call: a result with members nobody knows",
@@ -111,7 +111,7 @@ const SIMPLE: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// Ids in spellings that no JSON writer would choose.
+/// Request ids as raw JSON in unusual spellings, which must be returned unchanged.
 const IDS: &[&str] = &[
     "9007199254740993",
     "-0",
@@ -127,7 +127,7 @@ fn request(id: &str, method: &str, params: &str) -> String {
     )
 }
 
-/// A call of `echo` with these members in its metadata.
+/// Returns a call of the tool `echo` with these members in its metadata.
 fn call(meta: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{{"_meta":{{$ERA{meta}}},"name":"echo","arguments":{{}}}}}}"#
@@ -331,7 +331,7 @@ pub(super) async fn with_a_worker(cell: Cell) -> String {
     text + &scene.end().await
 }
 
-/// `initialize` or `server/discover`, and `ping`.
+/// Plays `initialize` or `server/discover`, and `ping`.
 async fn opening(cell: Cell) -> String {
     let mut text = String::new();
     if cell.client == Asker::Legacy {
@@ -352,7 +352,7 @@ async fn opening(cell: Cell) -> String {
     text + &scene.end().await
 }
 
-/// Messages that do not reach a server.
+/// Plays messages that the gateway refuses, so that they do not reach a server.
 async fn refused(cell: Cell) -> String {
     let mut text = String::new();
     for (title, message) in [
@@ -388,7 +388,7 @@ async fn refused(cell: Cell) -> String {
     text
 }
 
-/// The key of a modern request's metadata that asks for log messages.
+/// Returns the member of a modern request's metadata that requests log messages; empty for other clients.
 fn level(cell: Cell) -> &'static str {
     match cell.client {
         Asker::Modern => r#","io.modelcontextprotocol/logLevel":"warning""#,
@@ -396,7 +396,7 @@ fn level(cell: Cell) -> &'static str {
     }
 }
 
-/// Progress and log messages before the answer, and an unknown notification.
+/// Plays progress and log messages before the answer, and an unknown notification.
 async fn speaking(cell: Cell) -> String {
     let mut text = String::new();
     for token in [r#""p\u0031""#, "7.0"] {
@@ -425,7 +425,7 @@ async fn speaking(cell: Cell) -> String {
     let asked = scene.send(&call(&format!(r#""progressToken":1{}"#, level(cell))));
     scene.up().await;
     if cell.client == Asker::Modern && cell.server == Answerer::Legacy {
-        // The process is asked for its log level before the call.
+        // The gateway sets the process's log level before it sends the call.
         scene.result("{}").await;
         scene.up().await;
     }
@@ -438,7 +438,7 @@ async fn speaking(cell: Cell) -> String {
     text + &scene.end().await
 }
 
-/// Answers the question that the call waits for, as the client. Returns the exchange that brings the call's answer.
+/// Answers, as the client, the question for which the call waits. Returns the exchange that will contain the call's answer.
 async fn answered(
     scene: &mut Scene,
     asked: Exchange,
@@ -464,7 +464,7 @@ async fn answered(
     scene.send(&format!("{again},{retry}"))
 }
 
-/// Asks in a call, as the server, and continues with the client's answer.
+/// Sends a question during a call, as the server, and continues with the client's answer.
 async fn asks(scene: &mut Scene, method: &str, params: &str, answer: &str) {
     let asked = scene.send(&call(""));
     scene.up().await;
@@ -513,7 +513,7 @@ async fn sampling(cell: Cell) -> String {
     scene.end().await
 }
 
-/// `input_required` without any question, with only a state.
+/// Plays a result `input_required` that contains no question, only a state.
 async fn state_alone(cell: Cell) -> String {
     let mut scene = self::scene(cell, "a state without questions").await;
     let asked = scene.send(&call(""));
@@ -538,7 +538,7 @@ async fn state_alone(cell: Cell) -> String {
     scene.end().await
 }
 
-/// A server that asks a client without capabilities.
+/// Plays a server's question to a client that has declared no capabilities.
 async fn unasked(cell: Cell) -> String {
     let mut scene = Scene::new(cell, "a question to a client that declares nothing");
     scene.declares_nothing();
@@ -562,7 +562,7 @@ async fn unasked(cell: Cell) -> String {
     scene.end().await
 }
 
-/// Cancels the call, as a client of this era does.
+/// Cancels the call as a client of this era does: by a notification, or by closing the connection.
 async fn give_up(scene: &mut Scene, asked: Exchange) {
     if scene.cell.client == Asker::Legacy {
         scene

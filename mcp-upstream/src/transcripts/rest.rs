@@ -1,10 +1,10 @@
-//! REST and OpenAPI.
+//! Transcripts of REST and OpenAPI.
 
 use http::Method;
 
 use super::scene::{Answerer, Cell, Scene};
 
-/// Requests that need no call.
+/// Plays requests that need no tool call, such as lists.
 async fn lists(cell: Cell, tool: &str) -> String {
     let mut text = String::new();
     let schema = format!("/tools/{tool}/schema");

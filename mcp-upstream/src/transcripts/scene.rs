@@ -1,5 +1,5 @@
-//! A scene of a transcript: its own service, one client, one server, and the messages of each, in the order in which the test
-//! plays them.
+//! A scene of a transcript: its own service, one client, one server, and their messages in the order in which the test sends
+//! them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -26,29 +26,29 @@ use crate::reply::Reply;
 use crate::service::{AdmittedRequest, Service};
 use crate::testing::{Wanted, asked};
 
-/// Time limit of each step.
+/// Maximum time that a test waits for a step of a scene.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Kind of the client.
+/// Kind of the client in a scene.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// A client in a session of 2025-11-25.
+    /// A client of the legacy era, in a session of 2025-11-25.
     Legacy,
-    /// A client of 2026-07-28.
+    /// A client of the modern era (2026-07-28).
     Modern,
     Rest,
 }
 
-/// Kind of the server.
+/// Kind of the server in a scene.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answerer {
     Legacy,
     Modern,
-    /// Functions in Python, run by a worker.
+    /// A Python worker, which runs functions.
     Worker,
 }
 
-/// A pair of client and server.
+/// A pair of a kind of client and a kind of server. Each pair has its own transcript.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cell {
     pub(super) client: Asker,
@@ -56,7 +56,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// The name of the cell's file.
+    /// Returns the name of the pair's transcript file.
     pub(super) fn name(self) -> String {
         let client = match self.client {
             Asker::Legacy => "legacy-client",
@@ -72,7 +72,7 @@ impl Cell {
     }
 }
 
-/// The name or URI in a request.
+/// The name or URI in a request's parameters, for the header `Mcp-Name`.
 #[derive(Default, Deserialize)]
 struct Subject {
     #[serde(default)]
@@ -90,20 +90,20 @@ pub(super) struct Scene {
     server: Arc<Server>,
     events: mpsc::Receiver<Event>,
     worker: Arc<Worker>,
-    /// The request that the server answers at present: its id, and its line.
+    /// The request that the server is answering: its id, and its line.
     current: Option<(String, Line)>,
     /// The id of the session; `None` for clients without one.
     session: Option<String>,
-    /// True while lines are recorded. Opening a session is recorded in one scene only.
+    /// True while messages are recorded. The opening of a session is recorded in one scene only.
     records: bool,
     /// The capabilities that a modern client declares with each request.
     capabilities: &'static str,
-    /// The raw id of the gateway's last question, and the key of the last question in a result.
+    /// The raw id of the last question that the gateway sent to the client, and the key of the last question in a result.
     question: String,
     key: String,
 }
 
-/// A request of the client whose answer is not complete.
+/// A request of the client whose answer was not read completely yet.
 pub(super) enum Exchange {
     Asked(JoinHandle<Reply>),
     Reads(BodyDataStream, String),
@@ -114,7 +114,8 @@ impl Scene {
         Self::with(cell, title, false)
     }
 
-    /// Starts a scene. With `plays_lists`, the gateway's own `tools/list` is recorded, and answered by the test.
+    /// Starts a scene. With `plays_lists`, the `tools/list` that the gateway sends for itself is recorded, and the test answers
+    /// it.
     pub(super) fn with(cell: Cell, title: &str, plays_lists: bool) -> Self {
         let speaks = match cell.server {
             Answerer::Modern => EraSupport::Modern,
@@ -149,32 +150,32 @@ impl Scene {
         }
     }
 
-    /// Makes the client declare no capabilities, so that it cannot be asked.
+    /// Makes the client declare no capabilities, so that the server cannot send it questions.
     pub(super) fn declares_nothing(&mut self) {
         self.capabilities = "{}";
     }
 
-    /// The request that the server answers at present, for [`Self::go_on`].
+    /// Returns the request that the server is answering, so that [`Self::go_on`] can restore it.
     pub(super) fn work(&mut self) -> Option<(String, Line)> {
         self.current.clone()
     }
 
-    /// Makes a request from [`Self::work`] the present one again.
+    /// Continues with a request that [`Self::work`] returned: the server answers it next.
     pub(super) fn go_on(&mut self, work: Option<(String, Line)>) {
         self.current = work;
     }
 
-    /// The id of the last question to the client, as raw JSON.
+    /// Returns the id of the last question to the client, as raw JSON.
     pub(super) fn question_id(&self) -> String {
         self.question.clone()
     }
 
-    /// The key of the last question in a result.
+    /// Returns the key of the last question in a result.
     pub(super) fn question_key(&self) -> String {
         self.key.clone()
     }
 
-    /// Waits until the worker has a call.
+    /// Waits until the worker has received a call.
     pub(super) async fn worker_has_begun(&mut self) {
         let begun = async {
             while self.worker.counts().0 == 0 {
@@ -185,7 +186,7 @@ impl Scene {
         self.record("", "");
     }
 
-    /// Waits until the worker has no running calls.
+    /// Waits until the worker has no running call.
     pub(super) async fn worker_is_done(&mut self) {
         let over = async {
             loop {
@@ -225,8 +226,8 @@ impl Scene {
         }
     }
 
-    /// Sends a message of the client literally, except for the names of the [`Mask`] and `$ERA`, which stands for the metadata of
-    /// a modern request.
+    /// Sends a message of the client literally, except that names of the [`Mask`] are replaced by their texts, and `$ERA` by the
+    /// metadata of a modern request.
     pub(super) fn send(&mut self, message: &str) -> Exchange {
         let modern = self.cell.client == Asker::Modern;
         let message = with_era(
@@ -258,7 +259,7 @@ impl Scene {
             let value = value.to_str().expect("ASCII");
             writeln!(lines, "{name}: {value}").expect("into memory");
         }
-        // Equal in all requests, so not recorded.
+        // This header is the same in all requests, so it is not recorded.
         let both = HeaderValue::from_static("application/json, text/event-stream");
         headers.insert(ACCEPT, both);
         self.record("client", &format!("{lines}\n{message}"));
@@ -294,7 +295,7 @@ impl Scene {
         }))
     }
 
-    /// Takes the next line that arrives at the server as its current request.
+    /// Takes the next line that arrives at the server. Its request becomes the one that the server answers.
     pub(super) async fn up(&mut self) {
         let event = timeout(LIMIT, self.events.recv()).await;
         let line = match event {
@@ -317,8 +318,8 @@ impl Scene {
         self.current = Some((id, line));
     }
 
-    /// Writes a line as the server. `$ID` stands for the id of its current request, `$DONE` for the members that make a result
-    /// modern.
+    /// Writes a line as the server. `$ID` is replaced by the id of the request that the server is answering, and `$DONE` by the
+    /// members that a result of the modern era needs.
     pub(super) async fn down(&mut self, line: &str) {
         let (id, to) = {
             let (id, line) = self.current.as_ref().expect("a request");
@@ -330,7 +331,7 @@ impl Scene {
         to.line(&line);
     }
 
-    /// Answers with this result, as the server.
+    /// Answers the current request with this result, as the server.
     pub(super) async fn result(&mut self, result: &str) {
         self.down(&format!(
             r#"{{"jsonrpc":"2.0","id":$ID,"result":{result}}}"#
@@ -338,7 +339,7 @@ impl Scene {
         .await;
     }
 
-    /// Reads the remaining answer.
+    /// Reads an answer to its end.
     pub(super) async fn answer(&mut self, exchange: Exchange) {
         let mut exchange = Some(exchange);
         while let Some(now) = exchange.take() {
@@ -346,7 +347,7 @@ impl Scene {
         }
     }
 
-    /// Reads the answer, which the gateway gives, or the server by a refusal.
+    /// Reads an answer that the gateway itself gives. If the request reaches the server nevertheless, the server refuses it.
     pub(super) async fn settle(&mut self, exchange: Exchange) {
         let Exchange::Asked(mut reply) = exchange else {
             panic!("nothing of the answer was read");
@@ -365,7 +366,7 @@ impl Scene {
             .await;
     }
 
-    /// Reads the answer up to the gateway's next question, which is an event.
+    /// Reads an answer up to the next question in its event stream.
     pub(super) async fn question(&mut self, exchange: Exchange) -> Exchange {
         let mut exchange = exchange;
         loop {
@@ -379,7 +380,8 @@ impl Scene {
         }
     }
 
-    /// Takes a step of reading an answer. If `asks` is set, an event with a question leaves `?` as the text.
+    /// Reads the next piece of an answer: its head, or an event. If `asks` is set and the event is a question, the text of the
+    /// returned exchange is `?`.
     async fn part(&mut self, exchange: Exchange, asks: bool) -> Option<Exchange> {
         match exchange {
             Exchange::Asked(reply) => {
@@ -395,7 +397,7 @@ impl Scene {
                         self.mask.learn("session", value);
                         self.session = Some(value.to_owned());
                     }
-                    // Left out, because the body's length differs with the masked texts.
+                    // The length of the body is left out, since it varies with the texts that names replace.
                     if name != "content-length" {
                         write!(lines, "\n{name}: {value}").expect("into memory");
                     }
@@ -445,7 +447,7 @@ impl Scene {
         }
     }
 
-    /// Closes the connection, as the client, without reading the answer.
+    /// Closes the client's connection without reading the answer.
     pub(super) fn leave(&mut self, exchange: Exchange) {
         self.record("client", "(closes the connection)");
         match exchange {
@@ -454,7 +456,7 @@ impl Scene {
         }
     }
 
-    /// Opens a session, if the client has sessions.
+    /// Opens a session, if the client has sessions. The opening is not recorded.
     pub(super) async fn open(&mut self, capabilities: &str) {
         if self.cell.client != Asker::Legacy {
             return;
@@ -464,7 +466,7 @@ impl Scene {
         self.records = true;
     }
 
-    /// Opens a session.
+    /// Opens a session, and records the opening.
     pub(super) async fn initialize(&mut self, capabilities: &str) {
         let opened = self.send(&format!(r#"{{"jsonrpc":"2.0","id":"init","method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{capabilities},"clientInfo":{{"name":"c","version":"1"}}}}}}"#));
         self.answer(opened).await;
@@ -472,13 +474,13 @@ impl Scene {
             .await;
     }
 
-    /// Sends a message whose only answer is a status.
+    /// Sends a message to which the answer is only an HTTP status.
     pub(super) async fn tell(&mut self, message: &str) {
         let told = self.send(message);
         self.answer(told).await;
     }
 
-    /// The whole transcript, including lines that arrived at the server in the end.
+    /// Returns the whole transcript, including lines that arrive at the server when its processes end.
     pub(super) async fn end(mut self) -> String {
         let mut open = self.server.finish();
         while open > 0 {
@@ -494,7 +496,7 @@ impl Scene {
     }
 }
 
-/// Replaces `$ERA` by a modern request's metadata, with a comma if more keys follow.
+/// Replaces `$ERA` by the metadata of a modern request, followed by a comma if other keys follow.
 fn with_era(message: &str, capabilities: Option<&str>) -> String {
     let Some((before, behind)) = message.split_once("$ERA") else {
         return message.to_owned();

@@ -1,5 +1,5 @@
-//! A server on in-memory pipes that the test plays line by line, over the real link: the recorded bytes are those in the pipe.
-//! Only this file knows the seam below the engine.
+//! A server on in-memory pipes, which the test plays line by line. The real link is used, so the recorded bytes are those in the
+//! pipe. Only this file depends on the interface between the engine and its servers.
 
 use std::io::{PipeWriter, Write as _};
 use std::sync::{Arc, Mutex};
@@ -29,27 +29,28 @@ use crate::upstream::client::connector::{
 };
 use crate::upstream::health::ServerHealth;
 
-/// The list of tools that the gateway reads for itself, and the answer to `tools/list`.
+/// The list of tools for the gateway's own `tools/list`, which is also the answer to that of a client.
 pub(super) const TOOLS: &str = r#"{$DONE"tools":[{"name":"echo","description":"Says \u00e9","inputSchema":{"type":"object","n":1.50},"x":2.0},{"name":"secret_tool","inputSchema":{"type":"object"}},{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]},"outputSchema":{"type":"object"}},{"name":"count","inputSchema":{"type":"object"},"outputSchema":{"type":"integer"}}],"y":null}"#;
 
-/// An event at the server.
+/// An event that the test observes at the server.
 pub(super) enum Event {
-    /// A line arrived.
+    /// A line arrived at the server.
     Line(Line),
-    /// The input of a process was closed by the gateway.
+    /// The gateway closed the input of a process.
     End,
 }
 
-/// A line that arrived, with the writer for its answer.
+/// A line that arrived at the server, with the writer for the answer.
 #[derive(Clone)]
 pub(super) struct Line {
     pub(super) text: String,
     pub(super) to: Writer,
-    /// The opening of the process, with the first line to a shared process.
+    /// Description of the opening of a shared process, given with its first line; `None` for other lines.
     pub(super) opened: Option<String>,
 }
 
-/// The members of a message by which it is assigned. The others may contain numbers that no value can represent.
+/// The members of a message that determine its handling. Other members are not parsed, since they may contain numbers that no
+/// Rust type can represent.
 #[derive(Default, Deserialize)]
 pub(super) struct Envelope<'a> {
     #[serde(borrow, default)]
@@ -61,13 +62,13 @@ pub(super) struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads a text that may not be a message at all.
+    /// Reads the members from a text, which need not be a valid message.
     pub(super) fn of(text: &'a str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
 }
 
-/// The server's output. The pipe's buffer suffices for everything, so writing never waits.
+/// The server's output. The pipe's buffer is large enough for all lines of a test, so writing never waits.
 #[derive(Clone)]
 pub(super) struct Writer(Arc<Mutex<PipeWriter>>);
 
@@ -80,14 +81,14 @@ impl Writer {
     }
 }
 
-/// The server of the namespace `shared`.
+/// The server of the namespace `shared` in a scene.
 pub(super) struct Server {
     speaks: EraSupport,
-    /// True if the test answers the list of tools.
+    /// True if the test answers the gateway's own `tools/list`; false if the server answers it with [`TOOLS`].
     plays_lists: bool,
     events: mpsc::Sender<Event>,
     processes: Mutex<Vec<(ConnectionKey, Arc<Process>)>>,
-    /// Openings of processes that were not reported yet.
+    /// Descriptions of the processes that were opened and are not recorded yet.
     opened: Mutex<Vec<String>>,
 }
 
@@ -96,11 +97,11 @@ struct Process {
     info: ServerInfo,
     listener: Arc<Listener>,
     tasks: Tasks,
-    /// The log level that the process's only client asked for.
+    /// The log level that the process's only client has requested.
     level: Mutex<Option<LogLevel>>,
 }
 
-/// Handler for messages that belong to no call.
+/// Handler for messages that belong to no call: that of the process's only client, if it has one.
 struct Listener(Mutex<Option<Arc<dyn Inbound>>>, bool);
 
 impl Listener {
@@ -142,7 +143,7 @@ impl Server {
         (Arc::new(server), happened)
     }
 
-    /// The openings of processes since the last call of this function.
+    /// Returns the descriptions of the processes that were opened since the last call of this function.
     pub(super) fn opened(&self) -> Vec<String> {
         std::mem::take(&mut *self.opened.lock().expect("not poisoned"))
     }
@@ -200,7 +201,8 @@ impl Server {
         let (server_in, stdin) = std::io::pipe().expect("a pipe");
         let (stdout, server_out) = std::io::pipe().expect("a pipe");
         let own = matches!(key, ConnectionKey::Session(_) | ConnectionKey::Exclusive);
-        // A shared process may be opened for the gateway's own list of tools, which is in no transcript.
+        // A shared process may be opened only for the gateway's own `tools/list`, which is not recorded. So its opening is
+        // recorded with its first other line.
         let opened = if own {
             self.opened.lock().expect("not poisoned").push(opened);
             None
@@ -236,13 +238,14 @@ impl Server {
     }
 }
 
-/// The text of a result in its era.
+/// Replaces `$DONE` in a result by the members that its era needs.
 pub(super) fn done(text: &str, modern: bool) -> String {
     let kind = r#""resultType":"complete","ttlMs":5,"cacheScope":"public","#;
     text.replace("$DONE", if modern { kind } else { "" })
 }
 
-/// Reads the lines that arrive at the server, and answers the gateway's own requests for the tools.
+/// Reads the lines that arrive at the server. The gateway's own `tools/list` is answered here; other lines are passed to the
+/// test.
 async fn read(
     input: pipe::Receiver,
     to: Writer,
@@ -275,7 +278,7 @@ async fn read(
     }
 }
 
-/// The connector for the upstream.
+/// Connector that gives the upstream connections to the test's server.
 pub(super) struct Leases(pub(super) Arc<Server>);
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! A Python worker at its interface to the engine: the call and its answer are recorded.
+//! A Python worker at its interface to the engine. Its calls and answers are recorded.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,14 +11,14 @@ use crate::engine::Work;
 use crate::testing::FakeBackend;
 use crate::upstream::worker::{WorkerPort, WorkerPorts, reply_of};
 
-/// The scripted worker of the other tests, with a record of its calls.
+/// The scripted worker that other tests use, too, with a record of its calls.
 #[derive(Default)]
 pub(super) struct Worker {
     backend: FakeBackend,
     passed: Mutex<Vec<(&'static str, String)>>,
 }
 
-/// The worker ports for the engine.
+/// The worker ports that the engine gets in a scene.
 pub(super) struct Workers(pub(super) Arc<Worker>);
 
 impl WorkerPorts for Workers {
@@ -28,12 +28,12 @@ impl WorkerPorts for Workers {
 }
 
 impl Worker {
-    /// The records since the last call of this function.
+    /// Returns the calls and answers that were recorded since the last call of this function.
     pub(super) fn passed(&self) -> Vec<(&'static str, String)> {
         std::mem::take(&mut *self.passed.lock().expect("not poisoned"))
     }
 
-    /// Numbers of calls that began, were given up, and have ended.
+    /// Returns the numbers of calls that were started, that were dropped, and that have finished.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         self.backend.counts()
     }
@@ -44,7 +44,7 @@ impl Worker {
     }
 }
 
-/// Guard that records that a call was given up.
+/// Guard that records that a call was dropped before its end.
 struct Dropped<'a>(&'a Worker, bool);
 
 impl Drop for Dropped<'_> {

@@ -8,10 +8,11 @@
 //!                                                                                                call of the member
 //! ```
 //!
-//! Members are namespaces of any kind. Their offers are read once and kept ([`member`]); each request finds the current
-//! catalogue ([`live`], [`catalogue`]). [`toolsets`] finds the active entries of a client, [`visible`] the entries that the
-//! client may know of. Results, errors, progress, questions and cancellations pass between client and member unchanged, except
-//! for names and URIs, also in results where URIs are references ([`references`]).
+//! Members are namespaces of any kind. A member's offer consists of its tools, resources, templates and prompts. Offers are read
+//! once and stored ([`member`]); each request uses the current catalogue of all offers ([`live`], [`catalogue`]). [`toolsets`]
+//! finds the active entries of a client, [`visible`] the entries that the client may learn about. Results, errors, progress,
+//! questions and cancellations pass between client and member unchanged, except for names and URIs, also in results where URIs
+//! are references ([`references`]).
 //!
 //! An aggregate that is a member of another one ([`nested`]) offers all its entries to the outer one, which alone decides which
 //! of them are active. At most [`DEPTH_MAX`] aggregates are nested.
@@ -19,19 +20,19 @@
 //! Resource subscriptions are not supported (AGG-32): a URI belongs to its member, and `subscriptions/listen` announces only
 //! changed lists.
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
 //! | `member.rs`, `reading.rs`, `offer.rs`, `nested.rs` | a member and its task; its lists and offer; an aggregate as member |
 //! | `live.rs`, `catalogue.rs`, `names.rs` | the aggregate as served; all offers under published names; those names |
-//! | `asked.rs`, `call.rs` | a request on its way to a member; its call |
+//! | `asked.rs`, `call.rs` | a request that is passed to a member; the member's call |
 //! | `tools.rs`, `resources.rs`, `tasks.rs`, `spread.rs` | requests by method; messages for all members |
-//! | `visible.rs`, `toolsets.rs` | entries that a client may know; the active set, in a session's record or in a sealed handle |
-//! | `own.rs`, `activate.rs`, `hints.rs` | the aggregate's own tools; calls that errors show |
+//! | `visible.rs`, `toolsets.rs` | entries that a client may learn about; the active set, in a session's record or in a handle |
+//! | `own.rs`, `activate.rs`, `hints.rs` | the aggregate's own tools; calls that errors suggest |
 //! | `references.rs` | URIs in results |
 //!
-//! A call of a member is judged twice: `Engine::run` runs the member's call in place of the aggregate's
-//! (`UpstreamCall::delegate`), so that the member's policy, limits, clock, metrics and audit apply. For the aggregate, only
-//! limits by namespace count (`CountedBy::Namespace`).
+//! A call of a member passes the engine twice: `Engine::run` runs the member's call in place of the aggregate's
+//! (`UpstreamCall::delegate`), so that the member's policy, limits, clock, metrics and audit apply. Of the limits that apply to
+//! the aggregate's call, only those of the aggregate's namespace count it (`CountedBy::Namespace`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,11 +96,11 @@ const DEPTH_MAX: u8 = tooldock_workers::aggregate::DEPTH_MAX as u8;
 /// Instructions of an aggregate in its response to `initialize`.
 const INSTRUCTIONS: &str = "Tools and resources of several servers. Only active ones can be used: turn on what you need, and off what you do not, with toolman_activate, whose description lists all of them.";
 
-/// Upstreams of members that are no aggregates.
+/// The upstreams of namespaces that are not aggregates.
 pub(super) struct Kinds {
     /// The upstream of servers that speak MCP.
     servers: Arc<dyn Upstream>,
-    /// The upstream of functions, and of all other kinds.
+    /// The upstream of folders of functions, and of all other kinds of namespaces.
     workers: Arc<dyn Upstream>,
 }
 
@@ -123,7 +124,7 @@ struct AggregatesState {
     changes: SessionChanges,
     key: SessionKey,
     metrics: ToolmanMetrics,
-    /// Running aggregates by namespace. No awaits under the lock.
+    /// Running aggregates by namespace. The lock must not be held across an `await`.
     live: Mutex<HashMap<NamespaceName, Arc<RunningAggregate>>>,
     /// True once the gateway shuts down, after which no aggregate is started.
     stopped: AtomicBool,
@@ -149,7 +150,8 @@ impl Runner<'_> {
 }
 
 impl AggregateUpstream {
-    /// Creates the upstream of all aggregates, over members of these kinds. Its tasks run on `control`.
+    /// Creates the upstream of all aggregates. `servers` and `workers` are the upstreams of their members; its background tasks
+    /// run on `control`.
     pub(crate) fn new(
         registry: Arc<Registry>,
         (servers, workers): (Arc<dyn Upstream>, Arc<dyn Upstream>),
@@ -175,7 +177,7 @@ impl AggregateUpstream {
         });
         let mut published = shared.home.registry.subscribe();
         let followed = Arc::downgrade(&shared);
-        // The task ends when the registry or the service is dropped.
+        // The task that applies changes of the registry ends when the registry or the service is dropped.
         shared.home.control.spawn(async move {
             loop {
                 let snapshot = Arc::clone(&published.borrow_and_update());
@@ -207,7 +209,7 @@ impl AggregatesState {
             let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
             all.extract_if(|name, _| !is_served(name)).collect()
         };
-        // Dropped outside of the lock: this ends the tasks of the removed aggregates' members.
+        // The removed aggregates are dropped outside of the lock, which ends the tasks of their members.
         drop(gone);
     }
 
@@ -229,7 +231,7 @@ impl AggregatesState {
         {
             return Some(Arc::clone(live));
         }
-        // Checked under the lock, which is also held when all aggregates are removed.
+        // Read under the lock that the shutdown holds while it removes all aggregates, so that none is added after the shutdown.
         if self.stopped.load(Ordering::Relaxed) {
             return None;
         }
@@ -256,7 +258,7 @@ impl AggregatesState {
         let live = Arc::new(live);
         let before = all.insert(namespace.name.clone(), Arc::clone(&live));
         drop(all);
-        // Dropped outside of the lock: this ends the tasks of removed members.
+        // The former aggregate is dropped outside of the lock, which ends the tasks of removed members.
         drop(before);
         Some(live)
     }
@@ -276,7 +278,7 @@ impl AggregatesState {
         };
         let members = live.slots.iter();
         let members = members.filter_map(|slot| slot.namespace(&self.home.registry));
-        // A member that has become this same aggregate is skipped.
+        // Skips a member whose namespace has become this same aggregate: an aggregate does not contain itself.
         members
             .filter(|member| member.name != namespace.name)
             .collect()
@@ -324,7 +326,7 @@ impl Upstream for AggregateUpstream {
             }
             let asked = match is_known(&asked, method, members) {
                 true => asked,
-                // The name may belong to a member that is still starting.
+                // The name may belong to a member that is still starting, so the request waits for the members' start.
                 false => asked.settled().await,
             };
             match method {
@@ -391,7 +393,7 @@ impl UpstreamSessions for AggregateUpstream {
         cx: &'a CallContext<'a>,
         wanted: Filter,
     ) -> Soon<'a, Result<Listening, RequestError>> {
-        // An invalid handle is refused here as in any other request.
+        // Refuses a request with an invalid toolset handle.
         if let Err(refused) = AggregateRequest::new(&self.0, cx, None) {
             return Soon::Now(Err(refused));
         }
@@ -509,7 +511,7 @@ impl UpstreamServer for AggregateUpstream {
             self.0.stopped.store(true, Ordering::Relaxed);
             std::mem::take(&mut *all)
         };
-        // Dropped outside of the lock: this ends the tasks of all members.
+        // All aggregates are dropped outside of the lock, which ends the tasks of their members.
         drop(all);
     }
 
@@ -521,8 +523,8 @@ impl UpstreamServer for AggregateUpstream {
     }
 }
 
-/// The error of a surface other than MCP for a refusal: an invalid handle is the caller's fault, all other refusals are the
-/// server's state.
+/// Converts a refusal to the error of surfaces other than MCP. An invalid handle is reported as the caller's fault, every other
+/// refusal as a state of the server.
 fn as_call_error(refused: RequestError) -> CallError {
     let reason = refused.message().into_owned();
     match refused {
@@ -532,7 +534,7 @@ fn as_call_error(refused: RequestError) -> CallError {
     }
 }
 
-/// Returns true if the name in a request is in the current catalogue.
+/// Returns true if the tool, prompt or resource that a request names is in the current catalogue.
 fn is_known(asked: &AggregateRequest<'_>, method: &str, members: &Members<'_>) -> bool {
     let text = |key| members.get(key).and_then(jsonrpc::string);
     match method {

@@ -84,14 +84,14 @@ use isolation::ConnectionTarget;
 pub(crate) use requester::Requester;
 use task_names::TaskNames;
 
-/// State of external servers besides their processes.
+/// State that the requests to all external servers share. The servers' processes are managed by the connector.
 pub(crate) struct ExternalServers {
     processes: Arc<dyn Connector>,
     registry: Arc<Registry>,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
     notices: notifications::NotificationQuota,
-    /// Key that seals state which a server expects back from a client of another era.
+    /// Key that seals state which a server expects to be returned by a client of another era.
     key: SessionKey,
     changes: SessionChanges,
 }
@@ -137,7 +137,7 @@ impl ExternalServers {
         method: &str,
     ) -> Result<ConnectionTarget, CallError> {
         let principal = requester.principal.as_ref();
-        // Checked before a process is started or gets a request.
+        // The caller's credentials are checked before a process is started or gets a request.
         self.processes
             .check_credentials(namespace, principal.map(|it| &**it))?;
         let isolation = self.processes.isolation(namespace);
@@ -146,7 +146,8 @@ impl ExternalServers {
         let speaks = match self.processes.known_to_speak(namespace, era) {
             Some(speaks) => speaks,
             None => {
-                // Without a shared connection, the first client's connection is used for the probe of the eras.
+                // If the server has no shared connection, the gateway finds out over the first client's connection which eras it
+                // supports.
                 let own = matches!(isolation, Isolation::Session | Isolation::Principal);
                 let headers = own.then(|| requester.opener()).flatten();
                 let opener = match (principal, headers) {
@@ -175,7 +176,7 @@ impl ExternalServers {
         ))
     }
 
-    /// State of the copy of the server that gets this client's requests.
+    /// State of the instance of the server to which this client's requests are sent.
     fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
         self.known_place(cx).map_or(ServerCopy::Idle, |place| {
             let (key, era) = (&place.key, place.open.era);
@@ -218,7 +219,7 @@ impl ExternalServers {
         if let (ConnectionKey::Session(tag), Client::Session(session)) = (&place.key, client)
             && session.state() == SessionState::Closed
         {
-            // The session ended before its process started; without this, the process would continue to run.
+            // The session ended before its process started. The process must be ended here, or it would continue to run.
             self.processes.end_session(tag);
         }
         Ok(ConnectionLease {
@@ -228,7 +229,7 @@ impl ExternalServers {
         })
     }
 
-    /// Leases the connection for a target, with this handler.
+    /// Leases the connection for a target, with this handler for the server's messages.
     async fn at(
         &self,
         namespace: &Namespace,
@@ -395,7 +396,7 @@ impl Upstream for ClientUpstream {
 
 impl UpstreamSessions for ClientUpstream {
     fn has_lost(&self, namespace: &Namespace, session: &Session) -> bool {
-        // The server's session ended with the process from which the client's session was adopted.
+        // The client's session was adopted from another gateway process, with which the server's session ended.
         let keeps_state =
             matches!(&namespace.upstream, UpstreamKind::Remote(server) if server.spec.stateful);
         keeps_state && session.is_taken_up() || self.0.processes.has_lost(namespace, session.tag())
@@ -457,7 +458,7 @@ impl UpstreamTools for ClientUpstream {
             Ok(catalogue) => catalogue,
             Err(error) => return Soon::Now(Err(error)),
         };
-        // Usually the list is current, and the call need not wait.
+        // Usually the list of tools is current, and the call need not wait for a reading.
         if let Some(current) = catalogue.current() {
             return Soon::Now(Ok(current));
         }
@@ -496,8 +497,8 @@ impl UpstreamServer for ClientUpstream {
     }
 }
 
-/// Returns true if the gateway answers a request itself, as on a shared connection; on the client's own connection the request
-/// is sent to the server.
+/// Returns true for methods with a lasting effect, such as log levels and subscriptions. The gateway answers them itself on a
+/// shared connection, and sends them to the server on the client's own connection. Other methods are always sent.
 ///
 /// # Errors
 ///
@@ -509,16 +510,16 @@ fn kept_here(
     }: IncomingRequest<'_>,
 ) -> Result<bool, RequestError> {
     members.unambiguous()?;
-    // Bounds the progress token, which is kept as long as the call, and with a task for longer.
+    // Refuses a progress token that is too long, since it is stored as long as the call, and for a task even longer.
     members.progress_token()?;
-    // A server that recognizes notifications by the method alone would read the request as a notification, which may concern a
-    // request of any client.
+    // Some servers recognize notifications by the method alone. They would read this request as a notification, which may concern
+    // a request of any client.
     if method.starts_with("notifications/") || is_misspelt_call(method) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
     let of_sessions = subscriptions::lasts(method);
-    // Methods that 2026-07-28 removed, and methods that only the modern era has: a server that supports both eras might take
-    // them for the beginning of the other era.
+    // Methods that version 2026-07-28 removed, and methods that exist only in the modern era. They are refused, since a server
+    // that supports both eras might take them for the beginning of the other era.
     let of_other_era = match cx.client.is_modern() {
         true => of_sessions || matches!(method, "initialize" | "ping"),
         false => matches!(method, "server/discover" | "subscriptions/listen"),
@@ -529,7 +530,7 @@ fn kept_here(
     }
 }
 
-/// The call of a request that is sent to the server.
+/// Creates the call that sends a request to the server.
 fn call_of(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -608,7 +609,7 @@ impl<'a> RequestSubject<'a> {
     }
 }
 
-/// Builds the call of a request that is sent to the server, with its subject and arguments.
+/// Creates the call that sends a request, with its subject and arguments, to the server.
 fn up(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -634,7 +635,7 @@ fn up(
             (false, true) => Talks::Tells,
             (false, false) => Talks::No,
         },
-        // The progress token is not stored separately, since it is part of the request that is sent.
+        // The call needs no progress token here, since the token is part of the request that is sent.
         progress_token: None,
         asks_singly: true,
     };

@@ -18,14 +18,14 @@ use crate::protocol::ProtocolVersion;
 /// Context of a message while it is handled.
 pub(crate) struct CallContext<'a> {
     pub(crate) caller: &'a Caller,
-    /// The message's bytes, which its spans point into.
+    /// The bytes of the message. Its spans are parts of these bytes.
     pub(crate) body: &'a Bytes,
     /// The namespace, from the snapshot that was current when the request began.
     pub(crate) namespace: Arc<Namespace>,
     /// The upstream that runs the namespace.
     pub(crate) upstream: &'a dyn Upstream,
     pub(crate) client: Client,
-    /// True if the client accepts events before its response. Otherwise no notification or question can be sent before the
+    /// True if the client accepts events before its response; false if no notification or question can be sent before the
     /// response.
     pub(crate) streams: bool,
     /// Number of aggregates through which the request came.
@@ -57,36 +57,36 @@ impl<'a> CallContext<'a> {
 pub(crate) enum Client {
     /// A client in a session, which `initialize` opened.
     Session(Arc<Session>),
-    /// A client without a session, of a version that `initialize` opens.
+    /// A client without a session, of a protocol version that begins with `initialize`.
     Legacy(ProtocolVersion),
-    /// A client of 2026-07-28, with the metadata of its request.
+    /// A client of version 2026-07-28, with the metadata of its request.
     Modern(RequestMeta),
     /// A REST caller, which does not speak MCP.
     Plain,
 }
 
-/// The metadata of a 2026-07-28 request in `params._meta`. The spans are views into the request's body.
+/// The metadata in `params._meta` of a request of version 2026-07-28. The spans are views into the request's body.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestMeta {
     /// The client's capabilities as a JSON object.
     pub(crate) capabilities: Bytes,
     /// The client's description of itself as a JSON object.
     pub(crate) client_info: Option<Bytes>,
-    /// Lowest severity of the log messages that the client wants; `None`: no log messages.
+    /// Lowest severity of the log messages that the client wants; `None` if it wants no log messages.
     pub(crate) log_level: Option<LogLevel>,
     /// The token for progress notifications, as raw JSON: a string or number.
     pub(crate) progress_token: Option<Bytes>,
-    /// Answers to questions that were sent along with a first call: a JSON object of objects.
+    /// Answers to the server's questions that the client sent along with the call: a JSON object of objects.
     pub(crate) inputs: Option<Bytes>,
 }
 
 impl Client {
-    /// Returns true if the client speaks the modern era.
+    /// Returns true if the client uses the modern era of MCP.
     pub(crate) fn is_modern(&self) -> bool {
         matches!(self, Self::Modern(_))
     }
 
-    /// Returns true if the client may use the methods that 2026-07-28 removed.
+    /// Returns true if the client may use the methods that version 2026-07-28 removed.
     pub(crate) fn is_legacy(&self) -> bool {
         matches!(self, Self::Session(_) | Self::Legacy(_))
     }
@@ -115,7 +115,7 @@ impl CallContext<'_> {
         self.client.session()
     }
 
-    /// The version of a legacy client.
+    /// The protocol version of a legacy client; `None` for other clients.
     pub(crate) fn version(&self) -> Option<ProtocolVersion> {
         self.client.version()
     }
@@ -125,7 +125,7 @@ impl CallContext<'_> {
         View::of(self.caller, &self.namespace)
     }
 
-    /// The format of results for this client. REST does not use it.
+    /// The format of MCP results for this client. It is not used for REST.
     pub(crate) fn result_format(&self) -> ResultFormat {
         match self.version() {
             Some(version) => ResultFormat::Legacy(version),
@@ -152,8 +152,8 @@ impl CallContext<'_> {
         }
     }
 
-    /// Converts a span to owned bytes: a view into the body if the span is at least half of it, else a copy. A view keeps the
-    /// complete body in memory, also in queues that count only the view's bytes.
+    /// Converts a span to owned bytes. A span of at least half the body becomes a view into the body, a smaller span is copied. A
+    /// view keeps the complete body in memory, also in queues that count only the view's bytes.
     pub(crate) fn own(&self, span: &[u8]) -> Bytes {
         if span.len() * 2 < self.body.len() {
             Bytes::copy_from_slice(span)

@@ -42,12 +42,13 @@ mod view;
 
 pub(crate) use view::{GlobalTools, find, members};
 
-/// Milliseconds for which clients of 2026-07-28 may keep the list: any namespace may change it.
+/// Time in milliseconds for which clients of version 2026-07-28 may cache the list. It is short, since a change in any namespace
+/// changes the list.
 const TTL_MS: u64 = 1_000;
-/// The endpoint's instructions at the beginning of a conversation.
+/// The endpoint's instructions for models, sent in its response to `initialize` or `server/discover`.
 const INSTRUCTIONS: &str = "The tools of all namespaces. Where several namespaces have a tool of the same name, the later ones show theirs as <namespace>_<tool>.";
 
-/// The upstream of the endpoint of all namespaces; see the module.
+/// The upstream of the endpoint of all namespaces, which publishes the tools of every namespace that the caller may use.
 pub(crate) struct GlobalUpstream {
     registry: Arc<Registry>,
     /// The upstreams that run the namespaces.
@@ -110,7 +111,7 @@ impl GlobalUpstream {
             let cx = child(cx, cx.body, namespace, upstream);
             return upstream.prepare(&cx, request).get().await;
         }
-        // The request to the namespace that has the tool differs only in the tool's name.
+        // The request that is sent to the tool's namespace differs from the client's only in the tool's name.
         let params = members.params().map_or("{}", RawValue::get);
         let own = Value::from(&*own).to_string();
         let params = spans::edit(params, &[MemberEdit::Set("name", own.into())]);
@@ -135,7 +136,7 @@ impl GlobalUpstream {
         upstream.prepare(&cx, request).get().await
     }
 
-    /// Answers `logging/setLevel`: the session remembers the level, which functions apply.
+    /// Answers `logging/setLevel`: the level is stored in the session, and applied to the log messages of functions.
     async fn set_level(
         &self,
         cx: &CallContext<'_>,
@@ -215,7 +216,7 @@ fn define(out: &mut Vec<u8>, name: &str, entry: &ToolEntry, format: &ResultForma
     }
 }
 
-/// A call of a tool that no namespace has: it is recorded like any other call, and fails.
+/// A call of a tool that exists in no namespace. It is recorded like any other call, and fails.
 fn unknown(cx: &CallContext<'_>, name: &str, arguments: Bytes) -> Arc<dyn UpstreamCall> {
     Arc::new(UnknownCall(CallFacts {
         namespace: Arc::clone(&cx.namespace),
@@ -273,7 +274,7 @@ impl Upstream for GlobalUpstream {
         namespace.name.is_global()
     }
 
-    /// True: some of the namespaces have servers that speak MCP.
+    /// Returns true, since some of the namespaces have servers that speak MCP.
     fn speaks_mcp(&self) -> bool {
         true
     }
@@ -301,7 +302,8 @@ impl Upstream for GlobalUpstream {
         }))
     }
 
-    /// Returns a call that fails: REST finds the namespace of a tool first ([`find`]) and calls the tool there.
+    /// Returns a call that fails, since REST does not use it: a REST call finds the namespace of the tool first ([`find`]) and
+    /// calls the tool there.
     fn call_tool(
         &self,
         cx: &CallContext<'_>,
@@ -360,7 +362,7 @@ impl UpstreamSessions for GlobalUpstream {
 }
 
 impl UpstreamTools for GlobalUpstream {
-    /// An empty list: the endpoint has no tools of its own, and reads those of the namespaces for each caller.
+    /// Returns an empty list. The endpoint has no tools of its own; the tools of the namespaces are read for each caller.
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
@@ -378,7 +380,7 @@ impl UpstreamTools for GlobalUpstream {
 
 impl UpstreamServer for GlobalUpstream {}
 
-/// The published name of a tool whose own name belongs to an earlier namespace.
+/// The published name of a tool if an earlier namespace has a tool with the same own name: the namespace, `_` and the own name.
 fn prefixed<'a>(namespace: &NamespaceName, own: &str) -> Cow<'a, str> {
     format!("{namespace}_{own}").into()
 }

@@ -15,7 +15,7 @@ pub(crate) struct MemberHealth {
     pub(crate) namespace: Option<Arc<Namespace>>,
     /// True if clients can also reach the member directly.
     pub(crate) is_served: bool,
-    /// State of the member's offer.
+    /// State of the member's offer, that is, of its tools, resources and prompts.
     pub(crate) offer: MemberOffer,
 }
 
@@ -24,11 +24,11 @@ pub(crate) struct MemberHealth {
 pub(crate) enum MemberOffer {
     /// The offer has not been read yet.
     Awaited,
-    /// The offer was not read within its time limit, and may still be.
+    /// The offer was not read within its time limit. The reading continues.
     Late,
     /// The member has an offer.
     There,
-    /// The member has no offer, for this reason.
+    /// The member has no offer, for the given reason.
     Gone(&'static str),
 }
 
@@ -41,34 +41,34 @@ pub(crate) struct ServerHealth {
     /// Stable code of the error that prevents the server's start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<&'static str>,
-    /// Reason why no process serves: the log message, with the server's last output and without secrets.
+    /// Reason why the server has no running process: the log message, with the server's last output and without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
     /// The eras that the server supports, once known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) era: Option<&'static str>,
-    /// State of the circuit breaker: `closed`, `half_open` or `open`. `None` for a remote server, whose backends are excluded
-    /// singly.
+    /// State of the circuit breaker, which stops starts after failures: `closed`, `half_open` or `open`. `None` for a remote
+    /// server, whose failing backends are excluded one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) breaker: Option<&'static str>,
     /// Number of requests that wait for a process.
     pub(crate) waiting: usize,
-    /// The last replacement of a process that had ended by itself.
+    /// The last restart of a process that had ended unexpectedly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_restart: Option<LastRestart>,
     /// Number of processes by state.
     pub(crate) processes: ProcessCounts,
-    /// Faults that were mended in the server's lists.
+    /// Faults that the gateway corrected in the server's lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) lists: Vec<MendReport>,
 }
 
-/// The last replacement of a process that had ended by itself.
+/// The last restart of a process that had ended unexpectedly.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LastRestart {
     /// How the former process had ended: a value of the label `reason` of `tooldock_server_restarts_total`.
     pub(crate) reason: &'static str,
-    /// Seconds since the replacement was started.
+    /// Seconds since the new process was started.
     pub(crate) seconds_ago: u64,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct ProcessCounts {
     pub(crate) starting: usize,
     /// Number of processes that wait for the installation of their package.
     pub(crate) installing: usize,
-    /// Number of processes that are kept for the next request.
+    /// Number of processes that wait to be opened, or to be leased again.
     pub(crate) spare: usize,
     /// Number of processes that are ending.
     pub(crate) stopping: usize,

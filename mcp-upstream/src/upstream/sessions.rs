@@ -10,7 +10,7 @@ use tooldock_sessions::stream::StoreError;
 use crate::jsonrpc::RequestError;
 use crate::metrics::UpstreamMetrics;
 
-/// Changes the records of sessions, and counts the sessions that were evicted for others. Cheap to clone.
+/// Changes the records of sessions, and counts the sessions that were evicted because of a limit. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct SessionChanges {
     table: Arc<SessionTable>,

@@ -57,7 +57,7 @@ pub use tools::{KeyTools, ServerFacts};
 use self::core::{CoreLink, CoreRequest};
 use tool::{ManagementToolEntry, Progress, Time};
 
-/// The management server's instructions at the beginning of a conversation.
+/// The management server's instructions for models, sent when a client opens a conversation.
 const INSTRUCTIONS: &str = "Management of this ToolDock server: namespaces, tool files, Python packages, secrets. \
     To make a tool: create_namespace, write_tool, add_requirement for each package the code imports, check_secrets, \
     reload_core, test_tool; read_output shows what it printed. To run a server that others wrote: add_server, reload_core. \
@@ -71,7 +71,7 @@ pub struct Management {
     /// Analyser of other authors' repositories and packages, in a child process.
     pub builder: Builder,
     core: Arc<dyn CoreLink>,
-    /// Facts from the configuration; the lock is held to copy a pointer.
+    /// Values from the configuration. The lock is held only to copy or replace the pointer.
     facts: Mutex<Arc<ServerFacts>>,
     /// Time limit of an installer, such as pip.
     install: Duration,
@@ -79,7 +79,7 @@ pub struct Management {
     started: Instant,
 }
 
-/// The secrets as management uses them: names and statuses, the container for setting values, and the API keys.
+/// The secrets as management uses them: their names and statuses, the container in which values are set, and the API keys.
 #[derive(Debug, Clone)]
 pub struct ManagedSecrets {
     /// The secrets store without access to values.
@@ -91,8 +91,8 @@ pub struct ManagedSecrets {
 }
 
 impl Management {
-    /// Creates the management of this workspace, with `install` as the time limit of installers, and of the core that `core`
-    /// connects to. Tools run on `control`.
+    /// Creates the management of `workspace` and of the core that `core` connects to. `install` is the time limit of installers.
+    /// Tools run on `control`.
     pub fn new(
         workspace: Arc<Workspace>,
         secrets: ManagedSecrets,
@@ -114,12 +114,12 @@ impl Management {
         }
     }
 
-    /// Replaces the facts after a change of the configuration.
+    /// Replaces the values from the configuration after it has changed.
     pub fn set_facts(&self, facts: ServerFacts) {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
     }
 
-    /// Runs work that may start child processes on the control runtime. `None`: the work panicked or the runtime ended.
+    /// Runs work that may start child processes on the control runtime. Returns `None` if the work panicked or the runtime ended.
     /// Dropping the future ends the work.
     pub(crate) async fn on_control<T: Send + 'static>(
         &self,
@@ -159,7 +159,7 @@ impl Management {
         Arc::clone(&self.facts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The effects of each tool, in the order in which lists show them.
+    /// The effects of each tool, in the order in which lists show the tools.
     pub(crate) const EFFECTS: ToolEffects = ToolEffects::new(tools::EFFECTS);
 
     /// The names of all tools with their effects.
@@ -170,7 +170,7 @@ impl Management {
 
     /// The namespace of the tools, for the registry.
     pub(crate) fn namespace(&self) -> Namespace {
-        // The time limit of the namespace is the longest of its tools.
+        // The namespace has the longest time limit that one of its tools needs.
         Self::namespace_within(self.install.max(self.builder.timeout()))
     }
 
@@ -252,7 +252,7 @@ impl WorkerPort for SystemPort {
             let management = Arc::clone(&self.management);
             let progress = Progress::new(sink, call.maker);
             let run = (entry.run)(management, arguments, progress);
-            // A task set with a single task, so that dropping the call aborts the task.
+            // The call is the only task of the set: dropping the set aborts the task.
             let mut task = JoinSet::new();
             task.spawn_on(run, &self.management.control);
             let value = match task.join_next().await {

@@ -49,7 +49,7 @@ impl WorkerUpstream {
         Self { ports, changes }
     }
 
-    /// Answers a method from the snapshot.
+    /// Answers a method from the snapshot of namespaces, without a worker.
     fn answered(
         cx: &CallContext<'_>,
         answered: SnapshotMethod,
@@ -65,7 +65,7 @@ impl WorkerUpstream {
         answer.map(PreparedRequest::Response)
     }
 
-    /// Creates the call of a function.
+    /// Prepares the call of a function in a worker.
     fn called(
         &self,
         cx: &CallContext<'_>,
@@ -222,7 +222,8 @@ impl UpstreamServer for WorkerUpstream {
     }
 }
 
-/// The capabilities of a namespace: tools always, since the next reload may add some; others only if the namespace has any.
+/// The capabilities of a namespace. Tools are always declared, since the next reload may add some; resources and prompts only if
+/// the namespace has any.
 fn capabilities(namespace: &Namespace) -> Value {
     let mut declared = json!({ "tools": { "listChanged": true } });
     if !namespace.resources.is_empty() || !namespace.resource_templates.is_empty() {
@@ -240,7 +241,7 @@ fn capabilities(namespace: &Namespace) -> Value {
     declared
 }
 
-/// The description of a namespace, for the model.
+/// Writes the description of a namespace as instructions for the model.
 fn instructions(answer: &mut ResultWriter<'_>, namespace: &Namespace) {
     if !namespace.description.is_empty() {
         let out = answer.key("instructions");
@@ -248,7 +249,7 @@ fn instructions(answer: &mut ResultWriter<'_>, namespace: &Namespace) {
     }
 }
 
-/// A method by the component that answers it.
+/// A method, by the component of the gateway that answers it.
 #[derive(Debug, Clone, Copy)]
 enum Method {
     /// The method is answered from the snapshot.
@@ -282,7 +283,7 @@ enum FunctionMethod {
     Completion,
 }
 
-/// Finds the method with this name, if the era has it and the namespace supports it: a method of an undeclared capability is
+/// Finds the method with this name, if it exists in the client's era and the namespace has its capability. Other methods are
 /// unknown.
 fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
     let namespace = &*cx.namespace;
@@ -319,12 +320,13 @@ fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
     if there {
         return Ok(found);
     }
-    // The capabilities of a namespace that is down are unknown, so the error reports that it is down.
+    // If the namespace failed to start, its capabilities are not known, so the error reports the failed start.
     is_up(namespace).map_err(RequestError::Upstream)?;
     Err(RequestError::MethodNotFound(method.to_owned()))
 }
 
-/// Returns an error if the namespace could not be started: its lists are then errors, never empty.
+/// Returns an error if the namespace could not be started. Its lists are then errors, and never empty lists, which clients would
+/// take for the truth.
 fn is_up(namespace: &Namespace) -> Result<(), CallError> {
     match &namespace.upstream {
         UpstreamKind::Failed(error) => Err(error.clone()),
@@ -344,7 +346,7 @@ fn has_resources(namespace: &Namespace) -> bool {
     !namespace.resources.is_empty() || !namespace.resource_templates.is_empty()
 }
 
-/// Reads a value of `params` that must be a string; `what` names it in the error.
+/// Reads a member of `params` that must be a string. `what` is the member's name for the error.
 fn string_member<'a>(
     raw: Option<&'a RawValue>,
     what: &'static str,

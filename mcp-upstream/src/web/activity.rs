@@ -1,7 +1,7 @@
 //! `/api/activity`: the audit log as a list, newest records first, and as a stream.
 //!
-//! The files are read in place. A record is identified by the day of its file and the position of its line, which stays valid for
-//! as long as the file exists.
+//! The log files are read directly, without an index. A record is identified by the day of its file and the offset of its line,
+//! which remains valid for as long as the file exists.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -21,11 +21,12 @@ use super::request::ApiRequest;
 use super::streams;
 use crate::mcp::Core;
 
-/// Maximum size of the log that is read for one page, in bytes.
+/// Maximum number of bytes of the log that are read for one page. A page that reaches it ends there, with a position from which
+/// the next page continues.
 const LOOK_MAX: u64 = 64 * 1024 * 1024;
-/// Size of the records of one page at which it ends, in bytes.
+/// Total size of a page's records in bytes at which the page ends.
 pub(super) const FOUND_MAX: usize = 16 * 1024 * 1024;
-/// Size of one read, and maximum size of a line, in bytes.
+/// Size of one read of a log file in bytes; also the maximum size of a line.
 const CHUNK: u64 = 256 * 1024;
 /// Interval of checks for new records.
 const EVERY: Duration = Duration::from_secs(1);
@@ -122,7 +123,7 @@ impl std::fmt::Display for LogPosition {
     }
 }
 
-/// Reads a day such as `2026-11-23`; `None` for any other spelling.
+/// Reads a day such as `2026-11-23`; `None` for any other text.
 fn day_of(text: &str) -> Option<Date> {
     let mut parts = text.splitn(3, '-');
     let year = parts.next()?.parse().ok()?;
@@ -144,7 +145,7 @@ pub(super) fn folder(core: &Core) -> Result<PathBuf, WebFailure> {
     Ok(facts.logs.clone())
 }
 
-/// Reads files on a thread that may block.
+/// Runs `read` on a thread for blocking work.
 pub(super) async fn reading<T: Send + 'static>(
     read: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, WebFailure> {
@@ -155,7 +156,7 @@ pub(super) async fn reading<T: Send + 'static>(
     done.map_err(|error| WebFailure::refused(format!("The audit log cannot be read: {error}")))
 }
 
-/// The position that a request begins before; `None` for the end of the log.
+/// The position before which the requested page begins; `None` for the end of the log.
 pub(super) fn cursor(request: &ApiRequest) -> Result<Option<LogPosition>, WebFailure> {
     let position = request.parameter("cursor").map(LogPosition::parse);
     let wrong = || WebFailure::invalid("cursor", "cursor must be next_cursor of the page before");
@@ -176,7 +177,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     json_of(&body)
 }
 
-/// The records before a position, newest first, with the position of the next page.
+/// The records before a position, newest first, with the position at which the next page begins.
 pub(super) fn page(
     folder: &Path,
     before: Option<LogPosition>,
@@ -205,11 +206,11 @@ pub(super) fn page(
             let begin = end.saturating_sub(CHUNK);
             let chunk = bytes(&mut file, begin, end - begin)?;
             looked += chunk.len() as u64;
-            // Bytes before the first line break belong to a line that begins in the chunk before.
+            // Bytes before the first line break belong to a line that begins in an earlier chunk of the file.
             let first = match (begin, memchr::memchr(b'\n', &chunk)) {
                 (0, _) => 0,
                 (_, Some(at)) if at + 1 < chunk.len() => at + 1,
-                // Skipped, because a line cannot be as long as a chunk.
+                // A chunk without a complete line is skipped, since a line of the log cannot be as long as a chunk.
                 _ => {
                     end = begin;
                     continue;
@@ -239,7 +240,8 @@ pub(super) fn page(
     Ok((found, None))
 }
 
-/// Returns true if there is no log file, or a file of another kind in its place: tool code can create files there.
+/// Returns true if there is no log file, or if the file at its path is not a regular file. Code of tools can create such files,
+/// so they are ignored.
 fn is_no_log(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -285,7 +287,8 @@ pub(super) async fn one(core: &Arc<Core>, id: &str) -> Answer {
             Err(error) if is_no_log(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // Read with the line break before it: an offset within a line is not valid.
+        // The read begins one byte earlier, with the line break before the record. An offset in the middle of a line is not
+        // valid.
         let begin = place.offset.saturating_sub(1);
         let held = bytes(&mut file, begin, CHUNK)?;
         let line = match place.offset {
@@ -333,7 +336,7 @@ pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) ->
     })
 }
 
-/// The records since a position, with the new end of the log. Without a position, no records and the present end.
+/// The records after a position, with the new end of the log. Without a position, returns no records and the current end.
 fn newer(folder: &Path, from: Option<LogPosition>) -> io::Result<(Vec<Value>, LogPosition)> {
     const AT_ONCE: u64 = 4 * 1024 * 1024;
     let today = OffsetDateTime::now_utc().date();

@@ -1,4 +1,4 @@
-//! Answers of the API: JSON that must not be cached, or an error with its code.
+//! Responses of the web API: JSON that must not be cached, or an error with its code.
 
 use http::header::{ALLOW, CACHE_CONTROL, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -15,9 +15,8 @@ use crate::reply::{Head, Reply};
 /// Result of an API handler.
 pub(super) type Answer = Result<Reply, WebFailure>;
 
-/// Failure of an API request: status, code, message and details.
-///
-/// Boxed: failures are rare, and would otherwise enlarge the result of every handler.
+/// Failure of an API request: status, code, message and details. Boxed, since failures are rare and would otherwise enlarge the
+/// result of every handler.
 #[derive(Debug)]
 pub(super) struct WebFailure(Box<FailureParts>);
 
@@ -41,13 +40,13 @@ impl WebFailure {
         }))
     }
 
-    /// 400 with the name of a wrong field, parameter or name.
+    /// A failure with status 400 that contains the name of the wrong field, parameter or path segment.
     pub(super) fn invalid(field: &str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
             .with(json!({ "field": field }))
     }
 
-    /// 400 for an operation that could not be done.
+    /// A failure with status 400 for an operation that could not be done.
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "refused", message)
     }
@@ -60,7 +59,7 @@ impl WebFailure {
         Self::new(StatusCode::CONFLICT, "exists", message)
     }
 
-    /// 403 for a request that the scopes of the caller's credential do not cover.
+    /// A failure with status 403 for a request that the scopes of the caller's credential do not cover.
     pub(super) fn out_of_scope(message: String) -> Self {
         let code = CallErrorCode::InsufficientScope.as_str();
         Self::new(StatusCode::FORBIDDEN, code, message)
@@ -77,7 +76,7 @@ impl WebFailure {
         failure
     }
 
-    /// The failure of a management tool, from its REST answer.
+    /// Converts the REST error response of a management tool to a failure.
     pub(super) fn of_tool(status: StatusCode, body: &[u8], retry: Option<HeaderValue>) -> Self {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let error = &body["error"];
@@ -96,7 +95,7 @@ impl WebFailure {
         failure
     }
 
-    /// 503 `starting`, for a namespace that is starting.
+    /// A failure with status 503 and code `starting`, for a namespace that is still starting.
     pub(super) fn starting(failed: &CallError) -> Self {
         let mut failure = Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -107,7 +106,7 @@ impl WebFailure {
         failure
     }
 
-    /// 429 for an operation that already runs as often as it may run concurrently.
+    /// A failure with status 429 for an operation that is already running as often as it may run concurrently.
     pub(super) fn rate_limited(message: &str) -> Self {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let mut failure = Self::new(status, "rate_limited", message);
@@ -115,7 +114,7 @@ impl WebFailure {
         failure
     }
 
-    /// 503 if this process has no management tools.
+    /// A failure with status 503 for a process without management tools.
     pub(super) fn without_management() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -134,7 +133,7 @@ impl WebFailure {
         &self.0.code
     }
 
-    /// The body of the failure, for a response or an event.
+    /// The JSON body of the failure, for a response or an event.
     pub(super) fn body(&self) -> Value {
         let FailureParts {
             code,
@@ -171,12 +170,12 @@ pub(super) fn capitalised(mut text: String) -> String {
     text
 }
 
-/// A reply with status 200 and a JSON body.
+/// Creates a response with status 200 and a JSON body.
 pub(super) fn json_of(value: &impl Serialize) -> Answer {
     with_status(StatusCode::OK, value)
 }
 
-/// A reply with this status and a JSON body.
+/// Creates a response with this status and a JSON body.
 pub(super) fn with_status(status: StatusCode, value: &impl Serialize) -> Answer {
     let body = serde_json::to_vec(value).map_err(|error| {
         WebFailure::new(
@@ -188,7 +187,7 @@ pub(super) fn with_status(status: StatusCode, value: &impl Serialize) -> Answer 
     Ok(Reply::json(status, body))
 }
 
-/// Adds the headers of all API answers: an answer must not be cached, and its media type must not be guessed.
+/// Adds the headers of all API responses: a response must not be cached, and its media type must not be guessed.
 pub(super) fn sealed(answer: Answer) -> Reply {
     let mut reply = answer.unwrap_or_else(WebFailure::reply);
     let add = |head: &mut Head| {

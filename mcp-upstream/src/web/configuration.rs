@@ -1,4 +1,5 @@
-//! `/api/configuration`: the keys in force with their sources, and the keys that a reload would change. Credentials are masked.
+//! `/api/configuration`: the configuration's keys in force with their sources, and the keys that a reload would change.
+//! Credentials are masked.
 
 use std::sync::Arc;
 
@@ -8,10 +9,10 @@ use super::answer::{Answer, WebFailure, capitalised};
 use super::request::ApiRequest;
 use crate::mcp::{ConfigurationView, Core};
 
-/// Source of values that nothing sets.
+/// Source that is reported for values that no configuration source sets.
 const DEFAULT: &str = "default";
 
-/// Reads the configuration on a thread that may block.
+/// Reads the configuration on a thread for blocking work.
 async fn reading<T: Send + 'static>(
     core: &Core,
     read: impl FnOnce(&dyn ConfigurationView) -> T + Send + 'static,
@@ -25,7 +26,7 @@ async fn reading<T: Send + 'static>(
     })
 }
 
-/// Answers with the keys in force; if the query says so, only with values that some source sets.
+/// Responds with the keys in force. With `set=true` in the query, keys that have only their default value are omitted.
 pub(super) async fn in_force(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let wanted = request.wanted();
     let set_alone = match request.parameter("set") {
@@ -49,7 +50,7 @@ pub(super) async fn in_force(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     )
 }
 
-/// Answers with the keys that a reload would change, or the reason why it would be refused.
+/// Responds with the keys that a reload would change, or with the reason why the reload would be refused.
 pub(super) async fn changes(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let (changes, refused) = match reading(core, |it| it.after_reload()).await? {
         Ok(changes) => (changes, None),

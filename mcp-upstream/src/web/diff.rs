@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use similar::TextDiff;
 
-/// Time after which a comparison gets coarser.
+/// Time limit for an exact comparison of two texts. After it, the comparison continues with coarser results.
 const EFFORT: Duration = Duration::from_millis(500);
 
 /// The difference between two texts; empty if they are equal. Meant for texts of at most some MiB.

@@ -1,4 +1,5 @@
-//! `/operator/doctor`: nonces by which `tooldock doctor` probes the servers in front of the gateway.
+//! `/operator/doctor`: random values (nonces) by which `tooldock doctor` recognizes this gateway when it checks the servers in
+//! front of it.
 
 use http::StatusCode;
 use serde_json::json;
@@ -8,7 +9,7 @@ use super::request::ApiRequest;
 use crate::mcp::Core;
 use crate::probe::{LIFE, NONCES_MAX};
 
-/// Answers with new nonces, and with the replicas that may answer them. `n` in the query is their number.
+/// Responds with new nonces, and with the replicas that may answer them. The query's `n` is the number of nonces.
 pub(super) fn nonces(core: &Core, request: &ApiRequest) -> Answer {
     let number = match request.parameter("n") {
         None => 1,

@@ -16,21 +16,21 @@ use super::request::ApiRequest;
 use crate::mcp::Core;
 use crate::reply::{Head, Reply};
 
-/// Default and maximum number of records in one file.
+/// Default and maximum number of records in one exported file.
 const RECORDS: usize = 10_000;
 const RECORDS_MAX: usize = 100_000;
-/// Size of a file at which it ends, in bytes.
+/// Size of an exported file in bytes at which the file ends.
 const BYTES_MAX: usize = FOUND_MAX;
-/// Maximum number of reads of the log for one file, each of at most 64 MiB.
+/// Maximum number of reads of the audit log for one file. Each read covers at most 64 MiB of the log.
 const READS_MAX: usize = 16;
-/// Least number of records of one read, if the file takes as many.
+/// Minimum number of records that one read of the audit log requests, unless the file needs fewer.
 const AT_ONCE: usize = 1000;
-/// Maximum number of concurrent exports. Each costs memory and a thread.
+/// Maximum number of concurrent exports, each of which needs memory and a thread. Further ones are refused.
 static WRITERS: Semaphore = Semaphore::const_new(2);
-/// Header with the cursor of the next file, if there are more records.
+/// Response header with the cursor at which the next file begins; absent if there are no more records.
 const NEXT: HeaderName = HeaderName::from_static("x-next-cursor");
 
-/// The columns of CSV, in order. Arguments are in JSON lines alone.
+/// The columns of an exported CSV file, in order. Arguments are exported only in the format of JSON lines.
 const COLUMNS: [&str; 17] = [
     "ts",
     "namespace",
@@ -51,7 +51,7 @@ const COLUMNS: [&str; 17] = [
     "id",
 ];
 
-/// Format of a file.
+/// Format of an exported file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExportFormat {
     JsonLines,
@@ -107,7 +107,8 @@ impl ExportFormat {
     }
 }
 
-/// Writes a cell of CSV. Names are client input: a text that a spreadsheet would evaluate gets a leading apostrophe.
+/// Writes a cell of CSV. Text that a spreadsheet would evaluate as a formula gets a leading apostrophe, since clients choose
+/// names freely.
 fn push_cell(text: &mut String, value: &Value) {
     let cell = match value {
         Value::Null => return,
@@ -128,7 +129,7 @@ fn push_cell(text: &mut String, value: &Value) {
     text.push('"');
 }
 
-/// Answers with a file of the records that match the query, newest first.
+/// Responds with a file of the records that match the query, newest first.
 pub(super) async fn export(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let format = ExportFormat::of(request)?;
     let file = ExportFile {
@@ -140,11 +141,11 @@ pub(super) async fn export(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let before = cursor(request)?;
     let folder = folder(core)?;
     let permit = permit()?;
-    // Dropped with the request, so that the reads end when the client disconnects.
+    // Dropped together with the request. The reads of the log end when it is dropped, that is, when the client disconnects.
     let client = Arc::new(());
     let watched = Arc::downgrade(&client);
     let written = reading(move || {
-        // Released by the reads, which may continue for a page after the client has disconnected.
+        // The permit is released when the reads end. They may continue for one page after the client has disconnected.
         let _permit = permit;
         file.written(&folder, before, &watched)
     })
@@ -161,7 +162,7 @@ pub(super) async fn export(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     Ok(Reply::Full { head, body })
 }
 
-/// The permit to write a file.
+/// Returns a permit to write an export.
 ///
 /// # Errors
 ///
@@ -184,19 +185,19 @@ fn limit(request: &ApiRequest) -> Result<usize, WebFailure> {
     })
 }
 
-/// A file that a client asks for.
+/// An exported file that a client has requested.
 struct ExportFile {
     filter: Filter,
     format: ExportFormat,
-    /// Maximum number of records.
+    /// Maximum number of records in the file.
     limit: usize,
-    /// Maximum number of reads of the log.
+    /// Maximum number of reads of the audit log for the file.
     reads: usize,
 }
 
 impl ExportFile {
-    /// Writes the file, from the records before a position. Returns the position of the next file if records may remain. Ends
-    /// early once `client` is dropped.
+    /// Writes the file, with the records before a position. Returns the position at which the next file begins, if records may
+    /// remain. Ends early if `client` is dropped.
     fn written(
         &self,
         folder: &Path,
@@ -205,7 +206,7 @@ impl ExportFile {
     ) -> io::Result<(String, Option<LogPosition>)> {
         let mut text = self.format.head();
         let (mut next, mut left) = (before, self.limit);
-        // The number of records that fills the limit in the permitted reads.
+        // Large enough for the permitted number of reads to reach the limit of records.
         let at_once = AT_ONCE.max(self.limit.div_ceil(self.reads));
         for _ in 0..self.reads {
             if client.strong_count() == 0 {
@@ -217,7 +218,7 @@ impl ExportFile {
             for record in &records {
                 self.format.push(&mut text, record);
                 if text.len() >= BYTES_MAX {
-                    // The next file begins before this record.
+                    // The next file begins with the records before this one.
                     let place = record["id"].as_str().and_then(LogPosition::parse);
                     return Ok((text, place));
                 }

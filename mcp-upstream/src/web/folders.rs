@@ -13,7 +13,7 @@ use super::request::{ApiRequest, namespace};
 use super::tools::{call, management, reload_soon};
 use crate::mcp::Core;
 
-/// Maximum number of unserved folders whose files are inspected for one list.
+/// Maximum number of folders that are not served yet and whose files are read for one list.
 const LOOKS_MAX: usize = 50;
 
 pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
@@ -115,7 +115,7 @@ pub(super) async fn delete(
     }))
 }
 
-/// The files of a folder; 404 if it does not exist.
+/// The files of a folder. The error is 404 if the folder does not exist.
 pub(super) async fn files_of(
     core: &Core,
     name: &NamespaceName,
@@ -124,7 +124,7 @@ pub(super) async fn files_of(
     Ok(management(core)?.workspace.files(name).await?)
 }
 
-/// 404 if the namespace has no folder.
+/// Returns a failure with status 404 if the namespace has no folder.
 pub(super) async fn exists(core: &Core, name: &NamespaceName) -> Result<(), WebFailure> {
     let found = management(core)?.workspace.exists(name).await;
     found.map_err(|error| {

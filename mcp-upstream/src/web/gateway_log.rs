@@ -1,4 +1,4 @@
-//! `/api/log`: the last lines of the gateway's own log, and a stream of them as they are written.
+//! `/api/log`: the last lines of the gateway's own log, and a stream of new lines.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use super::request::ApiRequest;
 use super::server_process::follow;
 use crate::mcp::Core;
 
-/// The levels of lines, from the most to the least severe.
+/// The levels of log lines, from the most to the least severe.
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// Filter of lines by the query's parameters.
+/// Filter of log lines by the query's parameters.
 #[derive(Debug)]
 struct LineFilter {
-    /// The rank of the least severe level that is shown.
+    /// Position in `LEVELS` of the least severe level that is shown.
     rank: usize,
-    /// Text that a line must contain, in lower case.
+    /// Text that a shown line must contain, in lower case.
     text: String,
 }
 
@@ -41,7 +41,7 @@ impl LineFilter {
         Ok(Self { rank, text })
     }
 
-    /// The line as the API shows it; `None` if it is not wanted.
+    /// Converts a log line to the form of the API; `None` if the filter excludes it.
     fn shown(&self, line: &RecentLine) -> Option<Value> {
         let (level, text) = line.text.split_once(' ').unwrap_or(("", &line.text));
         let level = level.to_lowercase();
@@ -66,7 +66,7 @@ fn log(core: &Core) -> Result<Arc<RecentLines>, WebFailure> {
     Ok(Arc::clone(&facts.log))
 }
 
-/// Answers with the last lines, oldest first.
+/// Responds with the last lines of the log, oldest first.
 pub(super) fn lines(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let filter = LineFilter::of(request)?;
     let limit = request.limit()?;
@@ -77,7 +77,7 @@ pub(super) fn lines(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     json_of(&json!({"lines": last, "total": shown.len(), "newest": newest}))
 }
 
-/// Answers with a stream of lines as they are written. With `after`, the stored lines after that number come first.
+/// Responds with a stream of log lines as they are written. With `after`, the stored lines after that number are sent first.
 pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let filter = LineFilter::of(request)?;
     follow(core, caller, request, log(core)?, move |kept| {

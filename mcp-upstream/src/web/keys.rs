@@ -1,5 +1,5 @@
-//! `/api/keys`: lists, creates and revokes API keys, and shows what each of them opens. A key is contained only in the response
-//! to the request that creates it.
+//! `/api/keys`: lists, creates and revokes API keys, and shows which tools each key opens. The key itself is contained only in
+//! the response to the request that creates it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::tools::{call, management};
 use crate::mcp::Core;
 use crate::upstream::system::KeySummary;
 
-/// All keys, oldest first, read on a thread that may block.
+/// Reads all keys, oldest first, on a thread for blocking work.
 async fn records(core: &Core) -> Result<Vec<KeyRecord>, WebFailure> {
     let store = management(core)?.keys();
     let read = tokio::task::spawn_blocking(move || store.list()).await;
@@ -26,7 +26,7 @@ async fn records(core: &Core) -> Result<Vec<KeyRecord>, WebFailure> {
     read.map_err(|error| WebFailure::refused(capitalised(error.to_string())))
 }
 
-/// The states that a list is filtered by; an error names the parameter.
+/// The state of keys that the request filters by; `None` for all. An invalid state is an error about the parameter `state`.
 fn wanted_state(request: &ApiRequest) -> Result<Option<KeyState>, WebFailure> {
     let Some(text) = request.parameter("state") else {
         return Ok(None);
@@ -38,7 +38,7 @@ fn wanted_state(request: &ApiRequest) -> Result<Option<KeyState>, WebFailure> {
     })
 }
 
-/// Answers with the keys, newest first, and the scopes that a new key may have.
+/// Responds with the keys, newest first, and with the scopes that a new key may have.
 pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let wanted = request.wanted();
     let state = wanted_state(request)?;
@@ -65,7 +65,7 @@ fn scopes(store: &KeyStore) -> Vec<Value> {
     admin.chain(others).collect()
 }
 
-/// The rights of a new key, as the body names them.
+/// The body of a request for a new key: its name and rights.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct KeyRequest {
@@ -81,7 +81,7 @@ struct KeyRequest {
     limits: Vec<String>,
 }
 
-/// Creates a key, and answers with the key itself.
+/// Creates a key, and responds with the key itself.
 pub(super) async fn create(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     if !request.is_private {
         return Err(WebFailure::new(
@@ -92,7 +92,7 @@ pub(super) async fn create(core: &Arc<Core>, caller: &Caller, request: &ApiReque
     }
     let wanted: KeyRequest = request.json()?;
     let mut made = call(core, caller, "token_create", &json!(wanted)).await?;
-    // The tool speaks of tokens, as its clients do; the page and the command line of keys.
+    // The management tool calls the value `token`; the web UI and the command line call it `key`.
     if let Some(members) = made.as_object_mut()
         && let Some(key) = members.remove("token")
     {
@@ -101,7 +101,7 @@ pub(super) async fn create(core: &Arc<Core>, caller: &Caller, request: &ApiReque
     with_status(StatusCode::CREATED, &made)
 }
 
-/// The id of a key. The error does not repeat the text, which may be the key itself.
+/// Parses the id of a key. The error does not repeat the text, since the caller may have sent the key itself.
 fn id(text: &str) -> Result<KeyId, WebFailure> {
     text.parse()
         .map_err(|_| WebFailure::invalid("id", "id must be the id of a key, as the list shows it"))
@@ -120,7 +120,7 @@ async fn record(core: &Core, text: &str) -> Result<KeyRecord, WebFailure> {
     all.find(|key| key.id == id).ok_or_else(unknown)
 }
 
-/// Answers with a key and the number of tools that it opens in each namespace.
+/// Responds with a key and the number of tools that it opens in each namespace.
 pub(super) async fn one(core: &Arc<Core>, text: &str) -> Answer {
     let found = record(core, text).await?;
     let mut shown = json!(KeySummary::of(&found));
@@ -137,7 +137,7 @@ pub(super) async fn one(core: &Arc<Core>, text: &str) -> Answer {
     json_of(&shown)
 }
 
-/// Answers with the rules between a key and a namespace, and with the tools that they open.
+/// Responds with the rules that apply between a key and a namespace, and with the tools that the key opens there.
 pub(super) async fn rules(core: &Arc<Core>, caller: &Caller, text: &str, name: &str) -> Answer {
     let found = record(core, text).await?;
     let question = json!({"as": found.id.to_string(), "namespace": name});

@@ -1,4 +1,4 @@
-//! `/api/namespaces`: the served namespaces, the condition of each, and its tools.
+//! `/api/namespaces`: the served namespaces, the state of each, and its tools.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) fn one(core: &Arc<Core>, caller: &Caller, name: &str) -> Answer {
     json_of(&shown(core, caller, &namespace, &figures))
 }
 
-/// A namespace that is served and that the caller may use.
+/// Finds a namespace that is served and that the caller may use.
 pub(super) fn found(
     core: &Core,
     caller: &Caller,
@@ -120,7 +120,7 @@ fn issue(issue: &Issue) -> Value {
     json!({"code": issue.code, "subject": issue.subject, "message": issue.message, "hint": hint(issue.code)})
 }
 
-/// Code of the issue that a member of an aggregate does not serve.
+/// Code of the issue that a member of an aggregate is not serving.
 const MEMBER_DOWN: &str = "member_down";
 
 /// Advice on a failure or an issue with this code.
@@ -210,8 +210,8 @@ pub(super) async fn tool(
     }
 }
 
-/// A tool as the API shows it; absent values have no key. Schemas are written as they were declared, since forms show arguments
-/// in the author's order.
+/// A tool as the API shows it; absent values have no key. Schemas are written as they were declared, so that forms show the
+/// arguments in the order that the author chose.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ToolDescription<'a> {

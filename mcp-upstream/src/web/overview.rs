@@ -17,9 +17,9 @@ use crate::mcp::Core;
 use crate::metrics::figures::{Figures, Rates};
 use crate::rest;
 
-/// Interval of a stream's checks for changes.
+/// Interval at which a stream checks for changes.
 const EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of namespaces in a stream of the overview.
+/// Maximum number of namespaces that a stream of the overview reports.
 const NAMESPACES_MAX: usize = 500;
 
 pub(super) fn me(core: &Core, caller: &Caller, request: &ApiRequest) -> Answer {
@@ -38,14 +38,14 @@ pub(super) fn dashboard(core: &Core, caller: &Caller) -> Answer {
     json_of(&figures_with_uptime(core, caller))
 }
 
-/// The dashboard with the time since the start.
+/// The values of the dashboard, with the time since the gateway's start.
 pub(super) fn figures_with_uptime(core: &Core, caller: &Caller) -> Value {
     let mut dashboard = figures_of(core, caller);
     dashboard["uptime_seconds"] = core.health.uptime_seconds().into();
     dashboard
 }
 
-/// The dashboard without the values that change every second.
+/// The values of the dashboard, without those that change every second.
 fn figures_of(core: &Core, caller: &Caller) -> Value {
     let snapshot = core.registry.snapshot();
     let figures = core.figures.now(&core.metrics);
@@ -107,7 +107,7 @@ pub(super) fn events(core: &Arc<Core>, caller: &Caller) -> Answer {
     })
 }
 
-/// The state that a stream has sent to its client.
+/// The state that a stream of the overview has sent to its client.
 #[derive(Default)]
 struct SentOverview {
     dashboard: Option<Value>,
@@ -115,7 +115,7 @@ struct SentOverview {
 }
 
 impl SentOverview {
-    /// The changes since the last event; `None` if nothing changed.
+    /// The changes since the last event of the stream; `None` if nothing changed.
     fn changes(&mut self, core: &Core, caller: &Caller) -> Option<Value> {
         let snapshot = core.registry.snapshot();
         let figures = core.figures.now(&core.metrics);

@@ -1,4 +1,5 @@
-//! `/api/pins`: recorded definitions of servers, their changes, and decisions about them.
+//! `/api/pins`: recorded definitions of servers' tools and prompts, the changes of these definitions, and operators' decisions
+//! about the changes.
 
 use std::sync::Arc;
 
@@ -14,9 +15,9 @@ use crate::heavy_work;
 use crate::mcp::Core;
 use tooldock_sessions::caller::Caller;
 
-/// Minimum length of a digest's beginning that names a version, in characters.
+/// Minimum number of characters of a digest by which a request may identify a version.
 const DIGEST_MIN: usize = 8;
-/// Number of characters of a digest in messages.
+/// Number of characters of a digest that messages show.
 const DIGEST_SHOWN: usize = 12;
 
 fn pins(core: &Core) -> Result<Arc<Pins>, WebFailure> {
@@ -28,8 +29,8 @@ fn pins(core: &Core) -> Result<Arc<Pins>, WebFailure> {
     })
 }
 
-/// Answers with the recorded definitions: of all namespaces that the caller may use, or of the parameter `namespace`; of all
-/// names, or of `name`; in all states, or in those of `state`, such as `changed,new`.
+/// Responds with the recorded definitions. They can be limited by parameters: to a `namespace` (otherwise all that the caller may
+/// use), to a `name`, and to states in `state`, such as `changed,new`.
 pub(super) fn list(core: &Core, caller: &Caller, request: &ApiRequest) -> Answer {
     let pins = pins(core)?;
     let (namespace, name) = (request.parameter("namespace"), request.parameter("name"));
@@ -63,7 +64,7 @@ fn states(request: &ApiRequest) -> Result<Vec<PinState>, WebFailure> {
     })
 }
 
-/// Returns true if the caller may use a namespace; members of an aggregate go with their aggregate.
+/// Returns true if the caller may use a namespace. Members of an aggregate are usable if their aggregate is.
 fn opens(caller: &Caller, name: &NamespaceName) -> bool {
     caller.opens(&name.owner())
 }
@@ -73,8 +74,8 @@ fn may_see(caller: &Caller, own: &str) -> bool {
     server_name(own).is_some_and(|own| opens(caller, &own))
 }
 
-/// Approves the waiting version of each definition of a namespace, or of the parameter `name`; with `digest`, the version whose
-/// digest begins so. A definition of which several versions wait is skipped, or refused if `name` is given.
+/// Approves the pending version of each definition of a namespace, or only of the definition `name`. With `digest`, the version
+/// whose digest begins with it is approved. A definition with several pending versions is skipped, or refused if `name` is given.
 pub(super) async fn approve(
     core: &Core,
     caller: &Caller,
@@ -137,7 +138,7 @@ fn beginnings(digests: &[String]) -> String {
     digests.iter().map(begin).collect::<Vec<_>>().join(", ")
 }
 
-/// Drops the records of a namespace: of all names, or of the parameter `name`.
+/// Deletes the records of a namespace: of all definitions, or only of the definition `name`.
 pub(super) async fn forget(
     core: &Core,
     caller: &Caller,
@@ -157,7 +158,7 @@ pub(super) async fn forget(
     json_of(&json!({ "forgotten": forgotten }))
 }
 
-/// The operation as the audit log has it.
+/// The operation as text for the audit log.
 fn operation(what: &str, namespace: &str, name: Option<&str>) -> String {
     match name {
         Some(name) => format!("{what} {namespace} {}", shortened(name)),
@@ -165,8 +166,8 @@ fn operation(what: &str, namespace: &str, name: Option<&str>) -> String {
     }
 }
 
-/// Makes a decision, which writes the file, outside the message threads. The audit log gets the lines that `lines` makes of the
-/// result, or, without one, `operation`.
+/// Makes a decision about definitions. The decision is written to a file, so it runs outside the message threads. The
+/// audit log gets the lines that `lines` makes of the result; if there are none, it gets `operation`.
 async fn decided<T: Send + 'static>(
     core: &Core,
     caller: &Caller,
@@ -195,7 +196,7 @@ fn named(core: &Core, caller: &Caller, namespace: &str) -> Result<NamespaceName,
     own.ok_or_else(|| unknown(core, caller, namespace))
 }
 
-/// Refuses names without a record. A served namespace may have no records yet.
+/// Returns an error if a namespace or a definition has no record. A served namespace may have no records yet.
 fn is_known(
     core: &Core,
     caller: &Caller,
@@ -235,7 +236,8 @@ fn is_known(
     ))
 }
 
-/// The failure for a namespace that does not exist, or that the caller may not use: both are told the same.
+/// The failure for a namespace that does not exist, or that the caller may not use. Both cases get the same message, so that the
+/// caller cannot distinguish them.
 fn unknown(core: &Core, caller: &Caller, namespace: &str) -> WebFailure {
     let near = core
         .registry

@@ -1,4 +1,4 @@
-//! A request in the form that the API's handlers read: segments, parameters, a body, a page of a list.
+//! A request in the form that the API's handlers read: path segments, query parameters, body, and pages of lists.
 
 use bytes::Bytes;
 use http::Method;
@@ -11,13 +11,13 @@ use tooldock_workers::manage::ToolFileName;
 use super::WebRequest;
 use super::answer::{Answer, WebFailure, json_of};
 
-/// Default number, and maximum number, of entries on a page.
+/// Default number and maximum number of entries on a page of a list.
 const PAGE: usize = 100;
 const PAGE_MAX: usize = 500;
-/// Maximum number of parameters of a query that are read.
+/// Maximum number of query parameters that are read; further ones are ignored.
 const PARAMETERS_MAX: usize = 32;
 
-/// An admitted request of the API.
+/// A request of the API that has passed the edge's checks.
 pub(super) struct ApiRequest {
     pub(super) method: Method,
     /// The segments of the path after `/api/`, decoded.
@@ -26,9 +26,10 @@ pub(super) struct ApiRequest {
     pub(super) body: Bytes,
     pub(super) content_type: String,
     pub(super) wants_events: bool,
-    /// True if a command sends the request, to a listener of the profile `core`.
+    /// True if the request comes from a command of the command line, by a listener of the profile `core`; false for `/api`.
     pub(super) is_of_command: bool,
-    /// True if the request cannot be read between the client and the gateway.
+    /// True if the request was protected on its way from the client to the gateway, by TLS or because it did not leave this
+    /// machine; false if it may have crossed a network unencrypted.
     pub(super) is_private: bool,
 }
 
@@ -49,7 +50,8 @@ impl ApiRequest {
             WebFailure::invalid("query", format!("The query cannot be read: {error}"))
         })?;
         parameters.truncate(PARAMETERS_MAX);
-        // A proxy on this machine that forwards for other clients names them. The public address may use TLS, too.
+        // A local connection without TLS may come from a proxy on this machine. It is private if the client itself is on this
+        // machine, or if the public address uses HTTPS, so that the proxy's clients use TLS.
         let speaks_for_itself = caller.client.is_loopback()
             || caller.client.is_unspecified()
             || caller.profile.public_url.starts_with("https://");
@@ -74,12 +76,12 @@ impl ApiRequest {
             .filter(|value| !value.is_empty())
     }
 
-    /// The text that filters a list, in lower case; empty without a filter.
+    /// The text of the parameter `q`, which filters a list, in lower case; empty if there is no filter.
     pub(super) fn wanted(&self) -> String {
         self.parameter("q").unwrap_or_default().to_lowercase()
     }
 
-    /// Maximum number of entries on a page, as the request sets it.
+    /// Maximum number of entries on a page, from the request's parameter `limit`.
     pub(super) fn limit(&self) -> Result<usize, WebFailure> {
         let Some(text) = self.parameter("limit") else {
             return Ok(PAGE);
@@ -96,13 +98,14 @@ impl ApiRequest {
         })
     }
 
-    /// Answers with a page of a list under the key `name`, with the total and the next cursor. `rest`: an object with further
-    /// keys.
+    /// Responds with a page of a list under the key `name`, with the total number of entries and the next cursor. `rest`: an
+    /// object with further keys.
     pub(super) fn page(&self, name: &str, all: Vec<Value>, rest: Value) -> Answer {
         self.page_of(name, all, Value::from, rest)
     }
 
-    /// As [`Self::page`], for a list whose entries are costly to render: `shown` is called only for those of the page.
+    /// Responds with a page of a list, like [`Self::page`], if rendering an entry is costly: `shown` is called only for the
+    /// entries of the page.
     pub(super) fn page_of<T>(
         &self,
         name: &str,

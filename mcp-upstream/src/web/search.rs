@@ -17,12 +17,12 @@ use crate::mcp::Core;
 
 /// Maximum length of the searched text, in bytes.
 const TEXT_MAX: usize = 200;
-/// Maximum number of results that are gathered before the best are chosen.
+/// Maximum number of results that are collected before the best are selected; further ones are ignored.
 const GATHERED_MAX: usize = 5000;
-/// Default number of results in an answer.
+/// Default number of results in a response.
 const RESULTS: usize = 50;
 
-/// A result, in the order of the response: first by its rank, then by kind and name.
+/// A result of the search. Results are sorted by rank first, and then by kind and name.
 #[derive(Debug, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 struct SearchResult {
     #[serde(skip)]
@@ -30,7 +30,7 @@ struct SearchResult {
     kind: ResultKind,
     /// The name of the found object, or the id of a key.
     name: String,
-    /// The namespace of a tool or file, the scope of a secret.
+    /// The namespace of a tool or file, or the scope of a secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     of: Option<String>,
     /// A description, or the principal of a key.
@@ -49,7 +49,7 @@ enum ResultKind {
     Key,
 }
 
-/// Results while they are gathered.
+/// The results of a search while they are collected.
 struct SearchResults {
     wanted: String,
     found: Vec<SearchResult>,
@@ -75,7 +75,7 @@ impl SearchResults {
     }
 }
 
-/// The rank of an object among the results, 0 for the best; `None` if the text is in neither name nor description.
+/// The rank of an object among the results, 0 for the best; `None` if neither its name nor its description contains the text.
 fn rank(wanted: &str, name: &str, about: &str) -> Option<usize> {
     let name = name.to_lowercase();
     match name.find(wanted) {
@@ -111,7 +111,7 @@ pub(super) async fn search(core: &Arc<Core>, caller: &Caller, request: &ApiReque
     json_of(&json!({"results": found, "total": total}))
 }
 
-/// Adds served namespaces and their tools, if these are known without a request to a server.
+/// Adds served namespaces, and those of their tools that are known without a request to a server.
 fn served(core: &Arc<Core>, caller: &Caller, results: &mut SearchResults) {
     let snapshot = core.registry.snapshot();
     for namespace in snapshot.namespaces.values() {
@@ -138,7 +138,7 @@ fn served(core: &Arc<Core>, caller: &Caller, results: &mut SearchResults) {
     }
 }
 
-/// Adds folders of sources, secrets and keys that the caller's credential opens.
+/// Adds folders, secrets and keys, as far as the caller's credential opens them.
 async fn managed(
     core: &Arc<Core>,
     caller: &Caller,
@@ -154,7 +154,7 @@ async fn managed(
     }
     let (secrets, keys) = (opens(Same("list_secrets")), opens(KEYS));
     let (names, store) = (management.secret_names(), management.keys());
-    // A store that cannot be read contributes no results; its own page shows the reason.
+    // A store that cannot be read contributes no results. The reason is shown on the page of that store.
     let read = tokio::task::spawn_blocking(move || {
         let secrets = secrets.then(|| names.list(None).unwrap_or_default());
         let keys = keys.then(|| store.list().unwrap_or_default());

@@ -16,7 +16,7 @@ use super::tools::{call, management, reload_soon};
 use super::trail;
 use crate::mcp::Core;
 
-/// Runs `ask` on the store, on a thread that may block.
+/// Runs `ask` on the secrets store, on a thread for blocking work.
 async fn ask<T: Send + 'static>(
     core: &Core,
     ask: impl FnOnce(&SecretNames) -> Result<T, SecretsError> + Send + 'static,
@@ -36,7 +36,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
         Status::Set => "set",
         Status::Placeholder => "placeholder",
     };
-    // Status of each secret, and the namespaces that use it, by scope and key.
+    // Entries by scope and key of a secret: its status, and the namespaces that use it.
     let mut all: BTreeMap<(String, String), (&str, Vec<String>)> = entries
         .into_iter()
         .map(|it| ((it.scope, it.key), (word(it.status), Vec::new())))
@@ -54,7 +54,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
             entry.1.push(folder.name.to_string());
         }
     }
-    // Servers name secrets in their variables by `${NAME}`.
+    // Configured servers refer to secrets by `${NAME}` in their environment variables.
     for server in management(core)?.workspace.servers().await? {
         let env = server.config["env"]
             .as_object()
@@ -65,7 +65,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
             let Some(name) = name else { continue };
             let own = (server.name.to_string(), name.to_owned());
             let shared = (global.clone(), name.to_owned());
-            // A name that is no secret of either scope may be a variable of the gateway.
+            // A name that is a secret of neither scope may be an environment variable of the gateway.
             let place = [own, shared].into_iter().find(|it| all.contains_key(it));
             if let Some(entry) = place.and_then(|place| all.get_mut(&place)) {
                 entry.1.push(server.name.to_string());
@@ -81,7 +81,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     request.page("secrets", shown.collect(), json!({}))
 }
 
-/// A request to store a value. Its `Debug` output does not contain the value.
+/// A request to store a secret's value. Its `Debug` output does not contain the value.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct New {
@@ -113,7 +113,7 @@ pub(super) async fn set(core: &Arc<Core>, caller: &Caller, request: &ApiRequest)
             "A value may be sent over TLS or from this machine only: use https, or `tooldock secrets set` on the server.",
         ));
     }
-    // The parser's error is not passed on, since it would quote the body.
+    // The parser's error is not returned to the client, since it would quote the body and with it the value.
     let New { key, scope: whose, value } = serde_json::from_slice(&request.body).map_err(|_| {
         WebFailure::invalid("body", r#"The body has to be JSON with the texts "key", "scope" and "value", and nothing else"#)
     })?;

@@ -1,4 +1,4 @@
-//! `/api/servers/{id}/stderr` and `/restart`: the output of a server's processes, and the restart of them.
+//! `/api/servers/{id}/stderr` and `/restart`: the output of a server's processes, and their restart.
 //! `/api/namespaces/{name}/output`: the output of a namespace of any kind.
 
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use super::{streams, trail};
 use crate::mcp::Core;
 use crate::rest::output::line;
 
-/// Default number of lines in an answer.
+/// Default number of output lines in a response.
 const LINES: usize = 100;
-/// Time for which a stream gathers lines before it sends them, so that a server that prints much causes few wake-ups.
+/// Time for which a stream collects lines before it sends them, so that a server with much output causes few wake-ups.
 const GATHERING: Duration = Duration::from_millis(100);
 
-/// The served server with this name.
+/// Finds the served server with this name.
 async fn served(core: &Core, id: &str) -> Result<Arc<Namespace>, WebFailure> {
     let name = server_id(id)?;
     let found = core.registry.namespace(name.as_str());
@@ -52,7 +52,7 @@ async fn output(core: &Core, id: &str) -> Result<Arc<RecentLines>, WebFailure> {
     })
 }
 
-/// Reason why a namespace has no output.
+/// Text that explains why a namespace has no output.
 fn silence(upstream: &UpstreamKind) -> &'static str {
     match upstream {
         UpstreamKind::Remote(_) => "is reached over HTTP, so it has no standard error here",
@@ -65,7 +65,7 @@ fn silence(upstream: &UpstreamKind) -> &'static str {
     }
 }
 
-/// The output of a namespace's processes; an error for a namespace without any.
+/// The output of a namespace's processes; an error for a namespace without processes.
 fn output_in(core: &Core, caller: &Caller, name: &str) -> Result<Arc<RecentLines>, WebFailure> {
     let namespace = found(core, caller, name)?;
     let output = core.upstreams.of(&namespace).output(&namespace);
@@ -75,7 +75,7 @@ fn output_in(core: &Core, caller: &Caller, name: &str) -> Result<Arc<RecentLines
     })
 }
 
-/// A number in the query; `None` if the parameter is absent.
+/// Reads a number from the query; `None` if the parameter is absent.
 fn number(request: &ApiRequest, name: &str) -> Result<Option<u64>, WebFailure> {
     let Some(text) = request.parameter(name) else {
         return Ok(None);
@@ -84,12 +84,12 @@ fn number(request: &ApiRequest, name: &str) -> Result<Option<u64>, WebFailure> {
     number.map_err(|_| WebFailure::invalid(name, format!("{name} must be the number of a line")))
 }
 
-/// Answers with the last lines of a server, oldest first.
+/// Responds with the last output lines of a server, oldest first.
 pub(super) async fn stderr(core: &Arc<Core>, request: &ApiRequest, id: &str) -> Answer {
     last_lines(request, "server_id", id, &*output(core, id).await?)
 }
 
-/// Answers with the last lines of a namespace, oldest first.
+/// Responds with the last output lines of a namespace, oldest first.
 pub(super) fn output_of(
     core: &Arc<Core>,
     caller: &Caller,
@@ -114,7 +114,7 @@ fn last_lines(request: &ApiRequest, key: &str, name: &str, output: &RecentLines)
     json_of(&body)
 }
 
-/// Answers with a stream of a server's lines as they arrive.
+/// Responds with a stream of a server's output lines as they arrive.
 pub(super) async fn events(
     core: &Arc<Core>,
     caller: &Caller,
@@ -125,7 +125,7 @@ pub(super) async fn events(
     follow(core, caller, request, lines, |kept| Some(line(kept)))
 }
 
-/// Answers with a stream of a namespace's lines as they arrive.
+/// Responds with a stream of a namespace's output lines as they arrive.
 pub(super) fn output_events(
     core: &Arc<Core>,
     caller: &Caller,
@@ -136,8 +136,8 @@ pub(super) fn output_events(
     follow(core, caller, request, lines, |kept| Some(line(kept)))
 }
 
-/// Opens a stream of lines as they arrive. With `after`, the stored lines after that number come first. `shown`: a line in the
-/// form of the API; `None` omits it.
+/// Opens a stream of output lines as they arrive. With `after`, the stored lines after that number are sent first. `shown`
+/// converts a line to the form of the API; if it returns `None`, the line is omitted.
 pub(super) fn follow(
     core: &Arc<Core>,
     caller: &Caller,

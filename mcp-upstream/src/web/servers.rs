@@ -1,4 +1,5 @@
-//! `/api/servers`: external servers, from `$DATA/external/config.yaml` and from the configuration (GUI-06).
+//! `/api/servers`: external servers, which are configured in `$DATA/external/config.yaml` or in the gateway's configuration
+//! (GUI-06).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest
     request.page("servers", all.map(|(_, shown)| shown).collect(), json!({}))
 }
 
-/// A server as the API shows it, with its served state and its entry in the file, as far as it has them.
+/// A server as the API shows it, with its state if it is served, and its entry if it is in the file.
 fn shown(
     core: &Core,
     caller: &Caller,
@@ -163,7 +164,8 @@ struct Change {
     enabled: bool,
 }
 
-/// Converts "not found" to status 400 if a server of that name is served but defined outside of the file, in the configuration.
+/// Converts "not found" to status 400 if a server with that name is served but configured in the gateway's configuration instead
+/// of the file.
 fn elsewhere(core: &Core, name: &NamespaceName, failure: WebFailure) -> WebFailure {
     let served = core.registry.namespace(name.as_str());
     match failure.code() == "server_not_found" && served.is_some_and(|it| it.is_server()) {

@@ -1,4 +1,4 @@
-//! `/api/sessions` and `/api/streams`: lists and ends sessions, and open streams without a session.
+//! `/api/sessions` and `/api/streams`: lists and ends sessions, and open streams that belong to no session.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub(super) async fn end(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer {
     json_of(&json!({ "success": true }))
 }
 
-/// Answers with the open streams without a session.
+/// Responds with the open streams that belong to no session.
 pub(super) fn streams(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let now = Instant::now();
     let all = core.open_streams.all().into_iter();

@@ -40,7 +40,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest, name: &str) -> 
             .into_iter()
             .map(|it| (it.filename.clone(), it))
             .collect(),
-        // The list of names is still useful without the contents.
+        // If the contents cannot be read, the list of names is still returned.
         _ => HashMap::new(),
     };
     let listed = files.files.iter().map(|file| {
@@ -81,7 +81,7 @@ pub(super) async fn upload(
     write(core, caller, &name, &file(&filename)?, content).await
 }
 
-/// Writes a file by the management tool, which checks the code first.
+/// Writes a file through the management tool, which checks the code first.
 async fn write(
     core: &Arc<Core>,
     caller: &Caller,
@@ -119,7 +119,7 @@ async fn write(
     )
 }
 
-/// Reads line and column from a sentence with `line 3` and `column 5`.
+/// Reads line and column from a sentence that contains `line 3` and `column 5`.
 fn place(details: &str) -> (Option<u32>, Option<u32>) {
     let number = |word: &str| {
         let (_, rest) = details.split_once(word)?;
@@ -173,7 +173,7 @@ pub(super) async fn validate(core: &Arc<Core>, request: &ApiRequest, name: &str)
     json_of(&json!({"valid": true, "tools": tools}))
 }
 
-/// The contents of a file, current or in an earlier version.
+/// The contents of a file, in its current or an earlier version.
 async fn source(
     core: &Arc<Core>,
     name: &NamespaceName,
@@ -276,7 +276,7 @@ pub(super) async fn diff(
     let side = async |parameter: &str| {
         let said = request.parameter(parameter).unwrap_or(CURRENT);
         let text = match said {
-            // A file that was deleted has empty contents.
+            // The current contents of a deleted file are empty.
             CURRENT => source(core, &name, &file, None).await?.unwrap_or_default(),
             said => {
                 let version = number(said)?;
@@ -366,7 +366,7 @@ pub(super) async fn install(
     .await
 }
 
-/// Runs an installer. Answers with its result, or with a stream that ends with the result.
+/// Runs an installer. Responds with its result, or with a stream that ends with the result.
 async fn installed(
     core: &Arc<Core>,
     caller: &Caller,
@@ -395,8 +395,8 @@ async fn installed(
         };
         let outcome = {
             let mut running = std::pin::pin!(call(&core, &caller, tool, &arguments));
-            // changed: the installer printed something; its lines are sent at once.
-            // running: the tool has ended, and with it the installer.
+            // `changed`: the installer printed lines, which are sent at once. `running`: the management tool has ended, and the
+            // installer with it.
             loop {
                 tokio::select! {
                     Ok(()) = newest.changed() => tell(),

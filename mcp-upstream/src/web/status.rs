@@ -1,4 +1,4 @@
-//! `/api/status`: the state of the whole gateway in one answer, for `tooldock status`.
+//! `/api/status`: the state of the whole gateway in one response, for `tooldock status`.
 
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -10,7 +10,7 @@ use super::namespaces::shown;
 use super::overview::figures_with_uptime;
 use crate::mcp::Core;
 
-/// Answers with the dashboard, all namespaces, the ends of certificates, the last reload and the replicas.
+/// Responds with the dashboard, all namespaces, the expiry of certificates, the last reload and the replicas.
 pub(super) fn status(core: &Core, caller: &Caller) -> Answer {
     let snapshot = core.registry.snapshot();
     let figures = core.figures.now(&core.metrics);
@@ -49,7 +49,7 @@ pub(super) fn status(core: &Core, caller: &Caller) -> Answer {
     }))
 }
 
-/// A time as the API writes it; null for a time that cannot be written.
+/// A time in the format of the API; null if there is no time, or if it cannot be formatted.
 fn at(time: Option<OffsetDateTime>) -> Value {
     time.and_then(|time| time.format(&Rfc3339).ok()).into()
 }

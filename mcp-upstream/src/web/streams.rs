@@ -1,5 +1,5 @@
-//! Event streams of the API. A task writes the events of each stream and ends when the reader disconnects; a reader that is too
-//! slow is disconnected.
+//! Event streams of the API. A task writes the events of each stream and ends when the client disconnects. A client that reads
+//! too slowly is disconnected.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::reply::{Guards, Reply};
 pub(super) struct StreamEvents(Arc<Stream>);
 
 impl StreamEvents {
-    /// Adds an event to the stream. Returns false if the stream's reader has disconnected.
+    /// Adds an event to the stream. Returns false if the stream's client has disconnected.
     pub(super) fn event(&self, name: &'static str, data: &Value) -> bool {
         self.0.push(frame::named(name, &data.to_string()))
     }
 }
 
-/// Guard that aborts the task that feeds a stream, when the stream ends.
+/// Guard of the task that writes a stream's events; dropping it at the end of the stream aborts the task.
 struct Feeding(JoinHandle<()>);
 
 impl Drop for Feeding {
@@ -33,7 +33,7 @@ impl Drop for Feeding {
     }
 }
 
-/// Opens a stream whose events `feed` writes. The stream counts against the principal's limit of long streams.
+/// Opens a stream whose events `feed` writes. The stream is counted against the principal's limit on long streams.
 pub(super) fn open<F: Future<Output = ()> + Send + 'static>(
     core: &Arc<Core>,
     caller: &Caller,

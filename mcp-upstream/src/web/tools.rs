@@ -16,7 +16,7 @@ use crate::reply::Reply;
 use crate::rest;
 use crate::upstream::system::Management;
 
-/// Calls a management tool as this caller and returns its value.
+/// Calls a management tool on behalf of this caller and returns the tool's value.
 pub(super) async fn call(
     core: &Core,
     caller: &Caller,
@@ -42,14 +42,14 @@ pub(super) async fn call(
     Ok(serde_json::from_slice(&body).unwrap_or_default())
 }
 
-/// The management of this process; 503 if it has none.
+/// The management tools of this process; a failure with status 503 if it has none.
 pub(super) fn management(core: &Core) -> Result<&Arc<Management>, WebFailure> {
     core.management
         .as_ref()
         .ok_or_else(WebFailure::without_management)
 }
 
-/// Reloads the namespaces, and answers with the report.
+/// Reloads the namespaces, and responds with the report of the reload.
 pub(super) async fn reload(core: &Core) -> Answer {
     Ok(rest::reload::reload(core).await)
 }

@@ -1,4 +1,4 @@
-//! Audit lines of changes that no management tool makes. Arguments are not written: some are secret.
+//! Audit log entries for changes that are not made by a management tool. Arguments are not recorded, since some are secret.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use super::answer::WebFailure;
 use crate::mcp::Core;
 use crate::protocol::method::TOOLS_CALL;
 
-/// Records an operation of a caller, with its success or its refusal.
+/// Records an operation of a caller in the audit log, with its success or its refusal.
 pub(super) fn note<T>(
     core: &Core,
     caller: &Caller,

@@ -1,5 +1,5 @@
-//! Reads the file of an upload request: a JSON body with name and content, or the field `file` of a multipart form, which
-//! browsers send.
+//! Reads the file of an upload request. The body is JSON with name and content, or a multipart form with the field `file`, as
+//! browsers send it.
 
 use futures_util::stream;
 use multer::{Constraints, Multipart, SizeLimit};
@@ -23,7 +23,7 @@ pub(super) async fn read(request: &ApiRequest) -> Result<Upload, WebFailure> {
         return request.json();
     };
     let body = stream::iter([Ok::<_, std::convert::Infallible>(request.body.clone())]);
-    // Reads a byte more than allowed, so that a file that is too large is recognized by its size.
+    // Reads at most one byte more than allowed, so that a file that is too large is recognized by its size.
     let limit = TOOL_FILE_BYTES_MAX as u64 + 1;
     let limits = SizeLimit::new().per_field(limit);
     let constraints = Constraints::new().size_limit(limits);

@@ -1,4 +1,5 @@
-//! Writes an entry for the gateway into the file of a client. The rest of the file is unchanged, including comments.
+//! Writes an entry for the gateway into the configuration file of an MCP client. The rest of the file is unchanged, including
+//! comments.
 
 use std::path::{Path, PathBuf};
 
@@ -6,12 +7,12 @@ use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use serde_json::{Value, json};
 use toml_edit::{DocumentMut, Item, Table, value};
 
-/// A client whose file format is supported.
+/// An MCP client whose file format is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum McpClient {
     /// Claude Code.
     ClaudeCode,
-    /// Claude Desktop, whose file can contain commands only.
+    /// Claude Desktop, whose file can contain commands but no URLs.
     ClaudeDesktop,
     /// Codex.
     Codex,
@@ -34,20 +35,20 @@ pub enum McpClient {
 /// The gateway's endpoint and key for an entry in a client's file. Not printable, since the key is a secret.
 #[derive(Clone, Copy)]
 pub struct Endpoint<'a> {
-    /// Name of the entry.
+    /// Name of the gateway's entry in the client's file.
     pub name: &'a str,
-    /// URL of the MCP endpoint.
+    /// URL of the gateway's MCP endpoint.
     pub url: &'a str,
-    /// API key.
+    /// API key for the gateway.
     pub key: &'a str,
 }
 
 /// Folders of a user.
 #[derive(Debug, Clone, Copy)]
 pub struct UserFolders<'a> {
-    /// The home.
+    /// Home folder of the user.
     pub home: &'a Path,
-    /// The folder of configurations: `~/.config`, or `~/Library/Application Support`.
+    /// Folder with the configurations of the user's programs: `~/.config`, or `~/Library/Application Support`.
     pub config: &'a Path,
 }
 
@@ -57,9 +58,9 @@ pub enum NotMerged {
     /// The file has a syntax error.
     #[error("line {line}: {reason}")]
     Unreadable {
-        /// Line in the file, from 1.
+        /// Line of the error in the file, from 1.
         line: usize,
-        /// The problem. Quotes nothing of the file.
+        /// Description of the error. It quotes nothing of the file, which may contain secrets.
         reason: String,
     },
     /// The key that should contain the servers has a value of another type.
@@ -88,7 +89,7 @@ impl McpClient {
         }
     }
 
-    /// The key of the file that contains its servers.
+    /// The key of the client's file that contains its servers.
     pub fn servers_key(self) -> &'static str {
         match self {
             Self::Codex => "mcp_servers",
@@ -105,7 +106,7 @@ impl McpClient {
         let bearer = format!("Bearer {}", endpoint.key);
         let headers = json!({"Authorization": bearer});
         match self {
-            // The key is passed in a variable, since arguments can be read by every user of the machine.
+            // The key is passed in an environment variable, since every user of the machine can read the arguments of a process.
             Self::ClaudeDesktop => {
                 let mut args = vec!["-y", "mcp-remote", url, "--transport", "http-only"];
                 args.extend(["--header", "Authorization:${TOOLDOCK_AUTHORIZATION}"]);
@@ -127,7 +128,7 @@ impl McpClient {
         }
     }
 
-    /// Adds the entry of a gateway to the text of the client's file; an empty text is a new file.
+    /// Adds the entry of a gateway to the text of the client's file. An empty text is treated as a new file.
     ///
     /// # Errors
     ///
@@ -227,7 +228,7 @@ impl McpClient {
     }
 }
 
-/// A value as the editor of JSON takes it.
+/// Converts a JSON value to the type that the JSON editor inserts.
 fn input(entry: Value) -> CstInputValue {
     match entry {
         Value::Null => CstInputValue::Null,

@@ -1,13 +1,13 @@
-//! Recognizes values that are credentials: by their names, by their forms, and by preceding options.
+//! Recognizes values that are credentials: by their names, by their formats, and by the options that precede them.
 //!
-//! The rules are those of `tooldock_base::mask`. An ambiguous value counts as a credential: the secrets store accepts any
-//! value, but a file should not contain secrets.
+//! The rules are those of `tooldock_base::mask`. An ambiguous value counts as a credential, since it is harmless to move an
+//! ordinary value to the secrets store, whereas a file should not contain secrets.
 
 use tooldock_base::mask::{self, MASK};
 
 use crate::variable::variable_name;
 
-/// Text that the mask has in place of a login in a URL.
+/// Text by which the mask replaces a login in a URL.
 const LOGIN: &str = "[redacted]";
 
 /// Returns true if the value of a variable, a header or a parameter is a credential.
@@ -15,16 +15,16 @@ pub(crate) fn is_secret(name: &str, value: &str) -> bool {
     !value.trim().is_empty() && (mask::is_credential_of(name, value) || mask::text(value) != value)
 }
 
-/// A credential within an argument. Not printable.
+/// A credential within a command's argument. It cannot be printed.
 pub(crate) struct ArgumentSecret {
-    /// Name made of the option in front of the credential.
+    /// Name for the credential, derived from the option in front of it.
     pub(crate) name: String,
     pub(crate) before: String,
     pub(crate) value: String,
     pub(crate) after: String,
 }
 
-/// The credentials in the arguments of a command, one for each argument at most.
+/// Finds the credentials in the arguments of a command, at most one per argument.
 pub(crate) fn in_arguments(arguments: &[&str]) -> Vec<Option<ArgumentSecret>> {
     let masked = mask::arguments(arguments.iter().copied());
     let pairs = arguments.iter().zip(&masked).enumerate();
@@ -60,7 +60,8 @@ pub(crate) fn in_arguments(arguments: &[&str]) -> Vec<Option<ArgumentSecret>> {
     found.collect()
 }
 
-/// Splits a text at the mask in its masked form; the complete text is the value if the position is ambiguous.
+/// Splits a text into the parts before, within and after its masked section. If the section is ambiguous, the complete text
+/// counts as the masked value.
 fn cut<'a>(text: &'a str, masked: &str) -> (&'a str, &'a str, &'a str) {
     let whole = ("", text, "");
     let marks = [MASK, LOGIN];
@@ -98,7 +99,7 @@ fn is_pinned(before: &str, value: &str) -> bool {
     is_hex && is_package && !package.contains('=')
 }
 
-/// Returns true if a URL has a credential in its path or its parameters. Its login is checked separately.
+/// Returns true if a URL has a credential in its path or its parameters. A login in the URL is checked separately.
 pub(crate) fn in_url(url: &str) -> bool {
     let (path, parameters) = match url.split_once(['?', '#']) {
         Some((path, parameters)) => (path, parameters),
@@ -108,7 +109,7 @@ pub(crate) fn in_url(url: &str) -> bool {
         Some((name, value)) => is_secret(name, value),
         None => is_secret("", field),
     };
-    // Services put tokens of unusual forms into their paths, after scheme and host.
+    // Segments of the path, after scheme and host: services put tokens of unusual formats there.
     let mut segments = path.split('/').skip(3);
     let is_in_path = segments.any(mask::looks_like_a_value);
     is_in_path || mask::url(path) != path || parameters.split(['&', '?', '#']).any(is_parameter)

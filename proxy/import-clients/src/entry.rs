@@ -1,4 +1,4 @@
-//! Entries of a client's file: the kind of an entry (a command or a URL), and the keys that both kinds have.
+//! Entries of an MCP client's file: decides whether an entry is a command or a URL, and reads the keys that both kinds have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::tree::{Member, Node, Value};
 use crate::variable::{Folders, Text, is_name, parse};
 use crate::{ClientFile, ClientServer, Kind, WantedVariable, name};
 
-/// Keys that describe a server for people or for the client, without an effect on the server.
+/// Keys that describe a server for people or for the client and do not affect the server. They are ignored without a report.
 const SILENT: [&str; 14] = [
     "name",
     "description",
@@ -30,7 +30,7 @@ const SILENT: [&str; 14] = [
     "registryUrl",
 ];
 
-/// Keys that are not imported, with the reason.
+/// Keys that are not imported, each with the reason for the report.
 const LOST: [(&str, &str); 12] = [
     (
         "dev",
@@ -88,18 +88,18 @@ pub(crate) struct Reader<'a> {
     file: &'a ClientFile<'a>,
     inputs: &'a Inputs,
     findings: &'a mut Vec<Finding>,
-    /// Keys that were read.
+    /// Keys of the entry that were read.
     taken: BTreeSet<&'a str>,
     pub(crate) is_stdio: bool,
     pub(crate) disabled: bool,
-    /// The keys of the gateway.
+    /// The imported entry, in the keys of the gateway's configuration.
     pub(crate) keys: Mapping,
     pub(crate) limits: Mapping,
     secrets: BTreeMap<String, Secret>,
     wanted: Vec<WantedVariable>,
 }
 
-/// Reads an entry. `None` if it is no server, which is then a finding.
+/// Reads an entry. Returns `None` and records a finding if the entry is not a server.
 pub(crate) fn read(
     entry: &FileEntry<'_>,
     inputs: &Inputs,
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reports the keys that no reader has taken.
+    /// Reports the keys of the entry that were not read.
     fn rest(&mut self) {
         for Member { key, line, node } in self.entry.node.members() {
             if self.taken.contains(key.as_str()) || SILENT.contains(&key.as_str()) {
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The value of a key, without taking it.
+    /// Returns the value of a key without marking the key as read.
     pub(crate) fn peek(&self, key: &str) -> Option<&'a Node> {
         let node = self.entry.node.get(key)?;
         (!matches!(node.value, Value::Null)).then_some(node)
@@ -223,7 +223,7 @@ impl<'a> Reader<'a> {
         (!matches!(member.node.value, Value::Null)).then_some(&member.node)
     }
 
-    /// Parses a text with its variables. Variables without a value in the file are recorded.
+    /// Parses a text that may contain variables. Variables for which the file has no value are recorded.
     pub(crate) fn parsed(&mut self, text: &str, line: usize, key: &str) -> Text {
         let folders = Folders {
             project: &self.entry.base,
@@ -253,7 +253,7 @@ impl<'a> Reader<'a> {
         parsed.text
     }
 
-    /// Stores a credential, and returns the name that replaces it. Equal values share a name.
+    /// Stores a credential, and returns the name that replaces it in the entry. Equal values get the same name.
     pub(crate) fn keep(&mut self, wanted: &str, value: &str) -> String {
         let wanted = match is_name(wanted) {
             true => wanted.to_owned(),
@@ -274,12 +274,12 @@ impl<'a> Reader<'a> {
         name
     }
 
-    /// Removes a variable that turned out to have a value.
+    /// Removes a variable from the variables without a value, since it has one after all.
     pub(crate) fn has_value(&mut self, name: &str) {
         self.wanted.retain(|it| it.name != name);
     }
 
-    /// Makes a path absolute: relative paths start at `base`, and `~/` is the user's home.
+    /// Makes a path absolute: relative paths begin at `base`, and `~/` is the user's home folder.
     pub(crate) fn absolute(&self, base: &Path, path: &str) -> PathBuf {
         match (path.strip_prefix("~/"), self.file.home) {
             (Some(rest), Some(home)) => home.join(rest),
@@ -287,7 +287,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reports a key that is not imported; its loss gives clients no additional access.
+    /// Reports a key that is not imported, if omitting it gives clients no additional access.
     pub(crate) fn lost(&mut self, line: usize, key: &str, why: &str) {
         self.note_at(line, Some(key), Weight::Lost, why.to_owned());
     }
@@ -297,7 +297,7 @@ impl<'a> Reader<'a> {
         self.note_at(line, Some(key), Weight::Note, why.to_owned());
     }
 
-    /// Reports a key that restricted the server in the client, and disables the server.
+    /// Reports a key that restricted the server's access in the client and cannot be imported. The imported server is disabled.
     pub(crate) fn security(&mut self, line: usize, key: &str, why: &str) {
         self.disabled = true;
         self.note_at(line, Some(key), Weight::Security, why.to_owned());
@@ -331,19 +331,19 @@ impl<'a> Reader<'a> {
 /// A server specified on a command line.
 #[derive(Clone, Default)]
 pub struct ServerOptions {
-    /// The program and its arguments; empty for a URL.
+    /// The program and its arguments; empty for a server with a URL.
     pub command: Vec<String>,
-    /// The URL.
+    /// The server's URL; `None` for a command.
     pub url: Option<String>,
-    /// Variables of the program. Values may be credentials.
+    /// Environment variables of the program. Values may be credentials.
     pub env: Vec<(String, String)>,
-    /// Headers of requests. Values may be credentials.
+    /// Headers of the requests to the server. Values may be credentials.
     pub headers: Vec<(String, String)>,
-    /// The transport of the URL: `http` or `sse`.
+    /// The transport for the URL: `http` or `sse`.
     pub transport: Option<String>,
 }
 
-/// Reads a server from the command line like one from a file.
+/// Reads a server that is specified on the command line, by the rules for servers in a file.
 pub(crate) fn read_given(
     label: &str,
     given: &ServerOptions,

@@ -1,7 +1,7 @@
-//! The keys under which clients store their servers.
+//! The keys under which MCP clients store their servers in their files.
 //!
-//! A file's format is recognized by its keys, not by its name. A file may have several of them, such as the projects of
-//! `~/.claude.json`.
+//! The format of a file is recognized by its keys, not by the file's name. A file may have several of these keys, for example one
+//! for each project in `~/.claude.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,43 +12,43 @@ use crate::{ClientFile, Unreadable};
 
 /// Keys of a file whose value is a map of servers, or a list of servers with names.
 const CONTAINERS: [&str; 7] = [
-    // Claude, Cursor, Windsurf, Gemini CLI, LM Studio, Cline, Continue and most others.
+    // Used by Claude, Cursor, Windsurf, Gemini CLI, LM Studio, Cline, Continue and most other clients.
     "mcpServers",
-    // `.vscode/mcp.json`
+    // Used in `.vscode/mcp.json`.
     "servers",
-    // Codex
+    // Used by Codex.
     "mcp_servers",
-    // Zed
+    // Used by Zed.
     "context_servers",
-    // Goose
+    // Used by Goose.
     "extensions",
-    // VS Code's settings, and those of Amp
+    // Used in the settings of VS Code and of Amp.
     "mcp.servers",
     "amp.mcpServers",
 ];
 
-/// An entry of a file.
+/// An entry for a server in a client's file.
 pub(crate) struct FileEntry<'a> {
     pub(crate) label: String,
     pub(crate) line: usize,
     pub(crate) node: &'a Node,
-    /// Folder that relative paths start at.
+    /// Folder to which the entry's relative paths refer.
     pub(crate) base: PathBuf,
-    /// True if another key of the file switches the server off.
+    /// True if a key outside the entry switches the server off.
     pub(crate) disabled: bool,
 }
 
-/// Descriptions of the inputs that a file asks its user for, by id.
+/// Descriptions of the inputs that the client requests from its user, by the ids that the file gives them.
 pub(crate) type Inputs = BTreeMap<String, String>;
 
-/// The entries of a file.
+/// All entries for servers in a client's file.
 pub(crate) struct FileEntries<'a> {
     pub(crate) entries: Vec<FileEntry<'a>>,
     pub(crate) inputs: Inputs,
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Finds the servers of a file.
+/// Finds the entries for servers in a client's file.
 pub(crate) fn find<'a>(
     tree: &'a Node,
     file: &ClientFile<'_>,
@@ -61,7 +61,8 @@ pub(crate) fn find<'a>(
     let base = base(file.folder);
     let mut any = found.containers(tree, &base);
     if let Some(mcp) = tree.get("mcp").filter(|it| it.is_map()) {
-        // VS Code's settings, or OpenCode, whose servers are directly under `mcp`.
+        // Settings of VS Code with a container of servers under `mcp`, or a file of OpenCode with the servers directly under
+        // `mcp`.
         any |= found.containers(mcp, &base);
         if !any && mcp.members().iter().any(|it| is_server(&it.node)) {
             found.entries_of(mcp, &base, &BTreeSet::new());
@@ -74,7 +75,7 @@ pub(crate) fn find<'a>(
         }
     }
     if !any && tree.members().iter().any(|it| is_server(&it.node)) {
-        // Servers without a key around them, as the files of plugins have them.
+        // The top level of the file contains the servers directly, as in files of plugins.
         found.entries_of(tree, &base, &BTreeSet::new());
         any = true;
     }
@@ -87,7 +88,7 @@ pub(crate) fn find<'a>(
     }
 }
 
-/// The folder to which relative paths of a file refer: the parent of `.vscode`, `.cursor` and similar folders.
+/// The folder to which relative paths in a file refer: for a file in `.vscode`, `.cursor` or a similar folder, the parent folder.
 fn base(folder: &Path) -> PathBuf {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     match (name.starts_with('.'), folder.parent()) {
@@ -96,7 +97,7 @@ fn base(folder: &Path) -> PathBuf {
     }
 }
 
-/// Returns true if a value has the keys of a server.
+/// Returns true if a value has a key that only servers have, such as a command or a URL.
 fn is_server(node: &Node) -> bool {
     ["command", "cmd", "url", "httpUrl", "serverUrl", "uri"]
         .iter()
@@ -104,7 +105,7 @@ fn is_server(node: &Node) -> bool {
 }
 
 impl<'a> FileEntries<'a> {
-    /// Reads the maps of servers among the keys of a map. Returns true if there is one, including an empty one.
+    /// Reads the maps of servers among the keys of a map. Returns true if there is such a map, even an empty one.
     fn containers(&mut self, node: &'a Node, base: &Path) -> bool {
         self.read_inputs(node);
         let disabled = ["disabledMcpServers", "disabledMcpjsonServers"];
@@ -113,7 +114,7 @@ impl<'a> FileEntries<'a> {
         let mut any = false;
         for member in node.members() {
             let is_container = CONTAINERS.contains(&member.key.as_str());
-            // Other programs have keys of these names, too.
+            // Other programs use keys with these names for other purposes. So the value must contain a server.
             let is_common = matches!(member.key.as_str(), "servers" | "extensions");
             let is_empty = is_common && !members(&member.node).any(|(_, _, it)| is_server(it));
             if !is_container || is_empty {
@@ -144,7 +145,7 @@ impl<'a> FileEntries<'a> {
                 base: base.to_owned(),
                 disabled,
             };
-            // A key that stands twice has the value of its last place, as in the clients that read these files.
+            // If a name occurs twice, the last entry counts, as in the clients that read these files.
             if let Some(before) = seen.insert(label.clone(), self.entries.len()) {
                 let before: usize = before;
                 self.findings.push(Finding {
@@ -175,7 +176,7 @@ impl<'a> FileEntries<'a> {
     }
 }
 
-/// The servers of a map, or of a list whose items have a name.
+/// The servers of a map, or of a list whose items have names.
 fn members(node: &Node) -> impl Iterator<Item = (String, usize, &Node)> {
     let map = node.members().iter();
     let map = map.map(|Member { key, line, node }| (key.clone(), *line, node));

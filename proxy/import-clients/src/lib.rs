@@ -1,26 +1,25 @@
-//! Reads the files in which MCP clients store their servers, and converts the servers to those of the gateway.
+//! Reads the files in which MCP clients store their servers, and converts the servers to entries of the gateway's configuration.
 //!
 //! ```text
 //! text ── syntax ──▶ tree ── formats ──▶ entries ── entry ──▶ ClientServer: keys of the gateway, credentials apart
 //!      (JSON, TOML, YAML)  (which client)        │ (stdio, remote, variable, credential)
-//!                                                └──▶ Finding: keys that are not carried over, with their lines
+//!                                                └──▶ Finding: keys that are not imported, with their lines
 //! ```
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
-//! | `syntax`, `tree` | the formats of files, and the tree that all of them become |
-//! | `formats` | the keys under which clients keep their servers |
+//! | `syntax`, `tree` | the formats of files, and the tree that each file is parsed into |
+//! | `formats` | the keys under which clients store their servers |
 //! | `entry`, `stdio`, `remote`, `limits` | the keys of a server |
 //! | `variable`, `credential`, `name` | variables in texts, values that are secrets, names of namespaces |
 //! | `finding`, `server` | the results |
-//! | `connect` | the other way: an entry for the gateway in the file of a client |
+//! | `connect` | the reverse direction: an entry for the gateway in the file of a client |
 //!
-//! Three rules apply everywhere. An unusual entry does not affect the others. No credential is written to an entry or a
-//! finding: both contain names in place of values. A server with restrictions in its file that the gateway cannot enforce is
-//! disabled.
+//! Three rules apply everywhere. An unusual entry does not affect the others. No credential is written to an entry or a finding:
+//! both contain names in place of values. A server with restrictions in its file that the gateway cannot enforce is disabled.
 //!
-//! This crate uses the names and values of the gateway's configuration (`tooldock_base`). It does not access the file system,
-//! the command line, or names in use: the caller passes texts, and writes the results.
+//! This crate uses the names and values of the gateway's configuration (`tooldock_base`). It does not access the file system or
+//! the command line, and does not know which names are in use: the caller passes texts, and writes the results.
 
 pub mod connect;
 mod credential;
@@ -42,18 +41,18 @@ pub use self::entry::ServerOptions;
 pub use self::finding::{Finding, Weight};
 pub use self::server::{ClientServer, Kind, WantedVariable};
 
-/// A client's file.
+/// The configuration file of an MCP client.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientFile<'a> {
-    /// Content of the file.
+    /// Text of the file.
     pub text: &'a str,
-    /// Folder of the file, absolute.
+    /// Absolute path of the folder that contains the file.
     pub folder: &'a Path,
-    /// Home of the user, for `~` and `${userHome}`.
+    /// Home folder of the user, for `~` and `${userHome}`; `None` if it is not known.
     pub home: Option<&'a Path>,
 }
 
-/// The servers of a file.
+/// The servers that were read from a client's file, with the findings about them.
 #[derive(Debug, Default)]
 pub struct Import {
     /// The servers, in the order of the file.
@@ -66,9 +65,9 @@ pub struct Import {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {reason}")]
 pub struct Unreadable {
-    /// Line in the file, from 1.
+    /// Line of the problem in the file, from 1.
     pub line: usize,
-    /// The problem. Quotes nothing of the file.
+    /// Description of the problem. It quotes nothing of the file, which may contain secrets.
     pub reason: String,
 }
 
@@ -85,7 +84,7 @@ impl Unreadable {
 ///
 /// # Errors
 ///
-/// The place and the problem, if the file cannot be parsed or has no servers.
+/// The line and the problem, if the file cannot be parsed or contains no servers.
 pub fn read(file: &ClientFile<'_>) -> Result<Import, Unreadable> {
     let tree = syntax::read(file.text)?;
     let found = formats::find(&tree, file)?;
@@ -106,7 +105,7 @@ pub fn read(file: &ClientFile<'_>) -> Result<Import, Unreadable> {
     Ok(import)
 }
 
-/// Reads a server that is specified on a command line, by the same rules.
+/// Reads a server that is specified on a command line, by the same rules as servers of a file.
 pub fn given(label: &str, given: &ServerOptions, file: &ClientFile<'_>) -> Import {
     let mut findings = Vec::new();
     let server = entry::read_given(label, given, file, &mut findings);

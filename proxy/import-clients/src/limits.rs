@@ -1,11 +1,11 @@
-//! Keys that commands and URLs share: whether a server is on, its time limit, and its tools.
+//! Keys that entries with a command and entries with a URL share: whether the server is enabled, its time limit, and its tools.
 
 use tooldock_base::yaml::{Mapping, Value as Yaml};
 
 use crate::entry::Reader;
 use crate::tree::{Node, Value};
 
-/// Keys that list the tools that may be used.
+/// Keys of a client's entry that list the tools that may be used.
 const ALLOWED: [&str; 6] = [
     "includeTools",
     "enabled_tools",
@@ -14,14 +14,14 @@ const ALLOWED: [&str; 6] = [
     "available_tools",
     "tools",
 ];
-/// Keys that list the tools that may not be used.
+/// Keys of a client's entry that list the tools that may not be used.
 const DENIED: [&str; 4] = [
     "excludeTools",
     "disabled_tools",
     "disabledTools",
     "disabled-tools",
 ];
-/// Keys that list the tools a client runs without asking its user.
+/// Keys of a client's entry that list the tools which the client runs without confirmation by its user.
 const APPROVED: [&str; 7] = [
     "alwaysAllow",
     "autoApprove",
@@ -31,11 +31,11 @@ const APPROVED: [&str; 7] = [
     "trust",
     "approval_mode",
 ];
-/// Keys of a sandbox around the server.
+/// Keys of a client's entry that describe a sandbox around the server.
 const SANDBOX: [&str; 4] = ["sandboxEnabled", "sandbox", "sandboxed", "permissions"];
 
 impl Reader<'_> {
-    /// Reads the keys that both kinds of servers have.
+    /// Reads the keys that entries with a command and entries with a URL share.
     pub(crate) fn shared_keys(&mut self) {
         for (key, off) in [("disabled", true), ("enabled", false), ("isActive", false)] {
             if let Some(node) = self.take(key) {
@@ -116,7 +116,7 @@ impl Reader<'_> {
     fn tools(&mut self, key: &str, limit: &str) {
         let Some(node) = self.take(key) else { return };
         if node.is_map() && key == "tools" {
-            // Codex has settings for single tools.
+            // A map contains settings for single tools, as Codex has them.
             self.lost(node.line, key, "settings of single tools have no counterpart; use limits.tools_allow, limits.tools_deny and limits.tools");
             return;
         }
@@ -124,7 +124,7 @@ impl Reader<'_> {
             let why = "must be a list of names; the server is switched off, since it would have more tools than in the client: write limits.tools_allow, then enabled: true";
             return self.security(node.line, key, why);
         };
-        // Goose writes an empty list for "all tools". An empty list of forbidden tools forbids none.
+        // Goose writes an empty list for "all tools". An empty list of denied tools denies none.
         if names.is_empty() {
             if key != "available_tools" && limit == "tools_allow" {
                 let why = "allows no tool at all; the server is switched off: write limits.tools_allow, then enabled: true";
@@ -144,14 +144,14 @@ impl Reader<'_> {
         }
     }
 
-    /// The limits of the entry, if there are any.
+    /// Takes the limits that were read for the entry; `None` if there are none.
     pub(crate) fn take_limits(&mut self) -> Option<Mapping> {
         let limits = std::mem::take(&mut self.limits);
         (!limits.is_empty()).then_some(limits)
     }
 }
 
-/// Returns true if a key has an effect: its value is neither `false` nor an empty list.
+/// Returns true if the value of a key has an effect: it is not `false`, null or an empty list.
 fn is_said(node: &Node) -> bool {
     match &node.value {
         Value::Null | Value::Bool(false) => false,
@@ -160,7 +160,7 @@ fn is_said(node: &Node) -> bool {
     }
 }
 
-/// A tool's name as a pattern. `*` alone remains the pattern for all tools.
+/// Converts a tool's name to a pattern that matches only this name. The name `*` remains the pattern for all tools.
 fn pattern(name: &str) -> String {
     if name == "*" {
         return name.to_owned();
@@ -176,10 +176,10 @@ fn pattern(name: &str) -> String {
     pattern
 }
 
-/// A time limit in the gateway's spelling. Some clients count in seconds and some in milliseconds: of a plain `timeout`,
-/// from 1000 on it is milliseconds.
+/// A time limit in the format of the gateway's configuration. Some clients write seconds and others milliseconds: unless the
+/// key's ending names the unit, numbers from 1000 on are read as milliseconds.
 fn milliseconds(node: &Node, key: &str) -> Option<String> {
-    /// The lowest number that is read as milliseconds.
+    /// Minimum number that is read as milliseconds if the key does not name the unit.
     const MILLISECONDS_FROM: f64 = 1_000.0;
     let number: f64 = node.scalar()?.parse().ok()?;
     if !number.is_finite() || number <= 0.0 || number > 1e12 {
@@ -190,7 +190,7 @@ fn milliseconds(node: &Node, key: &str) -> Option<String> {
         true => number * 1_000.0,
         false => number,
     };
-    // The value is within bounds, as checked above.
+    // The conversion cannot overflow, since the number was checked above.
     let milliseconds = milliseconds.round() as u64;
     Some(match milliseconds % 1_000 {
         0 => format!("{}s", milliseconds / 1_000),

@@ -2,13 +2,14 @@
 
 use tooldock_base::names::{NAMESPACE_NAME_MAX, NamespaceName};
 
-/// Converts any text to a valid name: lowercase, with `-` for every other character. `server` if no character remains.
+/// Converts any text to a valid name of a namespace: lowercase, with `-` for every other character. Returns `server` if no
+/// character remains.
 pub fn valid(label: &str) -> NamespaceName {
     let mut name = String::new();
     for letter in label.chars().flat_map(char::to_lowercase) {
         match letter {
             'a'..='z' | '0'..='9' | '_' => name.push(letter),
-            // Several characters become one dash.
+            // A run of invalid characters becomes a single dash.
             _ if !name.ends_with('-') => name.push('-'),
             _ => {}
         }

@@ -11,9 +11,9 @@ use crate::finding::Weight;
 use crate::tree::{Node, Value};
 use crate::variable::{Text, is_name, variable_name};
 
-/// Keys whose value is the URL, in the order of precedence.
+/// Keys whose value is the server's URL, in the order of precedence.
 const URLS: [&str; 4] = ["httpUrl", "serverUrl", "url", "uri"];
-/// Headers that the gateway writes by itself.
+/// Headers that the gateway sets itself. They are not imported.
 const OWN_HEADERS: [&str; 4] = ["accept", "content-type", "content-length", "host"];
 
 impl Reader<'_> {
@@ -53,7 +53,7 @@ impl Reader<'_> {
         self.remote_of(url, headers)
     }
 
-    /// The headers of an entry, each as one text `NAME: VALUE`.
+    /// Reads the headers of an entry, each as one text `NAME: VALUE` with its line.
     fn headers(&mut self) -> Vec<(Text, usize)> {
         let mut headers = Vec::new();
         let options = self.take("requestOptions").and_then(|it| it.get("headers"));
@@ -76,7 +76,7 @@ impl Reader<'_> {
                 headers.push((value.after(&format!("{}: ", member.key)), member.line));
             }
         }
-        // Codex lists names of environment variables that contain the header values.
+        // Codex lists environment variables that contain the values of headers.
         if let Some(node) = self.take("env_http_headers") {
             for member in node.members() {
                 let name = member.node.scalar().unwrap_or_default();
@@ -224,7 +224,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns true if the host of a URL is a name within the operator's own network.
+/// Returns true if the host of a URL is a name that exists only in the operator's own network.
 fn is_private_name(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = host.split(['/', '?', '#']).next().unwrap_or_default();
@@ -241,7 +241,7 @@ fn is_private_name(url: &str) -> bool {
     !is_address && (!host.contains('.') || ends.iter().any(|it| host.ends_with(it)))
 }
 
-/// A login for the scheme `Basic`, with percent-encoded characters decoded.
+/// Encodes a login from a URL for the header of the scheme `Basic`, after percent-decoding it.
 fn basic(login: &str) -> String {
     let login: Vec<u8> = percent_encoding::percent_decode_str(login).collect();
     STANDARD.encode(login)

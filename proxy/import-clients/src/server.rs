@@ -1,4 +1,4 @@
-//! A server of a client's file, in the gateway's keys.
+//! A server that was read from a client's file, in the keys of the gateway's configuration.
 
 use std::collections::BTreeMap;
 
@@ -6,45 +6,45 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::secret::Secret;
 use tooldock_base::yaml::Mapping;
 
-/// Kind of a server, which decides where it is configured.
+/// Kind of an imported server, which determines where it is configured in the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A command, under `servers` of `external/config.yaml` or under `upstreams.stdio`.
+    /// A server that is run as a command. It is configured under `servers` of `external/config.yaml` or under `upstreams.stdio`.
     Stdio,
-    /// A URL, under `upstreams.remote`.
+    /// A server with a URL. It is configured under `upstreams.remote`.
     Remote,
 }
 
-/// A server of a client's file.
+/// A server that was read from a client's file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientServer {
-    /// The name in the file.
+    /// The name of the server in the client's file.
     pub label: String,
-    /// A valid name derived from the label. Other servers may have the same name.
+    /// A valid name of a namespace, derived from the label. Other servers may have the same name.
     pub name: NamespaceName,
-    /// Line in the file, from 1.
+    /// Line of the server in the file, from 1.
     pub line: usize,
     /// The kind of the server.
     pub kind: Kind,
-    /// The keys of the gateway. Credentials appear as `${NAME}`.
+    /// The entry for the server in the keys of the gateway's configuration. Credentials appear as `${NAME}`.
     pub entry: Mapping,
     /// Credentials of the file, by the names under which `entry` refers to them.
     pub secrets: BTreeMap<String, Secret>,
-    /// Variables without a value in the file.
+    /// Variables that the entry refers to and for which the file has no value.
     pub wanted: Vec<WantedVariable>,
 }
 
-/// A variable that an entry refers to, and that the file has no value for.
+/// A variable that an entry refers to and for which the file has no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedVariable {
-    /// Name in the entry.
+    /// Name of the variable in the entry.
     pub name: String,
     /// The reference as the file spells it, such as `${input:token}`.
     pub spelled: String,
-    /// Description of the input.
+    /// Description of the variable, if the file describes it as an input.
     pub description: Option<String>,
-    /// Line in the file, from 1.
+    /// Line of the reference in the file, from 1.
     pub line: usize,
-    /// The key, as `SERVER.KEY`.
+    /// The key that contains the reference, as `SERVER.KEY`.
     pub key: String,
 }

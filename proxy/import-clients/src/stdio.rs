@@ -11,15 +11,15 @@ use crate::entry::Reader;
 use crate::tree::{Node, Value};
 use crate::variable::{Text, is_name};
 
-/// A command with its arguments, as a file has them.
+/// A command with its arguments, as a client's file contains them.
 pub(crate) struct CommandLine {
     /// The program and its arguments, with their line numbers.
     words: Vec<(String, usize)>,
-    /// Variables outside the command, in an older form of Zed's files.
+    /// Environment variables from the command's object, as older files of Zed have them.
     env: Option<Node>,
 }
 
-/// Keys whose values are variables of the server.
+/// Keys whose values are environment variables of the server.
 const ENV: [&str; 3] = ["env", "envs", "environment"];
 
 impl Reader<'_> {
@@ -50,7 +50,7 @@ impl Reader<'_> {
                 ),
             }
         }
-        // Some files contain a complete command line as the command.
+        // Some files contain a complete command line in the key for the command.
         if let [(line, at)] = words.as_slice()
             && line.contains(char::is_whitespace)
             && !line.starts_with(['/', '.', '~', '$'])
@@ -96,7 +96,8 @@ impl Reader<'_> {
         Some(Kind::Stdio)
     }
 
-    /// The variables of the server: literals, references and credentials, which are kept.
+    /// Reads the environment variables of the server: literal texts, references to variables, and credentials, which are moved to
+    /// the secrets.
     fn environment(&mut self, beside: Option<&Node>) -> BTreeMap<String, Text> {
         let mut env = BTreeMap::new();
         let nodes: Vec<Node> = ENV
@@ -147,7 +148,7 @@ impl Reader<'_> {
                 env.insert(member.key.clone(), text);
             }
         }
-        // Goose and Codex: names of variables that the server gets from the client's environment or store.
+        // Goose and Codex list the names of variables that the server gets from the client's environment or secret store.
         for key in ["env_keys", "env_vars"] {
             let Some(node) = self.take(key) else { continue };
             let Value::List(items) = &node.value else {
@@ -191,7 +192,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Writes the keys for command, arguments, variables and working directory.
+    /// Writes the entry's keys for command, arguments, environment variables and working directory.
     fn words(
         &mut self,
         mut words: Vec<(Text, usize)>,
@@ -215,7 +216,7 @@ impl Reader<'_> {
             .collect();
         let mut lines = Vec::new();
         for (at, found) in credential::in_arguments(&shown).into_iter().enumerate() {
-            // Arguments with variables are handled below.
+            // Arguments with variables are processed by the next loop.
             let Some(found) = found.filter(|_| plain[at + 1].is_some()) else {
                 continue;
             };
@@ -245,7 +246,7 @@ impl Reader<'_> {
             }
             for name in names {
                 match env.contains_key(&name) {
-                    // The server's own variables replace references in its arguments.
+                    // References in the server's arguments are replaced by the values of its own environment variables.
                     true if is_reference => {
                         let own = env
                             .get(&name)
@@ -274,14 +275,14 @@ impl Reader<'_> {
                     Some("npx" | "uvx" | "bunx" | "pnpx" | "docker")
                 ) && !self.keys.contains_key("connect_timeout")
                 {
-                    // The package is fetched by the shell's command, in the time for the start.
+                    // The shell runs a command that first downloads a package, so the start gets more time.
                     self.keys.insert("connect_timeout".into(), "5m".into());
                 }
                 ("sh".to_owned(), vec!["-c".to_owned(), script])
             }
             false => {
                 let mut plain = plain.into_iter().flatten();
-                // The first word may have been replaced by an absolute path.
+                // The command is taken from `words`, since it may have been replaced there by an absolute path.
                 let _ = plain.next();
                 let command = words.first().and_then(|(word, _)| word.plain());
                 (command.unwrap_or_default(), plain.collect())
@@ -306,7 +307,7 @@ impl Reader<'_> {
         self.keys = keys;
     }
 
-    /// Stores a credential from an argument, under a name that no other variable of the server has.
+    /// Stores a credential from an argument, under a name that none of the server's other variables has.
     fn keep_beside(&mut self, env: &BTreeMap<String, Text>, wanted: &str, value: &str) -> String {
         let is_free = |name: &str| {
             env.get(name)
@@ -318,7 +319,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A server that is reached by `npx mcp-remote URL` is a remote server.
+    /// Imports a server with the command `npx mcp-remote URL` as a remote server with that URL.
     fn as_mcp_remote(
         &mut self,
         words: &[(Text, usize)],
@@ -371,7 +372,7 @@ impl Reader<'_> {
     }
 }
 
-/// The name of a program without its folder and its ending.
+/// The name of a program without its folder and its file extension.
 fn program(command: &str) -> &str {
     let name = command.rsplit(['/', '\\']).next().unwrap_or(command);
     name.strip_suffix(".cmd")
@@ -379,7 +380,7 @@ fn program(command: &str) -> &str {
         .unwrap_or(name)
 }
 
-/// Returns true if an argument is a path that starts at the working directory.
+/// Returns true if an argument is a path relative to the working directory.
 fn is_relative(argument: &str) -> bool {
     const SCRIPTS: [&str; 9] = ["js", "mjs", "cjs", "ts", "py", "sh", "jar", "rb", "php"];
     let is_dots =

@@ -1,4 +1,4 @@
-//! Reads a client's file into a tree: JSON with comments, TOML or YAML, found by its content.
+//! Parses a client's file into a tree. The format is JSON with comments, TOML or YAML, and is recognized by the content.
 
 use jsonc_parser::ast;
 use toml_edit::{Document, Item, TableLike};
@@ -17,7 +17,7 @@ pub(crate) fn read(text: &str) -> Result<Node, Unreadable> {
         Ok(tree) => Ok(tree),
         Err(error) => match yaml(text) {
             Ok(tree) if tree.is_map() => Ok(tree),
-            // A file with headings in brackets is meant as TOML.
+            // Headings in brackets show that the file is TOML, so the error of the TOML parser is the useful one.
             _ if text.lines().any(|line| line.starts_with('[')) => Err(error),
             Err(error) => Err(error),
             Ok(_) => Err(Unreadable::new(
@@ -28,7 +28,7 @@ pub(crate) fn read(text: &str) -> Result<Node, Unreadable> {
     }
 }
 
-/// Returns true if the first character that is no comment opens an object.
+/// Returns true if the first character outside of comments opens an object.
 fn begins_as_json(text: &str) -> bool {
     let mut rest = text.trim_start();
     loop {
@@ -45,7 +45,7 @@ fn begins_as_json(text: &str) -> bool {
 
 fn json(text: &str) -> Result<Node, Unreadable> {
     let parsed = jsonc_parser::parse_to_ast(text, &Default::default(), &Default::default());
-    // The parser's message quotes no value.
+    // The parser's message quotes no value of the file, so it may be shown.
     let parsed = parsed.map_err(|error| {
         Unreadable::new(error.line_display(), format!("JSON: {}", error.kind()))
     })?;
@@ -84,7 +84,7 @@ fn toml(text: &str) -> Result<Node, Unreadable> {
     let lines = Lines::of(text);
     let parsed = Document::parse(text).map_err(|error| {
         let line = error.span().map_or(1, |it| lines.at(it.start));
-        // The complete error would quote the line.
+        // Only the message is shown: the complete error would quote the line, which may contain a secret.
         Unreadable::new(line, format!("TOML: {}", error.message()))
     })?;
     Ok(Node {
@@ -151,10 +151,10 @@ fn yaml(text: &str) -> Result<Node, Unreadable> {
     Ok(YamlLines::of(text).node(tree))
 }
 
-/// Line numbers of YAML's keys. The parser provides none, so each key is searched after the previous key.
+/// Finder for the line numbers of keys in YAML. The parser provides none, so each key is searched after the previous key.
 struct YamlLines<'a> {
     lines: Vec<&'a str>,
-    /// Index of the line of the last key.
+    /// Index of the line in which the last key was found.
     at: usize,
 }
 

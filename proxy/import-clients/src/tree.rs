@@ -1,9 +1,9 @@
 //! The tree of a client's file, independent of its format: values with their line numbers.
 
-/// A value and its line. Not printable: it may be a secret.
+/// A value of the tree and its line. It cannot be printed, since it may be a secret.
 #[derive(Clone)]
 pub(crate) struct Node {
-    /// Line of the value, from 1.
+    /// Line of the value in the file, from 1.
     pub(crate) line: usize,
     pub(crate) value: Value,
 }
@@ -13,7 +13,7 @@ pub(crate) struct Node {
 pub(crate) enum Value {
     Null,
     Bool(bool),
-    /// A number, as it is written.
+    /// A number, in the spelling of the file.
     Number(String),
     Text(String),
     List(Vec<Node>),
@@ -24,13 +24,13 @@ pub(crate) enum Value {
 #[derive(Clone)]
 pub(crate) struct Member {
     pub(crate) key: String,
-    /// Line of the key, from 1.
+    /// Line of the key in the file, from 1.
     pub(crate) line: usize,
     pub(crate) node: Node,
 }
 
 impl Node {
-    /// The members of a map; none for another value.
+    /// The members of a map; empty for any other value.
     pub(crate) fn members(&self) -> &[Member] {
         match &self.value {
             Value::Map(members) => members,
@@ -38,7 +38,7 @@ impl Node {
         }
     }
 
-    /// The value of a key. Of a repeated key the last one counts, as in the clients.
+    /// The value of a key. If the key is repeated, the last value counts, as in the clients.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         let mut members = self.members().iter().rev();
         members.find(|it| it.key == key).map(|it| &it.node)
@@ -48,7 +48,7 @@ impl Node {
         matches!(self.value, Value::Map(_))
     }
 
-    /// The text, if the value is one.
+    /// The text of the value; `None` if the value is not a text.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
@@ -56,7 +56,8 @@ impl Node {
         }
     }
 
-    /// A single value as text: people write `PORT: 8080` without quotes.
+    /// A text, number or boolean as text, since some files contain values such as `PORT: 8080` without quotes. `None` for other
+    /// values.
     pub(crate) fn scalar(&self) -> Option<String> {
         match &self.value {
             Value::Text(text) | Value::Number(text) => Some(text.clone()),
@@ -65,7 +66,8 @@ impl Node {
         }
     }
 
-    /// The texts of a list of single values, each with its line; a single text is a list of one.
+    /// The items of a list of texts, numbers and booleans, each as text with its line. A single text counts as a list with one
+    /// item.
     pub(crate) fn scalars(&self) -> Option<Vec<(String, usize)>> {
         match &self.value {
             Value::List(all) => {
@@ -78,7 +80,7 @@ impl Node {
     }
 }
 
-/// Lines of a text, by the byte.
+/// Table that maps byte offsets in a text to line numbers.
 pub(crate) struct Lines(Vec<usize>);
 
 impl Lines {
@@ -87,7 +89,7 @@ impl Lines {
         Self(ends.collect())
     }
 
-    /// The line of a byte, from 1.
+    /// The number of the line that contains the byte at this offset, from 1.
     pub(crate) fn at(&self, byte: usize) -> usize {
         self.0.partition_point(|end| *end < byte) + 1
     }

@@ -1,54 +1,55 @@
-//! Variables in the texts of clients: `${env:X}`, `${input:X}`, `${workspaceFolder}` and their kin.
+//! Variables in the texts of client files, such as `${env:X}`, `${input:X}` and `${workspaceFolder}`.
 //!
-//! Folders are filled in. Variables and inputs become `${NAME}` of the gateway, which fills them in from its secrets.
+//! Variables for folders are replaced by their values. Other variables and inputs become `${NAME}` in the gateway's
+//! configuration, which the gateway replaces by its secrets.
 
 use std::path::Path;
 
 use tooldock_base::mask;
 use tooldock_credentials::secrets::check_new_key;
 
-/// A text of a client, cut at its variables. Not printable: it may be a secret.
+/// A text of a client file, split into literals and variables. It cannot be printed, since it may be a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Text(Vec<Piece>);
 
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
     Literal(String),
-    /// The name of a secret, or of a variable of the server.
+    /// A variable: the name of a secret, or of an environment variable of the server.
     Variable(String),
 }
 
-/// The folders to which variables of clients refer.
+/// The folders that variables of client files may refer to.
 pub(crate) struct Folders<'a> {
-    /// The folder of the project, or of the client's file.
+    /// The folder of the project; if there is none, the folder of the client's file.
     pub(crate) project: &'a Path,
     pub(crate) home: Option<&'a Path>,
 }
 
-/// A variable that a text refers to, and that has no value in the file.
+/// A variable that a text refers to and that has no value in the file.
 pub(crate) struct Reference {
     pub(crate) name: String,
-    /// The reference as the file spells it.
+    /// The reference in the spelling of the file.
     pub(crate) spelled: String,
-    /// The id of an input, if it is one.
+    /// The id of the input, if the reference is to an input that the client requests from its user.
     pub(crate) input: Option<String>,
 }
 
-/// A text with its references, and the spellings in it that are not supported.
+/// A parsed text, the variables that it refers to, and its references that are not supported.
 pub(crate) struct ParsedText {
     pub(crate) text: Text,
     pub(crate) references: Vec<Reference>,
     pub(crate) unknown: Vec<String>,
 }
 
-/// Parses a text.
+/// Splits a text into literals and variables.
 pub(crate) fn parse(text: &str, folders: &Folders<'_>) -> ParsedText {
     let mut parsed = ParsedText {
         text: Text(Vec::new()),
         references: Vec::new(),
         unknown: Vec::new(),
     };
-    // Gemini CLI and shells: the complete value is `$NAME`.
+    // Gemini CLI and shells accept `$NAME` as a complete value.
     if let Some(name) = text.strip_prefix('$').filter(|it| is_upper_name(it)) {
         parsed.refer(name.to_owned(), text, None);
         return parsed;
@@ -66,11 +67,11 @@ pub(crate) fn parse(text: &str, folders: &Folders<'_>) -> ParsedText {
     parsed
 }
 
-/// The first reference of a text: its byte offset, and the surrounding words.
+/// The first reference to a variable in a text: its byte offset, and the delimiters before and after the variable.
 fn next_reference(text: &str) -> Option<(usize, &'static str, &'static str)> {
     let forms = [("${{", "}}"), ("${", "}"), ("{env:", "}")];
     let found = forms.map(|(open, close)| Some((text.find(open)?, open, close)));
-    // `${{` and `${` begin at the same byte: the longer form is listed first, and `min_by_key` keeps the first.
+    // `${{` and `${` may begin at the same byte. The longer one is listed first, and `min_by_key` returns the first of equals.
     found.into_iter().flatten().min_by_key(|it| it.0)
 }
 
@@ -88,10 +89,10 @@ impl ParsedText {
         let folder = |path: &Path| path.to_string_lossy().into_owned();
         let (kind, name) = match inner.split_once(':') {
             _ if open == "{env:" => ("env", inner),
-            // Continue: `${{ secrets.X }}`.
+            // Continue writes `${{ secrets.X }}`.
             _ if open == "${{" => ("env", inner.rsplit('.').next().unwrap_or(inner)),
             Some((name, default)) if default.starts_with('-') && is_name(name) => {
-                // A variable with a default is not reported as a missing secret, since the client would use the default.
+                // A variable with a default value is not reported as a missing secret, since the client would use the default.
                 return self.text.literal(&default[1..]);
             }
             Some((kind, name)) => (kind, name),
@@ -111,7 +112,7 @@ impl ParsedText {
             ("", "pathSeparator" | "/") => self.text.literal("/"),
             ("input" | "promptString", id) => self.refer(variable_name(id), spelled, Some(id)),
             ("" | "env", name) => {
-                // `${env:X:-default}`
+                // The reference may have a default value, as in `${env:X:-default}`.
                 match name.split_once(":-") {
                     Some((_, default)) => self.text.literal(default),
                     None if is_name(name) => self.refer(name.to_owned(), spelled, None),
@@ -129,14 +130,14 @@ impl ParsedText {
 }
 
 impl Text {
-    /// A text without variables.
+    /// Creates a text that consists of one literal.
     pub(crate) fn of(text: &str) -> Self {
         let mut made = Self(Vec::new());
         made.literal(text);
         made
     }
 
-    /// A text that is a literal, a variable, and a literal.
+    /// Creates a text that consists of a literal, a variable and a literal.
     pub(crate) fn around(before: &str, variable: &str, after: &str) -> Self {
         let mut text = Self::of(before);
         text.0.push(Piece::Variable(variable.to_owned()));
@@ -144,7 +145,7 @@ impl Text {
         text
     }
 
-    /// The text with a literal before it.
+    /// Returns the text with the literal `before` inserted at its beginning.
     pub(crate) fn after(&self, before: &str) -> Self {
         let mut text = Self::of(before);
         for piece in &self.0 {
@@ -156,7 +157,7 @@ impl Text {
         text
     }
 
-    /// The text with literals replaced, where `replaced` returns another text.
+    /// Returns the text with literals replaced: each one for which `replaced` returns another text.
     pub(crate) fn with_literals(&self, mut replaced: impl FnMut(&str) -> Option<Self>) -> Self {
         let mut made = Self(Vec::new());
         for piece in &self.0 {
@@ -182,7 +183,7 @@ impl Text {
         }
     }
 
-    /// The text, if no variable is in it.
+    /// The text as a plain string; `None` if it contains a variable.
     pub(crate) fn plain(&self) -> Option<String> {
         match self.0.as_slice() {
             [] => Some(String::new()),
@@ -191,7 +192,7 @@ impl Text {
         }
     }
 
-    /// The literals of a text with variables in it.
+    /// The literals of a text, without its variables.
     pub(crate) fn literals(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Literal(text) => Some(text.as_str()),
@@ -199,7 +200,7 @@ impl Text {
         })
     }
 
-    /// The names of the variables.
+    /// The names of the variables in a text.
     pub(crate) fn variables(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Literal(_) => None,
@@ -207,7 +208,7 @@ impl Text {
         })
     }
 
-    /// The text as a value of the gateway's configuration.
+    /// The text as a value of the gateway's configuration, with each variable as `${NAME}`.
     pub(crate) fn template(&self) -> String {
         let pieces = self.0.iter().map(|piece| match piece {
             Piece::Literal(text) => text.replace("${", "$${"),
@@ -216,7 +217,7 @@ impl Text {
         pieces.collect()
     }
 
-    /// The text with variables of the server's own environment replaced.
+    /// Returns the text with variables replaced for which `value` returns a text (those of the server's own environment).
     pub(crate) fn filled(&self, value: impl Fn(&str) -> Option<Text>) -> Self {
         let mut filled = Self(Vec::new());
         for piece in &self.0 {
@@ -238,7 +239,7 @@ impl Text {
         filled
     }
 
-    /// The text as a word for a shell, which replaces the variables. `None` if a shell cannot represent it.
+    /// The text as a word of a shell command, in which the shell replaces the variables. `None` if this cannot be expressed.
     pub(crate) fn shell_word(&self) -> Option<String> {
         let mut word = String::new();
         for piece in &self.0 {
@@ -268,8 +269,8 @@ impl Text {
     }
 }
 
-/// The name of a secret or variable derived from any text: `github-token` becomes `GITHUB_TOKEN`. `VALUE` if no name can be
-/// derived.
+/// Derives the name of a secret or variable from any text: `github-token` becomes `GITHUB_TOKEN`. Returns `VALUE` if no name can
+/// be derived.
 pub(crate) fn variable_name(text: &str) -> String {
     let mut name = String::new();
     for letter in text.chars() {
@@ -290,7 +291,7 @@ pub(crate) fn variable_name(text: &str) -> String {
     }
 }
 
-/// Returns true if a text is the name of a variable, and not a value in the place of a name.
+/// Returns true if a text is a valid name of a variable. A text that is not may be a value that was written in place of a name.
 pub(crate) fn is_name(text: &str) -> bool {
     check_new_key(text).is_ok()
 }

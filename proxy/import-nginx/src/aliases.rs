@@ -1,4 +1,4 @@
-//! `namespaces.overrides.NAME.aliases`: the paths of endpoints in nginx, so that clients keep their URLs.
+//! `namespaces.overrides.NAME.aliases`: the paths that endpoints have in nginx, so that clients can keep their URLs.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::targets::Target;
 use crate::tree::Directive;
 use crate::yaml_text::{Map, Node};
 
-/// The endpoint paths in nginx, each with the locations that serve it and the namespaces of these.
+/// The paths that endpoints have in nginx, each with the locations that serve it and the namespaces that these become.
 #[derive(Default)]
 pub(crate) struct OldPaths<'a>(BTreeMap<String, Vec<(&'a Directive, NamespaceName)>>);
 
 impl<'a> OldPaths<'a> {
-    /// Records the path of an endpoint, unless the gateway serves it by default. Paths to which clients of HTTP+SSE send
-    /// messages are no aliases, since the stream names the gateway's own path.
+    /// Records the path of an endpoint, unless the gateway serves the endpoint at that path by default. Paths to which clients of
+    /// HTTP+SSE send messages become no aliases, since the gateway's stream announces the gateway's own path for messages.
     pub(crate) fn note(&mut self, target: &Target<'_>, at: &'a Directive, name: &NamespaceName) {
         for path in std::iter::once(&target.endpoint).chain(&target.also) {
             let is_own = matches!(path.as_str(), "" | "/mcp" | "/sse")
@@ -28,8 +28,8 @@ impl<'a> OldPaths<'a> {
         }
     }
 
-    /// The overrides of namespaces that have aliases. A path that leads to several servers, depending on the host name,
-    /// is no alias: a client would reach another server than with nginx.
+    /// Creates the overrides of namespaces that have aliases. A path that leads to several servers, depending on the host name,
+    /// becomes no alias, since clients would reach another server than with nginx.
     pub(crate) fn overrides(self, gateway: &GatewayRules, report: &mut Report) -> Map {
         let mut aliases: BTreeMap<NamespaceName, Vec<(String, &Directive)>> = BTreeMap::new();
         for (path, places) in self.0 {

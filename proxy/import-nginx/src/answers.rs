@@ -1,5 +1,5 @@
-//! Changes of nginx to answers: `headers` of a listener, for `add_header` and `proxy_hide_header`. Changes to bodies by
-//! `sub_filter` are lost.
+//! Changes that nginx makes to responses: `add_header` and `proxy_hide_header` become `headers` of a listener. Changes of bodies
+//! by `sub_filter` have no equivalent and are reported.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::values::is_literal;
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
 
-/// Returns true if a value has the form of a credential: `Bearer …`.
+/// Returns true if a value has the form of a credential with a scheme, such as `Bearer …`.
 fn has_scheme(value: &str) -> bool {
     let scheme = value.split(' ').next().unwrap_or_default();
     ["bearer", "basic", "token"]
@@ -20,7 +20,7 @@ fn has_scheme(value: &str) -> bool {
         .any(|it| scheme.eq_ignore_ascii_case(it))
 }
 
-/// Makes `headers:` of a listener that serves the servers `sites`.
+/// Creates the key `headers` of a listener at which the nginx servers `sites` are served.
 pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> Map {
     let mut set: BTreeMap<String, (&str, &Directive)> = BTreeMap::new();
     let mut remove: Vec<&str> = Vec::new();
@@ -102,7 +102,7 @@ pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
     headers
 }
 
-/// The location of the first exposure that has no directive for the same header.
+/// The first proxied location in which no directive of the same kind sets the same header.
 fn without<'e, 'a: 'e>(
     mut exposures: impl Iterator<Item = &'e Exposure<'a>>,
     header: &Directive,
@@ -112,8 +112,8 @@ fn without<'e, 'a: 'e>(
     lacking.map(|it| &it.at.place)
 }
 
-/// Reports directives that replace texts in bodies. Paths and URLs are usually replaced so that clients can follow
-/// them, other texts perhaps to hide them from clients.
+/// Reports directives that replace texts in the bodies of responses. Paths and URLs are usually replaced so that clients can
+/// follow them; other texts may be replaced to hide them from clients.
 pub(crate) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
     let exposures = sites.exposures.iter();
     for filter in exposures.flat_map(|it| it.scope.all("sub_filter")) {
@@ -132,7 +132,7 @@ pub(crate) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
     }
 }
 
-/// Returns true if the gateway itself decides about an answer's header.
+/// Returns true if the gateway itself sets this response header, so that the configuration cannot.
 fn is_the_gateways(name: &str, view: &View<'_>) -> bool {
     name.to_ascii_lowercase().starts_with("access-control-")
         || !(view.gateway.allows_response_header)(name, "x")

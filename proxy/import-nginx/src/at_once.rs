@@ -11,7 +11,7 @@ use crate::view::View;
 use crate::yaml_text::Map;
 use crate::zone_keys::{Key, zone_name};
 
-/// Adds limits on concurrent requests.
+/// Adds the limits on concurrent requests to the configuration.
 pub(crate) fn write(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     if let Some((most, at)) = strictest(Key::Namespace, view, report) {
         limits.add_with(
@@ -54,12 +54,12 @@ pub(crate) fn write(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     }
 }
 
-/// Returns true if a server listens with TLS, so that clients may use HTTP/2.
+/// Returns true if an nginx server listens with TLS, so that clients may use HTTP/2.
 fn is_encrypted(server: &Level<'_>) -> bool {
     server.is_on("ssl") || server.all("listen").iter().any(|it| it.has("ssl"))
 }
 
-/// The smallest `limit_conn` for a key, with its directive.
+/// The smallest `limit_conn` of all proxied locations that counts by this key, with its directive.
 fn strictest<'a>(key: Key, view: &View<'a>, report: &mut Report) -> Option<(u64, &'a Directive)> {
     let mut least: Option<(u64, &'a Directive)> = None;
     let mut without = None;
@@ -80,8 +80,8 @@ fn strictest<'a>(key: Key, view: &View<'a>, report: &mut Report) -> Option<(u64,
                 report.security(limit, "what this zone counts by is none of principal, address and all connections: see admission.limits");
                 continue;
             };
-            // The gateway counts by the first of several keys: that count is never smaller than nginx's count by all
-            // keys together.
+            // If a zone counts by several keys, the gateway counts by the first one alone. That count is never smaller than
+            // nginx's count by all keys together.
             if keys.first() != Some(&key) {
                 continue;
             }

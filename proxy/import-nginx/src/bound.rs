@@ -1,4 +1,4 @@
-//! `listen` addresses that the gateway binds as one: all addresses of a port, for IPv4 and IPv6.
+//! Merges `listen` addresses that the gateway binds as one socket: all addresses of a port, for IPv4 and IPv6.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use crate::listeners::{Listen, ListenOn};
 use crate::report::Report;
 
-/// Joins `listen` addresses that the gateway binds as one.
+/// Merges `listen` addresses that the gateway binds as one socket.
 pub(crate) fn as_bound(listens: &mut Vec<Listen<'_>>, report: &mut Report) {
     join_families(listens, report);
     drop_covered(listens, report);
@@ -19,12 +19,12 @@ fn tcp(listen: &Listen<'_>) -> Option<SocketAddr> {
     }
 }
 
-/// The address, if it covers all addresses of its port.
+/// The address of a `listen`, if it covers all addresses of its port; `None` otherwise.
 fn everywhere(listen: &Listen<'_>) -> Option<SocketAddr> {
     tcp(listen).filter(|it| it.ip().is_unspecified())
 }
 
-/// Merges `0.0.0.0` with `[::]` on the same port: the socket of `[::]` accepts IPv4, too, so that the other could not be bound.
+/// Merges `0.0.0.0` with `[::]` on the same port: the socket of `[::]` also accepts IPv4, so a second socket could not be bound.
 fn join_families(listens: &mut [Listen<'_>], report: &mut Report) {
     let addresses = listens.iter().filter_map(everywhere);
     let ports: BTreeSet<u16> = addresses
@@ -52,7 +52,7 @@ fn join_families(listens: &mut [Listen<'_>], report: &mut Report) {
     }
 }
 
-/// Removes addresses on a port that is bound on all addresses.
+/// Removes addresses whose port is already bound on all addresses.
 fn drop_covered(listens: &mut Vec<Listen<'_>>, report: &mut Report) {
     let everywhere: Vec<_> = listens.iter().filter_map(everywhere).collect();
     listens.retain(|listen| {

@@ -1,12 +1,12 @@
-//! Conditions of `if`: a variable, and a test of its value.
+//! Conditions of nginx's `if`: a variable, and a test of its value.
 
 use crate::tree::Directive;
 use crate::values::{is_literal, only_variable};
 
-/// A test of a variable's value.
+/// A test of a variable's value in a condition.
 #[derive(Clone, Copy)]
 pub(crate) enum Test<'a> {
-    /// The value is neither empty nor 0.
+    /// The value is neither empty nor `0`.
     Set,
     Is(&'a str),
     IsNot(&'a str),
@@ -15,7 +15,7 @@ pub(crate) enum Test<'a> {
 }
 
 impl Test<'_> {
-    /// Returns true if the condition holds for a value. `None` if that depends on a regular expression.
+    /// Returns true if the condition is met for a value. `None` if that depends on a regular expression.
     pub(crate) fn holds(self, value: &str) -> Option<bool> {
         match self {
             Self::Set => Some(!value.is_empty() && value != "0"),
@@ -48,7 +48,7 @@ pub(crate) fn asked(condition: &Directive) -> Option<(&str, Test<'_>)> {
         ["!~" | "!~*", text] => Test::MatchesNot(text),
         _ => return None,
     };
-    // The value of a text with variables is unknown, so a comparison with it is not read.
+    // If the text for the comparison contains variables, its value is unknown, so the condition is not read.
     let known = match test {
         Test::Is(text) | Test::IsNot(text) => is_literal(text),
         _ => true,

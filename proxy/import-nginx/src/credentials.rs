@@ -1,4 +1,4 @@
-//! `admission.tokens` and `admission.certificates`: the credentials that nginx admits.
+//! `admission.tokens` and `admission.certificates`: the credentials with which nginx admits clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +13,17 @@ use crate::tree::Directive;
 use crate::view::View;
 use crate::yaml_text::{Item, Map, Node};
 
-/// Adds the credentials that are admitted. Certificates count at the listeners that ask for them.
+/// Adds the admitted credentials to the configuration. Certificates count only at the listeners in `asking`, which request them.
 pub(crate) fn write(view: &View<'_>, asking: &[Asking], admission: &mut Map, report: &mut Report) {
     write_tokens(view, admission, report);
     write_certificates(view, asking, admission, report);
 }
 
-/// For each namespace, the digests of tokens or the subjects of certificates that open it. `None` is the namespace of a file
-/// without proxied requests.
+/// For each namespace, the digests of tokens or the subjects of certificates that open it. The key is `None` for a file that
+/// proxies no requests.
 type OpenedNamespaces = BTreeMap<Option<NamespaceName>, BTreeSet<String>>;
 
-/// Collects the namespaces that credentials open, and those that need no credential in nginx.
+/// Collects the credentials that open each namespace, and the namespaces that need no credential in nginx.
 fn opened<'a>(
     view: &View<'a>,
     report: &mut Report,
@@ -84,7 +84,7 @@ fn namespaces_of(
         .collect()
 }
 
-/// Reports locations that need no credential in nginx, if other locations do.
+/// Reports locations that need no credential in nginx, if other locations need one.
 fn report_open(view: &View<'_>, open: &BTreeSet<Option<NamespaceName>>, report: &mut Report) {
     for (exposure, name) in view.sites.exposures.iter().zip(&view.names) {
         let Some(name) = name.as_ref().filter(|_| open.contains(name)) else {
@@ -153,7 +153,8 @@ fn write_certificates(
     });
     let mut names = Principals::default();
     let mut items: BTreeMap<&str, Item> = BTreeMap::new();
-    // A name in a certificate is only as trustworthy as the authority that signed it.
+    // Each authority can issue certificates with any name. So a name identifies a client only if all listeners accept the same
+    // authority.
     let several = asking.iter().any(|it| it.authority != asking[0].authority);
     for (subjects, at) in view.rules.iter().filter_map(|it| it.subjects.as_ref()) {
         for (name, subject) in subjects {
@@ -207,7 +208,7 @@ fn write_certificates(
     }
 }
 
-/// The listeners at which a subject is admitted.
+/// The names of the listeners at which clients with this certificate subject are admitted.
 fn listeners_of<'n>(subject: &str, view: &View<'_>, asking: &'n [Asking]) -> Vec<&'n str> {
     let lets_in = |site: &usize| {
         let mut rules = view.exposures().filter(|(it, _)| it.site == *site);

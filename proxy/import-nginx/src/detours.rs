@@ -1,11 +1,12 @@
-//! Directives by which nginx answers a request elsewhere than where its location passes requests: `try_files`,
-//! `error_page`, and a second directive that answers.
+//! Directives by which nginx may answer a request in another way than by the `proxy_pass` of its location: `try_files`,
+//! `error_page`, and a second directive that generates responses.
 
 use crate::report::Report;
 use crate::scope::Level;
 use crate::sites::{Exposure, Sites};
 
-/// Names of directives, other than `proxy_pass`, that answer all requests of a location. The last one in a location is used.
+/// Names of directives, other than `proxy_pass`, that answer all requests of a location. If a location has several of them, the
+/// last one is used.
 const ANSWERING: [&str; 7] = [
     "content_by_lua",
     "content_by_lua_file",
@@ -16,7 +17,7 @@ const ANSWERING: [&str; 7] = [
     "echo",
 ];
 
-/// Reports the detours of all exposures.
+/// Reports these directives for all proxied locations.
 pub(crate) fn list(sites: &Sites<'_>, report: &mut Report) {
     for exposure in sites.exposures.iter().filter(|it| it.pass.is_some()) {
         list_own(exposure, report);
@@ -26,8 +27,8 @@ pub(crate) fn list(sites: &Sites<'_>, report: &mut Report) {
     }
 }
 
-/// Reports the `error_page` directives of a block. An `error_page` that refers to another location may let nginx admit a
-/// request there that the gateway refuses.
+/// Reports the `error_page` directives of a block. If an `error_page` refers to another location, nginx may admit a request there
+/// that the gateway refuses.
 pub(crate) fn list_pages(level: &Level<'_>, report: &mut Report) {
     for page in level.all("error_page") {
         report.plain(
@@ -37,7 +38,7 @@ pub(crate) fn list_pages(level: &Level<'_>, report: &mut Report) {
     }
 }
 
-/// Reports directives that apply in their own location only: nested locations do not inherit them.
+/// Reports directives that apply only in their own location, since nested locations do not inherit them.
 fn list_own(exposure: &Exposure<'_>, report: &mut Report) {
     let Some(own) = exposure.scope.levels.last() else {
         return;

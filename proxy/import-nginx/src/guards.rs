@@ -1,7 +1,7 @@
-//! Rules that refuse requests by `if`, and their equivalents in the gateway.
+//! Rules that refuse requests by nginx's `if`, and their equivalents in the gateway.
 //!
-//! nginx has no rule for tokens, origins and methods; configurations use `map` and `if … return`. A condition whose
-//! meaning is not certain is reported as a lost rule.
+//! nginx has no directives for rules about tokens, origins and methods, so configurations use `map` and `if … return`. A
+//! condition whose meaning is not certain is reported as a lost rule.
 
 use tooldock_filters::token::config_digest;
 
@@ -11,74 +11,74 @@ use crate::tree::Directive;
 use crate::values::{is_literal, only_variable};
 use crate::variables::{Key, Map, Variables, is_name};
 
-/// The variable of the header in which the gateway expects tokens.
+/// The nginx variable for the header in which the gateway expects tokens.
 pub(crate) const AUTHORIZATION: &str = "http_authorization";
 
-/// The rule that an `if` expresses.
+/// The rule that an `if` of nginx expresses.
 pub(crate) enum Guard<'a> {
     /// Only these tokens are admitted.
     Tokens {
         tokens: Vec<Token<'a>>,
-        /// The variable of the header that carries the tokens.
+        /// The nginx variable for the header that contains the tokens.
         header: &'a str,
-        /// Lines that admit clients in nginx whose tokens cannot be listed, each with advice for the operator.
+        /// Lines that admit further clients in nginx, whose tokens cannot be listed. Each line has advice for the operator.
         left_out: Vec<(&'a Directive, &'static str)>,
     },
     /// Any kind of credential is required.
     AnyCredential,
-    /// Only pages of these origins are admitted.
+    /// Only requests from pages of these origins are admitted.
     Origins {
         origins: Vec<&'a str>,
-        /// True when further origins are admitted, which cannot be listed.
+        /// True if nginx admits further origins that cannot be listed; false if the list is complete.
         more: bool,
-        /// True when requests without `Origin` are refused.
+        /// True if requests without an `Origin` header are refused; false if they are admitted.
         needed: bool,
     },
-    /// Only certificates with certain subjects are admitted. Each pair is the value in the map and the subject.
+    /// Only certificates with certain subjects are admitted. Each pair consists of the value in the `map` and the subject.
     Subjects(Vec<(&'a str, &'a str)>),
-    /// A verified certificate is required.
+    /// A verified client certificate of any subject is required.
     Certificate,
     /// Only requests for this host are served.
     Host(&'a str),
     /// Only encrypted connections are served.
     Encrypted,
-    /// The gateway always applies this rule.
+    /// The rule needs no import, since the gateway always applies it.
     Always,
-    /// The gateway has no equivalent, and opens no access without the rule.
+    /// The gateway has no equivalent of the rule, and admits no further requests without it. Contains the text for the report.
     Harmless(&'static str),
-    /// The gateway has no equivalent, and may open access without the rule.
+    /// The gateway has no equivalent of the rule, and may admit further requests without it. Contains the text for the report.
     Lost(&'static str),
 }
 
 /// An admitted token. Only its digest is stored.
 #[derive(Clone)]
 pub(crate) struct Token<'a> {
-    /// The value of the token in a `map`, if that is a name.
+    /// The value that a `map` assigns to the token, if it is a name.
     pub(crate) name: Option<&'a str>,
-    /// True when a `map` gives the token a name that must not be shown.
+    /// True if a `map` assigns a name to the token that must not be shown, since it would reveal parts of a token.
     pub(crate) is_hidden: bool,
     /// SHA-256 of the token, in hexadecimal digits.
     pub(crate) digest: String,
     pub(crate) at: &'a Directive,
 }
 
-/// The values that pass a condition whose `if` refuses requests.
+/// The values of a variable that pass a condition whose `if` refuses requests.
 #[derive(Default)]
 struct LetIn<'a> {
-    /// The admitted texts, each with its value in the map and its line.
+    /// The admitted texts, each with its value in the `map` and its line.
     texts: Vec<(&'a str, Option<&'a str>, &'a Directive)>,
-    /// The patterns of further admitted texts.
+    /// Regular expressions of a `map` that admit further texts.
     patterns: Vec<&'a Directive>,
-    /// True when all texts that are not listed are admitted.
+    /// True if all texts that are not listed are admitted; false if they are refused.
     rest: bool,
-    /// True when the empty text is admitted.
+    /// True if the empty text is admitted, that is, requests without the header.
     empty: bool,
-    /// True when a listed text or pattern, other than the empty one, is refused.
+    /// True if a listed text or pattern, other than the empty one, is refused.
     refuses: bool,
 }
 
 impl<'a> LetIn<'a> {
-    /// Reads names from another map, for texts whose own map only marks them as admitted.
+    /// Takes the names of texts from another `map`, if their own `map` only marks them as admitted.
     fn named_by(mut self, name_of: impl Fn(&str) -> Option<&'a str>) -> Self {
         for (text, name, _) in &mut self.texts {
             if !name.is_some_and(is_name) {
@@ -89,7 +89,7 @@ impl<'a> LetIn<'a> {
     }
 }
 
-/// Directives that an `if` may contain without refusing or admitting requests: they neither answer nor route requests.
+/// Directives that neither answer nor route requests. An `if` that contains only these does not refuse or admit requests.
 const DECORATION: [&str; 9] = [
     "set",
     "break",
@@ -110,20 +110,20 @@ const NO_TOKEN: &str = "this client is not let in, as it shows no Bearer token o
 const METHODS: &str =
     "GET, POST and DELETE are served on the paths of MCP; fewer methods cannot be had";
 
-/// The rule of an `if` that every request of an exposure passes.
+/// The rule that an `if` expresses for every request of its location.
 pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> Guard<'a> {
     let body = condition.block();
     let has = |name: &str| body.iter().any(|it| it.is(name));
     let asked = asked(condition);
     if !has("return") {
         return match (&asked, has("rewrite")) {
-            // The effect of a `set` is reported where its variable is used.
+            // A `set` has no effect by itself. It is reported where its variable is used.
             _ if body.iter().all(|it| it.is("set") || it.is("break")) => Guard::Always,
             (Some(("request_method", Test::Is("OPTIONS"))), false) => Guard::Always,
             (_, false) if body.iter().all(|it| DECORATION.contains(&it.name())) => {
                 Guard::Harmless("settings do not depend on conditions")
             }
-            // Requests are routed elsewhere, or another directive decides about them.
+            // The `if` routes requests elsewhere, or contains a directive that decides about them.
             _ => Guard::Lost(LOST),
         };
     }
@@ -140,7 +140,7 @@ pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> 
     }
 }
 
-/// Reads a rule about tokens, origins or subjects, from the variable itself or from a map of it.
+/// Reads a rule about tokens, origins or subjects, which tests the variable itself or a `map` of it.
 fn of_values<'a>(
     condition: &'a Directive,
     variable: &'a str,
@@ -148,7 +148,7 @@ fn of_values<'a>(
     variables: &Variables<'a>,
 ) -> Guard<'a> {
     if variables.is_made_without_map(variable) {
-        // The result of an earlier `set` or of a regular expression is unknown.
+        // The variable is set by an earlier `set` or a regular expression, so its value is unknown.
         return Guard::Lost(LOST);
     }
     let (source, let_in) = match variables.map(variable) {
@@ -189,7 +189,7 @@ fn of_values<'a>(
 }
 
 fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
-    // The value of a variable is unknown at import.
+    // A value that contains variables is unknown when the configuration is imported.
     let passes = |value: &str| {
         let refused = is_literal(value).then(|| test.holds(value)).flatten();
         refused.map(|refused| !refused)
@@ -216,7 +216,7 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
 
 fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
     if let_in.rest {
-        // Any text is admitted, or all texts with exceptions: there is no list of admitted tokens.
+        // Any text is admitted, or all texts with exceptions. In both cases there is no list of admitted tokens.
         let none_named = let_in.texts.is_empty() && let_in.patterns.is_empty() && !let_in.refuses;
         return if none_named && !let_in.empty {
             Guard::AnyCredential
@@ -271,24 +271,24 @@ fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
     }
 }
 
-/// Returns true if a value of a map is a number, which may be a client's name.
+/// Returns true if a value of a `map` is a number, which may be a client's name.
 fn is_number(value: &str) -> bool {
     !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns true if a map gives its clients no names: the value is 0 or 1, and equal for all clients.
+/// Returns true if a `map` only marks clients as admitted instead of naming them: the value is 0 or 1, and equal for all clients.
 fn is_flag<'v>(value: &str, mut of_all: impl Iterator<Item = &'v str>) -> bool {
     matches!(value, "0" | "1") && of_all.all(|other| other == value)
 }
 
-/// Maximum number of tokens whose names are compared with all tokens; a larger number is not named by hand.
+/// Maximum number of tokens of a `map` whose names are shown, since each name is compared with all tokens.
 const NAMED_MAX: usize = 1_000;
 
-/// Minimum number of a token's characters that must stay secret when a name occurs in it.
+/// Minimum number of a token's characters that must remain secret if a client's name occurs in the token.
 const SECRET_MIN: usize = 6;
 
-/// Returns true if a name reveals nothing of `texts`, which are tokens in lower case, since keys of a `map` ignore case.
-/// Operators put a client's name into its token; then most of the token must be outside the name.
+/// Returns true if a name reveals nothing of `texts`, which are tokens in lower case, since keys of a `map` ignore case. Some
+/// operators put a client's name into its token. Then enough of the token must be outside the name.
 fn may_be_shown(name: &str, texts: &[String]) -> bool {
     let name = name.to_ascii_lowercase();
     let tells = |text: &String| {
@@ -300,7 +300,7 @@ fn may_be_shown(name: &str, texts: &[String]) -> bool {
     name.len() <= 32 && texts.len() <= NAMED_MAX && !texts.iter().any(tells)
 }
 
-/// The digest of the token in a value of `header`; `None` if the value has no token that the gateway accepts.
+/// The digest of the token in a value of the header `header`; `None` if the value has no token that the gateway accepts.
 pub(crate) fn token_digest(text: &str, header: &str) -> Option<String> {
     let token = match header {
         AUTHORIZATION => bearer(text)?,
@@ -309,7 +309,7 @@ pub(crate) fn token_digest(text: &str, header: &str) -> Option<String> {
     config_digest(token).ok()
 }
 
-/// The token in `Bearer TOKEN`; the scheme may be in any case.
+/// The token in `Bearer TOKEN`, with the scheme in any case; `None` for other values.
 fn bearer(text: &str) -> Option<&str> {
     let (scheme, token) = text.split_once(' ')?;
     scheme
@@ -348,7 +348,7 @@ fn subjects(let_in: LetIn<'_>) -> Guard<'_> {
     Guard::Subjects(named.collect())
 }
 
-/// Reads a rule about methods. The gateway serves only those of MCP.
+/// Reads a rule about HTTP methods. The gateway serves only the methods of MCP.
 fn methods<'a>(test: Test<'_>) -> Guard<'a> {
     const SERVED: [&str; 3] = ["GET", "POST", "DELETE"];
     let listed = |pattern: &str| {

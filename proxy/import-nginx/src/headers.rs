@@ -1,5 +1,5 @@
-//! Headers of requests to a remote server, including its credentials. A value that may be a secret becomes `${NAME}`,
-//! and the report names the variable to set.
+//! Headers of requests to a remote server, including the server's credentials. A value that may be a secret becomes `${NAME}`,
+//! and the report names the environment variable to set.
 
 use std::collections::BTreeMap;
 
@@ -33,32 +33,32 @@ const HARMLESS: [&str; 10] = [
     "cache-control",
 ];
 
-/// Report line for a server to which nginx sent clients' credentials.
+/// Report line for a server to which nginx forwarded the credentials of clients.
 const KEPT_BACK: &str = "clients' credentials open the gateway and do not go up: write credentials with a token of the gateway's own, or \
                          credentials: pass if clients log in by admission.oauth and the server takes the same access tokens";
 
 /// Name of the header with the id of a request.
 const REQUEST_ID: &str = "x-request-id";
 
-/// Report line for a header with which nginx sends a server the client's name, or another value for its credential.
+/// Report line for a header in which nginx sent the server the client's name, or a value derived from the client's credential.
 const NAME_STAYS: &str = "the server no longer gets what nginx made of the client's credential, such as its name, and may have refused or kept apart \
                           clients by it. Write the header into headers.set \
                           of the server with ${NAME} as its value, list NAME under personal, and set each principal's value by tooldock secrets set --key NAME \
                           --scope principal:PRINCIPAL. Never name the header in headers.pass: clients could write any name";
 
-/// Report line for a header with which nginx sends a server the client's address.
+/// Report line for a header in which nginx sent the server the client's address.
 const ADDRESS_STAYS: &str = "the server sees the gateway's address and learns the client's no longer, and the gateway has no key for that: networks that it lets \
                              in belong into admission.cidrs, and addresses stand in the access log. Never name the header in headers.pass: clients could \
                              write any address";
 
-/// Report line for another header whose value is made from the client's request.
+/// Report line for any other header whose value nginx built from the client's request.
 const VALUE_STAYS: &str = "nginx makes this header of the request, and the server gets it no longer: headers.set of the server has fixed values. Never name it in \
                            headers.pass where the server relies on it: clients could write any value";
 
-/// Report line for another header with the request's id, or for another id in `X-Request-Id`.
+/// Report line for a request id that nginx sent in a header other than `X-Request-Id`, or for another id in `X-Request-Id`.
 const ID_GOES_UP: &str = "the gateway sends the id of a request as X-Request-Id, and in no other header: headers.forward_id: false turns that off";
 
-/// Adds `headers` and `credentials` of a remote server.
+/// Adds the keys `headers` and `credentials` of a remote server.
 pub(crate) fn write_requests<'a>(
     exposure: &Exposure<'a>,
     name: &NamespaceName,
@@ -81,11 +81,12 @@ pub(crate) fn write_requests<'a>(
             );
             continue;
         }
-        // The gateway sends no header of a client unless `headers.pass` names it.
+        // An empty value removes the header, which the gateway does by default: it sends headers of clients only if
+        // `headers.pass` names them.
         let constant = only_variable(value).and_then(|it| variables.constant(it, &exposure.scope));
         let is_empty = value.is_empty() || constant == Some("");
         if lower == REQUEST_ID {
-            // The gateway sends its own request id, which equals the client's id if that is valid.
+            // The value is a request id. The gateway sends its own, which equals the client's id if that is valid.
             let is_id =
                 only_variable(value).is_some_and(|it| it == "request_id" || it == of_client);
             without_id = is_empty.then_some(directive);
@@ -159,7 +160,7 @@ pub(crate) fn write_requests<'a>(
     }
 }
 
-/// Variables with the address of a client.
+/// nginx variables with the address of a client.
 const ADDRESSES: [&str; 7] = [
     "remote_addr",
     "binary_remote_addr",
@@ -170,10 +171,10 @@ const ADDRESSES: [&str; 7] = [
     "http_x_forwarded_for",
 ];
 
-/// Maximum length of a chain of maps.
+/// Maximum number of `map` directives in a chain that are followed.
 const MAPS_MAX: usize = 8;
 
-/// The variables in a text.
+/// The names of the nginx variables in a text.
 fn variables_in(text: &str) -> impl Iterator<Item = &str> {
     pieces(text).into_iter().filter_map(|piece| match piece {
         Piece::Variable(name) => Some(name),
@@ -181,14 +182,14 @@ fn variables_in(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns true if a variable contains the name of a client that nginx has authenticated, or a value that a chain of maps
-/// derives from its name or credential.
+/// Returns true if a variable contains the name of a client that nginx has authenticated, or a value that `map` directives derive
+/// from the client's name or credential.
 fn tells_name(name: &str, variables: &Variables<'_>) -> bool {
     let mut names = vec![name.to_ascii_lowercase()];
     for depth in 0..MAPS_MAX {
         let mut sources = Vec::new();
         for name in &names {
-            // A header of the client is no value of nginx, unless a map compares it.
+            // A header of the client counts only if a `map` derives the variable from it: then nginx has evaluated the header.
             let header = name.strip_prefix("http_").filter(|_| depth > 0);
             let is_judged = name == "remote_user"
                 || ["ssl_client_", "jwt_"]
@@ -207,7 +208,7 @@ fn tells_name(name: &str, variables: &Variables<'_>) -> bool {
     false
 }
 
-/// Describes the part of a value that the variable must contain.
+/// Text for the report that names the part of a header's value which the environment variable must contain.
 fn part(value: &str) -> &'static str {
     match scheme(value) {
         "" => "the value that stands here",
@@ -215,7 +216,7 @@ fn part(value: &str) -> &'static str {
     }
 }
 
-/// Returns true if the configuration of a remote server can set a header.
+/// Returns true if the configuration of a remote server can set this header.
 fn is_ours_to_set(header: &str) -> bool {
     let mut set = Map::default();
     set.add(header, "x");
@@ -230,9 +231,9 @@ fn is_ours_to_set(header: &str) -> bool {
 
 /// The form in which the value of a header is written to the configuration.
 enum HeaderValueForm {
-    /// The text itself.
+    /// The value is written as it is.
     Plain,
-    /// A text that refers to an environment variable, and the variable's name.
+    /// The value is a text that refers to an environment variable. Contains the text and the variable's name.
     Template(String, String),
     /// The value is omitted, since it would be built from the client's request.
     OfRequest,
@@ -267,7 +268,7 @@ fn filled<'a>(
     let mut made = None;
     for piece in pieces(value) {
         if let Piece::Variable(it) = piece {
-            // A variable that no directive of this file sets may be set in a file that includes it.
+            // A variable that this file does not set may be set in a file that includes this one.
             let varies = match variables.is_made(it) {
                 true => variables.constant(it, scope).is_none(),
                 false => is_of_request(it),
@@ -303,7 +304,7 @@ fn filled<'a>(
     )
 }
 
-/// The scheme of a credential with the following space, which is no secret; empty without a scheme.
+/// The scheme of a credential with the following space, which is not secret; empty if the value has no scheme.
 fn scheme(value: &str) -> &str {
     let schemes = [
         "Bearer ", "bearer ", "Basic ", "basic ", "Token ", "token ", "ApiKey ",
@@ -314,7 +315,7 @@ fn scheme(value: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// Derives the name of an environment variable that differs from the gateway's own.
+/// Derives from a text the name of an environment variable that differs from the gateway's own variables.
 fn variable(text: &str) -> String {
     let mut name: String = text
         .chars()
@@ -341,7 +342,7 @@ fn variable(text: &str) -> String {
     name
 }
 
-/// Returns true if nginx itself sets a variable from the request.
+/// Returns true if nginx itself sets a variable from the client's request.
 fn is_of_request(name: &str) -> bool {
     const BEGINNINGS: [&str; 14] = [
         "http_",

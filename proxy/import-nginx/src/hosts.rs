@@ -1,4 +1,4 @@
-//! `admission.hosts`: the host names of the servers.
+//! `admission.hosts`: the host names of the nginx servers.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::values::is_literal;
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
 
-/// Adds the host names of the servers, unless one of them serves any name.
+/// Adds the host names of the nginx servers to the configuration, unless one of the servers accepts any name.
 pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut hosts: Vec<String> = Vec::new();
     let mut known = BTreeSet::new();
@@ -68,7 +68,8 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
         }
     }
     if any {
-        // Another server serves any name, and `admission.hosts` applies to all servers.
+        // At least one nginx server accepts any name, and `admission.hosts` applies to all of them. So conditions about hosts
+        // cannot be imported.
         for (_, rules) in view.exposures() {
             if let Some((_, at)) = rules.host {
                 report.security(

@@ -1,7 +1,7 @@
-//! Reads the files of a configuration: FILE and its includes, within bounds.
+//! Reads the files of an nginx configuration, within bounds: FILE, which the operator names, and the files that it includes.
 //!
-//! A relative `include` is resolved against the folder of FILE, as nginx uses the folder of nginx.conf; if the result does not
-//! exist, against the folder of the including file.
+//! A relative `include` is resolved against the folder of FILE, as nginx uses the folder of nginx.conf. If the result does not
+//! exist, the `include` is resolved against the folder of the including file.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,11 +13,11 @@ use globset::GlobBuilder;
 use crate::report::Report;
 use crate::tree::{self, Directive, Failure, Includes, Place};
 
-/// Maximum size of all files together, in bytes; a configuration is written by hand.
+/// Maximum size of all files together, in bytes. It is far above the size of configurations that are written by hand.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Maximum number of files, each counted as often as it is included.
+/// Maximum number of files. A file counts as often as it is included.
 const FILES_MAX: usize = 1_000;
-/// Maximum depth of includes in included files.
+/// Maximum depth of nested includes.
 const DEPTH_MAX: usize = 16;
 /// Maximum number of directives in all files.
 const DIRECTIVES_MAX: usize = 200_000;
@@ -35,7 +35,7 @@ const HARMLESS: [&str; 5] = [
 ///
 /// # Errors
 ///
-/// A file that cannot be read, a syntax error, a cycle of includes, or more than the bounds allow.
+/// When a file cannot be read, has a syntax error or includes itself, or when a bound is exceeded.
 pub(crate) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, Failure> {
     let stdin = file.as_os_str() == "-";
     let shown: Arc<str> = match stdin {
@@ -87,7 +87,7 @@ fn shown(file: &Path) -> Arc<str> {
     text.replace(char::is_control, "\u{fffd}").into()
 }
 
-/// A file that is being read.
+/// A file that is being read, for detecting files that include themselves.
 struct OpenFile {
     known_by: PathBuf,
     folder: PathBuf,
@@ -95,14 +95,14 @@ struct OpenFile {
 }
 
 struct IncludeReader<'r> {
-    /// The folder where relative includes start.
+    /// The folder against which relative includes are resolved first.
     folder: PathBuf,
     report: &'r mut Report,
-    /// The remaining amount of each bound.
+    /// Remaining amount of each bound: bytes, files and directives.
     bytes: u64,
     files: usize,
     directives: usize,
-    /// The files from FILE to the one being read.
+    /// The files that are being read: FILE, and the chain of includes to the current file.
     open: Vec<OpenFile>,
 }
 
@@ -136,12 +136,12 @@ impl IncludeReader<'_> {
         found.find(|files| !files.is_empty()).unwrap_or_default()
     }
 
-    /// The folders where relative includes may start, in order of preference.
+    /// The folders against which relative includes are resolved, in order of preference.
     fn folders(&self) -> Vec<PathBuf> {
         let mut folders = vec![self.folder.clone()];
         folders.extend(self.open.last().map(|open| open.folder.clone()));
-        // Files in these folders are included by the nginx.conf in the folder above, so their includes are relative to
-        // that folder.
+        // Files in folders with these names are included by the nginx.conf in the parent folder. So their includes are relative
+        // to the parent folder.
         let parts = ["sites-enabled", "sites-available", "conf.d", "http.d"];
         let name = self.folder.file_name().and_then(|it| it.to_str());
         if name.is_some_and(|it| parts.contains(&it)) {
@@ -150,7 +150,7 @@ impl IncludeReader<'_> {
         folders
     }
 
-    /// Returns true if the folder of a pattern exists. If it does not, it is unknown which files nginx would find.
+    /// Returns true if the folder of a pattern exists. If it does not, the files that nginx would find there are unknown.
     fn has_folder(&self, pattern: &str) -> bool {
         let fixed: PathBuf = Path::new(pattern)
             .components()
@@ -199,7 +199,7 @@ impl Includes for IncludeReader<'_> {
                 return Err(fails(format!("more than {FILES_MAX} files")));
             };
             self.files = left;
-            // Opening a pipe would block until a process writes to it.
+            // Only regular files are opened: opening a pipe would block until a process writes to it.
             let is_file = fs::metadata(&file).is_ok_and(|it| it.is_file());
             if !is_file {
                 return Err(fails(format!("{shown}: is no regular file")));
@@ -257,8 +257,7 @@ fn expand(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The entries of a folder that a pattern matches. As in a shell, hidden entries match only a pattern that begins with
-/// a dot.
+/// The entries of a folder that a pattern matches. As in a shell, hidden entries match only patterns that begin with a dot.
 fn matching_entries(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     let here = match folder.as_os_str().is_empty() {
         true => Path::new("."),

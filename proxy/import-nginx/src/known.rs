@@ -1,25 +1,25 @@
-//! The directives of nginx by name: those that can be ignored since the gateway always behaves that way, those that another
-//! file of this crate imports, and report lines for the rest. An unknown directive may refuse requests, so it counts as
-//! security.
+//! Table of nginx's directives by name: directives that can be ignored since the gateway always behaves that way, directives that
+//! another file of this crate imports, and report lines for the others. An unknown directive may refuse requests, so its report
+//! line is marked as relevant for security.
 
 mod shown;
 
 pub(crate) use shown::shown;
 
-/// How a directive is treated.
+/// Treatment of an nginx directive by the import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Treatment {
     /// The directive can be ignored without an effect.
     Fine,
     /// Another file of this crate imports the directive and reports it.
     Mapped,
-    /// The directive is lost, and no access is opened by that.
+    /// The directive is not imported, and no additional requests are admitted without it. Contains the text for the report.
     Plain(&'static str),
-    /// The directive is lost, and requests that it refused may be admitted.
+    /// The directive is not imported, and requests that it refused may be admitted. Contains the text for the report.
     Security(&'static str),
 }
 
-/// Directives that other files of this crate read, in one line for each of these files.
+/// Directives that other files of this crate read. Each line of the list belongs to one of these files.
 #[rustfmt::skip]
 const MAPPED: &[&str] = &[
     "http", "server", "location", "events", "if", "map", "geo", "set", "return", "split_clients", "upstream", "types", "include",
@@ -34,7 +34,7 @@ const MAPPED: &[&str] = &[
     "log_format", "access_log", "worker_processes", "worker_connections", "worker_shutdown_timeout", "stub_status",
 ];
 
-/// Directives of an `upstream` block, which `pools` reads.
+/// Directives of an `upstream` block, which `pools` imports.
 const OF_POOLS: &[&str] = &[
     "hash",
     "ip_hash",
@@ -53,7 +53,7 @@ const OF_POOLS: &[&str] = &[
     "health_check",
 ];
 
-/// Directives for behaviour that the gateway always has, or never needs.
+/// Directives that can be ignored: the gateway always behaves as they request, or never needs them.
 #[rustfmt::skip]
 const FINE: &[&str] = &[
     "http2", "tcp_nodelay", "tcp_nopush", "sendfile", "sendfile_max_chunk", "aio", "directio", "output_buffers", "postpone_output",
@@ -82,7 +82,8 @@ const FINE: &[&str] = &[
     "lua_socket_connect_timeout", "lua_socket_read_timeout", "lua_socket_send_timeout", "auth_basic_user_file", "limit_req_status", "limit_conn_status",
 ];
 
-/// Directives with the values that equal the gateway's behaviour, and the report line for any other value.
+/// Directives that can be ignored with certain values, which equal the gateway's behaviour. Each has the report line for any
+/// other value.
 #[rustfmt::skip]
 const FINE_WITH: &[(&str, &[&str], &str)] = &[
     ("proxy_buffering", &["off"], "streams are never gathered: leave it out"),
@@ -115,7 +116,7 @@ const FIREWALL: &str =
 const ANSWERS: &str = "scripts are not run: what this one takes out of answers would be shown";
 const SCRIPT: &str = "scripts are not run: express what this one refuses in admission";
 
-/// Directives that refuse requests and have no counterpart, with their report lines.
+/// Directives that refuse requests and have no equivalent in the gateway, with their report lines.
 #[rustfmt::skip]
 const SECURITY: &[(&str, &str)] = &[
     ("ssl_crl", REVOCATION),
@@ -133,7 +134,7 @@ const SECURITY: &[(&str, &str)] = &[
     ("app_protect_enable", FIREWALL),
 ];
 
-/// Prefixes of the names of directives that refuse requests.
+/// Prefixes of the names of directives that refuse requests, with their report lines.
 #[rustfmt::skip]
 const SECURITY_BEGINNINGS: &[(&str, &str)] = &[
     ("auth_jwt", JWT),
@@ -155,7 +156,7 @@ const SECURITY_BEGINNINGS: &[(&str, &str)] = &[
     ("js_set", "scripts are not run: what uses this variable needs another way"),
 ];
 
-/// Directives whose loss opens no access, with their report lines.
+/// Directives without which no additional requests are admitted, with their report lines.
 #[rustfmt::skip]
 const PLAIN: &[(&str, &str)] = &[
     ("proxy_send_lowat", "has no counterpart"),
@@ -207,7 +208,7 @@ const PLAIN: &[(&str, &str)] = &[
     ("google_perftools_profiles", "has no counterpart"),
 ];
 
-/// Prefixes of directives whose loss opens no access.
+/// Prefixes of the names of directives without which no additional requests are admitted, with their report lines.
 #[rustfmt::skip]
 const PLAIN_BEGINNINGS: &[(&str, &str)] = &[
     ("gzip_", ""),

@@ -13,29 +13,29 @@ pub(crate) struct Token {
     pub(crate) line: u32,
 }
 
-/// The kind of a token. Has no `Debug`, since a word may be a secret.
+/// The kind of a token. It does not implement `Debug`, since a word may be a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum TokenKind {
-    /// A name or an argument, without its quotes and escapes.
+    /// The name of a directive or an argument, without its quotes and escapes.
     Word(String),
-    /// `;`
+    /// A semicolon, which ends a directive.
     Semicolon,
-    /// `{`
+    /// An opening brace, which begins a block.
     Open,
-    /// `}`
+    /// A closing brace, which ends a block.
     Close,
     /// The end of the text.
     End,
 }
 
-/// A syntax error.
+/// A syntax error in an nginx configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SyntaxError {
     pub(crate) line: u32,
     pub(crate) what: String,
 }
 
-/// Maximum length of a word, in bytes. nginx itself allows 4 KiB; certificates are sometimes written into words.
+/// Maximum length of a word, in bytes. nginx itself allows 4 KiB, but some configurations contain certificates as words.
 const WORD_BYTES_MAX: usize = 64 * 1024;
 
 /// Reads a text token by token.
@@ -46,7 +46,7 @@ pub(crate) struct Lexer<'a> {
 
 impl<'a> Lexer<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        // Some editors write a byte order mark.
+        // Some editors write a byte order mark at the beginning of a file.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         Self {
             rest: text.chars().peekable(),
@@ -152,8 +152,8 @@ impl<'a> Lexer<'a> {
         Ok(word)
     }
 
-    /// Reads the character that a backslash escapes. As in nginx, a backslash that escapes nothing is kept, since
-    /// regular expressions contain many.
+    /// Reads the character that a backslash escapes. As in nginx, a backslash before any other character is kept, since regular
+    /// expressions contain many backslashes.
     fn escape(&mut self, word: &mut String) {
         match self.take() {
             Some(c @ ('"' | '\'' | '\\')) => word.push(c),
@@ -165,8 +165,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Skips a block of Lua to its closing brace; the opening brace has been read. Braces in Lua's strings and comments
-    /// do not count.
+    /// Skips a block of Lua code up to its closing brace. The opening brace was already read. Braces in Lua's strings and
+    /// comments do not count.
     pub(crate) fn skip_lua(&mut self) -> Result<(), SyntaxError> {
         let opened = self.line;
         let mut depth = 1_u32;
@@ -199,7 +199,7 @@ impl<'a> Lexer<'a> {
                 '\\' => {
                     self.take();
                 }
-                // A string of Lua ends at the end of its line.
+                // A Lua string without a closing quote ends at the end of its line.
                 c if c == quote || c == '\n' => return,
                 _ => {}
             }
@@ -213,7 +213,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Skips `[[ … ]]` or `[==[ … ]==]`, whose first bracket has been read. Returns false for any other text.
+    /// Skips a long string or comment of Lua, `[[ … ]]` or `[==[ … ]==]`. Its first bracket was already read. Returns false if
+    /// the text is not such a string.
     fn skip_long_bracket_after_first(&mut self) -> bool {
         let mut level = 0;
         while self.rest.peek() == Some(&'=') {
@@ -224,7 +225,7 @@ impl<'a> Lexer<'a> {
             return false;
         }
         self.take();
-        // The number of characters of `]==]` seen so far; `None` before its first bracket.
+        // Number of characters of the closing `]==]` that were read so far; `None` before its first bracket.
         let mut seen: Option<usize> = None;
         while let Some(next) = self.take() {
             seen = match (next, seen) {

@@ -2,42 +2,42 @@
 //! directive that is not imported.
 //!
 //! ```text
-//! FILE ── include ── tree ── sites ──▶ exposures: places that pass requests on, with the directives in force there (scope)
+//! FILE ── include ── tree ── sites ──▶ exposures: locations that proxy requests, with the directives in force there (scope)
 //!         (files)  (lexer)    │
 //!                             ▼
 //!     rules, namespaces, refusals and detours of each exposure; view: all of them
 //!                             │
 //!                             ▼
 //!     a file for each part of the configuration ──▶ YAML with comments (yaml_text)
-//!                             └──▶ report: directives that are not carried over
+//!                             └──▶ report: directives that are not imported
 //! ```
 //!
-//! | files | hold |
+//! | files | content |
 //! |---|---|
 //! | `include`, `lexer`, `tree` | files, words, and a tree of directives that prints none of its words |
-//! | `sites`, `scope` | the places where nginx passes requests on, and the directives in force there |
+//! | `sites`, `scope` | the locations that proxy requests, and the directives in force there |
 //! | `variables`, `values` | `map` and `set`; the spelling of times, sizes, rates and variables |
 //! | `conditions`, `guards`, `principals`, `rules` | `if`: the condition, the requests it refuses, and the clients it admits |
 //! | `refusals`, `shadows`, `detours` | locations that are closed or hidden by others; requests that nginx answers elsewhere |
 //! | `namespaces`, `targets`, `pools`, `headers`, `aliases` | remote servers: `proxy_pass`, `upstream`, headers, aliases |
-//! | `listeners`, `bound`, `listener_tls`, `answers` | listeners: addresses, TLS, headers of answers |
+//! | `listeners`, `bound`, `listener_tls`, `answers` | listeners: addresses, TLS, headers of responses |
 //! | `hosts`, `network`, `origins`, `credentials`, `rates`, `at_once`, `zone_keys`, `sizes` | admission |
 //! | `passed_on` | headers of clients that no longer reach servers, and requests that are refused |
 //! | `logs` | the access log |
-//! | `known`, `report` | every directive by name, with its treatment; the lines about those that are lost |
+//! | `known`, `report` | every directive by name, with its treatment; the report lines about those that are not imported |
 //!
 //! Three rules apply everywhere. No secret of FILE is revealed: tokens become digests, values of headers become `${NAME}`, and
-//! reports quote no argument. No directive of FILE is lost without a line marked `security` if more access would be open than
-//! with nginx; defaults of nginx are no part of FILE. Every directive that is in force for proxied requests is imported, known
-//! to need no report (`known`), or reported.
+//! reports quote no argument. If the gateway without a directive of FILE would admit more requests than nginx, the directive gets
+//! a report line that is marked `security`; defaults of nginx are not part of FILE. Every directive that is in force for proxied
+//! requests is imported, known to need no report (`known`), or reported.
 //!
-//! This crate uses the keys of admission (`tooldock_filters`), and of namespaces and remote servers (`tooldock_workers`), but
-//! not the rest of the gateway's configuration: the caller passes its checks of single values ([`GatewayRules`], in
+//! This crate uses the keys of admission (`tooldock_filters`), and of namespaces and remote servers (`tooldock_workers`), but not
+//! the rest of the gateway's configuration: the caller passes its checks of single values ([`GatewayRules`], in
 //! `gateway_rules.rs`), and reads the result back by the gateway's own loader. The command line and the output file are handled
 //! by the caller, too.
 //!
-//! Start with `imported` below, which names the parts in their order. `known.rs` lists each directive by name and states
-//! whether it needs no report, is lost, or is read by another file. Tests of single files are at their end;
+//! Start with `imported` below, which calls the steps in their order. `known.rs` lists each directive by name and states whether
+//! it needs no report, is not imported, or is read by another file. Tests of single files are at their end;
 //! `proxy/src/import_nginx/tests.rs` imports complete configurations and reads them back.
 
 mod aliases;
@@ -92,12 +92,12 @@ use self::variables::Variables;
 use self::view::View;
 use self::yaml_text::Map;
 
-/// An imported configuration.
+/// The result of an import from nginx.
 #[derive(Debug)]
 pub struct Import {
-    /// The configuration of the gateway.
+    /// The configuration for the gateway, as YAML.
     pub yaml: String,
-    /// The directives that are not imported.
+    /// The report about directives that are not imported.
     pub report: Report,
 }
 
@@ -105,7 +105,7 @@ pub struct Import {
 ///
 /// # Errors
 ///
-/// A file that cannot be read or is no configuration of nginx, or more than the bounds allow.
+/// When a file cannot be read or is not a configuration of nginx, or when a bound is exceeded.
 pub fn import(file: &Path, gateway: &GatewayRules) -> Result<Import, Failure> {
     let mut report = Report::default();
     let tree = include::read(file, &mut report)?;
@@ -113,7 +113,7 @@ pub fn import(file: &Path, gateway: &GatewayRules) -> Result<Import, Failure> {
     Ok(Import { yaml, report })
 }
 
-/// Builds the configuration from a tree of directives.
+/// Builds the gateway's configuration from a tree of nginx directives.
 fn imported(
     tree: &[Directive],
     gateway: &GatewayRules,
@@ -180,7 +180,7 @@ fn imported(
     Ok(format!("{}{}", head(without_tokens), top.to_yaml()))
 }
 
-/// The comment at the beginning of the configuration.
+/// The comment at the beginning of the written configuration.
 fn head(without_tokens: bool) -> String {
     let mut head = String::from(
         "# Imported from nginx. Check it with `tooldock check -c FILE`; docs/from-nginx.md says what is different.\n",

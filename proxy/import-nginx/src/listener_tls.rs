@@ -1,5 +1,5 @@
-//! `tls` of a listener: certificates, the oldest TLS version, and client certificates, taken from all servers on its
-//! address.
+//! The key `tls` of a listener: certificates, minimum TLS version, and client certificates, from all nginx servers on the
+//! listener's address.
 
 use crate::listeners::Listen;
 use crate::report::Report;
@@ -9,7 +9,7 @@ use crate::values::{is_file, number};
 use crate::view::View;
 use crate::yaml_text::{Item, Map, Node};
 
-/// The rule for client certificates.
+/// The rule of nginx for client certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ClientAuth {
     None,
@@ -20,8 +20,8 @@ enum ClientAuth {
 /// Maximum number of certificates that the gateway allows between a client's certificate and one in `tls.client_ca`.
 const CHAIN_MAX: u64 = 6;
 
-/// Builds the key `tls` of the listener for these servers; returns the file of authorities, too, if the listener requests
-/// certificates.
+/// Builds the key `tls` of a listener for these nginx servers. Also returns the file of authorities if the listener requests
+/// client certificates.
 pub(crate) fn tls(
     view: &View<'_>,
     here: &[&Listen<'_>],
@@ -168,8 +168,8 @@ fn client_auth<'a>(
     )
 }
 
-/// Reports that longer chains are accepted than in nginx, which, like the gateway, counts the certificates between the
-/// client's and the authority's.
+/// Reports that the gateway may accept longer certificate chains than nginx. Both count the certificates between the client's and
+/// the authority's.
 fn report_depth(scope: &Scope<'_>, verify: &Directive, report: &mut Report) {
     let Some(depth) = scope.last("ssl_verify_depth") else {
         report.plain(verify, format!("nginx takes one certificate between a client's and that of the authority, unless ssl_verify_depth says more; here up to {CHAIN_MAX} count"));

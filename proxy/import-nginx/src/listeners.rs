@@ -1,4 +1,4 @@
-//! `listeners`: the addresses of the servers, with the keys of each listener.
+//! The key `listeners`: the addresses on which the nginx servers listen, with the settings of each listener.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,13 +17,13 @@ use crate::values::only_variable;
 use crate::view::View;
 use crate::yaml_text::{Item, Map};
 
-/// Comment on the key `namespace` of a listener.
+/// Comment in the written configuration on the key `namespace` of a listener.
 const ALONE: &str = "served alone here: clients may also use /mcp itself";
 
-/// The address of a `listen`.
+/// The address of a `listen` directive.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum ListenOn {
-    /// A port.
+    /// A TCP port, with its IP address.
     Port(SocketAddr),
     /// A Unix socket, written `unix:/PATH`.
     Socket(String),
@@ -41,41 +41,41 @@ impl fmt::Display for ListenOn {
 /// A `listen` directive.
 pub(crate) struct Listen<'a> {
     pub(crate) at: &'a Directive,
-    /// Index of the server that contains the directive.
+    /// Index of the nginx server that contains the directive.
     pub(crate) site: usize,
     pub(crate) address: ListenOn,
     pub(crate) encrypted: bool,
     proxy_protocol: bool,
 }
 
-/// The listeners, and the first `listen` with the PROXY protocol.
+/// The listeners of the written configuration, and the first `listen` of nginx with the PROXY protocol.
 pub(crate) struct Listeners<'a> {
     pub(crate) items: Vec<Item>,
     pub(crate) proxy_protocol: Option<&'a Directive>,
-    /// The listeners that ask clients for certificates.
+    /// The listeners that request certificates from clients.
     pub(crate) asking: Vec<Asking>,
-    /// The ports on which servers listen in nginx.
+    /// The ports on which the nginx servers listen.
     pub(crate) ports: Vec<ServedPort>,
 }
 
-/// A port on which a server listens in nginx.
+/// A port on which an nginx server listens.
 pub(crate) struct ServedPort {
-    /// Index of the server.
+    /// Index of the nginx server.
     pub(crate) site: usize,
     pub(crate) port: u16,
     pub(crate) encrypted: bool,
 }
 
-/// A listener that asks clients for certificates.
+/// A listener that requests certificates from clients.
 pub(crate) struct Asking {
     pub(crate) name: String,
     /// The file of authorities for client certificates.
     pub(crate) authority: String,
-    /// Indexes of the servers that listen on the address.
+    /// Indexes of the nginx servers that listen on the listener's address.
     pub(crate) sites: Vec<usize>,
 }
 
-/// Creates the listeners of the configuration; empty if the gateway's default suffices.
+/// Creates the listeners of the written configuration; the list is empty if the gateway's default suffices.
 pub(crate) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'a> {
     let mut listens: Vec<Listen<'a>> = Vec::new();
     for (index, site) in view.sites.sites.iter().enumerate() {
@@ -137,8 +137,8 @@ fn served_port(listen: &Listen<'_>) -> Option<ServedPort> {
     }
 }
 
-/// Creates the listener for metrics, which an explicit list of listeners would lack. Its port is one that the file does not
-/// name, since a server behind nginx may listen on a named port.
+/// Creates the listener for metrics, which the gateway has by default, but not with an explicit list of listeners. Its port does
+/// not occur in FILE, since a server behind nginx may listen on a port that does.
 fn metrics_listener(view: &View<'_>, report: &mut Report) -> Item {
     let mut named = BTreeSet::from([8000]);
     named_ports(view.sites.main.block, &mut named);
@@ -162,7 +162,7 @@ fn metrics_listener(view: &View<'_>, report: &mut Report) -> Item {
     Item::new(comment, metrics)
 }
 
-/// Collects the ports in arguments: `9090`, `127.0.0.1:9090`, `http://[::1]:9090/mcp`.
+/// Collects the port numbers in arguments such as `9090`, `127.0.0.1:9090`, `http://[::1]:9090/mcp`.
 fn named_ports(block: &[Directive], found: &mut BTreeSet<u16>) {
     for directive in block {
         for arg in directive.args() {
@@ -181,7 +181,7 @@ fn core_on(address: &str) -> Map {
     core
 }
 
-/// Creates the default listener, if it needs keys: a file without `listen` may still set headers.
+/// Creates the default listener if it needs settings: a file without `listen` may still set headers.
 fn default_listener(
     view: &View<'_>,
     all: &BTreeSet<NamespaceName>,
@@ -203,7 +203,8 @@ fn default_listener(
     Some(Item::new("the default address", core))
 }
 
-/// The only namespace, if its clients use `/mcp` itself, so that they can continue to use it.
+/// The only namespace, if its clients use the path `/mcp`; `None` otherwise. The listener then serves it at `/mcp`, so that these
+/// clients still work.
 fn only_at_the_root(view: &View<'_>, all: &BTreeSet<NamespaceName>) -> Option<NamespaceName> {
     let [name] = &all.iter().collect::<Vec<_>>()[..] else {
         return None;
@@ -215,16 +216,16 @@ fn only_at_the_root(view: &View<'_>, all: &BTreeSet<NamespaceName>) -> Option<Na
         .then(|| (*name).clone())
 }
 
-/// Returns true for the paths of endpoints that name no namespace.
+/// Returns true for endpoint paths that contain no name of a namespace.
 fn is_at_the_root(paths: Option<Paths<'_>>) -> bool {
     paths.is_some_and(|paths| matches!(paths.path(), "" | "/mcp" | "/sse"))
 }
 
-/// Reports endpoints whose clients name no namespace, on an address that serves several.
+/// Reports endpoints whose paths name no namespace, on an address that serves several namespaces.
 fn report_unnamed(view: &View<'_>, sites: &[usize], address: &ListenOn, report: &mut Report) {
     let exposures = view.sites.exposures.iter().zip(&view.names);
     for (exposure, name) in exposures.filter(|(it, _)| sites.contains(&it.site)) {
-        // Other locations have no path that clients are known to use.
+        // Only these locations have a path that clients are known to use.
         let has_path = matches!(exposure.paths, Some(Paths::Exactly(_) | Paths::Below(_)));
         if let (Some(name), true) = (name, has_path && is_at_the_root(exposure.paths)) {
             if exposure.paths.is_some_and(|it| it.path() == "/sse") {
@@ -236,7 +237,7 @@ fn report_unnamed(view: &View<'_>, sites: &[usize], address: &ListenOn, report: 
     }
 }
 
-/// Creates a listener; returns the file of authorities, too, if the listener requests certificates.
+/// Creates a listener. Also returns the file of authorities if the listener requests client certificates.
 fn listener(
     view: &View<'_>,
     name: &str,
@@ -286,7 +287,8 @@ fn listener(
     (listener, authority)
 }
 
-/// The directive that replaces the client's `Accept`, written for clients whose value servers refuse.
+/// The directive that replaces the clients' `Accept` header. Such directives are written for clients whose value is refused by
+/// servers.
 fn rewrites_accept<'a>(view: &View<'a>, sites: &[usize]) -> Option<&'a Directive> {
     let exposures = view.sites.exposures.iter().zip(&view.names);
     let served = exposures.filter(|(it, name)| name.is_some() && sites.contains(&it.site));
@@ -312,7 +314,7 @@ fn listens_of<'a>(
 ) -> Vec<Listen<'a>> {
     let all_encrypted = site.level.is_on("ssl");
     let of_site = || view.exposures().filter(|(it, _)| it.site == index);
-    // Without TLS there is no client certificate either, so such a condition admits no request.
+    // Without TLS there is no client certificate, so a condition that requires one admits no request.
     let forced: Vec<_> = of_site()
         .filter_map(|(_, rules)| {
             let subjects = rules.subjects.as_ref().map(|(_, at)| *at);
@@ -323,7 +325,7 @@ fn listens_of<'a>(
     let listens = site.level.all("listen");
     let mut found = Vec::new();
     if let (true, Some(block)) = (listens.is_empty(), site.block) {
-        // A server without `listen` listens on port 80.
+        // An nginx server without `listen` listens on port 80.
         found.push(Listen {
             at: block,
             site: index,
@@ -358,14 +360,14 @@ fn listens_of<'a>(
         });
     }
     if !found.iter().any(|it| it.encrypted) {
-        // A snippet for servers with TLS, or a condition that no request meets.
+        // The file is a snippet that is included in servers with TLS, or the condition admits no request.
         let verify = site.scope.last("ssl_verify_client");
         let verify = verify.filter(|it| it.first() != "off" && site.block.is_none());
         let certificates = of_site().filter_map(|(_, rules)| rules.certificate);
         for at in certificates.chain(verify) {
             report.security(at, "no listener of this file has TLS: write tls with client_ca and client_auth into listeners");
         }
-        // The remaining listeners, or the default one, would have no TLS.
+        // The condition requires TLS, but neither the remaining listeners nor the default one would have TLS.
         for at in of_site().filter_map(|(_, rules)| rules.encrypted) {
             report.security(
                 at,
@@ -391,7 +393,7 @@ fn listens_of<'a>(
     found
 }
 
-/// Parses the address of a `listen`.
+/// Parses the address of a `listen` directive.
 fn address(text: &str) -> Option<ListenOn> {
     if text.starts_with("unix:") {
         return Some(ListenOn::Socket(text.to_owned()));

@@ -1,4 +1,4 @@
-//! `observability.access_log`: the access log, with its format.
+//! The key `observability.access_log`: the access log, with its format.
 
 use crate::report::Report;
 use crate::scope::Level;
@@ -7,7 +7,7 @@ use crate::values::{Piece, pieces};
 use crate::view::View;
 use crate::yaml_text::Map;
 
-/// Adds the access log of the first exposure that has one.
+/// Adds the access log of the first proxied location that has one.
 pub(crate) fn write(view: &View<'_>, observability: &mut Map, report: &mut Report) {
     let mut logs: Vec<&Directive> = Vec::new();
     for exposure in &view.sites.exposures {
@@ -72,7 +72,7 @@ pub(crate) fn write(view: &View<'_>, observability: &mut Map, report: &mut Repor
     observability.add_with("access_log", entry, log.place.to_string());
 }
 
-/// Reports `access_log off` of a location that answers requests itself, as probes are answered.
+/// Reports `access_log off` of a location that answers requests itself, such as a location for health checks.
 pub(crate) fn list_without(level: &Level<'_>, report: &mut Report) {
     if let Some(off) = level.last("access_log").filter(|it| it.first() == "off") {
         list_off(off, report);
@@ -86,8 +86,8 @@ fn list_off(off: &Directive, report: &mut Report) {
     );
 }
 
-/// The format, with `-` in place of variables that the gateway does not have. A variable by which a `map` names a token
-/// or a certificate becomes the name of the principal.
+/// Converts a log format of nginx to the gateway's, with `-` in place of variables that the gateway does not have. A variable by
+/// which a `map` names a token or a certificate becomes the name of the principal.
 fn pattern(format: &Directive, view: &View<'_>, report: &mut Report) -> Option<String> {
     let escapes = format.option("escape");
     if escapes.is_some_and(|it| it != "default") {

@@ -1,4 +1,4 @@
-//! `upstreams.remote`: each exposure becomes a namespace, named by the path of its location.
+//! The key `upstreams.remote`: each proxied location becomes a namespace, named after the location's path.
 
 use std::time::Duration;
 
@@ -19,32 +19,34 @@ use crate::values::{is_file, number, time};
 use crate::variables::Variables;
 use crate::yaml_text::Map;
 
-/// The comment on `isolation`.
+/// Comment in the written configuration on the key `isolation`.
 const OWN_SESSIONS: &str = "each client has a session of its own at the server, as with nginx: take this out only if the server keeps nothing in its sessions";
 
-/// Report line for a path of messages alone.
+/// Report line for a location to which clients of HTTP+SSE send messages, if no location serves the stream of the same server.
 const NO_STREAM: &str = "is taken for the path to which clients of HTTP+SSE send messages, and no location leads to a stream of this server: it is no namespace. Write the server into upstreams.remote, if its endpoint has this path";
 
-/// Words of paths at which WebSockets are usual. Locations of MCP often have the headers of WebSockets without a use.
+/// Words in paths at which WebSockets are usual. The headers of WebSockets alone are no sign, since locations for MCP often have
+/// them without a use.
 const WEBSOCKET_WORDS: [&str; 6] = ["ws", "wss", "websocket", "websockets", "socket.io", "cable"];
 
-/// Time of a whole call whose silences `proxy_read_timeout` bounds, unless these may be longer.
+/// Minimum time limit of a whole call that is written for a `proxy_read_timeout`, which in nginx limits only the time between two
+/// reads.
 const CALL: Duration = Duration::from_secs(3600);
 
-/// Maximum of `retry.max`.
+/// Maximum value of `retry.max`.
 const RETRIES_MAX: u64 = 10;
 
-/// The namespaces of a configuration.
+/// The namespaces that an nginx configuration becomes.
 pub(crate) struct Namespaces {
-    /// The namespace of each exposure, in the order of the exposures.
+    /// The namespace of each proxied location, in the order of the locations.
     pub(crate) names: Vec<Option<NamespaceName>>,
-    /// `upstreams.remote`.
+    /// Content of the key `upstreams.remote`.
     pub(crate) servers: Map,
-    /// `namespaces.overrides`.
+    /// Content of the key `namespaces.overrides`.
     pub(crate) overrides: Map,
 }
 
-/// A namespace that is being made, with its target and the index of its exposure.
+/// A namespace that is being built, with its target and the index of its proxied location.
 struct NamespaceDraft<'a> {
     name: NamespaceName,
     target: Target<'a>,
@@ -53,7 +55,7 @@ struct NamespaceDraft<'a> {
     comment: String,
 }
 
-/// Builds the namespaces.
+/// Builds the namespaces of all proxied locations.
 pub(crate) fn namespaces<'a>(
     sites: &Sites<'a>,
     variables: &Variables<'a>,
@@ -69,8 +71,8 @@ pub(crate) fn namespaces<'a>(
     let mut made: Vec<NamespaceDraft<'_>> = Vec::new();
     let mut old_paths = OldPaths::default();
     let mut guessed: Vec<NamespaceName> = Vec::new();
-    // The order in which locations are read: those of Streamable HTTP become namespaces, then streams of HTTP+SSE are added to
-    // the namespaces of their servers, then the paths to which clients of these streams send messages.
+    // Locations are processed in this order: locations of Streamable HTTP become namespaces, then streams of HTTP+SSE are added
+    // to the namespaces of their servers, then the paths to which clients of these streams send messages.
     let kind = |index: &usize| {
         let target = targets[*index].as_ref();
         target.map(|it| (it.is_of_sse(), it.is_of_messages()))
@@ -164,7 +166,8 @@ pub(crate) fn namespaces<'a>(
     }
 }
 
-/// Reports the namespaces whose location names no endpoint. Nothing in nginx shows which transport the server uses.
+/// Reports namespaces whose endpoint path is a guess, because the location's path names no endpoint. Nothing in nginx shows which
+/// transport the server uses.
 fn report_guessed(names: &[NamespaceName], report: &mut Report) {
     if names.is_empty() {
         return;
@@ -233,7 +236,7 @@ fn comment(exposure: &Exposure<'_>, target: &Target<'_>, name: &NamespaceName) -
     format!("{}: {client} in nginx, /mcp/{name} here", exposure.at.place)
 }
 
-/// The name from a location's path: its words without those that only denote MCP.
+/// The name of a namespace from its location's path: the path's words, without those that only denote MCP.
 fn name(target: &Target<'_>) -> String {
     let said = target
         .endpoint
@@ -249,7 +252,7 @@ fn name(target: &Target<'_>) -> String {
         .unwrap_or_else(|| "default".to_owned())
 }
 
-/// Turns a text into the name of a namespace; `None` if no usable characters remain.
+/// Converts a text to the name of a namespace; `None` if no usable characters remain.
 fn usable(text: &str) -> Option<String> {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '_' {
@@ -262,7 +265,7 @@ fn usable(text: &str) -> Option<String> {
     let name = name.trim_matches(['-', '_']);
     let name: String = name.chars().take(50).collect();
     let valid = name.parse::<NamespaceName>().ok()?;
-    // ToolDock v1 has other routes at paths with these names.
+    // These names are avoided, since ToolDock v1 has other routes at paths with these names.
     Some(match valid.is_path_of_v1() {
         true => format!("{name}-mcp"),
         false => name,
@@ -276,7 +279,7 @@ fn free_name(wanted: &str, made: &[NamespaceDraft<'_>]) -> NamespaceName {
     free.expect("there are fewer namespaces than numbers, and each name is valid")
 }
 
-/// Adds the keys of a remote server. Returns false if the server cannot be reached.
+/// Writes the keys of a remote server. Returns false if the server cannot be reached by the gateway.
 fn write<'a>(
     exposure: &Exposure<'a>,
     target: &Target<'_>,
@@ -347,7 +350,7 @@ fn write_tls(exposure: &Exposure<'_>, target: &Target<'_>, server: &mut Map, rep
             name,
             "the name in certificates is that of the URL, or a fixed one in tls.server_name",
         ),
-        // nginx verifies the name of the `upstream`.
+        // nginx verifies the server's certificate by the name of the `upstream`, so the gateway must verify the same name.
         (None, Servers::Pool(pool)) if verified && is_name(pool.first()) => {
             tls.add_with("server_name", pool.first(), pool.place.to_string())
         }
@@ -373,7 +376,7 @@ fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map, report: &mut Report
     }
     let read = said("proxy_read_timeout");
     if let Some((read, at)) = read {
-        // Maximum time without data from the server, before its answer and within it.
+        // Both keys limit the time without data from the server: before its response (`head`) and within it (`idle`).
         let mut comment = at.place.to_string();
         for (key, default) in [("head", defaults.head), ("idle", defaults.idle)] {
             if read != default {
@@ -385,7 +388,8 @@ fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map, report: &mut Report
         }
     }
     server.add("timeouts", timeouts);
-    // The times above bound silence; a call that sends progress continues as in nginx, up to a bound.
+    // The limits above apply to silence. In nginx, a call that sends progress may continue without end; here it may until this
+    // limit.
     let call = Limits::default().timeout.max(CALL);
     if let Some((read, at)) = read {
         let most = read.max(call);

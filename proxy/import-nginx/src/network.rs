@@ -1,4 +1,4 @@
-//! `admission.cidrs` and `admission.trusted_proxies`: the networks of clients, and the trusted proxies.
+//! Imports the `allow` and `deny` rules of nginx as `admission.cidrs`, and its trusted proxies as `admission.trusted_proxies`.
 //!
 //! In nginx the first rule that matches an address decides; in the gateway `deny` takes precedence. If the results differ, the
 //! stricter reading is used and the rule is reported.
@@ -17,7 +17,7 @@ use crate::yaml_text::{Map, Node};
 /// Admitted and refused networks, in the form of `admission.cidrs`.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Networks {
-    /// Admitted networks; empty for all networks.
+    /// Networks whose clients are admitted; if empty, all networks are.
     allow: Vec<Network>,
     deny: Vec<Network>,
 }
@@ -31,7 +31,7 @@ struct Network {
 }
 
 impl Network {
-    /// Parses a network in nginx's form.
+    /// Parses an address or a network as nginx's `allow` and `deny` spell it.
     fn parse(text: &str) -> Option<Self> {
         let text = if text == "unix:" { UNIX_NAME } else { text };
         let cidr: Cidr = text.parse().ok()?;
@@ -51,7 +51,7 @@ impl Network {
         self.bits >= outer.bits && outer.cidr.contains(self.first)
     }
 
-    /// The intersection of two networks: the smaller one, or none.
+    /// Returns the intersection of two networks, which is the smaller one; `None` if neither contains the other.
     fn common(&self, other: &Self) -> Option<Self> {
         if self.is_within(other) {
             Some(*self)
@@ -61,7 +61,7 @@ impl Network {
     }
 }
 
-/// Adds the admitted networks.
+/// Adds `admission.cidrs`: the networks that all locations of nginx admit.
 pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut all: Option<(Networks, &Directive)> = None;
     for exposure in &view.sites.exposures {
@@ -75,7 +75,7 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
                     let place = &first.place;
                     report.security(at, format!("lets in other networks than {place} does, and admission.cidrs is one for all: only what both let in is let in"));
                 }
-                // The position of a rule is more useful in the report than that of a location without rules.
+                // A location without rules admits all networks; the report then cites the location that has rules.
                 let first = if before == Networks::default() {
                     at
                 } else {
@@ -136,7 +136,8 @@ impl Networks {
             }
             let Some(network) = Network::parse(rule.first()) else {
                 report.security(rule, "is no network as 10.0.0.0/8");
-                // Clients that only this rule admitted are refused now.
+                // A rejected `allow` rule may have been the only one for some clients, so that clients which no other rule admits
+                // are refused.
                 closed |= allows;
                 continue;
             };
@@ -170,7 +171,7 @@ impl Networks {
         }
     }
 
-    /// The networks that both sets admit.
+    /// Returns the networks that both sets admit.
     fn and(self, other: &Self) -> Self {
         if self == *other {
             return self;
@@ -199,8 +200,8 @@ impl Networks {
     }
 }
 
-/// Adds the trusted proxies, which may name their clients. `behind_proxy_protocol` is the first listener with the PROXY
-/// protocol.
+/// Adds `admission.trusted_proxies`: the proxies whose statement of the client's address is believed.
+/// `behind_proxy_protocol` is the first listener that expects the PROXY protocol.
 pub(crate) fn write_trusted_proxies(
     view: &View<'_>,
     behind_proxy_protocol: Option<&Directive>,
@@ -261,7 +262,7 @@ fn trusted<'a>(
     let header = exposure.scope.last("real_ip_header");
     let name = header.map_or("X-Real-IP", |it| it.first());
     let by_header = name.eq_ignore_ascii_case("x-forwarded-for");
-    // Without a listener that expects the PROXY protocol, nginx has no header to read, and addresses are not changed.
+    // Without a listener that expects the PROXY protocol, no header names the client, and nginx does not change its address.
     if name == "proxy_protocol" && !behind_proxy_protocol {
         return (Vec::new(), first);
     }

@@ -1,4 +1,4 @@
-//! `admission.origins`: the origins of web pages that may send requests.
+//! Imports the origins of web pages that may send requests, as `admission.origins`.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,12 @@ use crate::variables::{Key, Variables};
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
 
-/// Comment in the configuration for origins that no directive names.
+/// Comment on `admission.origins` if no directive of nginx names an origin.
 const NO_OTHER: &str = "nginx answers no page of another origin";
 const NO_COMMON: &str = "all locations of nginx let in no other page";
 const LIST: &str = "list the pages that may call, as https://chat.example.com";
 
-/// The origins of the web pages that an exposure admits.
+/// The origins of the web pages whose requests a location of nginx admits.
 #[derive(Clone, PartialEq, Eq)]
 enum Pages {
     All,
@@ -39,8 +39,8 @@ impl Pages {
     }
 }
 
-/// Adds the admitted origins: those that conditions admit, or else those that response headers name, and the servers' own
-/// origins.
+/// Adds `admission.origins`. Each location admits the origins that its conditions name; without such conditions, the origins
+/// that its CORS response headers name and the origins of the nginx servers. The list contains the origins that all admit.
 pub(crate) fn write(
     view: &View<'_>,
     ports: &[ServedPort],
@@ -80,10 +80,10 @@ pub(crate) fn write(
 struct PlacePages<'a> {
     pages: Pages,
     at: &'a Directive,
-    /// True when a condition refuses all other pages.
+    /// True if a condition of nginx refuses requests from all other pages; false if only response headers name the pages.
     is_guarded: bool,
-    /// True when a directive lists the origins, as `add_header Access-Control-Allow-Origin` does; false when there is none, and
-    /// pages of the gateway's own host alone are taken to be meant.
+    /// True if a directive lists the origins, as `add_header Access-Control-Allow-Origin` does. False if there is no such
+    /// directive; then only pages of the gateway's own host are admitted.
     is_named: bool,
 }
 
@@ -130,7 +130,8 @@ fn report_refused(
     has_refused
 }
 
-/// The comment on the list: the first directive that names a page in it, other than the servers' own pages.
+/// Returns the comment on the list of origins: the position of the first directive that names an origin in the list, apart
+/// from the servers' own origins.
 fn comment(
     places: &[PlacePages<'_>],
     origins: &BTreeSet<String>,
@@ -145,7 +146,7 @@ fn comment(
             .any(|it| origins.contains(it) && (place.is_guarded || !own.contains(it))),
     };
     let named = places.iter().find(names);
-    // Without a refused page, the list cites a directive whose pages are unknown, or that admits the servers' own pages.
+    // If no directive names an origin of the list and no page is refused, the comment cites any directive about origins.
     let named = named.or_else(|| places.iter().find(|it| it.is_named && !has_refused));
     match named {
         Some(place) => place.at.place.to_string(),
@@ -156,7 +157,7 @@ fn comment(
     }
 }
 
-/// The origins of the servers by their names and ports, for pages that nginx serves in addition to the MCP servers.
+/// Returns the origins made of the nginx servers' own names and ports, since nginx may serve web pages there, too.
 fn own_origins(view: &View<'_>, ports: &[ServedPort]) -> BTreeSet<String> {
     let mut own = BTreeSet::new();
     for served in ports {
@@ -190,7 +191,7 @@ fn origins_of(origins: &[&str], at: &Directive, report: &mut Report) -> BTreeSet
     valid
 }
 
-/// The pages that may read answers, by the headers of the answers.
+/// Returns the pages to which the CORS headers of responses give access, and the directive that sets the header.
 fn answered_pages<'a>(
     exposure: &Exposure<'a>,
     variables: &Variables<'a>,
@@ -225,19 +226,19 @@ fn answered_pages<'a>(
     }
     match (chosen, preflight) {
         (Some((origins, header)), _) => (Pages::Only(origins), header),
-        // A page that only answers to preflights name may read other answers, too.
+        // Without another CORS header, the header of the response to preflight requests counts for all responses.
         (None, Some(header)) => (named_pages(header, variables, report), header),
         (None, None) => (Pages::Only(BTreeSet::new()), exposure.at),
     }
 }
 
-/// Returns true if a directive sets the header that names the pages which may read an answer.
+/// Returns true if a directive sets the CORS header that names the pages which may read a response.
 fn is_cors(it: &&Directive) -> bool {
     let name = it.first();
     it.is("add_header") && name.eq_ignore_ascii_case("access-control-allow-origin")
 }
 
-/// The pages that the value of a CORS header names.
+/// Returns the origins in the value of a CORS header.
 fn named_pages<'a>(header: &'a Directive, variables: &Variables<'a>, report: &mut Report) -> Pages {
     let value = header.arg(1).unwrap_or_default();
     match only_variable(value) {

@@ -1,5 +1,5 @@
-//! Headers of clients that nginx forwards to servers by default, and requests that it forwards without parsing: the gateway
-//! does not forward the headers, and refuses some of the requests. The report lines concern the servers, and open no access.
+//! Report lines about requests and headers that nginx forwards to servers and the gateway does not: request headers such as
+//! `Authorization`, and requests that nginx forwards without parsing them. These differences affect servers, and open no access.
 
 use std::collections::BTreeSet;
 
@@ -16,15 +16,15 @@ const UNCHECKED: &str = "nginx passes Authorization on without judging it, so th
 /// Report line for a backend to which nginx forwards `Authorization`, while a condition of nginx tests the header, too.
 const CHECKED: &str = "nginx judges Authorization and passes it on: here it does not go up, and a server that reads it, too, answers 401";
 
-/// Report line for requests of stateless clients.
+/// Report line about requests without a session id, which the gateway refuses and nginx forwards.
 const STATELESS: &str = "a request after initialize that names no session gets 400 session_required, where nginx passes it on: for servers \
      without sessions, write session: optional into the listener";
 
-/// Report line for `Accept`.
+/// Report line about requests whose `Accept` header lacks a media type that the gateway requires.
 const ACCEPT: &str = "a request whose Accept does not name application/json and text/event-stream gets 406, where nginx passes it on: for \
      such clients, write accept: lenient into the listener";
 
-/// Reports headers that nginx forwards and that servers no longer get.
+/// Reports the headers that nginx forwards to servers and the gateway does not.
 pub(crate) fn list(view: &View<'_>, report: &mut Report) {
     let mut told = BTreeSet::new();
     let mut host = None;
@@ -51,7 +51,7 @@ pub(crate) fn list(view: &View<'_>, report: &mut Report) {
     report.differs_in("listeners", ACCEPT);
 }
 
-/// Returns true if nginx sends the client's `Authorization` to the server without a directive that names it.
+/// Returns true if nginx forwards the client's `Authorization` header, and no `proxy_set_header` replaces it.
 fn passes_authorization(scope: &Scope<'_>) -> bool {
     let passes = scope.last("proxy_pass_request_headers");
     let mut set = scope.all("proxy_set_header").iter();
@@ -59,7 +59,7 @@ fn passes_authorization(scope: &Scope<'_>) -> bool {
         && !set.any(|it| it.first().eq_ignore_ascii_case("authorization"))
 }
 
-/// The directive that sends the host of a client's request to the server.
+/// Returns the `proxy_set_header` that sends the client's `Host` header to the server.
 fn host_of_client<'a>(scope: &Scope<'a>) -> Option<&'a Directive> {
     let mut set = scope.all("proxy_set_header").iter().copied();
     set.find(|it| {

@@ -1,4 +1,4 @@
-//! `backends`, `balance`, `keepalive` and `health.passive` of a remote server, from the settings of an `upstream`.
+//! Imports an nginx `upstream` as settings of a remote server: `backends`, `balance`, `keepalive` and `health.passive`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::tree::Directive;
 use crate::values::{number, time};
 use crate::yaml_text::{Item, Map, Node};
 
-/// Maximum number of backends of one server; the gateway allows no more.
+/// Maximum number of backends of one remote server in the gateway's configuration.
 const BACKENDS_MAX: usize = 1_000;
 
-/// Report line for a `hash` that is imported: the difference in behaviour.
+/// Report line for a `hash` or `ip_hash` that is imported, since the gateway chooses a backend per session.
 const HASHED: &str = "a session stays at one backend, and a new session of the same client may get another: without a session, the backend is chosen by principal and address (balance: hash)";
 
-/// nginx's default of `max_fails`.
+/// Default of nginx's `max_fails`: the number of failures after which a server is not used for a while.
 const MAX_FAILS: u64 = 1;
 
-/// A backend, with its settings in the `upstream`.
+/// A `server` line of an nginx `upstream`: its URL and its settings.
 struct BackendEntry {
     url: String,
     weight: u64,
@@ -29,7 +29,7 @@ struct BackendEntry {
     comment: String,
 }
 
-/// Adds the backends of a target. Returns false if none of them can be reached, and the server must be omitted.
+/// Adds the backends of a target. Returns false if there is no usable backend; the caller then omits the remote server.
 pub(crate) fn write(
     target: &Target<'_>,
     pass: &Directive,
@@ -120,7 +120,7 @@ fn entry(
         Some(socket) => format!("unix:{socket}:{}", target.path),
         None => {
             let scheme = if target.encrypted { "https" } else { "http" };
-            // In an `upstream`, the default port is 80 for both schemes.
+            // In an nginx `upstream`, a server without a port has port 80, even for https.
             let port = match at.is("server") && target.encrypted && !has_port(authority) {
                 true => ":80",
                 false => "",
@@ -187,8 +187,8 @@ fn write_pool(pool: &Directive, server: &mut Map, report: &mut Report) {
                 server.add_with("balance", "hash", place);
             }
             "hash" => match directive.first() {
-                // A session always stays at its backend. With this hash, the gateway would choose another backend for a new
-                // session.
+                // A hash of the session id needs no setting, since the gateway sends all requests of a session to one backend
+                // anyway.
                 "$http_mcp_session_id" => {}
                 "$http_authorization"
                 | "$remote_addr"
@@ -220,7 +220,7 @@ fn write_pool(pool: &Directive, server: &mut Map, report: &mut Report) {
     write_failures(pool, server, report);
 }
 
-/// Adds `health.passive`. The gateway has one rule for all backends of a server.
+/// Adds `health.passive`: one rule for all backends of a server, whereas nginx has one per backend.
 fn write_failures(pool: &Directive, server: &mut Map, report: &mut Report) {
     let defaults = PassiveHealth::default();
     let mut failures: Option<(u64, &Directive)> = None;

@@ -1,42 +1,43 @@
-//! Names of principals: the name that a `map` gives to a client, changed to a valid name of a principal. The report has
-//! a line for each client whose name changes, since names appear in logs.
+//! Names of principals, made from the names that a `map` of nginx gives to clients. A name that is invalid in the gateway is
+//! changed, and each change is reported, since the names appear in logs.
 
 use std::collections::BTreeMap;
 
 use crate::report::Report;
 use crate::tree::Directive;
 
-/// Maximum length of a name in bytes, without a number at its end.
+/// Maximum length of a principal's name in bytes, without a number that is appended to it.
 const NAME_MAX: usize = 60;
 
-/// Names that the gateway uses itself.
+/// Names that the gateway uses for principals without a name of their own; no imported client gets one of them.
 const RESERVED: [&str; 2] = ["bearer", "anonymous"];
 
 /// A client for which a principal's name is chosen.
 pub(crate) struct Client<'a> {
     /// The client's name in a `map`.
     pub(crate) name: Option<&'a str>,
-    /// True when a `map` gives the client a name that must not be shown.
+    /// True if the client's name in the `map` may be a secret, and must not appear in the report or in logs.
     pub(crate) is_hidden: bool,
     pub(crate) at: &'a Directive,
 }
 
-/// The names in use. Clients with the same name that open the same namespaces are one principal.
+/// The names given to clients so far. Clients with the same name and the same namespaces become one principal.
 #[derive(Default)]
 pub(crate) struct Principals {
     given: BTreeMap<String, NamedClient>,
     numbered: usize,
 }
 
-/// The client to which a name was given.
+/// The name of a client in nginx and its namespaces. Clients for which both are equal are the same principal.
 #[derive(PartialEq, Eq)]
 struct NamedClient {
-    /// The client's name in nginx.
+    /// The client's name in nginx; `None` for a client without a name.
     name: Option<String>,
     namespaces: Vec<String>,
 }
 
-/// Reduces a name to the characters that a principal's name may have; `None` if it does not begin with an ASCII letter.
+/// Makes a valid principal's name of a client's name: other characters become `-`. Returns `None` if the result is reserved or
+/// does not begin with an ASCII letter.
 pub(crate) fn cleaned(name: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     let mut cleaned = String::new();
@@ -52,7 +53,7 @@ pub(crate) fn cleaned(name: &str) -> Option<String> {
 }
 
 impl Principals {
-    /// Chooses the name of the principal for a client. `kind` is part of the generated name of a client without a name.
+    /// Chooses the principal's name of a client. A client without a usable name gets `kind` and a number.
     pub(crate) fn name(
         &mut self,
         client: &Client<'_>,
@@ -113,7 +114,7 @@ impl Principals {
         name
     }
 
-    /// The first name with a number at its end that is free, or that this client already has.
+    /// Returns the name with a number at its end: the first that is free or already belongs to this client.
     fn with_number(&self, cleaned: &str, given: &NamedClient) -> String {
         let numbers = 2..;
         let mut names = numbers.map(|number: u32| format!("{cleaned}-{number}"));

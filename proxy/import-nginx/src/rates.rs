@@ -1,4 +1,4 @@
-//! `admission.flood` and `admission.rate_limits`: the limits of `limit_req`.
+//! Imports the limits of nginx's `limit_req` as `admission.flood` and `admission.rate_limits`.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -12,11 +12,11 @@ use crate::view::View;
 use crate::yaml_text::{Item, Map, Node};
 use crate::zone_keys::{Key, zone_name};
 
-/// Maximum rate and burst of the gateway's configuration; no machine can reach higher ones.
+/// Maximum rate and burst that the importer writes; higher values of nginx are beyond what one machine can serve.
 const RATE_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999_999);
 const BURST_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(9_999_999);
 
-/// A `limit_req_zone` that is used, with the strictest burst of its uses.
+/// A `limit_req_zone` that some `limit_req` uses, with the smallest burst of all uses.
 struct Limit<'a> {
     zone: &'a Directive,
     at: &'a Directive,
@@ -26,13 +26,13 @@ struct Limit<'a> {
     reach: Reach,
 }
 
-/// The requests to which a limit applies.
+/// The requests to which a rate limit applies: all, or those of one namespace.
 enum Reach {
     Everywhere,
     In(NamespaceName),
 }
 
-/// Adds limits on rates.
+/// Adds `admission.flood` and `admission.rate_limits`.
 pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut flood = Map::default();
     let mut flood_at = String::new();

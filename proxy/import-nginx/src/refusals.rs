@@ -1,40 +1,40 @@
-//! Determines the location that nginx chooses for a path. The gateway refuses every unknown path, so a location that refuses
-//! requests is relevant only if nginx chooses it in place of an endpoint's location.
+//! Determines the location that nginx chooses for a path. Locations that refuse requests matter only if nginx chooses one of
+//! them for the path of an MCP endpoint, since the gateway refuses every unknown path anyway.
 
 use regex::{Regex, RegexBuilder};
 
 use crate::scope::{Level, Paths};
 use crate::tree::Directive;
 
-/// Memory limit of one regular expression, in bytes. A larger expression counts as one that may match.
+/// Memory limit of one regular expression, in bytes. A larger expression is not evaluated and is assumed to match any path.
 const REGEX_BYTES_MAX: usize = 256 * 1024;
 
-/// Maximum number of regular expressions that are read; hand-written configurations have fewer. Further ones count as
-/// expressions that may match.
+/// Maximum number of regular expressions of locations that are compiled. Further ones are assumed to match any path.
 pub(crate) const REGEXES_MAX: usize = 2_000;
 
-/// A location, with its nested locations.
+/// A `location` of nginx, with its nested locations.
 pub(crate) struct Location<'a> {
     at: &'a Directive,
     paths: Paths<'a>,
-    /// The location's regular expression; `None` if it is invalid for this crate, so that any path may match.
+    /// The location's compiled regular expression. `None` if the location has none, or if the expression cannot be compiled
+    /// here; in the second case it is assumed to match any path.
     regex: Option<Regex>,
     inside: Vec<Location<'a>>,
 }
 
-/// The result of a search in one block.
+/// The result of a search for the location of a path in one block.
 enum Search<'a> {
-    /// The search has ended.
+    /// A location was found and nothing can override it.
     Over,
-    /// The search has ended at the longest prefix, which regular expressions of the enclosing blocks may still
-    /// override.
+    /// The location with the longest matching prefix was found. Regular expressions of the enclosing blocks may still override
+    /// it.
     Prefix(&'a Directive),
     Nothing,
 }
 
 impl<'a> Location<'a> {
-    /// The locations of a block, each with its nested locations. `left` is the number of regular expressions that may
-    /// still be read.
+    /// Reads the locations of a block, each with its nested locations. `left` is the number of regular expressions that may
+    /// still be compiled.
     pub(crate) fn all(level: &Level<'a>, left: &mut usize) -> Vec<Self> {
         let locations = level.all("location").iter();
         locations
@@ -57,14 +57,14 @@ impl<'a> Location<'a> {
             .collect()
     }
 
-    /// Returns true if `at` is this location or a nested one.
+    /// Returns true if `at` is the directive of this location or of a nested one.
     fn holds(&self, at: &Directive) -> bool {
         std::ptr::eq(self.at, at) || self.inside.iter().any(|it| it.holds(at))
     }
 }
 
-/// The locations that nginx may choose for a path; several if a regular expression among them cannot be evaluated here. The
-/// path counts as a match of the location `own`, even if `own` has a regular expression.
+/// Returns the locations that nginx may choose for a path; several if a regular expression among them cannot be evaluated
+/// here. The location `own` is assumed to match the path if it has a regular expression.
 pub(crate) fn chosen<'a>(
     locations: &[Location<'a>],
     path: &str,
@@ -77,7 +77,7 @@ pub(crate) fn chosen<'a>(
     found
 }
 
-/// The location that matches exactly this path.
+/// Returns the `location = PATH` of exactly this path.
 pub(crate) fn exactly<'a>(locations: &[Location<'a>], path: &str) -> Option<&'a Directive> {
     locations.iter().find_map(|it| match it.paths {
         Paths::Exactly(exact) if exact == path => Some(it.at),
@@ -86,8 +86,8 @@ pub(crate) fn exactly<'a>(locations: &[Location<'a>], path: &str) -> Option<&'a 
     })
 }
 
-/// Searches as nginx does: the exact path; the longest prefix, with its nested locations; then the regular expressions
-/// in their order, unless that prefix has `^~`.
+/// Searches in nginx's order: the exact path; the longest prefix, with its nested locations; then the regular expressions in
+/// the order of the file, unless the longest prefix has `^~`.
 fn search<'a>(
     locations: &[Location<'a>],
     path: &str,
@@ -148,7 +148,7 @@ pub(crate) fn regex(pattern: &str, any_case: bool) -> Option<Regex> {
         .ok()
 }
 
-/// Returns true if a location denies all clients and allows none.
+/// Returns true if a block of nginx denies all clients and allows none.
 pub(crate) fn lets_nobody_in(level: &Level<'_>) -> bool {
     let denies = level.all("deny").iter().any(|it| it.first() == "all");
     denies && level.all("allow").is_empty()

@@ -9,16 +9,16 @@ use crate::known;
 use crate::tree::{Directive, Place};
 use crate::values::is_relative;
 
-/// The consequence of a directive that is not imported.
+/// The importance of a report line about a directive that is not imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// The line opens no access that nginx refused.
+    /// The omission of the directive opens no access that nginx refused.
     Plain,
-    /// Access that nginx refused may be open, or an operator has to check whether it is.
+    /// The omission of the directive may open access that nginx refused; an operator has to check it.
     Security,
 }
 
-/// A directive that is not imported, or is imported with a change.
+/// A report line about a directive that is not imported, or is imported with a change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Leftover {
     place: Place,
@@ -27,15 +27,15 @@ struct Leftover {
     why: String,
 }
 
-/// All leftovers, sorted by position and without duplicates, and the differences.
+/// The report lines of an import, sorted by position and without duplicates.
 #[derive(Debug, Default)]
 pub struct Report {
     leftovers: BTreeSet<Leftover>,
     differences: BTreeSet<Difference>,
 }
 
-/// A directive that is imported and behaves differently for clients or operators; or a key of the gateway that no directive
-/// corresponds to.
+/// A report line about a directive that is imported and behaves differently for clients or operators, or about a key of the
+/// gateway's configuration that corresponds to no directive.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Difference {
     place: Option<Place>,
@@ -44,17 +44,17 @@ struct Difference {
 }
 
 impl Report {
-    /// Reports a directive whose loss opens no access.
+    /// Reports that a directive is not imported, which opens no access.
     pub(crate) fn plain(&mut self, directive: &Directive, why: impl Into<String>) {
         self.note(directive, Weight::Plain, why.into());
     }
 
-    /// Reports a directive whose loss may open access.
+    /// Reports that a directive is not imported, which may open access.
     pub(crate) fn security(&mut self, directive: &Directive, why: impl Into<String>) {
         self.note(directive, Weight::Security, why.into());
     }
 
-    /// Reports that a directive is imported and that requests are still treated differently.
+    /// Reports that a directive is imported, but requests are treated differently in the gateway.
     pub(crate) fn differs(&mut self, directive: &Directive, what: impl Into<String>) {
         self.differences.insert(Difference {
             place: Some(directive.place.clone()),
@@ -63,14 +63,14 @@ impl Report {
         });
     }
 
-    /// Reports a path that is copied unchanged, if nginx and the gateway resolve it in different folders.
+    /// Reports a directive whose path is copied unchanged and is relative: nginx and the gateway start at different folders.
     pub(crate) fn path(&mut self, directive: &Directive) {
         if is_relative(directive.first()) {
             self.differs(directive, "is a path without a root: the gateway completes it by its working directory, and nginx by its own prefix. Write the whole path");
         }
     }
 
-    /// Reports a difference that no directive causes, by the section of the gateway's configuration.
+    /// Reports a difference that no directive causes, under the section of the gateway's configuration that it concerns.
     pub(crate) fn differs_in(&mut self, section: &str, what: impl Into<String>) {
         self.differences.insert(Difference {
             place: None,
@@ -88,12 +88,12 @@ impl Report {
         });
     }
 
-    /// Returns true if a directive is lost whose loss may open access.
+    /// Returns true if some directive was not imported whose omission may open access.
     pub fn has_security(&self) -> bool {
         self.count(Weight::Security) > 0
     }
 
-    /// The number of leftovers of a weight.
+    /// Returns the number of report lines of a weight about directives that are not imported.
     pub fn count(&self, weight: Weight) -> usize {
         self.leftovers
             .iter()
@@ -101,7 +101,7 @@ impl Report {
             .count()
     }
 
-    /// The report lines about directives that are not imported.
+    /// Iterates over the report lines about directives that are not imported.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.leftovers.iter().map(|it| {
             let weight = match it.weight {
@@ -112,7 +112,7 @@ impl Report {
         })
     }
 
-    /// The lines about directives that are imported and behave differently.
+    /// Iterates over the report lines about directives that are imported and behave differently.
     pub fn differences(&self) -> impl Iterator<Item = String> {
         self.differences.iter().map(|it| match &it.place {
             Some(place) => format!("{place}: {}: {}", it.name, it.what),
@@ -121,10 +121,10 @@ impl Report {
     }
 }
 
-/// The name of a directive as a report may show it.
+/// Returns the name of a directive in a form that reveals no secret.
 fn name(directive: &Directive) -> String {
     match directive.table {
-        // The key in a line of a map may be a secret.
+        // The key of a line of a `map` may be a secret, such as a token.
         Some(table) => format!("line of {table}"),
         None => known::shown(directive.name()).to_owned(),
     }

@@ -1,4 +1,4 @@
-//! The requests that the conditions of an exposure admit together.
+//! The requests that the conditions (`if`, `map` and access directives) of a location in nginx admit together.
 
 use crate::guards::{AUTHORIZATION, Guard, Token, guard};
 use crate::report::Report;
@@ -6,30 +6,30 @@ use crate::sites::Exposure;
 use crate::tree::Directive;
 use crate::variables::Variables;
 
-/// The requests that an exposure admits.
+/// The requests that a location of nginx admits.
 #[derive(Default)]
 pub(crate) struct Rules<'a> {
-    /// The admitted tokens, if only certain tokens are admitted, and the directive.
+    /// The admitted tokens, and the directive that compares them; `None` if any token is admitted.
     pub(crate) tokens: Option<(Vec<Token<'a>>, &'a Directive)>,
-    /// The variable of the header that carries the tokens.
+    /// The nginx variable of the request header that carries the tokens.
     header: &'a str,
-    /// The admitted origins, if only pages of certain origins are admitted, and the directive.
+    /// The admitted origins, and the directive that compares them; `None` if pages of all origins are admitted.
     pub(crate) origins: Option<(Vec<&'a str>, &'a Directive)>,
-    /// The subjects of the admitted certificates, if only certain subjects are admitted, each with its name in the
-    /// file; and the directive.
+    /// The subjects of the admitted client certificates, each as it is compared and as it stands in the file, and the directive
+    /// that compares them; `None` if all subjects are admitted.
     pub(crate) subjects: Option<(Vec<(&'a str, &'a str)>, &'a Directive)>,
-    /// The directive that admits verified certificates only.
+    /// The directive that requires a verified client certificate; `None` if none is required.
     pub(crate) certificate: Option<&'a Directive>,
-    /// The only host that is served, and the directive.
+    /// The only `Host` that requests may name, and the directive that requires it; `None` if any host is admitted.
     pub(crate) host: Option<(&'a str, &'a Directive)>,
-    /// The directive that admits encrypted connections only.
+    /// The directive that refuses unencrypted connections; `None` if they are admitted.
     pub(crate) encrypted: Option<&'a Directive>,
-    /// True when there is a further requirement that cannot be imported.
+    /// True if nginx has a further condition on requests that cannot be imported.
     more: bool,
 }
 
 impl<'a> Rules<'a> {
-    /// Reads the conditions of an exposure, and reports the lost ones.
+    /// Reads the conditions of a location, and reports those that cannot be imported.
     pub(crate) fn of(
         exposure: &Exposure<'a>,
         variables: &Variables<'a>,
@@ -110,7 +110,7 @@ impl<'a> Rules<'a> {
             },
             Guard::Certificate => self.certificate = Some(at),
             Guard::Encrypted => self.encrypted = Some(at),
-            // The gateway always requires a credential.
+            // A condition that any credential passes has no equivalent, but the gateway always requires a credential.
             Guard::AnyCredential => self.more = true,
             Guard::Always => {}
             Guard::Harmless(why) => report.plain(at, why),
@@ -126,7 +126,7 @@ impl<'a> Rules<'a> {
         self.tokens.is_some() && self.header == AUTHORIZATION
     }
 
-    /// Returns true if nginx requires no credential.
+    /// Returns true if nginx admits requests without a credential.
     pub(crate) fn is_open(&self) -> bool {
         self.tokens.is_none() && self.subjects.is_none() && self.certificate.is_none() && !self.more
     }

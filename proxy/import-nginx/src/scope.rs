@@ -1,12 +1,12 @@
-//! Nested blocks, and the directives in force in a block: for most names, all directives of the innermost block that
-//! has any.
+//! Nested blocks of nginx, and the directives in force in a block: for most names, all directives of the innermost block that
+//! contains any of that name.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::tree::Directive;
 
-/// A block's directives by name.
+/// A block of nginx, with its directives by name.
 pub(crate) struct Level<'a> {
     pub(crate) block: &'a [Directive],
     by_name: HashMap<&'a str, Vec<&'a Directive>>,
@@ -32,13 +32,13 @@ impl<'a> Level<'a> {
         self.all(name).last().copied()
     }
 
-    /// Returns true if an on/off directive of this block is on.
+    /// Returns true if this block contains the on/off directive `name` with the value `on`.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.last(name).is_some_and(|it| it.first() == "on")
     }
 
-    /// The directive that answers every request before it would be passed on: `return`, or a `rewrite` of every path to
-    /// another one.
+    /// Returns the directive that makes nginx answer every request to this block itself, so that none is proxied: a `return`, or
+    /// a `rewrite` of every path to another one.
     pub(crate) fn answers(&self) -> Option<&'a Directive> {
         let moves = |it: &&&Directive| {
             let everything = matches!(
@@ -52,7 +52,7 @@ impl<'a> Level<'a> {
     }
 }
 
-/// The blocks around a directive, from the outermost to its own.
+/// The nested blocks that contain a directive, from the outermost to the innermost.
 #[derive(Clone)]
 pub(crate) struct Scope<'a> {
     pub(crate) levels: Vec<Rc<Level<'a>>>,
@@ -67,36 +67,36 @@ impl<'a> Scope<'a> {
         scope
     }
 
-    /// The last directive of a name that is in force.
+    /// Returns the last directive of this name that is in force.
     pub(crate) fn last(&self, name: &str) -> Option<&'a Directive> {
         self.all(name).last().copied()
     }
 
-    /// Returns true if an on/off directive in force is on.
+    /// Returns true if the on/off directive `name` in force has the value `on`.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.level_of(name).is_some_and(|level| level.is_on(name))
     }
 
-    /// Returns true if nginx requires a credential here, not counting conditions.
+    /// Returns true if an access directive in force, such as `auth_basic`, requires a credential. Conditions (`if`) do not count.
     pub(crate) fn asks_for_credential(&self) -> bool {
         let access = ["auth_basic", "auth_request", "auth_jwt"];
         let mut access = access.iter().filter_map(|name| self.last(name));
         access.any(|it| it.first() != "off")
     }
 
-    /// The directives of a name that are in force, for names that may occur several times.
+    /// Returns all directives of this name that are in force, for names that may occur several times.
     pub(crate) fn all(&self, name: &str) -> &[&'a Directive] {
         let level = self.level_of(name);
         level.map_or(&[], |level| level.all(name))
     }
 
-    /// The innermost block that has directives of a name.
+    /// Returns the innermost enclosing block that contains directives of this name.
     pub(crate) fn level_of(&self, name: &str) -> Option<&Rc<Level<'a>>> {
         let mut levels = self.levels.iter().rev();
         levels.find(|level| !level.all(name).is_empty())
     }
 
-    /// The directives in force whose names form one list, in their order.
+    /// Returns the directives in force of several names that nginx evaluates as one list (`allow` and `deny`), in their order.
     pub(crate) fn in_order(&self, names: &[&str]) -> Vec<&'a Directive> {
         let has_any = |level: &&Rc<Level<'a>>| names.iter().any(|name| !level.all(name).is_empty());
         let Some(level) = self.levels.iter().rev().find(has_any) else {
@@ -106,7 +106,7 @@ impl<'a> Scope<'a> {
         level.block.iter().filter(listed).collect()
     }
 
-    /// Every `if` that a request passes: those of the server, then those of the location itself. A location does not inherit
+    /// Returns every `if` that applies to a request: those of the server, then those of the location itself. nginx does not apply
     /// those of enclosing locations.
     pub(crate) fn conditions(&self) -> Vec<&'a Directive> {
         let server = self.server.iter().flat_map(|level| level.all("if"));
@@ -120,7 +120,7 @@ impl<'a> Scope<'a> {
             .collect()
     }
 
-    /// The rewrites that a request passes before the last one of its location: those of the server, and all but the
+    /// Returns the `rewrite` directives that apply before the last one of the location: those of the server, then all but the
     /// last one of the location.
     pub(crate) fn rewrites_before(&self) -> Vec<&'a Directive> {
         let of_server = self.server.iter().flat_map(|level| level.all("rewrite"));
@@ -132,8 +132,8 @@ impl<'a> Scope<'a> {
         of_server.chain(before).copied().collect()
     }
 
-    /// The last directive of a name in the location itself, or else in the server: nginx applies such directives in
-    /// this order.
+    /// Returns the last wanted directive of this name in the location itself, or else in the server: nginx applies those of the
+    /// server first, so that those of the location prevail.
     pub(crate) fn own_or_of_server(
         &self,
         name: &str,
@@ -144,19 +144,19 @@ impl<'a> Scope<'a> {
         found.next().copied()
     }
 
-    /// The last directive of a name in the location itself.
+    /// Returns the last directive of this name in the location itself, without those of enclosing blocks.
     pub(crate) fn own(&self, name: &str) -> Option<&'a Directive> {
         self.levels.last()?.last(name)
     }
 }
 
-/// The paths that a location matches.
+/// The paths that a location of nginx matches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paths<'a> {
     Exactly(&'a str),
     Below(&'a str),
     Matching(&'a str),
-    /// `@name`: reached only by internal redirects of nginx.
+    /// The location is a named one (`@name`), which only internal redirects of nginx reach.
     Named,
 }
 
@@ -181,7 +181,7 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// The path without a slash at its end; empty for a location without a path.
+    /// The location's path without a slash at its end; empty for a location without a path.
     pub(crate) fn path(&self) -> &'a str {
         match self {
             Self::Exactly(path) | Self::Below(path) => path.trim_end_matches('/'),

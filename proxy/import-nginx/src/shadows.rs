@@ -1,6 +1,6 @@
-//! Locations whose likely endpoint nginx serves from another location of the same server. If the other location proxies
-//! requests, such as `/mcp` in addition to `/`, the remainder of the first location counts as no MCP. If the other location
-//! answers itself, the endpoint may be closed in nginx.
+//! Locations whose MCP endpoint nginx serves from another location of the same server. If the other location proxies requests
+//! (such as `/mcp` beside `/`), the first location has no endpoint and is not imported. If the other location answers requests
+//! itself, the endpoint may be closed in nginx, and is reported.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -15,11 +15,11 @@ use crate::targets::{Target, target};
 use crate::tree::Directive;
 use crate::variables::Variables;
 
-/// Maximum number of report lines about one endpoint; further lines are redundant.
+/// Maximum number of report lines about one endpoint.
 const ANSWERING_MAX: usize = 5;
 
-/// Removes locations whose endpoint another location passes on, and reports locations that match an endpoint and answer
-/// it themselves.
+/// Removes each location whose endpoint nginx serves from another proxied location, and reports locations that match the path
+/// of an endpoint but answer requests themselves.
 pub(crate) fn drop_shadowed<'a>(
     sites: &mut Sites<'a>,
     variables: &Variables<'a>,
@@ -76,7 +76,7 @@ pub(crate) fn drop_shadowed<'a>(
         .retain(|_| !shadowed.next().unwrap_or_default());
 }
 
-/// The locations that pass no requests on and that nginx may choose for the endpoint of an exposure.
+/// Returns the locations that nginx may choose for the endpoint of a proxied location, and that answer requests themselves.
 fn answering<'a>(
     exposure: &Exposure<'a>,
     target: &Target<'a>,
@@ -84,8 +84,8 @@ fn answering<'a>(
     is_exposed: impl Fn(&Directive) -> bool,
 ) -> Vec<&'a Directive> {
     let mut found = chosen(locations, &target.asked, exposure.at);
-    // An operator that closes the path with a trailing slash, or without one, probably means both. A redirect from one to the
-    // other closes neither.
+    // An operator who closes a path with or without a slash at its end probably means both spellings. A redirect between the two
+    // spellings closes neither.
     let redirects = |at: &Directive| {
         let level = Level::of(at.block());
         level
@@ -107,14 +107,15 @@ fn answering<'a>(
     found
 }
 
-/// The exposures to which nginx passes the complete endpoint of another exposure.
+/// Returns the proxied locations that nginx chooses for the endpoint in place of the location `exposure`.
 fn nearer<'a>(
     exposure: &Exposure<'a>,
     target: &Target<'a>,
     locations: &[Location<'a>],
     is_exposed: impl Fn(&Directive) -> bool,
 ) -> Vec<&'a Directive> {
-    // The paths that a regular expression matches are not known well enough.
+    // Only a location with a path prefix can lose its endpoint to another location here: the paths of a regular expression are
+    // not known well enough, and an exact path has no more specific location.
     if !matches!(exposure.paths, Some(Paths::Below(_))) {
         return Vec::new();
     }
@@ -122,7 +123,7 @@ fn nearer<'a>(
         let mut found = found.iter();
         found.all(|it| is_exposed(it) && !std::ptr::eq(*it, exposure.at))
     };
-    // A location `/mcp/` in addition to `= /mcp` is for the same clients.
+    // With both `location = /mcp` and `location /mcp/`, clients use the first.
     let without_slash: Vec<_> = exactly(locations, &target.endpoint).into_iter().collect();
     if !without_slash.is_empty() && others(&without_slash) {
         return without_slash;
@@ -134,7 +135,7 @@ fn nearer<'a>(
     }
 }
 
-/// Returns true if a location requires more of clients than its server does.
+/// Returns true if a location has conditions or access rules in addition to those of its server.
 fn is_restricted(exposure: &Exposure<'_>, variables: &Variables<'_>) -> bool {
     let levels = &exposure.scope.levels;
     let is_server = |it: &Rc<Level<'_>>| {
@@ -160,7 +161,7 @@ fn is_restricted(exposure: &Exposure<'_>, variables: &Variables<'_>) -> bool {
         pass: exposure.pass,
         site: exposure.site,
     };
-    // The rules are only examined: lost rules are reported with the location.
+    // Report lines are discarded here, since the same rules are reported where the location is imported.
     let rules = Rules::of(&own, variables, &mut Report::default());
     let others = rules.origins.is_some() || rules.host.is_some() || rules.encrypted.is_some();
     others || !rules.is_open()

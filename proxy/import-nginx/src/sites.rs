@@ -1,7 +1,7 @@
-//! The requests that an nginx passes on: its servers, their locations, and the directives in force at each.
+//! The servers and locations of an nginx configuration that proxy requests, and the directives in force at each.
 //!
-//! A location that passes requests on is an *exposure*. All properties of nginx are read at exposures, with the
-//! directives that they inherit.
+//! A location that proxies requests is called an *exposure*. The importer reads all settings of nginx at exposures, including
+//! the settings that they inherit from enclosing blocks.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -14,44 +14,44 @@ use crate::report::Report;
 use crate::scope::{Level, Paths, Scope};
 use crate::tree::{Directive, Failure};
 
-/// Maximum number of locations that pass requests on; no one writes more for MCP servers by hand.
+/// Maximum number of locations that proxy requests; a configuration with more is refused.
 const EXPOSURES_MAX: usize = 1_000;
 
-/// Maximum number of `if` conditions that a request to one location passes.
+/// Maximum number of `if` conditions that apply to one location; a configuration with more is refused.
 const CONDITIONS_MAX: usize = 100;
 
-/// A location where requests are passed on to a server.
+/// A location of nginx that proxies requests.
 pub(crate) struct Exposure<'a> {
-    /// The location; in a file without locations, the server or the first directive.
+    /// The `location` directive; in a file without locations, the `server` block or the first directive.
     pub(crate) at: &'a Directive,
     pub(crate) scope: Scope<'a>,
     pub(crate) paths: Option<Paths<'a>>,
-    /// The directive that passes requests on.
+    /// The `proxy_pass` directive; `None` in a file that proxies no requests.
     pub(crate) pass: Option<&'a Directive>,
-    /// Index of the location's server.
+    /// Index of the nginx server that contains the location.
     pub(crate) site: usize,
 }
 
-/// A `server` that passes requests on.
+/// A `server` block that proxies requests.
 pub(crate) struct Site<'a> {
-    /// The block; `None` if locations are at the top level of the file.
+    /// The `server` block; `None` if the locations are at the top level of the file.
     pub(crate) block: Option<&'a Directive>,
     pub(crate) level: Rc<Level<'a>>,
     pub(crate) scope: Scope<'a>,
 }
 
-/// A complete configuration.
+/// All servers and proxied locations of an nginx configuration.
 pub(crate) struct Sites<'a> {
-    /// The block outside `http`: processes and connections.
+    /// The directives outside the `http` block, which configure processes and connections.
     pub(crate) main: Rc<Level<'a>>,
     pub(crate) http: Rc<Level<'a>>,
     pub(crate) sites: Vec<Site<'a>>,
     pub(crate) exposures: Vec<Exposure<'a>>,
-    /// `stub_status`: pages with counters of nginx itself.
+    /// The `stub_status` directives: pages with nginx's own counters.
     pub(crate) status: Vec<&'a Directive>,
 }
 
-/// Paths of health probes.
+/// Paths on which servers usually answer health probes.
 const PROBES: [&str; 9] = [
     "/health",
     "/healthz",
@@ -64,7 +64,7 @@ const PROBES: [&str; 9] = [
     "/nginx_status",
 ];
 
-/// Paths of authorization servers.
+/// Paths that authorization servers usually have.
 const LOGIN: [&str; 9] = [
     "/authorize",
     "/token",
@@ -78,15 +78,15 @@ const LOGIN: [&str; 9] = [
 ];
 
 impl<'a> Sites<'a> {
-    /// Finds the exposures, and reports the enclosing directives that have no equivalent.
+    /// Finds the locations that proxy requests, and reports directives of enclosing blocks without an equivalent.
     ///
     /// # Errors
     ///
-    /// When there are more locations than the bound.
+    /// If there are more locations or conditions than the maximum.
     pub(crate) fn of(tree: &'a [Directive], report: &mut Report) -> Result<Self, Failure> {
         let main = Level::of(tree);
         check_top(&main)?;
-        // Files of `sites-enabled` contain the content of `http`.
+        // Without an `http` block the file is one of `sites-enabled`, which nginx includes inside `http`.
         let http = match main.last("http") {
             Some(block) => Level::of(block.block()),
             None => Rc::clone(&main),
@@ -106,7 +106,8 @@ impl<'a> Sites<'a> {
             sites.read_server(server, &outer, report)?;
         }
         if !http.all("location").is_empty() && !is_answered(&http, report) {
-            // A snippet for inclusion in a server: directives outside the locations belong to the server.
+            // Locations outside any server: the file is included in a `server` block, so its other directives count as those of
+            // the server.
             let inside = Scope {
                 server: Some(Rc::clone(&http)),
                 ..outer.clone()
@@ -172,7 +173,7 @@ impl<'a> Sites<'a> {
         let path = paths.path();
         let refuses = |it: &Directive| it.first().starts_with('4');
         let any = scope.last("satisfy").is_some_and(|it| it.first() == "any");
-        // The directive holds in the locations inside, too.
+        // `internal` is inherited: it also applies to nested locations.
         if paths == Paths::Named || scope.last("internal").is_some() {
             if pass.is_some() {
                 report.plain(
@@ -249,8 +250,8 @@ impl<'a> Sites<'a> {
         Ok(())
     }
 
-    /// Adds exposures for a snippet: a file that proxies no requests, but may admit or refuse requests. Its locations, its
-    /// servers or the complete file count as exposures.
+    /// Adds exposures for a file that proxies no requests but may admit or refuse some, such as a file included elsewhere. Its
+    /// locations count as exposures; without locations its servers, and without servers the complete file.
     fn expose_what_is_there(&mut self, tree: &'a [Directive], outer: &Scope<'a>) {
         for (index, site) in self.sites.iter().enumerate() {
             let locations: Vec<_> = site
@@ -301,7 +302,7 @@ impl<'a> Sites<'a> {
         }
     }
 
-    /// Removes servers without an exposure, which need no listener.
+    /// Removes servers without a proxied location, since they need no listener.
     fn drop_empty_servers(&mut self) {
         let mut kept = Vec::new();
         let mut places = HashMap::new();
@@ -317,7 +318,7 @@ impl<'a> Sites<'a> {
         }
     }
 
-    /// Reports directives without an equivalent, each once, if they are in force for an exposure.
+    /// Reports each directive without an equivalent once, if it is in force for a proxied location.
     fn list_leftovers(&self, report: &mut Report) {
         let mut blocks = vec![&self.main, &self.http];
         blocks.extend(self.sites.iter().map(|site| &site.level));
@@ -339,7 +340,7 @@ impl<'a> Sites<'a> {
             for directive in level.block {
                 match treatment(directive.name(), directive.first()) {
                     Treatment::Fine | Treatment::Mapped => {}
-                    // Outside `http` no request is refused.
+                    // Directives outside `http` refuse no requests, so that their omission opens no access.
                     Treatment::Security(_) if outside => {
                         report.plain(directive, "has no counterpart");
                     }
@@ -349,7 +350,7 @@ impl<'a> Sites<'a> {
                     Treatment::Security(why) if in_force(directive.name()) => {
                         report.security(directive, why);
                     }
-                    // Another location may set another value.
+                    // A directive that inner blocks override everywhere is not in force, and not reported.
                     Treatment::Plain(_) | Treatment::Security(_) => {}
                 }
             }
@@ -371,7 +372,7 @@ fn lost_answer(path: &str) -> String {
     }
 }
 
-/// Returns true if a server answers every request itself before proxying it, so that it needs no listener.
+/// Returns true if a server answers every request itself and proxies none, so that it needs no listener.
 fn is_answered(level: &Level<'_>, report: &mut Report) -> bool {
     let Some(answer) = level.answers() else {
         return false;
@@ -390,7 +391,7 @@ fn is_answered(level: &Level<'_>, report: &mut Report) -> bool {
     true
 }
 
-/// Refuses files with faults that nginx itself refuses, and files in which the directives in force would be unclear.
+/// Returns an error for files that nginx itself would refuse, and for files whose directives in force would be ambiguous.
 fn check_top(main: &Level<'_>) -> Result<(), Failure> {
     let fails = |at: &Directive, what: &str| {
         Err(Failure {

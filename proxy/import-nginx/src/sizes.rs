@@ -1,4 +1,4 @@
-//! Sizes, times and numbers of the process: `admission.limits`, `admission.timeouts`, `threads`, `replicas`.
+//! Imports limits and times of nginx as `admission.limits`, `admission.timeouts`, `threads` and `replicas`.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) fn write_limits<'a>(view: &View<'a>, limits: &mut Map, report: &mut R
     let of_body = |exposure: &Exposure<'_>| exposure.scope.last(BODY).is_some();
     let is_said = view.sites.exposures.iter().any(of_body);
     let of_exposure = |exposure: &Exposure<'a>| match exposure.scope.last(BODY) {
-        // nginx's default.
+        // Without the directive, nginx's default limit on bodies applies: 1 MiB.
         None => (MIB, exposure.at),
         Some(directive) => {
             let bytes = size(directive.first()).filter(|bytes| *bytes > 0);
@@ -44,8 +44,8 @@ pub(crate) fn write_limits<'a>(view: &View<'a>, limits: &mut Map, report: &mut R
     write_connections(view, limits, report);
 }
 
-/// Adds the limit on a body: the largest of all locations, since a smaller one would refuse requests that nginx takes, and a
-/// larger one admits no further client. `bodies`: the limit of each location in bytes, with its directive.
+/// Adds the limit on request bodies: the largest of all locations, since a smaller one would refuse requests that nginx
+/// accepts. `bodies` contains the limit of each location in bytes, with its directive.
 fn write_body(bodies: Vec<(u64, &Directive)>, limits: &mut Map, report: &mut Report) {
     let defaults = LimitsConfig::default();
     let default = defaults.body.as_u64();
@@ -78,7 +78,7 @@ fn write_body(bodies: Vec<(u64, &Directive)>, limits: &mut Map, report: &mut Rep
     }
 }
 
-/// Adds the limit on connections from `worker_connections` of all processes, unless `limit_conn` has set it.
+/// Adds the limit on connections: `worker_connections` times the number of processes, unless `limit_conn` has set it.
 fn write_connections(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     if limits.has("connections") {
         return;
@@ -133,7 +133,7 @@ pub(crate) fn write_timeouts(view: &View<'_>, timeouts: &mut Map, report: &mut R
     }
 }
 
-/// Adds the number of threads, and the time for requests in flight at a stop.
+/// Adds the number of threads, and the time that requests in flight have to finish when the gateway stops.
 pub(crate) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report) {
     let main = &view.sites.main;
     if let Some(at) = main.last("worker_processes")
@@ -164,7 +164,7 @@ pub(crate) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report)
     }
 }
 
-/// Formats a time as the configuration spells it, a year at most.
+/// Formats a duration for the gateway's configuration. Durations above 365 days become 365 days.
 pub(crate) fn duration(value: Duration) -> String {
     let milliseconds = value.min(Duration::from_secs(365 * 24 * 3600)).as_millis();
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
@@ -175,7 +175,7 @@ pub(crate) fn duration(value: Duration) -> String {
     format!("{}{name}", milliseconds / unit)
 }
 
-/// Formats a size as the configuration spells it.
+/// Formats a number of bytes for the gateway's configuration.
 fn spelled(bytes: u64) -> String {
     match bytes {
         bytes if bytes % MIB == 0 => format!("{}MiB", bytes / MIB),

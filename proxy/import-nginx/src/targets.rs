@@ -1,4 +1,4 @@
-//! The target of an exposure: the servers that requests are passed on to, and the path of the MCP endpoint there.
+//! The target of a proxied location of nginx: the MCP servers behind it, and the path of their MCP endpoint.
 
 use regex_syntax::hir::literal::Extractor;
 
@@ -10,39 +10,39 @@ use crate::values::{Piece, pieces};
 use crate::variables::Variables;
 use crate::view::pool_named;
 
-/// Maximum number of paths of a location that become aliases.
+/// Maximum number of paths that are taken from the regular expression of a location; with more, none are taken.
 const PATHS_MAX: usize = 16;
 
-/// The servers to which an exposure passes requests, and the paths of the endpoint.
+/// The servers to which a location of nginx proxies requests, and the paths of the MCP endpoint.
 pub(crate) struct Target<'a> {
     pub(crate) encrypted: bool,
     pub(crate) servers: Servers<'a>,
-    /// The path that clients use in nginx, if it is known.
+    /// The path of the endpoint for clients of nginx, without a slash at its end.
     pub(crate) endpoint: String,
-    /// Further paths of the endpoint, of a location with a regular expression.
+    /// Further paths of the endpoint for clients, if the location's regular expression matches several.
     pub(crate) also: Vec<String>,
-    /// The path that clients use, with a slash at its end if it is the location's path and the location has one.
+    /// The path of the endpoint for clients, with a slash at its end if the location's own path is the endpoint and has one.
     pub(crate) asked: String,
     /// The endpoint's path at the servers.
     pub(crate) path: String,
-    /// The directive that makes the endpoint's path uncertain, and a report line about it.
+    /// The directive that makes the endpoint's path uncertain, and the report line about it.
     pub(crate) unsure: Option<(&'a Directive, &'static str)>,
-    /// True when the endpoint is taken to be `/mcp` below the location, since the location's path names no endpoint.
+    /// True if the endpoint is assumed to be `/mcp` below the location's path, since that path does not look like an endpoint.
     pub(crate) is_guessed: bool,
-    /// The change of the path before the request is passed on.
+    /// The effect of `rewrite` directives on the endpoint's path.
     pub(crate) rewritten: Rewritten<'a>,
 }
 
-/// A server, or the servers of an `upstream`.
+/// The server of a `proxy_pass`, or the servers of the `upstream` that it names.
 #[derive(Clone)]
 pub(crate) enum Servers<'a> {
-    /// `host:port`, or `unix:/path`.
+    /// Address of a single server: `host:port`, or `unix:/path`.
     One(String),
     Pool(&'a Directive),
 }
 
 impl Servers<'_> {
-    /// Text that identifies the servers: the address, or the name of the `upstream`.
+    /// Text that identifies the servers: the address of a single server, or the name of the `upstream`.
     fn id(&self) -> &str {
         match self {
             Self::One(authority) => authority,
@@ -52,8 +52,8 @@ impl Servers<'_> {
 }
 
 impl Target<'_> {
-    /// Returns true if another target is the same server, reached through another location. Paths of HTTP+SSE belong to the
-    /// endpoint at the same servers.
+    /// Returns true if two locations lead to the same MCP server: the same servers, and the same path there. Paths of the
+    /// HTTP+SSE transport count as the same, since they belong to the endpoint at the same servers.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let same_path = self.is_of_sse()
             || other.is_of_sse()
@@ -61,19 +61,19 @@ impl Target<'_> {
         same_path && self.is_at_same_servers(other)
     }
 
-    /// Returns true if the servers of another target are the same.
+    /// Returns true if two targets have the same servers, and both or neither use TLS.
     pub(crate) fn is_at_same_servers(&self, other: &Self) -> bool {
         let same_kind =
             matches!(self.servers, Servers::One(_)) == matches!(other.servers, Servers::One(_));
         same_kind && self.encrypted == other.encrypted && self.servers.id() == other.servers.id()
     }
 
-    /// Returns true for a path of HTTP+SSE, which the gateway serves in addition to /mcp.
+    /// Returns true if the path is one of the HTTP+SSE transport, which the gateway serves in addition to `/mcp`.
     pub(crate) fn is_of_sse(&self) -> bool {
         self.last_segment() == "sse" || self.is_of_messages()
     }
 
-    /// Returns true for a path of HTTP+SSE to which clients send messages. Its stream has another path.
+    /// Returns true if the path is the one of the HTTP+SSE transport to which clients POST messages.
     pub(crate) fn is_of_messages(&self) -> bool {
         matches!(self.last_segment(), "message" | "messages")
     }
@@ -180,8 +180,8 @@ pub(crate) fn target<'a>(
     })
 }
 
-/// The URL with its constants filled in, without variables that only repeat the request's own path; `None` if it has other
-/// variables.
+/// Replaces variables with a constant value in a URL, and removes variables that only repeat the request's own path. Returns
+/// `None` if the URL has other variables.
 fn resolved<'a>(text: &str, exposure: &Exposure<'a>, variables: &Variables<'a>) -> Option<String> {
     let mut url = String::new();
     for piece in pieces(text) {
@@ -194,8 +194,8 @@ fn resolved<'a>(text: &str, exposure: &Exposure<'a>, variables: &Variables<'a>) 
     Some(url)
 }
 
-/// The prefix that all texts matched by a regular expression have.
-/// All paths that a regular expression matches, the first apart; `None` if there are many, or their ends are open.
+/// Returns all paths that a regular expression matches: the first, and the others. Returns `None` if there are more than
+/// `PATHS_MAX`, or if the expression does not match whole paths only.
 fn all_paths(pattern: &str) -> Option<(String, Vec<String>)> {
     let is_whole = pattern.starts_with('^') && pattern.ends_with('$');
     let parsed = regex_syntax::parse(pattern).ok().filter(|_| is_whole)?;
@@ -221,7 +221,8 @@ fn literal_beginning(pattern: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-_".contains(c);
     let end = rest.find(|c| !plain(c)).unwrap_or(rest.len());
     let mut literal = &rest[..end];
-    // A quantifier after a letter makes the letter optional.
+    // In a regular expression, a quantifier such as `?` makes the letter before it optional, so that the fixed prefix ends before
+    // it.
     if rest[end..].starts_with(['?', '*', '{']) {
         literal = &literal[..literal.len().saturating_sub(1)];
     }
@@ -231,8 +232,8 @@ fn literal_beginning(pattern: &str) -> String {
     }
 }
 
-/// The likely path of the endpoint for clients: the location itself if it is a single path or is named after MCP,
-/// otherwise `/mcp` below it.
+/// Guesses the path of the endpoint for clients: the location's path if it is exact or named after MCP, otherwise `/mcp` below
+/// it.
 fn endpoint(is_whole: bool, literal: &str, uri: Option<&str>) -> String {
     let path = literal.trim_end_matches('/');
     if is_whole {
@@ -247,7 +248,7 @@ fn endpoint(is_whole: bool, literal: &str, uri: Option<&str>) -> String {
     }
 }
 
-/// The endpoint's path at the server, by nginx's rule: the path of `proxy_pass` replaces the part that the location
+/// Returns the endpoint's path at the server, by nginx's rule: the path in `proxy_pass` replaces the prefix that the location
 /// matches.
 fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
     let Some(uri) = uri else {
@@ -264,19 +265,19 @@ fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
     path.replace("//", "/")
 }
 
-/// The effect of the `rewrite` directives that a request passes.
+/// The effect of the `rewrite` directives that apply to a request.
 pub(crate) enum Rewritten<'a> {
     No,
-    /// The server gets this path.
+    /// The server receives requests under this path.
     To(String, &'a Directive),
-    /// Another location may get the request, or the path at the server is unknown.
+    /// The effect is not known: nginx may choose another location for the request, or the path at the server is unknown.
     Elsewhere(&'a Directive),
 }
 
-/// The effect of rewrites on an endpoint. After a rewrite in the server, and after one in a location without `break`,
-/// nginx chooses a location again, which may refuse the request.
+/// Determines the effect of `rewrite` directives on an endpoint. After a rewrite in the server, or one in a location without
+/// `break`, nginx chooses a location again, which may refuse the request.
 fn rewritten<'a>(exposure: &Exposure<'a>, endpoint: &str, asked: &str) -> Rewritten<'a> {
-    // The path of a location with a regular expression is a guess.
+    // For a location with a regular expression the endpoint's path is a guess, so that every rewrite may match it.
     let guessed = matches!(exposure.paths, Some(Paths::Matching(_)));
     let leaves = |rewrite: &Directive| {
         let pattern = regex(rewrite.first(), false);
@@ -299,7 +300,7 @@ fn rewritten<'a>(exposure: &Exposure<'a>, endpoint: &str, asked: &str) -> Rewrit
     }
 }
 
-/// The path by which `rewrite` replaces a path; `None` if it does not match or the replacement has variables.
+/// Returns the path that `rewrite` makes of a path; `None` if its pattern does not match, or its replacement has variables.
 fn replaced(rewrite: &Directive, path: &str) -> Option<String> {
     let found = regex(rewrite.first(), false)?.captures(path)?;
     let mut to = rewrite.arg(1)?.to_owned();

@@ -1,14 +1,14 @@
 //! The directives of an nginx configuration as a tree, each with its position in the files.
 //!
-//! Any word may be a secret, even a name: an entry of a `map` of tokens looks like a directive whose name is the token.
-//! So no code of this module prints a word.
+//! Every word of the configuration may be a secret, even the name of a directive: in a `map` of tokens each line begins with a
+//! token. No code of this module writes a word to a log or an error.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::lexer::{Lexer, SyntaxError, TokenKind};
 
-/// Maximum depth of blocks; real configurations have six at most.
+/// Maximum depth of nested blocks; real configurations have six at most. Deeper files are refused.
 pub(crate) const DEPTH_MAX: usize = 64;
 
 /// The position of a directive: file and line.
@@ -28,7 +28,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Text of the configuration, which may be a secret: it prints as `[redacted]`.
+/// A word of the configuration, which may be a secret: it prints as `[redacted]`.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Word(String);
 
@@ -44,7 +44,7 @@ pub(crate) struct Directive {
     name: Word,
     args: Vec<Word>,
     block: Option<Vec<Directive>>,
-    /// The directive whose table contains this line, such as `map`; `None` for a line that is a directive.
+    /// Name of the table directive, such as `map`, that contains this line; `None` if this is an ordinary directive.
     pub(crate) table: Option<&'static str>,
     pub(crate) place: Place,
 }
@@ -62,12 +62,12 @@ impl Directive {
         self.name.0 == name
     }
 
-    /// The argument at an index, from 0.
+    /// Returns the argument at an index, counted from 0.
     pub(crate) fn arg(&self, index: usize) -> Option<&str> {
         self.args.get(index).map(|word| word.0.as_str())
     }
 
-    /// The first argument; empty if there is none.
+    /// Returns the directive's first argument; an empty text if it has none.
     pub(crate) fn first(&self) -> &str {
         self.arg(0).unwrap_or_default()
     }
@@ -76,7 +76,7 @@ impl Directive {
         self.args.iter().map(|word| word.0.as_str())
     }
 
-    /// The value of an argument `key=value`.
+    /// Returns the value of the argument `KEY=VALUE` with this key.
     pub(crate) fn option(&self, key: &str) -> Option<&str> {
         self.args()
             .find_map(|arg| arg.strip_prefix(key)?.strip_prefix('='))
@@ -87,7 +87,7 @@ impl Directive {
         self.args().any(|arg| arg == word)
     }
 
-    /// The directives in the block; empty without a block.
+    /// Returns the directives in the block; an empty list for a directive without a block.
     pub(crate) fn block(&self) -> &[Directive] {
         self.block.as_deref().unwrap_or_default()
     }
@@ -103,20 +103,20 @@ pub struct Failure {
 
 /// Reader of included files, for the parser.
 pub(crate) trait Includes {
-    /// Reads the directives that replace an `include` at this depth of blocks.
+    /// Reads the directives that replace an `include`. `depth` is the number of blocks around it.
     fn include(&mut self, include: &Directive, depth: usize) -> Result<Vec<Directive>, Failure>;
 
-    /// Counts a directive; an error if there are too many.
+    /// Counts a directive; returns an error if there are too many.
     fn count(&mut self, place: &Place) -> Result<(), Failure>;
 }
 
-/// A block that is not closed yet: its directive, and the content so far.
+/// A block whose closing brace has not been read yet: its directive, and the content read so far.
 struct OpenBlock {
     directive: Directive,
     before: Vec<Directive>,
 }
 
-/// Parses the directives of a text at this depth of blocks.
+/// Parses the directives of a text. `depth` is the number of blocks around it.
 ///
 /// # Errors
 ///
@@ -236,7 +236,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The directives of a text without includes.
+    /// Parses a text that contains no `include`.
     pub(crate) fn parsed(text: &str) -> Result<Vec<Directive>, Failure> {
         parse(text, &"nginx.conf".into(), 0, &mut NoFiles)
     }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// Parses a size such as `10m`, `8k` or `512`; returns bytes.
+/// Parses a size such as `10m`, `8k` or `512`; returns a number of bytes.
 pub(crate) fn size(text: &str) -> Option<u64> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1024),
@@ -18,7 +18,7 @@ pub(crate) fn size(text: &str) -> Option<u64> {
     number(digits)?.checked_mul(unit)
 }
 
-/// Parses a time such as `30s`, `1h30m` or `500ms`; a number alone is seconds.
+/// Parses a time such as `30s`, `1h30m` or `500ms`; a number without a unit is in seconds.
 pub(crate) fn time(text: &str) -> Option<Duration> {
     const UNITS: [(&str, u64); 8] = [
         ("ms", 1),
@@ -54,7 +54,7 @@ pub(crate) fn time(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(total))
 }
 
-/// A number of requests per unit of time.
+/// A rate: a number of requests per second or per minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rate {
     PerSecond(NonZeroU32),
@@ -70,7 +70,7 @@ pub(crate) fn rate(text: &str) -> Option<Rate> {
     }
 }
 
-/// Parses a number of digits only: no sign, no blank.
+/// Parses a number that consists of digits only, without sign or blanks.
 pub(crate) fn number(digits: &str) -> Option<u64> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| digits.parse().ok()).flatten()
@@ -80,11 +80,11 @@ pub(crate) fn number(digits: &str) -> Option<u64> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
     Text(&'a str),
-    /// The name, without the dollar sign.
+    /// The name of a variable, without the dollar sign.
     Variable(&'a str),
 }
 
-/// Splits a text into pieces. A dollar sign that begins no variable is text.
+/// Splits a text into plain text and variables. A dollar sign without a variable's name after it is plain text.
 pub(crate) fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut begun = 0;
@@ -114,7 +114,7 @@ pub(crate) fn pieces(text: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// The name of the variable, if a text consists of a variable only.
+/// Returns the variable's name if the text consists of one variable and nothing else.
 pub(crate) fn only_variable(text: &str) -> Option<&str> {
     match pieces(text)[..] {
         [Piece::Variable(name)] => Some(name),
@@ -129,15 +129,15 @@ pub(crate) fn is_literal(text: &str) -> bool {
         .all(|piece| matches!(piece, Piece::Text(_)))
 }
 
-/// Returns true if a value is the path of a file: not the certificate or key itself, and not a reference to an engine
-/// or store.
+/// Returns true if a value is the path of a file. False if it is the certificate or key itself (`data:`), or a reference to an
+/// engine or store.
 pub(crate) fn is_file(value: &str) -> bool {
     let elsewhere = ["data:", "engine:", "store:"];
     let is_path = !value.is_empty() && !value.contains(char::is_control);
     is_path && is_literal(value) && !elsewhere.iter().any(|it| value.starts_with(it))
 }
 
-/// Returns true if a value is a relative path, which nginx completes by its prefix.
+/// Returns true if a value is a relative path, which nginx resolves against its prefix folder.
 pub(super) fn is_relative(value: &str) -> bool {
     is_file(value) && !value.starts_with('/')
 }

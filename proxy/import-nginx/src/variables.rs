@@ -1,4 +1,4 @@
-//! The variables that a configuration defines, and the uses of each.
+//! The variables that an nginx configuration defines, and the directives that use each.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -7,15 +7,16 @@ use crate::scope::Scope;
 use crate::tree::Directive;
 use crate::values::{Piece, is_literal, only_variable, pieces};
 
-/// All variables of a configuration.
+/// All variables of an nginx configuration.
 ///
-/// Names are in lower case, as nginx does not distinguish `$Client` and `$client`.
+/// Names are stored in lower case, as nginx does not distinguish `$Client` and `$client`.
 pub(crate) struct Variables<'a> {
     maps: HashMap<String, &'a Directive>,
     sets: HashSet<String>,
-    /// Variables that a `set` inside an `if` defines.
+    /// Names of the variables that a `set` inside an `if` defines.
     conditional: HashSet<String>,
-    /// Variables that another directive, a script or a named group of a regular expression defines.
+    /// Names of the variables that are defined by directives other than `map` and `set`, by scripts, or by named groups of
+    /// regular expressions.
     others: HashSet<String>,
     /// For each variable, the directives whose arguments contain it.
     uses: HashMap<String, BTreeSet<&'a str>>,
@@ -23,10 +24,10 @@ pub(crate) struct Variables<'a> {
 
 /// The content of a `map`.
 pub(crate) struct Map<'a> {
-    /// The text that is looked up.
+    /// The text that nginx looks up in the `map`, such as `$http_authorization`.
     pub(crate) source: &'a str,
     pub(crate) entries: Vec<MapEntry<'a>>,
-    /// The value for all texts that match no entry.
+    /// The value for texts that match no entry of the `map`.
     pub(crate) default: &'a str,
 }
 
@@ -40,20 +41,20 @@ pub(crate) struct MapEntry<'a> {
 /// The key of a line of a `map`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key<'a> {
-    /// Exactly this text.
+    /// A key that matches exactly this text.
     Text(&'a str),
-    /// A regular expression, or a pattern of host names.
+    /// A key that is a regular expression or a pattern of host names.
     Pattern,
 }
 
-/// Use of a variable as the name of a client, in a header sent to a server.
+/// Kind of use of a variable: in a request header that tells a server the client's name.
 const SENT_NAME: &str = "a header that names the client";
 
-/// Use of a variable in a `map` without patterns, whose values do not contain the variable's text.
+/// Kind of use of a variable: as source of a `map` without patterns, whose values do not contain the variable's text.
 const MAP_OF_TEXTS: &str = "a map of texts";
 
-/// Uses in which a variable decides but is not passed on. A `map` with patterns is not among them, nor an `if` with
-/// one: a captured text is passed on as another variable.
+/// Kinds of use in which a variable is tested or counted and its text reaches no server. A `map` or `if` with a pattern is not
+/// among them, since a captured text becomes another variable.
 const DECIDING: [&str; 7] = [
     SENT_NAME,
     MAP_OF_TEXTS,
@@ -64,7 +65,7 @@ const DECIDING: [&str; 7] = [
     "access_log",
 ];
 
-/// Words in the names of headers with which nginx sends a server the name of its client.
+/// Words by which the name of a header shows that nginx sends the client's name in it.
 const NAMING: [&str; 8] = [
     "client",
     "user",
@@ -76,7 +77,7 @@ const NAMING: [&str; 8] = [
     "account",
 ];
 
-/// Returns true if a directive sends a client's name to a server: values of such a header are no secrets.
+/// Returns true if a directive sends a client's name to a server in a header; the values of such a header are no secrets.
 fn sends_name(directive: &Directive) -> bool {
     let header = directive.first().to_ascii_lowercase();
     let names = NAMING.iter().any(|word| header.contains(word));
@@ -95,7 +96,7 @@ const MAKING: [&str; 8] = [
     "perl_set",
 ];
 
-/// The names of groups in a regular expression: `(?<name>…)`, `(?P<name>…)`, `(?'name'…)`.
+/// Iterates over the names of groups in a regular expression: `(?<name>…)`, `(?P<name>…)`, `(?'name'…)`.
 fn named_groups(text: &str) -> impl Iterator<Item = &str> {
     let after = text.split("(?").skip(1);
     after.filter_map(|group| {
@@ -119,7 +120,7 @@ impl<'a> Variables<'a> {
         variables
     }
 
-    /// Recursive; the depth of a tree is bounded.
+    /// Reads the variables of a block and of nested blocks. The recursion is bounded by the maximum depth of blocks.
     fn read(&mut self, block: &'a [Directive], in_condition: bool) {
         for directive in block {
             let groups = directive.args().flat_map(named_groups);
@@ -184,14 +185,15 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// The `map` that defines a variable.
+    /// Returns the `map` that defines a variable; `None` if no `map` does.
     pub(crate) fn map(&self, name: &str) -> Option<Map<'a>> {
         self.maps
             .get(&name.to_ascii_lowercase())
             .map(|directive| Map::of(directive))
     }
 
-    /// The name that a `map` of the same source gives to a text, if that map is only used for names.
+    /// Returns the name that a `map` with this source variable gives to a text, if the result of the `map` is only tested or
+    /// counted.
     pub(crate) fn name_of(&self, source: &str, text: &str) -> Option<&'a str> {
         let names = self.maps.iter().filter(|(name, _)| self.only_decides(name));
         let mut found: Vec<_> = names
@@ -211,8 +213,8 @@ impl<'a> Variables<'a> {
         found.first().map(|(_, value)| *value)
     }
 
-    /// Returns true if a variable contains the name of the client to which a credential belongs: a `map` of credentials
-    /// to names.
+    /// Returns true if a variable contains the name of the client that sent a credential: its `map` translates credentials to
+    /// names.
     pub(crate) fn names_client(&self, name: &str) -> bool {
         let Some(map) = self.map(name).filter(|_| !self.is_made_without_map(name)) else {
             return false;
@@ -225,8 +227,8 @@ impl<'a> Variables<'a> {
         of_credentials && map.entries.iter().any(|it| is_name(it.value))
     }
 
-    /// The value that a variable has for every request in a scope: the value of an unconditional `set` of the server or
-    /// of the location.
+    /// Returns the value of a variable if it is the same for all requests to a location: it is set outside conditions, in the
+    /// location or its server, to a value without variables.
     pub(crate) fn constant(&self, name: &str, scope: &Scope<'a>) -> Option<&'a str> {
         let lower = name.to_ascii_lowercase();
         if self.conditional.contains(&lower) || self.others.contains(&lower) {
@@ -251,15 +253,15 @@ impl<'a> Variables<'a> {
         self.sets.contains(&name) || self.others.contains(&name)
     }
 
-    /// Returns true if a variable only decides about admission and counting: then its values are names, and no secrets
-    /// for servers.
+    /// Returns true if a variable is only tested, counted or logged, or sent as a client's name. Then its values are names, and
+    /// not secrets for servers.
     pub(crate) fn only_decides(&self, name: &str) -> bool {
         let uses = self.uses.get(&name.to_ascii_lowercase());
         uses.is_none_or(|uses| uses.iter().all(|by| DECIDING.contains(by)))
     }
 }
 
-/// Returns true if a value of a `map` is a name, and not a word that means yes.
+/// Returns true if a value of a `map` is the name of a client, and not a word such as `yes` or `allowed`.
 pub(crate) fn is_name(value: &str) -> bool {
     let begins = value.starts_with(|first: char| first.is_ascii_alphabetic());
     let yes = [

@@ -1,7 +1,8 @@
-//! The parsed nginx configuration for the writing modules, and settings that all exposures share.
+//! The parsed nginx configuration, as the other modules read it to write the gateway's configuration; and settings that all
+//! locations share.
 //!
-//! nginx has most settings per location, the gateway has one. If locations differ, the strictest value is used and the
-//! difference is reported with both positions; of the limits on bodies, the largest is used (`sizes`).
+//! nginx has most settings per location, the gateway has one for all. If locations differ, the strictest value is used and the
+//! difference is reported with both positions. Of the limits on bodies, the largest is used (`sizes`).
 
 use std::collections::BTreeSet;
 
@@ -15,42 +16,42 @@ use crate::sites::{Exposure, Sites};
 use crate::tree::Directive;
 use crate::variables::Variables;
 
-/// The parsed configuration, with the rules and namespaces of its exposures.
+/// The parsed nginx configuration, with the conditions and namespaces of its proxied locations.
 pub(crate) struct View<'a> {
     pub(crate) gateway: &'a GatewayRules,
     pub(crate) sites: Sites<'a>,
     pub(crate) variables: Variables<'a>,
-    /// The requests that conditions admit, for each exposure in their order.
+    /// The conditions of each proxied location, in the order of `sites.exposures`.
     pub(crate) rules: Vec<Rules<'a>>,
-    /// The namespace of each exposure; `None` if no namespace of the gateway serves it.
+    /// The namespace of each proxied location; `None` if no namespace of the gateway corresponds to it.
     pub(crate) names: Vec<Option<NamespaceName>>,
 }
 
-/// The `upstream` called `name`.
+/// Returns the `upstream` block of this name.
 pub(crate) fn pool_named<'a>(sites: &Sites<'a>, name: &str) -> Option<&'a Directive> {
     let mut pools = sites.http.all("upstream").iter().copied();
     pools.find(|it| it.first() == name)
 }
 
 impl<'a> View<'a> {
-    /// Each exposure with the rules of its conditions.
+    /// Iterates over the proxied locations, each with its conditions.
     pub(crate) fn exposures(&self) -> impl Iterator<Item = (&Exposure<'a>, &Rules<'a>)> {
         self.sites.exposures.iter().zip(&self.rules)
     }
 
-    /// The tokens that any exposure admits.
+    /// Iterates over the tokens that any location admits.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = &Token<'a>> {
         let rules = self.rules.iter().filter_map(|it| it.tokens.as_ref());
         rules.flat_map(|(tokens, _)| tokens)
     }
 
-    /// All namespaces.
+    /// Returns the namespaces of all proxied locations.
     pub(crate) fn namespaces(&self) -> BTreeSet<NamespaceName> {
         self.names.iter().flatten().cloned().collect()
     }
 
-    /// The strictest value of a setting over all exposures, with its directive. Differences open no access, and are
-    /// reported as plain.
+    /// Returns the strictest value of a setting over all proxied locations, with its directive. Differences between locations are
+    /// reported; they open no access.
     pub(crate) fn strictest<T: Ord + Copy>(
         &self,
         report: &mut Report,

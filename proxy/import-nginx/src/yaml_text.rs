@@ -23,7 +23,7 @@ struct YamlEntry {
     node: Node,
 }
 
-/// An entry of a list.
+/// An entry of a YAML list.
 #[derive(Clone)]
 pub(crate) struct Item {
     pub(crate) comment: String,
@@ -40,12 +40,12 @@ impl Item {
 }
 
 impl Map {
-    /// Adds a key, unless its value is an empty map.
+    /// Adds a key without a comment. A key whose value is an empty map is not added.
     pub(crate) fn add(&mut self, key: &str, node: impl Into<Node>) {
         self.add_with(key, node, "");
     }
 
-    /// Adds a key with a comment above it.
+    /// Adds a key with a comment above it. A key whose value is an empty map is not added.
     pub(crate) fn add_with(
         &mut self,
         key: &str,
@@ -72,14 +72,14 @@ impl Map {
         self.0.is_empty()
     }
 
-    /// The YAML text with comments.
+    /// Returns the YAML text, with comments.
     pub(crate) fn to_yaml(&self) -> String {
         let mut text = String::new();
         self.write(&mut text, 0, true);
         text
     }
 
-    /// The YAML text without comments.
+    /// Returns the YAML text, without comments.
     pub(crate) fn bare(&self) -> String {
         let mut text = String::new();
         self.write(&mut text, 0, false);
@@ -100,7 +100,7 @@ impl Map {
 }
 
 impl Node {
-    /// Creates a list of scalars without comments.
+    /// Creates a YAML list of scalars without comments.
     pub(crate) fn list<T: Into<Value>>(values: impl IntoIterator<Item = T>) -> Self {
         let items = values
             .into_iter()
@@ -108,7 +108,7 @@ impl Node {
         Self::List(items.collect())
     }
 
-    /// Writes the value after a key: on the same line, or indented on the next lines.
+    /// Writes the value of a key: after it on the same line, or indented on the next lines.
     fn write_after(&self, text: &mut String, indent: usize, comments: bool) {
         match self {
             Self::Scalar(value) => {
@@ -147,7 +147,7 @@ impl Item {
             Node::Map(map) => {
                 let mut inner = String::new();
                 map.write(&mut inner, indent + 2, comments);
-                // The dash replaces the indent of the first key, below comments of that key.
+                // The dash of the list entry goes before the first key, not before the comment lines above that key.
                 let mut dashed = false;
                 for line in inner.lines() {
                     let is_comment = line.trim_start().starts_with('#');
@@ -162,7 +162,7 @@ impl Item {
                     text.push('\n');
                 }
             }
-            // No key of the configuration is a list of lists.
+            // Lists of lists are not written, as no key of the gateway's configuration has one.
             Node::List(_) => {}
         }
     }
@@ -200,12 +200,12 @@ fn comment(text: &mut String, indent: usize, comment: &str) {
     }
 }
 
-/// Formats a scalar on one line, in quotes if it needs them.
+/// Formats a YAML scalar on one line, in quotes if it needs them.
 fn scalar(value: &Value) -> String {
     if let Value::String(text) = value
         && text.contains(|c: char| c.is_control() || c == '\u{2028}' || c == '\u{2029}')
     {
-        // A JSON string is also a YAML string, on one line.
+        // The text is written as a JSON string, which is also a valid YAML string on one line.
         return serde_json::to_string(text).unwrap_or_default();
     }
     let text = yaml::to_string(value).unwrap_or_default();

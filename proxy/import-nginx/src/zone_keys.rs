@@ -1,5 +1,5 @@
-//! The keys of the zones of `limit_req` and `limit_conn`: address, principal or namespace, by which the gateway counts,
-//! too.
+//! The keys by which zones of `limit_req` and `limit_conn` count requests. The gateway can count by three keys: address,
+//! principal or namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +11,12 @@ use crate::values::{Piece, is_literal, only_variable, pieces};
 use crate::variables::Key as MapKey;
 use crate::view::View;
 
-/// The key by which a zone counts requests.
+/// The key by which a zone of nginx counts requests, as the gateway names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     Address,
     Principal,
-    /// A single count for a server or a path, which the gateway counts by namespace.
+    /// The zone has a single count for a server or a path. The gateway counts such requests by namespace.
     Namespace,
 }
 
@@ -44,7 +44,7 @@ impl Key {
         }
     }
 
-    /// The keys of a zone without duplicates; `None` if one of them is no key of the gateway.
+    /// Returns the keys by which a zone counts, without duplicates; `None` if the gateway cannot count by one of them.
     pub(crate) fn all_of(text: &str, view: &View<'_>) -> Option<BTreeSet<Self>> {
         let mut keys = BTreeSet::new();
         for piece in pieces(text) {
@@ -56,14 +56,14 @@ impl Key {
                 None => drop(keys.insert(Self::of_map(name, view)?)),
             }
         }
-        // A zone key without variables counts all requests together.
+        // A zone whose key has no variable counts all requests together; the gateway's nearest equivalent counts by namespace.
         if keys.is_empty() {
             keys.insert(Self::Namespace);
         }
         Some(keys)
     }
 
-    /// Returns true if nginx exempts requests of admitted clients from a zone with this key: their value is empty.
+    /// Returns true if nginx does not count some requests of admitted clients in a zone with this key: their key is empty.
     pub(crate) fn exempts(text: &str, view: &View<'_>) -> bool {
         pieces(text).into_iter().any(|piece| {
             let Piece::Variable(name) = piece else {
@@ -73,7 +73,7 @@ impl Key {
                 return false;
             };
             let source = only_variable(map.source).and_then(Self::of_variable);
-            // Clients without a token, or with another one, are not admitted.
+            // An empty key for requests without a valid token exempts no admitted client, as such requests are refused.
             let of_strangers = source == Some(Self::Principal);
             let mut exempted = map.entries.iter().filter(|it| it.value.is_empty());
             exempted.any(|it| !(of_strangers && it.key == MapKey::Text("")))
@@ -81,8 +81,8 @@ impl Key {
         })
     }
 
-    /// The key that a `map` makes from requests. nginx exempts requests with an empty value; the gateway counts them,
-    /// too.
+    /// Returns the key to which the values of a `map` correspond. nginx does not count requests with an empty value; the gateway
+    /// counts them.
     fn of_map(name: &str, view: &View<'_>) -> Option<Self> {
         if view.variables.is_made_without_map(name) {
             return None;
@@ -103,7 +103,7 @@ impl Key {
                     *clients.entry(value).or_default() += 1;
                     credentials.insert(credential);
                 }
-                // nginx counts all clients of this line together.
+                // nginx counts all clients that match this line together.
                 _ if is_literal => has_strangers = true,
                 _ => drop(keys.insert(Self::of_variable(only_variable(value)?)?)),
             }
@@ -125,15 +125,15 @@ impl Key {
     }
 }
 
-/// Returns true if at least `credentials` tokens are admitted under this name: they are one principal in the gateway,
-/// too.
+/// Returns true if at least `credentials` admitted tokens have this name. They become one principal, so that the gateway counts
+/// them together, too.
 fn is_principal(name: &str, credentials: usize, view: &View<'_>) -> bool {
     let called = view.tokens().filter(|token| token.name == Some(name));
     let digests: BTreeSet<_> = called.map(|token| &token.digest).collect();
     cleaned(name).is_some() && digests.len() >= credentials
 }
 
-/// Returns true if only clients that send one of `credentials` in `header` are admitted. The limit's zone counts no others then.
+/// Returns true if all admitted clients send one of `credentials` in `header`. Then the zone counts no other clients.
 fn lets_in_alone(credentials: &BTreeSet<&str>, header: &str, view: &View<'_>) -> bool {
     let digests = credentials.iter().filter_map(|it| token_digest(it, header));
     let digests: BTreeSet<_> = digests.collect();
@@ -145,7 +145,7 @@ fn lets_in_alone(credentials: &BTreeSet<&str>, header: &str, view: &View<'_>) ->
     !view.rules.is_empty() && view.rules.iter().all(is_alone)
 }
 
-/// The name in a `zone=NAME:SIZE` argument.
+/// Returns NAME of the argument `zone=NAME:SIZE`.
 pub(crate) fn zone_name(zone: &Directive) -> Option<&str> {
     zone.option("zone")?.split(':').next()
 }

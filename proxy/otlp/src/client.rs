@@ -1,4 +1,4 @@
-//! Requests to the receiver, over HTTP or gRPC.
+//! Requests to the OTLP receiver, over HTTP or gRPC.
 
 use std::error::Error;
 use std::time::Duration;
@@ -24,14 +24,14 @@ use tonic::{Code, Status};
 
 use crate::{Protocol, Settings, TransportSettings};
 
-/// Time limit for connecting.
+/// Time limit for connecting to the OTLP receiver.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Time limit of a request.
+/// Time limit of a request to the OTLP receiver, with its response.
 const REQUEST: Duration = Duration::from_secs(10);
-/// Maximum size of an answer that is read, in bytes.
+/// Maximum number of bytes of a response's body that are read; the rest is ignored.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// Connection to the receiver.
+/// Connection to the OTLP receiver, over HTTP or gRPC.
 pub(crate) enum Transport {
     Http {
         client: reqwest::Client,
@@ -43,28 +43,28 @@ pub(crate) enum Transport {
     },
 }
 
-/// Failure of a request. Holds no text of the receiver, which may repeat a header.
+/// Failure of a request to the receiver. It contains no text from the receiver, since that may repeat a secret header.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// Reason, for the log.
+    /// Reason of the failure, for the log.
     pub(crate) reason: String,
-    /// True if the same request may succeed later.
+    /// True if the failure may be temporary, so that the request is retried; false if a retry cannot succeed.
     pub(crate) is_passing: bool,
-    /// Time that the receiver asks to wait.
+    /// Time that the receiver wants the sender to wait before a retry (`Retry-After`).
     pub(crate) wait: Option<Duration>,
 }
 
-/// A request with one of the signals. The result of a sent request is the number of entries that the receiver did not take.
+/// An export request of one signal: traces, metrics or logs.
 pub(crate) trait Signal: Message + Clone + Sized + 'static {
-    /// Name of the signal, also in the path over HTTP.
+    /// Name of the signal, which is also in the URL's path for HTTP.
     const NAME: &'static str;
-    /// Answer of the receiver.
+    /// Type of the receiver's response.
     type Answer: Message + Default;
 
     /// Sends the request over gRPC.
     async fn call(self, channel: Channel, metadata: MetadataMap) -> Result<Self::Answer, Status>;
 
-    /// Number of entries that the receiver did not take.
+    /// Returns the number of entries that the receiver rejected, by its response.
     fn refused(answer: &Self::Answer) -> i64;
 }
 
@@ -115,7 +115,7 @@ signal!(
 );
 
 impl Transport {
-    /// Sets up the connection, which is opened by the first request.
+    /// Prepares the connection, which the first request opens.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl Transport {
         }
     }
 
-    /// Sends a request. Returns the number of entries that the receiver did not take.
+    /// Sends a request. Returns the number of entries that the receiver rejected.
     pub(crate) async fn send<S: Signal>(&self, request: &S) -> Result<i64, Failure> {
         match self {
             Self::Http { client, base } => {
@@ -191,7 +191,7 @@ impl Transport {
     }
 }
 
-/// Reads the answer over HTTP.
+/// Reads the receiver's response over HTTP. Returns the number of rejected entries.
 async fn answer_of<S: Signal>(mut response: reqwest::Response) -> Result<i64, Failure> {
     let status = response.status();
     if !status.is_success() {
@@ -209,7 +209,7 @@ async fn answer_of<S: Signal>(mut response: reqwest::Response) -> Result<i64, Fa
         });
     }
     let mut body = Vec::new();
-    // The entries are taken, whatever becomes of the rest of the answer.
+    // After a success status the entries are accepted, even if the body cannot be read.
     while let Ok(Some(chunk)) = response.chunk().await {
         if body.len() + chunk.len() > ANSWER_MAX {
             return Ok(0);
@@ -241,7 +241,7 @@ fn user_agent() -> &'static str {
     concat!("tooldock/", env!("CARGO_PKG_VERSION"))
 }
 
-/// Failures that the specification of OTLP wants repeated.
+/// Returns true for gRPC failures after which OTLP's specification wants a retry.
 fn is_passing(code: Code) -> bool {
     matches!(
         code,
@@ -251,12 +251,12 @@ fn is_passing(code: Code) -> bool {
             | Code::OutOfRange
             | Code::Unavailable
             | Code::DataLoss
-            // Connections that fail inside the client.
+            // The gRPC client reports a broken connection with the code `Unknown`.
             | Code::Unknown
     )
 }
 
-/// Describes a status by its code, and by the causes inside this process.
+/// Describes a gRPC status by its code, and by the error inside this process that caused it. The receiver's text is omitted.
 fn of_status(status: &Status) -> String {
     let code = status.code();
     match status.source() {
@@ -265,7 +265,7 @@ fn of_status(status: &Status) -> String {
     }
 }
 
-/// An error with its causes.
+/// Formats an error with its causes, separated by colons.
 fn causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! Messages of OTLP from spans, log records and metrics.
+//! Conversion of spans, log records and metrics to OTLP messages.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,34 +14,34 @@ use opentelemetry_proto::tonic::trace::v1::{
 };
 use tooldock_base::trace::{Span, SpanKind};
 
-/// Flag of a span: the next bit says whether its parent is remote.
+/// Flag of an OTLP span: the flag `IS_REMOTE` is valid.
 const HAS_IS_REMOTE: u32 = 0x100;
-/// Flag of a span: its parent is remote.
+/// Flag of an OTLP span: the parent span is in another process.
 const IS_REMOTE: u32 = 0x200;
 
-/// Times of metric points, in nanoseconds of the Unix epoch.
+/// Times of the data points of a metric, in nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
-    /// The time from which counters count.
+    /// The time at which counters began at zero.
     pub(crate) start: u64,
-    /// The time at which the values were read.
+    /// The time at which the metric values were read.
     pub(crate) now: u64,
 }
 
-/// Nanoseconds of the Unix epoch.
+/// Returns a time as nanoseconds since the Unix epoch.
 pub(crate) fn nanos(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A value that is a text.
+/// Creates an OTLP value of a text.
 pub(crate) fn string(value: impl Into<String>) -> AnyValue {
     AnyValue {
         value: Some(any_value::Value::StringValue(value.into())),
     }
 }
 
-/// An attribute with any value.
+/// Creates an OTLP attribute.
 pub(crate) fn attribute(name: &str, value: any_value::Value) -> KeyValue {
     KeyValue {
         key: name.to_owned(),
@@ -50,12 +50,12 @@ pub(crate) fn attribute(name: &str, value: any_value::Value) -> KeyValue {
     }
 }
 
-/// An attribute that is a text.
+/// Creates an OTLP attribute whose value is a text.
 pub(crate) fn text(name: &str, value: impl Into<String>) -> KeyValue {
     attribute(name, any_value::Value::StringValue(value.into()))
 }
 
-/// The description of this process.
+/// Creates the OTLP resource: the attributes that describe this process.
 pub(crate) fn resource(attributes: &[(&'static str, String)]) -> Resource {
     let attribute = |(name, value): &(&'static str, String)| text(name, value);
     Resource {
@@ -72,7 +72,7 @@ fn scope() -> InstrumentationScope {
     }
 }
 
-/// A request with spans.
+/// Creates an export request with spans.
 pub(crate) fn spans(resource: &Resource, spans: Vec<Span>) -> ExportTraceServiceRequest {
     ExportTraceServiceRequest {
         resource_spans: vec![ResourceSpans {
@@ -120,7 +120,7 @@ fn span(span: Span) -> SpanMessage {
     }
 }
 
-/// A request with log records.
+/// Creates an export request with log records.
 pub(crate) fn logs(resource: &Resource, log_records: Vec<LogRecord>) -> ExportLogsServiceRequest {
     ExportLogsServiceRequest {
         resource_logs: vec![ResourceLogs {
@@ -135,7 +135,7 @@ pub(crate) fn logs(resource: &Resource, log_records: Vec<LogRecord>) -> ExportLo
     }
 }
 
-/// A request with metrics.
+/// Creates an export request with metrics.
 pub(crate) fn metrics(resource: &Resource, metrics: Vec<Metric>) -> ExportMetricsServiceRequest {
     ExportMetricsServiceRequest {
         resource_metrics: vec![ResourceMetrics {

@@ -1,5 +1,5 @@
-//! The exporting thread: takes batches and sends them. A batch that fails for a passing reason is sent again; any
-//! other is dropped.
+//! The thread that exports to an OTLP receiver. It takes batches from the queues and sends them. A batch is sent again after a
+//! temporary failure, and dropped after any other.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -13,18 +13,18 @@ use crate::encode::{self, Times, nanos};
 use crate::queue::{Queue, Weight};
 use crate::{ExportState, FLUSH, Gather, LogQueue, families};
 
-/// Maximum time that an entry waits for its batch to fill.
+/// Maximum time that an entry waits in a queue for its batch to fill.
 const BATCH_EVERY: Duration = Duration::from_secs(1);
-/// Number of attempts for a batch.
+/// Maximum number of attempts to send a batch; afterwards the batch is dropped.
 const ATTEMPTS: u32 = 4;
-/// Wait before the second attempt; doubled for each further one.
+/// Time before the second attempt to send a batch; doubled for each further attempt.
 const BACKOFF: Duration = Duration::from_secs(1);
-/// Maximum wait before an attempt.
+/// Maximum time before a further attempt to send a batch.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Time between two warnings about one signal.
+/// Minimum time between two warnings about one signal (traces, metrics or logs).
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Exports until `stop` is true. Then sends the rest of the queues, within [`FLUSH`].
+/// Exports until `stop` is true, then sends the rest of the queues for at most [`FLUSH`].
 pub(crate) async fn run(
     shared: &ExportState,
     logs: Option<Arc<LogQueue>>,
@@ -55,7 +55,7 @@ pub(crate) async fn run(
     let all = async { tokio::join!(traces, logs, metrics) };
     let mut stopping = stop.clone();
     let over = async {
-        // An error means that the guard is gone, which is the end as well.
+        // An error means that the `OtlpGuard` was dropped, which also ends the export.
         let _ = stopping.wait_for(|stop| *stop).await;
         sleep(FLUSH).await;
     };
@@ -68,7 +68,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Sends one signal.
+/// Sends the entries of one signal: traces, metrics or logs.
 struct Sender<'a> {
     transport: &'a Transport,
     endpoint: &'a str,
@@ -100,7 +100,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Sends the entries of a queue in batches, until the stop and an empty queue.
+    /// Sends the entries of a queue in batches. Returns when the export is stopped and the queue is empty.
     async fn batches<T: Weight, S: Signal>(
         mut self,
         queue: &Queue<T>,
@@ -127,7 +127,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Sends metrics at intervals, and at the end.
+    /// Sends all metrics at intervals, and a last time when the export is stopped.
     async fn reports(mut self, shared: &ExportState, gather: &Gather) {
         loop {
             let is_last = *self.stop.borrow();
@@ -155,15 +155,16 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Counts a batch that was sent, or given up.
+    /// Counts the entries of a batch as exported or dropped. `refused` is the number that the receiver rejected; `None` if the
+    /// batch was not sent.
     fn count(&self, refused: Option<u64>, count: u64) {
         let refused = refused.unwrap_or(count).min(count);
         self.exported.inc_by(count - refused);
         self.dropped.inc_by(refused);
     }
 
-    /// Sends a request, repeatedly if need be. Returns the number of entries that the receiver refused; `None` if the request was
-    /// given up.
+    /// Sends a request, with further attempts after temporary failures. Returns the number of entries that the receiver rejected;
+    /// `None` if all attempts failed.
     async fn sent<T: Weight, S: Signal>(
         &mut self,
         request: &S,
@@ -188,7 +189,7 @@ impl<'a> Sender<'a> {
             }
             let pause = failure.wait.unwrap_or(wait).min(BACKOFF_MAX);
             wait *= 2;
-            // Losses are counted meanwhile, so that operators see them while the receiver is down.
+            // Entries that a full queue dropped are counted now, so that the metric rises while the receiver is down.
             if let Some(queue) = queue {
                 self.dropped.inc_by(queue.take_dropped());
             }
@@ -200,7 +201,7 @@ impl<'a> Sender<'a> {
         None
     }
 
-    /// Warns about a failure, at most once a minute.
+    /// Logs a warning about a failure, at most once in [`WARN_EVERY`].
     fn warn(&mut self, reason: &str) {
         if self.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) {
             return;

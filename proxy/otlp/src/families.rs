@@ -1,4 +1,4 @@
-//! Metrics of OTLP from those of the Prometheus registry, under their names there.
+//! Conversion of the metrics in the Prometheus registry to OTLP metrics with the same names.
 
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::metrics::v1::{
@@ -9,7 +9,7 @@ use prometheus::proto::{Metric as Sample, MetricFamily, MetricType};
 
 use crate::encode::{Times, text};
 
-/// Converts families. Summaries and untyped metrics, of which the gateway has none, are left out.
+/// Converts families of Prometheus metrics. Summaries and untyped metrics are omitted; the gateway has none.
 pub(crate) fn metrics(families: &[MetricFamily], times: Times) -> Vec<Metric> {
     families
         .iter()
@@ -25,7 +25,7 @@ pub(crate) fn metrics(families: &[MetricFamily], times: Times) -> Vec<Metric> {
         .collect()
 }
 
-/// Number of points in metrics.
+/// Returns the number of data points in OTLP metrics.
 pub(crate) fn points(metrics: &[Metric]) -> usize {
     let points = metrics.iter().map(|metric| match &metric.data {
         Some(metric::Data::Gauge(it)) => it.data_points.len(),
@@ -80,7 +80,7 @@ fn histogram(sample: &Sample, times: Times) -> HistogramDataPoint {
     let (count, mut below) = (histogram.get_sample_count(), 0);
     let mut bucket_counts = Vec::new();
     let mut explicit_bounds = Vec::new();
-    // Buckets of Prometheus count all smaller values, too.
+    // A Prometheus bucket also counts the values of all smaller buckets; an OTLP bucket does not.
     for bucket in histogram.get_bucket() {
         let bound = bucket.upper_bound();
         if bound.is_infinite() {

@@ -6,18 +6,19 @@
 //!   the Prometheus registry, durations ────────────┘
 //! ```
 //!
-//! Requests and log events are handed to queues with a bound; adding never waits, and a full queue drops and counts. One thread
-//! encodes and sends, so that a receiver that is down or slow costs no request anything but memory up to the bound.
+//! Finished requests and log events are put into bounded queues. Adding never waits; a full queue drops new entries and counts
+//! them. One thread encodes and sends. So a receiver that is down or slow does not delay requests; it only costs memory up to
+//! the bound.
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
-//! | `queue`, `sink` | the bounded queues, and the port by which requests reach them |
+//! | `queue`, `sink` | the bounded queues, and the receiver of finished requests that fills them |
 //! | `logs` | the layer that records log events |
-//! | `export`, `operations` | the thread and its rounds; durations of operations |
+//! | `export`, `operations` | the exporting thread; durations of operations |
 //! | `encode`, `families` | the messages of OTLP; the Prometheus registry as metrics of OTLP |
 //! | `client`, `tls` | sending over HTTP or gRPC; certificates |
 //!
-//! The crate knows neither MCP nor the configuration. Start reading at [`Otlp`].
+//! The crate depends on neither MCP nor the gateway's configuration. Start reading at [`Otlp`].
 
 mod client;
 mod encode;
@@ -50,7 +51,7 @@ use crate::sink::ExportSink;
 pub use crate::logs::{LogLayer, LogQueue};
 pub use crate::tls::TlsFault;
 
-/// Time that the last batches get at the end of the process.
+/// Maximum time for sending the queued entries when the process ends.
 pub const FLUSH: Duration = Duration::from_secs(3);
 
 /// Protocol by which the receiver is reached.
@@ -65,40 +66,41 @@ pub enum Protocol {
 /// Certificates for connections to the receiver, as PEM.
 #[derive(Debug, Clone, Default)]
 pub struct Tls {
-    /// Certificates of authorities that vouch for the receiver, in place of the system's.
+    /// Certificates of the authorities that may sign the receiver's certificate; `None` for those of the system.
     pub ca: Option<Vec<u8>>,
-    /// Certificate chain and key of the gateway.
+    /// Client certificate chain and key of the gateway; `None` if it sends no client certificate.
     pub identity: Option<(Vec<u8>, Secret)>,
 }
 
-/// Settings of an export.
+/// Settings of an OTLP export.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// URL of the receiver; over HTTP the base of the paths `/v1/traces`, `/v1/metrics` and `/v1/logs`.
     pub endpoint: String,
     /// Protocol by which the receiver is reached.
     pub protocol: Protocol,
-    /// True when spans of requests are sent.
+    /// True if spans of requests are sent.
     pub traces: bool,
-    /// True when metrics are sent.
+    /// True if metrics are sent.
     pub metrics: bool,
-    /// Share of the traces that begin here and are recorded, 0 to 1. 0 records no trace, whatever clients ask for.
+    /// Share of traces that are recorded, 0 to 1, of those that begin at the gateway. 0 records no trace, even if a client's
+    /// request asks for it.
     pub sample: f64,
     /// Time between two reports of metrics.
     pub interval: Duration,
     /// Headers of each request to the receiver. Their values are marked as sensitive.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Certificates.
+    /// Certificates for connections to the receiver.
     pub tls: Tls,
-    /// Attributes of this process, such as `service.name`.
+    /// Attributes that describe this process, such as `service.name`.
     pub resource: Vec<(&'static str, String)>,
 }
 
-/// Reads the metrics of the process, as the Prometheus listener shows them.
+/// Function that reads all metrics of the process, as the Prometheus listener serves them.
 pub type Gather = Box<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
 
 metric_table! {
-    /// Counts of the export.
+    /// Metrics about the export itself.
     pub(crate) struct ExportMetrics(registry) {
         exported: IntCounterVec["signal"] = "tooldock_otlp_exported_total",
             "Spans, log records and metric points that the OTLP receiver took.";
@@ -109,14 +111,14 @@ metric_table! {
     }
 }
 
-/// An export that is set up and not started yet.
+/// A prepared export, which [`Otlp::start`] starts.
 pub struct Otlp {
     shared: Arc<ExportState>,
     transport: TransportSettings,
     logs: Option<Arc<LogQueue>>,
 }
 
-/// State that the sink and the exporting thread share.
+/// State shared by the sink of finished requests and the exporting thread.
 pub(crate) struct ExportState {
     pub(crate) spans: Queue<tooldock_base::trace::Span>,
     pub(crate) operations: Operations,
@@ -126,17 +128,17 @@ pub(crate) struct ExportState {
     pub(crate) started: SystemTime,
 }
 
-/// Settings by which the exporting thread opens its connections.
+/// TLS settings with which the exporting thread opens its connections.
 pub(crate) struct TransportSettings {
     pub(crate) tls: rustls::ClientConfig,
 }
 
 impl Otlp {
-    /// Sets up an export. `logs`: the queue of the layer that takes log events.
+    /// Prepares an export. `logs` is the queue that the log layer fills; `None` if logs are not exported.
     ///
     /// # Errors
     ///
-    /// A certificate that cannot be used, or a metric that the registry has already.
+    /// An unusable certificate, or a metric whose name the registry has already.
     pub fn new(
         settings: Settings,
         registry: &Registry,
@@ -158,7 +160,7 @@ impl Otlp {
         })
     }
 
-    /// The receiver of finished requests; `None` if neither spans nor durations are exported.
+    /// Returns the receiver of finished requests; `None` if neither spans nor durations are exported.
     pub fn sink(&self) -> Option<Arc<dyn TraceSink>> {
         let settings = &self.shared.settings;
         (settings.traces || settings.metrics)
@@ -169,7 +171,7 @@ impl Otlp {
     ///
     /// # Errors
     ///
-    /// When the thread cannot be started.
+    /// If the thread cannot be started.
     pub fn start(self, gather: Gather) -> std::io::Result<OtlpGuard> {
         let (stop, stopped) = watch::channel(false);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -188,7 +190,7 @@ impl Otlp {
                 }
             };
             runtime.block_on(work);
-            // A connection that is still being opened must not hold up the stop.
+            // `shutdown_background` does not wait for a connection that is still being opened, which would delay the stop.
             runtime.shutdown_background();
         })?;
         Ok(OtlpGuard {
@@ -218,7 +220,7 @@ pub enum SetupError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Owner of the exporting thread. Dropping the owner sends the rest of the queues, within [`FLUSH`], and waits for that.
+/// Owner of the exporting thread. Dropping it sends the rest of the queues, and waits for that for at most [`FLUSH`].
 pub struct OtlpGuard {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
@@ -228,7 +230,7 @@ impl Drop for OtlpGuard {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
-            // An error is a panic, which is logged.
+            // An error means that the thread panicked, which the panic hook has logged.
             let _ = thread.join();
         }
     }

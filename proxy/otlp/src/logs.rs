@@ -14,26 +14,26 @@ use tracing_subscriber::layer::Context;
 use crate::encode::{attribute, nanos, string, text};
 use crate::queue::{BYTES_MAX, LOGS_MAX, Queue, Weight};
 
-/// Maximum length of a text in a record, in bytes.
+/// Maximum length of a text in a log record, in bytes; longer texts are cut.
 const TEXT_MAX: usize = 8 * 1024;
-/// Target prefix of this crate's own events. They say that the export fails, and are not exported.
+/// Target prefix of this crate's own log events. They report failures of the export, and are not exported.
 const OWN: &str = "tooldock_otlp";
 
 /// Log records that wait for their export.
 pub struct LogQueue(pub(crate) Queue<LogRecord>);
 
 impl LogQueue {
-    /// An empty queue. It fills until the export starts, and then drops no more than a slow receiver makes it.
+    /// Creates an empty queue of log records. Events are queued from the start of the process, before the export starts.
     pub fn new() -> Arc<Self> {
         Arc::new(Self(Queue::new(LOGS_MAX, BYTES_MAX)))
     }
 }
 
-/// Queues each event that its filter lets through.
+/// Layer of `tracing` that puts each event which passes its filter into the queue.
 pub struct LogLayer(Arc<LogQueue>);
 
 impl LogLayer {
-    /// A layer that fills this queue.
+    /// Creates a layer that puts log events into this queue.
     pub fn new(queue: &Arc<LogQueue>) -> Self {
         Self(Arc::clone(queue))
     }
@@ -69,7 +69,7 @@ impl<S: Subscriber> Layer<S> for LogLayer {
     }
 }
 
-/// The fields of an event.
+/// The fields of a log event as OTLP attributes.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -78,7 +78,8 @@ struct Fields {
 
 impl Fields {
     fn add(&mut self, field: &Field, value: Value) {
-        // Fields with this prefix are those of records that libraries gave to `log`.
+        // Fields whose names begin with `log.` are omitted: they are metadata of records that libraries logged with the `log`
+        // crate.
         if !field.name().starts_with("log.") {
             self.attributes.push(attribute(field.name(), value));
         }
@@ -114,7 +115,7 @@ impl Visit for Fields {
     }
 }
 
-/// Cuts a text to the length that a record can hold.
+/// Cuts a text to the maximum length of a text in a log record.
 fn cut(mut value: String) -> String {
     value.truncate(value.floor_char_boundary(TEXT_MAX));
     value

@@ -1,4 +1,4 @@
-//! The histogram `mcp.server.operation.duration` of the semantic conventions of MCP.
+//! Durations of MCP requests: the histogram `mcp.server.operation.duration` of the semantic conventions of MCP.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,16 +11,17 @@ use tooldock_base::trace::Attribute;
 
 use crate::encode::{Times, text};
 
-/// Name of the metric.
+/// Name of the metric with the durations of MCP requests.
 const NAME: &str = "mcp.server.operation.duration";
-/// Bounds of the buckets in seconds, as the semantic conventions advise.
+/// Upper bounds of the histogram's buckets in seconds, as the semantic conventions recommend.
 const BOUNDS: [f64; 14] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 ];
-/// Maximum number of combinations of attributes. Further ones are counted as one, with `otel.metric.overflow`.
+/// Maximum number of combinations of attributes. All further combinations are counted together, with the attribute
+/// `otel.metric.overflow`.
 const SERIES_MAX: usize = 2000;
 
-/// Durations of requests by their attributes.
+/// Durations of MCP requests, by the requests' attributes.
 #[derive(Default)]
 pub(crate) struct Operations(Mutex<HashMap<Vec<(&'static str, String)>, Series>>);
 
@@ -32,7 +33,7 @@ struct Series {
 }
 
 impl Operations {
-    /// Counts a request.
+    /// Counts a request with its duration.
     pub(crate) fn count(&self, attributes: &[Attribute], time: Duration) {
         let key = |(name, value): &Attribute| (*name, value.as_str().to_owned());
         let mut key: Vec<_> = attributes.iter().map(key).collect();
@@ -48,7 +49,7 @@ impl Operations {
         series.count += 1;
     }
 
-    /// The metric; `None` before the first request.
+    /// Returns the durations as an OTLP metric; `None` before the first request.
     pub(crate) fn metric(&self, times: Times) -> Option<Metric> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let point = |(key, series): (&Vec<(&'static str, String)>, &Series)| HistogramDataPoint {

@@ -1,4 +1,4 @@
-//! Queue with a bound, between requests and the exporting thread. Adding never waits: a full queue drops new entries.
+//! Bounded queue between requests and the exporting thread. Adding never waits: a full queue drops new entries.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,18 +6,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Maximum number of spans in their queue.
+/// Maximum number of spans in their queue; further spans are dropped.
 pub(crate) const SPANS_MAX: usize = 16_384;
-/// Maximum number of log records in their queue.
+/// Maximum number of log records in their queue; further records are dropped.
 pub(crate) const LOGS_MAX: usize = 16_384;
-/// Maximum size of all entries of a queue together, in bytes.
+/// Maximum size of all entries of a queue together, in bytes; further entries are dropped.
 pub(crate) const BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Maximum number of entries in a request to the receiver.
+/// Maximum number of entries in one request to the receiver.
 pub(crate) const BATCH_MAX: usize = 512;
 
-/// An entry of a queue.
+/// An entry of a queue, with its size.
 pub(crate) trait Weight {
-    /// Size in memory, about, in bytes.
+    /// Returns the approximate size of the entry in memory, in bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -36,7 +36,7 @@ struct QueueContent<T> {
 }
 
 impl<T: Weight> Queue<T> {
-    /// A queue of at most this many entries and bytes.
+    /// Creates a queue of at most `count_max` entries and `bytes_max` bytes.
     pub(crate) fn new(count_max: usize, bytes_max: usize) -> Self {
         Self {
             held: Mutex::new(QueueContent {
@@ -50,7 +50,7 @@ impl<T: Weight> Queue<T> {
         }
     }
 
-    /// Adds entries that belong together: all of them, or none if there is no room.
+    /// Adds entries that belong together: all of them, or none if the queue has no room for all.
     pub(crate) fn add(&self, entries: Vec<T>) {
         let bytes: usize = entries.iter().map(Weight::bytes).sum();
         let count = entries.len();
@@ -69,20 +69,20 @@ impl<T: Weight> Queue<T> {
         }
     }
 
-    /// Takes the oldest entries, at most a batch.
+    /// Takes the oldest entries of the queue, at most [`BATCH_MAX`].
     pub(crate) fn take(&self) -> Vec<T> {
         let mut held = self.held();
         let count = held.entries.len().min(BATCH_MAX);
         let taken: Vec<T> = held.entries.drain(..count).collect();
         held.bytes -= taken.iter().map(Weight::bytes).sum::<usize>();
         if held.entries.is_empty() {
-            // Memory of a backlog goes back.
+            // After a backlog the memory is returned, up to the room for one batch.
             held.entries.shrink_to(BATCH_MAX);
         }
         taken
     }
 
-    /// Waits until a whole batch is there.
+    /// Waits until the queue contains a whole batch.
     pub(crate) async fn batch(&self) {
         let has_one = self.held().entries.len() >= BATCH_MAX;
         if !has_one {
@@ -90,7 +90,7 @@ impl<T: Weight> Queue<T> {
         }
     }
 
-    /// Number of entries that were dropped since the last question.
+    /// Returns the number of entries that were dropped since the last call.
     pub(crate) fn take_dropped(&self) -> u64 {
         self.dropped.swap(0, Ordering::Relaxed)
     }

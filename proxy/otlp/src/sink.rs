@@ -8,12 +8,12 @@ use tooldock_base::trace::{Attribute, AttributeValue, Span, TraceContext, TraceS
 use crate::ExportState;
 use crate::queue::Weight;
 
-/// Size of a span without its texts, in bytes, about.
+/// Approximate size of a span without its texts, in bytes.
 const SPAN_BYTES: usize = 256;
-/// Size of an attribute without its text, in bytes, about.
+/// Approximate size of an attribute without its text, in bytes.
 const ATTRIBUTE_BYTES: usize = 48;
 
-/// Hands finished requests to the exporting thread.
+/// Receiver of finished requests, which passes them to the exporting thread.
 pub(crate) struct ExportSink(pub(crate) Arc<ExportState>);
 
 impl TraceSink for ExportSink {
@@ -37,14 +37,14 @@ impl TraceSink for ExportSink {
     }
 }
 
-/// Decides if a trace is recorded: as the client's span says, else by the share of all traces.
+/// Returns true if a trace is recorded: as the client's span demands, or else for the configured share of traces.
 fn is_sampled(share: f64, parent: Option<&TraceContext>, trace_id: u128) -> bool {
     if share <= 0.0 {
         return false;
     }
     match parent {
         Some(parent) => parent.is_sampled,
-        // The random part of an id is its lower half. Replicas decide alike.
+        // The lower half of a trace id is random. The decision depends on the id alone, so that all replicas decide alike.
         None => ((trace_id as u64) >> 11) as f64 / (1u64 << 53) as f64 <= share,
     }
 }

@@ -1,4 +1,4 @@
-//! TLS towards the receiver.
+//! TLS configuration for connections to the OTLP receiver.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::Tls;
 
-/// A certificate or key that cannot be used. Names its key below `tls`.
+/// A certificate or key that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("tls.{key} {reason}")]
 pub struct TlsFault {
-    /// `ca`, `cert` or `key`.
+    /// The configuration key below `tls` that names the file: `ca`, `cert` or `key`.
     pub key: &'static str,
-    /// The fault, for the error message.
+    /// The reason, for the error message.
     pub reason: String,
 }
 
@@ -24,7 +24,7 @@ fn fault(key: &'static str, reason: impl Into<String>) -> TlsFault {
     TlsFault { key, reason }
 }
 
-/// The configuration of connections.
+/// Creates the TLS configuration of connections to the receiver.
 ///
 /// # Errors
 ///

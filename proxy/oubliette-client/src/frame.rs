@@ -1,4 +1,4 @@
-//! Frames of the relay: one JSON-RPC message a line.
+//! Frames of the relay: one JSON-RPC message per line.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::options::ApiKey;
 
-/// A tool as the host describes it.
+/// A tool, in the form in which the host describes it.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct ToolDescription {
     pub(crate) name: String,
@@ -16,12 +16,12 @@ pub(crate) struct ToolDescription {
     pub(crate) schema: Option<Box<RawValue>>,
 }
 
-/// The outcome of a request.
+/// The outcome of a request to the host.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// A result, raw JSON.
+    /// The result, as raw JSON.
     Result(Box<RawValue>),
-    /// An error.
+    /// An error response of the host.
     Error {
         /// The error's code.
         code: i64,
@@ -30,23 +30,23 @@ pub(crate) enum Outcome {
     },
 }
 
-/// A frame of the host.
+/// A frame that the host sent.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    /// The answer to one of our requests.
+    /// The response to a request of this program, with the request's id.
     Answer(u64, Outcome),
-    /// Progress of a call: the MCP client's own notification.
+    /// A progress notification of a call, which is forwarded to the MCP client unchanged.
     Progress,
-    /// The tools of the caller that started this container.
+    /// The list of tools of the caller that started this container.
     CallerTools {
         caller: String,
         tools: Vec<ToolDescription>,
     },
-    /// Anything else.
+    /// A frame of any other kind; it is ignored.
     Other,
 }
 
-/// The result of a call: content blocks, and a flag for a failed tool.
+/// The result of a tool call: content blocks, and a flag that is set if the tool failed.
 #[derive(Debug, Deserialize)]
 pub(crate) struct CallResult {
     pub(crate) content: Box<RawValue>,
@@ -81,8 +81,7 @@ struct ToolsResult {
 }
 
 impl Incoming {
-    /// Reads a line of the host. An unreadable line answers no request of this program, and counts as
-    /// [`Incoming::Other`].
+    /// Parses a line that the host sent. A line that cannot be parsed becomes [`Incoming::Other`], and completes no request.
     pub(crate) fn of(line: &str) -> Self {
         let Ok(frame) = serde_json::from_str::<Frame>(line) else {
             return Self::Other;
@@ -111,32 +110,32 @@ impl Incoming {
     }
 }
 
-/// The tools of a result.
+/// Parses the list of tools in a result of the host.
 pub(crate) fn tools(result: &RawValue) -> Option<Vec<ToolDescription>> {
     let result: ToolsResult = serde_json::from_str(result.get()).ok()?;
     Some(result.tools)
 }
 
-/// Asks for the tools that the key opens.
+/// Creates the frame that requests the tools which this API key opens.
 pub(crate) fn ask_for_tools(id: u64, key: &ApiKey) -> String {
     request(id, "oubliette_tools", &json!({"api_key": key.expose()}))
 }
 
-/// A call on its way to the host.
+/// A tool call that is to be sent to the host.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    /// The caller that has the tool; `None` for a tool of the host.
+    /// The caller that provides the tool; `None` for a tool of the host.
     pub(crate) caller: Option<&'a str>,
-    /// The tool's own name.
+    /// The tool's name at its owner, without the prefix that the MCP client sees.
     pub(crate) tool: &'a str,
-    /// An object, raw JSON.
+    /// The arguments of the call: a JSON object, unparsed.
     pub(crate) arguments: Option<&'a RawValue>,
-    /// The token under which the MCP client receives progress.
+    /// The token under which the MCP client receives progress of the call.
     pub(crate) progress_token: Option<&'a RawValue>,
 }
 
 impl Call<'_> {
-    /// The frame.
+    /// Creates the frame that sends the call to the host.
     pub(crate) fn frame(&self, id: u64, key: Option<&ApiKey>) -> String {
         let method = match self.caller {
             None => "oubliette_call_tool",
@@ -162,7 +161,7 @@ impl Call<'_> {
     }
 }
 
-/// Cancels a call.
+/// Creates the frame that cancels a call.
 pub(crate) fn cancelled(id: u64) -> String {
     let params = json!({"requestId": id});
     format!("{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{params}}}\n")
@@ -172,7 +171,7 @@ fn request(id: u64, method: &str, params: &Value) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
 }
 
-/// Replaces line ends by blanks. JSON that was read from one line has none; this is for values of other origin.
+/// Replaces line ends by blanks, since a frame is one line. JSON read from a single line contains none, other values may.
 fn on_one_line(raw: &str) -> String {
     raw.replace(['\n', '\r'], " ")
 }

@@ -1,19 +1,19 @@
-//! Lines with a bound: a longer one is skipped to its end and not kept.
+//! Reading of lines with a maximum length. The bytes of a longer line are discarded.
 
 use std::io::{self, BufRead};
 
-/// A line, without its end.
+/// A line of input, without its line end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InputLine {
-    /// A line of text, not empty.
+    /// A complete line of text that is not empty.
     Whole(String),
-    /// A line with more bytes than the bound.
+    /// A line with more bytes than the maximum; its text was discarded.
     TooLong,
-    /// A line that is no UTF-8.
+    /// A line that is not valid UTF-8.
     NotText,
 }
 
-/// The next line that is not empty; `None` at the end. A text at the end without a newline is a line, too.
+/// Reads the next line that is not empty; `None` at the end of the input. Text after the last newline counts as a line.
 ///
 /// # Errors
 ///

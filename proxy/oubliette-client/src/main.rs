@@ -1,25 +1,25 @@
-//! `oubliette-client`: tools of a ToolDock host, for a model's client inside a container that has nothing but the host's
-//! relay socket (REL-11…16).
+//! `oubliette-client`: an MCP server for containers. It offers the tools of a ToolDock host, to which the container has no
+//! connection but the host's relay socket (REL-11…16).
 //!
 //! ```text
 //!   MCP client ─ stdin ─▶ server.rs ──▶ relay.rs ─▶ /mcp/relay.sock ─▶ host
 //!              ◀─ stdout ─ output.rs ◀──── reader thread ◀────────────────┘
 //! ```
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
 //! | `options.rs` | the command line and the environment |
-//! | `server.rs` | the MCP server: both eras of the protocol, one message a line |
-//! | `message.rs` | messages of the MCP client, read as far as they matter |
-//! | `output.rs` | answers and notifications, each written whole |
-//! | `relay.rs` | the connection to the host: calls in flight, and another connection when one is lost |
-//! | `pause.rs` | pauses before another try |
+//! | `server.rs` | the MCP server: both eras of the protocol, one message per line |
+//! | `message.rs` | the members of the MCP client's messages that this program uses |
+//! | `output.rs` | writing of answers and notifications, each as one line |
+//! | `relay.rs` | the connection to the host: calls in flight, and reconnects |
+//! | `pause.rs` | pauses between attempts to connect |
 //! | `frame.rs` | frames of the relay |
 //! | `tools.rs` | the tools under the names that the MCP client sees |
-//! | `lines.rs` | lines with a bound |
+//! | `lines.rs` | lines with a maximum length |
 //!
-//! Two threads: the main thread reads from the MCP client, the other one from the host. A call has no thread of
-//! its own: the thread that reads its answer writes the answer on. The API key goes into frames and nowhere else.
+//! There are two threads: the main thread reads from the MCP client, the other one from the host. A call has no thread: the
+//! thread that reads the host's answer also writes the answer to the MCP client. The API key is sent in frames and never logged.
 
 mod frame;
 mod lines;
@@ -40,10 +40,11 @@ use crate::output::Output;
 use crate::relay::Relay;
 use crate::server::Server;
 
-/// How long the start waits for the host's tools. The MCP client waits meanwhile, and most wait for a minute.
+/// Maximum time that the start waits for the host's tools. The MCP client waits for its first answer meanwhile, most clients for
+/// up to a minute.
 const TOOLS_WAIT: Duration = Duration::from_secs(10);
 
-/// Writes a warning to the log: the MCP client shows standard error as this server's log.
+/// Writes a warning to standard error, which the MCP client shows as this server's log.
 macro_rules! warning {
     ($($what:tt)*) => {
         eprintln!("WARNING: oubliette-client: {}", format_args!($($what)*))
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Serves in the order of REL-15: the host's tools, the caller's tools, then the MCP server.
+/// Runs the program in the order of REL-15: fetches the host's tools, waits for the caller's tools, then serves the MCP client.
 fn serve(options: Options) {
     let Options {
         socket,

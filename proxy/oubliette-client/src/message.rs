@@ -1,19 +1,20 @@
-//! Messages of the MCP client, read as far as they matter here. Ids, tokens and arguments keep the bytes they came with.
+//! The members of the MCP client's messages that this program uses. Ids, tokens and arguments are kept as raw JSON, byte for
+//! byte.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The revision without sessions: each request is complete in itself.
+/// The protocol revision without sessions, in which each request is complete in itself.
 pub(crate) const MODERN: &str = "2026-07-28";
-/// The revisions that `initialize` opens, the newest first.
+/// The protocol revisions that a client may request by `initialize`, the newest first.
 pub(crate) const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// The kind of protocol that a client speaks.
+/// The era of the protocol, which decides how a client names its revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
-    /// The client opens a session by `initialize`.
+    /// The client opens a session with `initialize`, which names the revision.
     Legacy,
-    /// Each request names the revision.
+    /// Each request names the revision; there is no session.
     Modern,
 }
 
@@ -28,31 +29,32 @@ pub(crate) struct Message {
     pub(crate) params: Option<Box<RawValue>>,
 }
 
-/// Deserializes a value that is present, `null` included: a message without an id differs from one with the id null.
+/// Deserializes a member that is present, even if its value is `null`. A message without an id is a notification, one with the id
+/// `null` is not.
 fn present<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// The members of `params` that the methods read. A member of an unexpected type counts as absent.
+/// The members of `params` that this program uses. A member of an unexpected type is treated as missing.
 #[derive(Debug, Default)]
 pub(crate) struct RequestParams {
-    /// The tool's name, of `tools/call`.
+    /// The name of the called tool, in `tools/call`.
     pub(crate) name: Option<String>,
-    /// The arguments of `tools/call`: an object.
+    /// The arguments of the called tool, in `tools/call`: a JSON object.
     pub(crate) arguments: Option<Box<RawValue>>,
-    /// The protocol version, of `initialize`.
+    /// The protocol revision that the client requests in `initialize`.
     pub(crate) version: Option<String>,
-    /// The id of the cancelled request, of `notifications/cancelled`.
+    /// The id of the cancelled request, in `notifications/cancelled`.
     pub(crate) request: Option<Box<RawValue>>,
-    /// True when `subscriptions/listen` asks for changes of tools.
+    /// True if `subscriptions/listen` subscribes to changes of the tool list.
     pub(crate) listens_to_tools: bool,
     /// The token under which progress of the request is reported.
     pub(crate) progress_token: Option<Box<RawValue>>,
-    /// The revision that a request of the modern era names.
+    /// The protocol revision that a request of the modern era names in `_meta`.
     pub(crate) modern_version: Option<String>,
-    /// True when a request of the modern era names the capabilities of its client.
+    /// True if a request of the modern era contains the client's capabilities, as it must.
     pub(crate) has_capabilities: bool,
 }
 
@@ -61,7 +63,7 @@ impl RequestParams {
     ///
     /// # Errors
     ///
-    /// The parameters are no object.
+    /// If the parameters are not a JSON object.
     pub(crate) fn of(params: Option<&RawValue>) -> Result<Self, &'static str> {
         let Some(params) = params else {
             return Ok(Self::default());
@@ -97,7 +99,7 @@ pub(crate) fn is_id(raw: &RawValue) -> bool {
 }
 
 fn object<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Option<T> {
-    // A struct would be read from an array, too.
+    // The first byte is checked because `serde` would also read a struct from a JSON array.
     raw.get().starts_with('{').then_some(())?;
     serde_json::from_str(raw.get()).ok()
 }

@@ -1,15 +1,15 @@
-//! The command line and the environment.
+//! The command line and the environment variables of `oubliette-client`.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The path of the socket in containers.
+/// Default path of the host's relay socket in containers.
 const SOCKET: &str = "/mcp/relay.sock";
-/// Time limit for the host to list the tools of the container's caller (K-25).
+/// Default time to wait, in milliseconds, until the host has listed the tools of the container's caller (K-25).
 const CALLER_WAIT_MS: u64 = 5000;
-/// Longer than any MCP client waits for its server.
+/// Maximum of the configurable time to wait for the caller's tools, in milliseconds; no MCP client waits longer for its server.
 const CALLER_WAIT_MS_MAX: u64 = 600_000;
 
 const HELP: &str = "\
@@ -27,31 +27,31 @@ Environment:
 
 The log is on standard error. The key is never logged.";
 
-/// The task that the command line asks for.
+/// The task that the command line requests.
 #[derive(Debug)]
 pub(crate) enum Invocation {
-    /// Serve an MCP client.
+    /// Serve an MCP client on standard input and output.
     Serve(Options),
-    /// Print a text.
+    /// Print a text, such as the help, and exit.
     Print(String),
 }
 
 /// Settings of the MCP server.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// The host's socket.
+    /// Path of the host's relay socket.
     pub(crate) socket: PathBuf,
-    /// The key, if there is one.
+    /// The API key for the host's tools; `None` if none is configured.
     pub(crate) key: Option<ApiKey>,
-    /// Time limit of the wait for the caller's tools.
+    /// Maximum time that the start waits for the caller's tools.
     pub(crate) caller_wait: Duration,
 }
 
-/// The API key. Nothing prints it.
+/// The API key for the host's tools. It has no `Display`, and its `Debug` hides it.
 pub(crate) struct ApiKey(String);
 
 impl ApiKey {
-    /// The key, for frames.
+    /// Returns the key's text, which only frames may contain.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
@@ -63,11 +63,11 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// Reads the arguments and the variables.
+/// Reads the command line and the environment variables.
 ///
 /// # Errors
 ///
-/// A line of text for the operator.
+/// An error message of one line for the operator.
 pub(crate) fn read(
     arguments: impl IntoIterator<Item = OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -81,7 +81,7 @@ pub(crate) fn read(
                 return Ok(Invocation::Print(version.to_owned()));
             }
             Some(option) if option.starts_with('-') => {
-                // The argument may be a key, typed here by mistake, so it is not repeated.
+                // The unknown argument is not repeated in the message, since it may be an API key typed by mistake.
                 return Err("unknown option: see oubliette-client --help".to_owned());
             }
             _ if socket.is_some() => {

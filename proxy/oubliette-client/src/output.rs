@@ -1,4 +1,4 @@
-//! The messages that the MCP client reads: one a line, each written whole, from any thread.
+//! Writing of messages to the MCP client, from any thread. Each message is one complete line.
 
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
@@ -8,16 +8,16 @@ use serde_json::value::RawValue;
 
 use crate::message::Era;
 
-/// Standard output. The lock keeps lines whole.
+/// Standard output. The lock prevents that two threads mix their lines.
 pub(crate) struct Output(Mutex<Box<dyn Write + Send>>);
 
 impl Output {
-    /// An output that writes messages to `output`.
+    /// Creates an output that writes messages to `output`.
     pub(crate) fn new(output: impl Write + Send + 'static) -> Self {
         Self(Mutex::new(Box::new(output)))
     }
 
-    /// Writes a message, which stands on one line. Ends the process if the client reads no longer.
+    /// Writes a message, which must be a single line. Ends the process if the client no longer reads.
     pub(crate) fn say(&self, message: &str) {
         let mut output = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let written = writeln!(output, "{message}").and_then(|()| output.flush());
@@ -26,7 +26,7 @@ impl Output {
         }
     }
 
-    /// Answers a request with a result: an object.
+    /// Responds to a request with a result, which is a JSON object.
     pub(crate) fn result(&self, id: &RawValue, era: Era, mut result: Value) {
         if era == Era::Modern
             && let Some(members) = result.as_object_mut()
@@ -40,7 +40,7 @@ impl Output {
         ));
     }
 
-    /// Answers a call with content blocks, raw JSON.
+    /// Responds to a tool call with content blocks, given as raw JSON.
     pub(crate) fn content(&self, id: &RawValue, era: Era, content: &RawValue, is_error: bool) {
         let extra = match era {
             Era::Legacy => String::new(),
@@ -54,7 +54,7 @@ impl Output {
         ));
     }
 
-    /// Answers a call that failed, in words for the model.
+    /// Responds to a tool call that failed, with a text that the model reads.
     pub(crate) fn failed_call(&self, id: &RawValue, era: Era, text: &str) {
         let content = serde_json::json!([{"type": "text", "text": text}]);
         self.result(
@@ -64,7 +64,7 @@ impl Output {
         );
     }
 
-    /// Answers with an error. Without an id the request could not be read.
+    /// Responds with an error. `id` is `None` if the id of the request could not be read.
     pub(crate) fn error(
         &self,
         id: Option<&RawValue>,
@@ -81,24 +81,24 @@ impl Output {
     }
 }
 
-/// The name and version of this server.
+/// Returns the name and version of this server.
 pub(crate) fn server_info() -> Value {
     serde_json::json!({"name": "oubliette-client", "version": env!("CARGO_PKG_VERSION")})
 }
 
-/// The bytes written, for tests.
+/// An output for tests that collects the written bytes.
 #[cfg(test)]
 #[derive(Clone, Default)]
 pub(crate) struct OutputCapture(std::sync::Arc<Mutex<Vec<u8>>>);
 
 #[cfg(test)]
 impl OutputCapture {
-    /// Drops the bytes written so far.
+    /// Discards the bytes written so far.
     pub(crate) fn clear(&self) {
         self.0.lock().expect("not poisoned").clear();
     }
 
-    /// The messages so far.
+    /// Returns the messages written so far.
     pub(crate) fn messages(&self) -> Vec<Value> {
         let text = self.0.lock().expect("not poisoned").clone();
         let text = String::from_utf8(text).expect("UTF-8");

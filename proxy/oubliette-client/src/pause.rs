@@ -1,23 +1,23 @@
-//! Pauses before something is tried again.
+//! Pauses between attempts to connect or to fetch the tools.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Pauses between tries; each is twice the one before.
+/// Pauses between attempts. Each is twice as long as the one before, up to a maximum.
 pub(crate) struct Pauses {
-    /// The first one.
+    /// The pause after the first attempt.
     pub(crate) first: Duration,
-    /// The upper bound of all pauses.
+    /// The maximum length of a pause.
     pub(crate) longest: Duration,
 }
 
 impl Pauses {
-    /// The pause after this one.
+    /// Returns the pause that follows this one.
     pub(crate) fn after(&self, pause: Duration) -> Duration {
         (pause * 2).min(self.longest)
     }
 }
 
-/// Up to half of a pause more, so that the containers of a host that comes back do not all come at once.
+/// Adds a varying share of up to half of a pause, so that the containers of a restarted host do not all reconnect at once.
 pub(crate) fn spread(pause: Duration) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let nanos = now.unwrap_or_default().subsec_nanos() ^ std::process::id().rotate_left(16);

@@ -1,11 +1,11 @@
-//! The connection to the host: the calls in flight, and reconnects when the connection is lost.
+//! The connection to the host: the calls in flight, and reconnects after the connection is lost.
 //!
 //! ```text
-//!   connect ──▶ ask for the tools ──▶ read frames ──▶ lost: calls in flight fail, then a pause ──▶ connect …
+//!   connect ──▶ request the tools ──▶ read frames ──▶ lost: calls in flight fail, then a pause ──▶ connect …
 //! ```
 //!
-//! A call is answered by the thread that takes it out of the table of calls in flight: the thread that reads its
-//! answer, the thread that finds the connection lost, or the one that could not send it. So each is answered once.
+//! Each call is answered exactly once, by the thread that removes it from the table of calls in flight: the thread that reads
+//! the host's answer, the thread that finds the connection lost, or the thread that could not send the call.
 
 use std::collections::HashMap;
 use std::io::{BufReader, Write};
@@ -26,25 +26,25 @@ use crate::pause::{self, Pauses};
 use crate::tools::{ToolOwner, Tools};
 use crate::warning;
 
-/// The longest frame of the host.
+/// Maximum length of a frame from the host, in bytes.
 const FRAME_MAX: usize = 64 * 1024 * 1024;
-/// Maximum number of calls in flight. The host takes fewer on one connection.
+/// Maximum number of calls in flight; further calls fail at once. The host allows fewer on one connection.
 const CALLS_MAX: usize = 256;
-/// Time limit for the host to read one frame.
+/// Time limit for writing one frame to the host; afterwards the connection is closed.
 const SEND_TIME: Duration = Duration::from_secs(10);
-/// The pauses before another connection.
+/// Pauses between attempts to connect to the host.
 const PAUSES: Pauses = Pauses {
     first: Duration::from_millis(100),
     longest: Duration::from_secs(5),
 };
-/// A connection that lived this long was a good one: the next pause is the first again.
+/// Minimum duration of a connection after which the pauses between attempts to connect begin again with the shortest.
 const GOOD: Duration = Duration::from_secs(10);
-/// The pauses before the tools are asked for again after they could not be listed.
+/// Pauses between requests for the host's tools, after a request failed on an open connection.
 const ASK_PAUSES: Pauses = Pauses {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
 };
-/// The relay's code for a key that does not count: asking again would not help.
+/// Error code of the relay for an invalid API key. The request for the tools is then not repeated on this connection.
 const INVALID_KEY: i64 = -32001;
 
 const LOST: &str = "The host closed the connection while the call was running. Whether the tool ran to its end is not known. \
@@ -52,7 +52,7 @@ const LOST: &str = "The host closed the connection while the call was running. W
 const AWAY: &str = "The host is not reachable at the moment, and the tool was not called. The connection is opened again by \
                     itself: call the tool again in a few seconds.";
 
-/// The host, as far as it can be reached. Cheap to clone.
+/// The connection to the host, which is opened again when it is lost. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Relay(Arc<RelayConnector>);
 
@@ -60,9 +60,9 @@ struct RelayConnector {
     socket: PathBuf,
     key: Option<ApiKey>,
     output: Arc<Output>,
-    /// The stream that frames are written to. Locked while a frame is written.
+    /// The stream to which frames are written; `None` while there is no connection. The lock is held while a frame is written.
     writer: Mutex<Option<UnixStream>>,
-    /// Never locked during a wait.
+    /// The state of the connection. The lock is never held during I/O or a wait.
     state: Mutex<RelayState>,
     changed: Condvar,
 }
@@ -71,19 +71,19 @@ struct RelayConnector {
 struct RelayState {
     last_id: u64,
     calls: HashMap<u64, RelayCall>,
-    /// The request for the tools that is not answered yet.
+    /// Id of the request for the tools that the host has not answered yet.
     asked: Option<u64>,
     ask_pause: Option<Duration>,
     tools: Tools,
-    /// True when the first request for tools has come to an end.
+    /// True if the first request for the tools was answered, or could not be sent; the start waits for this.
     looked: bool,
     connected: bool,
-    /// The number of connections so far.
+    /// Number of connections opened so far.
     connections: u64,
     caller_known: bool,
-    /// True when the MCP client has opened a session and receives notifications there.
+    /// True if the MCP client has opened a session, in which it receives notifications.
     session: bool,
-    /// The ids of `subscriptions/listen` that ask for changes of tools.
+    /// Ids of the `subscriptions/listen` requests that subscribe to changes of the tool list.
     listeners: Vec<Box<RawValue>>,
 }
 
@@ -93,7 +93,7 @@ struct RelayCall {
 }
 
 impl Relay {
-    /// Connects, and keeps connected for as long as the process lives.
+    /// Starts a thread that connects to the host, and reconnects for as long as the process runs.
     pub(crate) fn start(socket: PathBuf, key: Option<ApiKey>, output: Arc<Output>) -> Self {
         let shared = Arc::new(RelayConnector {
             socket,
@@ -115,7 +115,7 @@ impl Relay {
         relay
     }
 
-    /// Waits until the tools were fetched, or could not be. Returns true if the host is connected.
+    /// Waits until the tools were fetched or the attempt failed. Returns true if the host is connected.
     pub(crate) fn wait_for_tools(&self, limit: Duration) -> bool {
         let state = self.wait(limit, |state| state.looked);
         if !state.looked {
@@ -126,12 +126,12 @@ impl Relay {
         state.connected
     }
 
-    /// Waits until the host has listed the tools of the caller.
+    /// Waits until the host has listed the caller's tools, the connection is lost, or `limit` has passed.
     pub(crate) fn wait_for_caller(&self, limit: Duration) {
         drop(self.wait(limit, |state| state.caller_known || !state.connected));
     }
 
-    /// Waits until every call is answered.
+    /// Waits until every call in flight is answered, or `limit` has passed.
     pub(crate) fn wait_for_answers(&self, limit: Duration) {
         drop(self.wait(limit, |state| state.calls.is_empty()));
     }
@@ -152,22 +152,22 @@ impl Relay {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The array of tools, raw JSON.
+    /// Returns the tools for `tools/list`: a JSON array.
     pub(crate) fn tools(&self) -> String {
         self.state().tools.list()
     }
 
-    /// The owner of the tool with this name, and the tool's own name.
+    /// Finds a tool by the name that the MCP client sees. Returns the tool's owner and its name there.
     pub(crate) fn find(&self, name: &str) -> Option<(ToolOwner, String)> {
         self.state().tools.find(name)
     }
 
-    /// Notes that the MCP client has opened a session.
+    /// Records that the MCP client has opened a session.
     pub(crate) fn session_opened(&self) {
         self.state().session = true;
     }
 
-    /// Notes that the MCP client listens under this id. Returns false if it listens too often.
+    /// Records a `subscriptions/listen` request of the MCP client. Returns false if there are too many.
     pub(crate) fn listen(&self, id: &RawValue) -> bool {
         let listeners = &mut self.state().listeners;
         let room = listeners.len() < CALLS_MAX;
@@ -177,7 +177,7 @@ impl Relay {
         room
     }
 
-    /// Makes a call. The answer goes to the MCP client when it arrives.
+    /// Sends a call to the host. The response is written to the MCP client when it arrives.
     pub(crate) fn call(&self, id: &RawValue, era: Era, call: &Call<'_>) {
         let number = {
             let mut state = self.state();
@@ -196,7 +196,7 @@ impl Relay {
         }
     }
 
-    /// Cancels the call, or the listening, of that id. It is not answered then.
+    /// Cancels the call or the subscription with this id, which then gets no response.
     pub(crate) fn cancel(&self, id: &RawValue) {
         let number = {
             let mut state = self.state();
@@ -225,7 +225,7 @@ impl Relay {
         self.0.changed.notify_all();
     }
 
-    /// Writes a frame. Returns false if it could not be written whole; the connection is over then.
+    /// Writes a frame. Returns false if it could not be written completely; the connection is then closed.
     fn send(&self, frame: &str) -> bool {
         let writer = self.0.writer.lock();
         let mut writer = writer.unwrap_or_else(PoisonError::into_inner);
@@ -235,13 +235,13 @@ impl Relay {
         if stream.write_all(frame.as_bytes()).is_ok() {
             return true;
         }
-        // The thread that reads finds the end of the stream.
+        // After the shutdown, the thread that reads frames finds the end of the stream and reconnects.
         let _ = stream.shutdown(std::net::Shutdown::Both);
         *writer = None;
         false
     }
 
-    /// Keeps a connection. Never ends.
+    /// Connects, serves the connection and reconnects, in an endless loop.
     fn keep(&self) {
         let mut pause = PAUSES.first;
         let mut told = false;
@@ -271,7 +271,7 @@ impl Relay {
         }
     }
 
-    /// Notes that the first request for tools has come to an end.
+    /// Records that the first request for the tools was answered or failed, and wakes the waiting threads.
     fn looked(&self, connected: bool) {
         let mut state = self.state();
         state.looked = true;
@@ -280,7 +280,7 @@ impl Relay {
         self.0.changed.notify_all();
     }
 
-    /// Reads frames until the connection is over, and returns the reason.
+    /// Reads frames until the connection is lost, and returns the reason.
     fn serve(&self, stream: UnixStream) -> String {
         let writer = stream
             .set_write_timeout(Some(SEND_TIME))
@@ -375,7 +375,7 @@ impl Relay {
         }
     }
 
-    /// Takes the host's answer to the request for tools.
+    /// Handles the host's response to the request for the tools.
     fn take_tools(&self, outcome: Outcome) {
         let tools = match &outcome {
             Outcome::Result(result) => frame::tools(result),
@@ -404,7 +404,7 @@ impl Relay {
         let pause = match state.ask_pause {
             Some(before) => ASK_PAUSES.after(before),
             None => {
-                // Once for each connection.
+                // The warning is logged once per connection.
                 warning!("the host's tools could not be fetched: {why}; they are asked for again");
                 ASK_PAUSES.first
             }
@@ -413,7 +413,7 @@ impl Relay {
         let connection = state.connections;
         drop(state);
         let again = self.clone();
-        // A single thread at a time: the next begins with the answer to this request.
+        // At most one thread waits to repeat the request: the next one is only started after the response to this request.
         let _ = thread::Builder::new().spawn(move || {
             thread::sleep(pause);
             let state = again.state();
@@ -426,7 +426,7 @@ impl Relay {
         self.looked(true);
     }
 
-    /// Notifies the MCP client that the list of tools has changed.
+    /// Notifies the MCP client that the tool list has changed.
     fn announce(&self, state: MutexGuard<'_, RelayState>, changed: bool) {
         if !changed {
             return;

@@ -1,7 +1,7 @@
-//! The MCP server: reads the client's messages, answers what needs no host, and hands calls to the host.
+//! The MCP server: reads the MCP client's messages, responds to those that need no host, and sends calls to the host.
 //!
-//! Both eras are served at once: a request that names a revision in `_meta` is of 2026-07-28, any other request of the
-//! revisions that `initialize` opens.
+//! Both eras of the protocol are served at once: a request that names a revision in `_meta` is of 2026-07-28, any other request
+//! belongs to an older revision, which `initialize` negotiates.
 
 use std::io::{BufReader, Read};
 use std::sync::Arc;
@@ -18,12 +18,13 @@ use crate::relay::Relay;
 use crate::tools::ToolOwner;
 use crate::warning;
 
-/// The longest message of the client. The host takes less, and says so to the call that is meant.
+/// Maximum length of a message of the MCP client, in bytes. The host's limit is lower; it refuses larger calls with an error.
 const MESSAGE_MAX: usize = 64 * 1024 * 1024;
-/// Time limit for running calls after the client has closed its end: a script that pipes its requests in wants the
-/// answers.
+/// Time that calls in flight have to finish after the client has closed its input. A script that pipes its requests into this
+/// program still gets the responses then.
 const LAST_ANSWERS: Duration = Duration::from_secs(30);
-/// How long a client of 2026-07-28 may keep lists. A client that listens is notified of changes.
+/// Time in milliseconds for which a client of 2026-07-28 may cache lists. A client that subscribes is notified of changes
+/// earlier.
 const TTL_MS: u64 = 5000;
 
 const PARSE_ERROR: i32 = -32700;
@@ -32,19 +33,19 @@ const METHOD_NOT_FOUND: i32 = -32601;
 const INVALID_PARAMS: i32 = -32602;
 const UNSUPPORTED_VERSION: i32 = -32022;
 
-/// The server of one client.
+/// The MCP server for a single client.
 pub(crate) struct Server {
     output: Arc<Output>,
     relay: Relay,
 }
 
 impl Server {
-    /// A server whose tools are behind the relay.
+    /// Creates a server that offers the tools behind the relay.
     pub(crate) fn new(output: Arc<Output>, relay: Relay) -> Self {
         Self { output, relay }
     }
 
-    /// Serves until the client closes its end.
+    /// Serves the client until it closes its input.
     pub(crate) fn run(&self, input: impl Read) {
         let mut input = BufReader::new(input);
         loop {
@@ -80,7 +81,7 @@ impl Server {
         };
         let versioned = message.jsonrpc.as_deref().map(RawValue::get) == Some("\"2.0\"");
         let Some(method) = message.method.as_deref() else {
-            // An answer, although no request was sent; any other message without a method is malformed.
+            // A message with an id and without a method is a response, and is ignored. Without an id it is malformed.
             if message.id.is_none() || !versioned {
                 let reason = "a message has jsonrpc \"2.0\" and a method";
                 self.output.error(None, INVALID_REQUEST, reason, None);
@@ -165,7 +166,7 @@ impl Server {
         self.output.result(id, Era::Modern, result);
     }
 
-    /// Acknowledges the request, which has no other answer until the client cancels it.
+    /// Acknowledges a `subscriptions/listen` request. It gets no final response until the client cancels it.
     fn listen(&self, id: &RawValue, params: &RequestParams) {
         let granted = match params.listens_to_tools {
             true if !self.relay.listen(id) => {
@@ -227,7 +228,7 @@ fn capabilities() -> Value {
     json!({"tools": {"listChanged": true}})
 }
 
-/// A text of the client, cut to a length that fits into an answer.
+/// Cuts a text of the client to 128 characters, so that it fits into an error message.
 fn shortened(text: &str) -> &str {
     let end = text.char_indices().nth(128);
     &text[..end.map_or(text.len(), |(at, _)| at)]

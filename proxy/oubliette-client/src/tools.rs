@@ -1,5 +1,5 @@
-//! The tools under the names that the MCP client sees: `oubliette_<name>` for the host's, `<caller_id>_<name>` for the
-//! caller's.
+//! The tools under the names that the MCP client sees: `oubliette_<name>` for tools of the host, `<caller_id>_<name>` for tools
+//! of the caller.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use serde_json::value::RawValue;
 use crate::frame::ToolDescription;
 use crate::warning;
 
-/// The first word of the names of the host's tools.
+/// Prefix of the names of the host's tools.
 const PREFIX: &str = "oubliette";
-/// Maximum number of tools that are taken from one list.
+/// Maximum number of tools that are taken from one list of the host; further ones are ignored.
 const TOOLS_MAX: usize = 2000;
 
-/// All tools at one moment.
+/// All tools of the host and of the caller.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Tools {
     host: Vec<ToolDescription>,
@@ -24,19 +24,19 @@ pub(crate) struct Tools {
 /// The owner of a tool.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ToolOwner {
-    /// The host.
+    /// The tool belongs to the host.
     Host,
-    /// The caller of this id.
+    /// The tool belongs to the caller with this id.
     Caller(String),
 }
 
 impl Tools {
-    /// Sets the host's tools. Returns true if other tools are offered than before.
+    /// Replaces the host's tools. Returns true if the list has changed.
     pub(crate) fn set_host(&mut self, tools: Vec<ToolDescription>) -> bool {
         self.change(|all| all.host = bounded(tools))
     }
 
-    /// Sets the caller's tools. Returns true if other tools are offered than before.
+    /// Replaces the caller's tools. Returns true if the list has changed.
     pub(crate) fn set_caller(&mut self, caller: String, tools: Vec<ToolDescription>) -> bool {
         self.change(|all| all.caller = Some((caller, bounded(tools))))
     }
@@ -47,7 +47,7 @@ impl Tools {
         self.list() != before
     }
 
-    /// All tools by the names that clients see. If two tools have one name, the first is served.
+    /// Returns all tools by the names that clients see. If two tools have the same name, only the first is offered.
     fn named(&self) -> Vec<(String, ToolOwner, &ToolDescription)> {
         let host = self.host.iter().map(|tool| {
             let name = format!("{PREFIX}_{}", tool.name);
@@ -64,7 +64,7 @@ impl Tools {
         all.filter(|(name, ..)| seen.insert(name.clone())).collect()
     }
 
-    /// The array of tools for `tools/list`, raw JSON.
+    /// Returns the tools for `tools/list`: a JSON array.
     pub(crate) fn list(&self) -> String {
         let mut list = String::from("[");
         for (name, _, tool) in self.named() {
@@ -73,7 +73,7 @@ impl Tools {
             }
             let (name, description) = (Value::from(name), Value::from(&*tool.description));
             let schema = tool.schema.as_deref().map(RawValue::get);
-            // MCP requires an object.
+            // MCP requires that the schema is a JSON object; any other value is replaced.
             let schema = schema.filter(|schema| schema.starts_with('{'));
             let schema = schema.unwrap_or(r#"{"type":"object"}"#);
             let _ = write!(
@@ -85,7 +85,7 @@ impl Tools {
         list
     }
 
-    /// The owner of the tool with this name, and the tool's own name.
+    /// Finds a tool by the name that the client sees. Returns the tool's owner and its name there.
     pub(crate) fn find(&self, name: &str) -> Option<(ToolOwner, String)> {
         let named = self.named();
         let found = named.into_iter().find(|(known, ..)| known == name)?;

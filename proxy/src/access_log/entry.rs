@@ -13,22 +13,22 @@ use tooldock_filters::{AdmittedHead, Rejection};
 use tooldock_sessions::caller::{CallNote, CallSummary};
 use tooldock_sessions::log_file::Record;
 
-/// The longest path that is written, in bytes.
+/// Maximum length of a path in the access log, in bytes; longer paths are cut.
 const PATH_MAX: usize = 2048;
-/// The longest value of a header that is written, in bytes.
+/// Maximum length of a header's value in the access log, in bytes; longer values are cut.
 const VALUE_MAX: usize = 512;
 /// Maximum size of a body, in bytes, in which the log looks for the MCP method and the tool. A larger body is not stored for
 /// the log.
 const BODY_MAX: usize = 64 * 1024;
 
-/// Fields of a request from which its line is made: head, principal, outcome.
+/// The data of a request from which its line in the access log is made.
 #[derive(Debug)]
 pub(crate) struct AccessEntry {
     pub(super) ended: SystemTime,
     pub(super) duration: Duration,
     pub(super) address: IpAddr,
     pub(super) method: Method,
-    /// The request's path, cut and not yet escaped, as every text from the client in this struct.
+    /// The request's path. As every client's text in this struct, it is cut to a maximum length and not escaped yet.
     pub(super) path: Box<[u8]>,
     pub(super) has_query: bool,
     pub(super) version: Version,
@@ -37,30 +37,30 @@ pub(crate) struct AccessEntry {
     pub(super) request_id: Arc<str>,
     pub(super) principal: Option<Arc<str>>,
     pub(super) namespace: Option<NamespaceName>,
-    /// The session's id. Only its tag is written.
+    /// The session id. Only a tag derived from it is written to the log.
     pub(super) session: Option<String>,
-    /// The tool of a REST path.
+    /// The tool that the path of a REST request names.
     pub(super) tool: Option<String>,
-    /// The body of an MCP request, whose method and tool the writer reads.
+    /// The body of an MCP request. The log's thread reads the MCP method and the tool from it.
     pub(super) message: Option<Bytes>,
     pub(super) status: u16,
     pub(super) bytes: u64,
     pub(super) reason: Option<&'static str>,
-    /// The outcome of the request's call.
+    /// The outcome of the request's tool call.
     pub(super) call: Option<CallSummary>,
-    /// The backends that the request went to.
+    /// The backends to which the request was forwarded.
     pub(super) backends: String,
     note: Option<Arc<CallNote>>,
 }
 
 impl AccessEntry {
-    /// A request whose head has been read.
+    /// Creates the entry of a request whose head has been read.
     pub(super) fn new(head: &Parts, request_id: &Arc<str>, address: IpAddr) -> Box<Self> {
         let value = |name: &HeaderName| {
             let value = head.headers.get(name)?.as_bytes();
             Some(Box::<[u8]>::from(cut(value, VALUE_MAX)))
         };
-        // The query of the referring page may be as secret as a query of this gateway.
+        // The query of the referring page is removed, since it may contain secrets.
         let referer = value(&REFERER).map(|page| {
             let end = page.iter().position(|byte| matches!(byte, b'?' | b'#'));
             Box::from(&page[..end.unwrap_or(page.len())])
@@ -99,19 +99,19 @@ impl AccessEntry {
         self.tool.clone_from(&admitted.tool);
     }
 
-    /// Records the message of an MCP request.
+    /// Records the body of an MCP request, unless it is larger than `BODY_MAX`.
     pub(super) fn message(&mut self, body: &Bytes) {
         if body.len() <= BODY_MAX {
             self.message = Some(body.clone());
         }
     }
 
-    /// The note into which the service writes the outcome of the request's call.
+    /// Returns the note in which the service records the outcome of the request's call.
     pub(super) fn call_note(&mut self) -> Arc<CallNote> {
         Arc::clone(self.note.get_or_insert_default())
     }
 
-    /// Records the reason of a refusal at the edge.
+    /// Records the reason why admission refused the request.
     pub(crate) fn refused(&mut self, rejection: &Rejection) {
         self.reason = Some(rejection.code());
         if let Some(principal) = &rejection.principal {
@@ -124,7 +124,7 @@ impl AccessEntry {
         self.reason.get_or_insert(reason);
     }
 
-    /// Records the status and size of the answer.
+    /// Records the status and size of the response, and the duration of the request.
     pub(super) fn answered(&mut self, status: u16, bytes: u64, duration: Duration) {
         self.ended = SystemTime::now();
         if let Some(note) = self.note.take() {

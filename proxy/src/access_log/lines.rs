@@ -1,4 +1,4 @@
-//! Entries as lines. Runs in the writer's thread.
+//! Formatting of access log entries as lines, in the log's thread.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use tooldock_upstream::Subject;
 use super::entry::AccessEntry;
 use crate::config::{AccessLogFormat, LogField, LogPattern};
 
-/// The text in place of a query.
+/// Text that replaces the query of a path in the access log.
 const QUERY: &[u8] = b"?***MASKED***";
 
-/// Writes entries in one format.
+/// Formats entries of the access log in the configured format, and writes them to the file.
 pub(super) struct AccessLogWriter {
     file: LogFile,
-    /// The pattern of the lines; `None` for JSON.
+    /// The pattern of the lines; `None` for lines in JSON.
     pattern: Option<Arc<LogPattern>>,
     clock: Clock,
     line: Vec<u8>,
@@ -67,7 +67,7 @@ impl Sink for AccessLogWriter {
     }
 }
 
-/// The fields of an entry.
+/// The values of an entry's fields.
 pub(super) struct Values<'a> {
     entry: &'a AccessEntry,
     subject: Option<Subject>,
@@ -84,7 +84,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value of a field unchanged; empty if there is none.
+    /// Returns the unescaped value of a field; empty if it has none.
     pub(super) fn of(&mut self, field: LogField) -> Cow<'a, [u8]> {
         let entry = self.entry;
         let text = |text: Option<&'a str>| Cow::Borrowed(text.unwrap_or_default().as_bytes());
@@ -162,12 +162,12 @@ fn protocol(version: Version) -> &'static str {
     }
 }
 
-/// Appends a line with all fields that have a value.
+/// Appends a line in JSON, with all fields that have a value.
 fn json(values: &mut Values<'_>, line: &mut Vec<u8>) {
     let mut object = Map::new();
     for field in LogField::ALL {
         let value = match field {
-            // These two combine data that other fields contain.
+            // `time` and `request` are omitted from JSON, as they only combine data of other fields.
             LogField::Time | LogField::Request => continue,
             LogField::Status => values.entry.status.into(),
             LogField::Bytes => values.entry.bytes.into(),

@@ -1,10 +1,10 @@
-//! Finds addresses that cannot be bound: those of listeners, of the relay and for other replicas. A start would fail, since
-//! another program uses the address, this machine has no such address, or the folder of a Unix socket is missing. An address in
-//! use is an error. The other faults are warnings, since a configuration may be checked on another machine, and a service
-//! manager creates the folder.
+//! Finds addresses in the configuration that cannot be bound: those of listeners, of the relay and for other replicas. The start
+//! of a gateway would fail with them, because another program uses the address, this machine has no such address, or the folder
+//! of a Unix socket is missing. An address in use is an error. The other faults are only warnings, since the configuration may be
+//! checked on another machine, and a service manager may create the folder.
 //!
-//! Addresses of a gateway that runs on the same data directory are no findings, since a check precedes the reload of that
-//! gateway. The gateway stores its addresses in the data directory.
+//! Addresses of a gateway that runs on the same data directory are not reported: its configuration is usually checked before it
+//! is reloaded. A running gateway stores its addresses in the data directory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,7 @@ use tooldock_workers::servers::Finding;
 use crate::config::{Effective, ListenAddress};
 use crate::sockets;
 
-/// The addresses that cannot be bound.
+/// Returns a finding for each address that cannot be bound.
 pub(crate) fn findings(effective: &Effective) -> Vec<Finding> {
     let own = listening::addresses(&effective.data_dir);
     let listeners = effective.config.listeners.iter().enumerate();
@@ -36,7 +36,7 @@ pub(crate) fn findings(effective: &Effective) -> Vec<Finding> {
     let relay = effective.config.relay.socket().and_then(|path| {
         let data = &effective.data_dir;
         if path.parent() == Some(data) && !data.exists() {
-            // The data directory does not exist yet; the start creates it before it binds this socket.
+            // A missing data directory is no fault: the start creates it before it binds the relay's socket there.
             return None;
         }
         let error = refusal(&ListenAddress::Unix(path.to_owned()), &own)?;
@@ -57,8 +57,8 @@ pub(crate) fn findings(effective: &Effective) -> Vec<Finding> {
     refused.chain(relay).chain(replicas).collect()
 }
 
-/// The reason why an address cannot be bound; `None` if it can, or if it is one of `own`, the running gateway's
-/// addresses.
+/// Returns the reason why an address cannot be bound; `None` if it can be, or if it is in `own`, the addresses of the running
+/// gateway.
 fn refusal(address: &ListenAddress, own: &BTreeSet<String>) -> Option<io::Error> {
     if own.contains(&address.to_string()) {
         return None;
@@ -69,7 +69,7 @@ fn refusal(address: &ListenAddress, own: &BTreeSet<String>) -> Option<io::Error>
     }
 }
 
-/// Binds an address without listening there: connections are refused meanwhile, and a gateway that starts now can bind it.
+/// Binds an address for a moment, without listening there: a gateway that starts at the same time can still bind it.
 fn try_tcp(address: SocketAddr) -> io::Result<()> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -80,7 +80,7 @@ fn try_tcp(address: SocketAddr) -> io::Result<()> {
     Ok(bind(&socket, &address)?)
 }
 
-/// Checks a Unix socket: a process may listen there, a file of another kind may have the path, or its folder may be missing.
+/// Returns an error if a process listens on this Unix socket, if another kind of file has its path, or if its folder is missing.
 fn try_unix(path: &Path) -> io::Result<()> {
     let in_use = |what: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, what));
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty());

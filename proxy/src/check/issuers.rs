@@ -1,4 +1,4 @@
-//! The part of `check` about the issuers of access tokens.
+//! Output of `tooldock check` about the issuers of access tokens.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Rules of the configuration for missing namespaces: most are misspelled.
+//! Finds rules of the configuration for namespaces that do not exist. Most such names are misspelled.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use tooldock_workers::servers::Finding;
 
 use crate::config::{Config, NamespaceRule, ProfileName};
 
-/// Finds rules whose namespace is not in `known`. A rule for a namespace is an error; a credential that opens a namespace,
-/// possibly among others, may precede the namespace, and is a warning.
+/// Finds rules for namespaces that are not in `known`. A limit or listener for a missing namespace is an error. A credential that
+/// opens a missing namespace is a warning, since the namespace may be created later.
 pub(super) fn findings(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<Finding> {
     let rules = rules(config).into_iter();
     let rules = rules.filter(|(_, name)| !known.contains(*name));
     let rules = rules.map(|(place, name)| found(place, name.as_str(), known, true));
     let opened = opened(config).into_iter();
     let opened = opened.filter(|(_, name)| {
-        // Patterns, and the management tools, are no names of namespaces.
+        // Patterns and the management tools cannot be parsed as names of namespaces, and are skipped.
         name.parse()
             .is_ok_and(|name: NamespaceName| !known.contains(&name))
     });
@@ -24,8 +24,8 @@ pub(super) fn findings(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<
     rules.chain(opened).collect()
 }
 
-/// Finds members of aggregates that name a namespace which is not in `known`. The aggregate is served without such members.
-/// Another check reports files that cannot be read.
+/// Finds members of aggregates whose namespace is not in `known`. The aggregate is served without such members. Files that cannot
+/// be read are reported by another check.
 pub(super) fn members(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<Finding> {
     let aggregates = config.toolman.iter();
     let members = aggregates.flat_map(|(aggregate, config)| {
@@ -57,10 +57,10 @@ fn found(place: String, name: &str, known: &BTreeSet<NamespaceName>, is_error: b
     }
 }
 
-/// Maximum number of known names that a finding lists.
+/// Maximum number of existing namespaces that a finding lists.
 const LISTED_MAX: usize = 20;
 
-/// The rules for one namespace: their keys, and the namespace.
+/// Returns the rules that name a single namespace: the configuration key of each, and the namespace.
 fn rules(config: &Config) -> Vec<(String, &NamespaceName)> {
     let mut rules = Vec::new();
     for (index, limit) in config.admission.rate_limits.iter().enumerate() {
@@ -87,7 +87,7 @@ fn rules(config: &Config) -> Vec<(String, &NamespaceName)> {
     rules
 }
 
-/// The names and patterns of namespaces that credentials open, with their keys.
+/// Returns the names and patterns of namespaces that credentials open, each with its configuration key.
 fn opened(config: &Config) -> Vec<(String, &str)> {
     let admission = &config.admission;
     let tokens = admission.tokens.iter().enumerate();

@@ -1,4 +1,4 @@
-//! The file or folder that `tooldock check PATH` checks, recognized by its path and the keys of the file.
+//! Recognizes the kind of file or folder that `tooldock check PATH` is to check, by its path and by the keys of the file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use tooldock_workers::manifest::MANIFEST_FILE;
 
 use crate::config::Config;
 
-/// Maximum size of a file whose keys are read, in bytes.
+/// Maximum size of a file that is recognized by its keys, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
 
-/// A file or folder that can be checked by itself.
+/// A file or folder that `tooldock check PATH` can check.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A data directory with its content.
@@ -72,19 +72,19 @@ impl Target {
     }
 }
 
-/// Returns true if the parent of a folder is called `tools`, as for folders of namespaces.
+/// Returns true if the parent of a folder is called `tools`, as it is for folders of namespaces.
 fn is_in_tools(folder: &Path) -> bool {
     let tools = folder.parent().and_then(Path::file_name);
     tools.is_some_and(|it| it == "tools")
 }
 
-/// Returns true if a Python file is in a folder.
+/// Returns true if a folder contains a Python file.
 fn has_python(folder: &Path) -> bool {
     let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.any(|entry| entry.path().extension().is_some_and(|it| it == "py"))
 }
 
-/// The folder and the name of a Python file.
+/// Splits the path of a Python file into its folder and its name; `None` for other files.
 fn python_file(file: &Path) -> Option<(PathBuf, String)> {
     let name = file.file_name()?.to_str()?;
     let is_python = name.ends_with(".py");
@@ -104,7 +104,7 @@ fn keys(file: &Path) -> Result<Vec<String>, String> {
         .collect())
 }
 
-/// Returns true if only the gateway's own configuration has such a key.
+/// Returns true if `key` is a top-level key of the gateway's configuration file.
 fn is_gateways(key: &str) -> bool {
     let all = yaml::to_value(Config::default()).unwrap_or_default();
     all.get(key).is_some()

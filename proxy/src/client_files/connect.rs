@@ -1,4 +1,4 @@
-//! `tooldock connect`: an API key for a client, and the gateway in the client's own file.
+//! `tooldock connect`: creates an API key for an MCP client, and writes the gateway into the client's configuration file.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -19,16 +19,16 @@ use crate::config::{self, CoreUrl, DEFAULT_FILE, Effective, NamespaceRule, Profi
 use crate::operator::gateway::core_at;
 use crate::{print, refuse};
 
-/// Maximum size of a client's file, in bytes.
+/// Maximum size of an MCP client's file, in bytes.
 const FILE_MAX: u64 = 64 * 1024 * 1024;
-/// Maximum size of a file with a key, in bytes.
+/// Maximum size of a file that contains an API key, in bytes.
 const KEY_MAX: u64 = 4 * 1024;
-/// Maximum number of files with earlier contents beside a client's file.
+/// Maximum number of backups beside a client's file; with more, the file is not changed.
 const BACKUPS_MAX: usize = 100;
-/// Text in place of a key that is not made.
+/// Text that stands in a printed entry in place of an API key.
 const NO_KEY: &str = "YOUR-KEY";
 
-/// Connects a client.
+/// Runs `tooldock connect`.
 pub(crate) fn connect(arguments: &ConnectArgs) -> ExitCode {
     match connected(arguments) {
         Ok(text) => print(&text),
@@ -101,7 +101,7 @@ fn connected(arguments: &ConnectArgs) -> Result<String, ExitCode> {
             file.display()
         ))
     };
-    // Tried before a key is made, so that a file that cannot be changed makes none.
+    // The change is tried with a placeholder first, so that no key is created for a file that cannot be changed.
     let tried = client.merged(text, &endpoint(NO_KEY), arguments.replace);
     tried.map_err(not_merged)?;
     let (key, id) = match &arguments.key_file {
@@ -116,7 +116,7 @@ fn connected(arguments: &ConnectArgs) -> Result<String, ExitCode> {
     let written = write(&file, before.as_deref(), &merged);
     if let Err(error) = written {
         if let Some(id) = id {
-            // No file has the key.
+            // The new key is revoked, since no file contains it.
             let _ = store(&effective)?.revoke(id);
         }
         tell(&format!(
@@ -137,7 +137,7 @@ fn connected(arguments: &ConnectArgs) -> Result<String, ExitCode> {
     Ok(report)
 }
 
-/// The URL of the MCP endpoint as the client reaches it.
+/// Returns the URL at which the client reaches the MCP endpoint.
 fn url(arguments: &ConnectArgs, effective: &Effective) -> Result<String, String> {
     let trust = GatewayTrust {
         ca: None,
@@ -149,7 +149,8 @@ fn url(arguments: &ConnectArgs, effective: &Effective) -> Result<String, String>
         None => match effective.config.admission.public_url.origin() {
             Some(origin) => {
                 let is_own = origin.parse::<CoreUrl>().is_ok_and(|it| it.is_local());
-                // A file of the current folder could name any address, and the key would go there.
+                // The configuration file was not named, but found in the current folder. It may come from another author, whose
+                // URL could send the API key to any host.
                 if arguments.config.is_none() && !is_own {
                     let source = effective
                         .source
@@ -193,7 +194,7 @@ fn store(effective: &Effective) -> Result<KeyStore, ExitCode> {
     Ok(store)
 }
 
-/// Makes a key for the namespace, as `tooldock keys create` does.
+/// Creates an API key for the namespace, as `tooldock keys create` does.
 fn made(arguments: &ConnectArgs, effective: &Effective, name: &str) -> Result<MadeKey, ExitCode> {
     fs::create_dir_all(&effective.data_dir).map_err(refuse)?;
     let namespaces = match &arguments.namespace {
@@ -234,7 +235,7 @@ fn key_of(file: &Path) -> Result<Secret, String> {
     }
 }
 
-/// The file that the client reads for its user.
+/// Returns the path of the client's configuration file for the current user.
 fn own_file(client: McpClient) -> Result<PathBuf, String> {
     let home = home().ok_or("HOME is not set: name the client's file with --file")?;
     if client == McpClient::Codex
@@ -266,9 +267,9 @@ fn read(file: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Writes the client's file in one step, readable for its owner alone, and its content before beside it.
+/// Replaces the client's file atomically, readable for its owner alone. The previous content is stored in a backup beside it.
 fn write(file: &Path, before: Option<&str>, text: &str) -> io::Result<()> {
-    // A link to the file, as keepers of dot files make it, stays a link.
+    // If the path is a symbolic link, as dotfile managers create it, the target is replaced and the link stays.
     let file = match file.canonicalize() {
         Ok(target) => target,
         Err(_) => std::path::absolute(file)?,
@@ -280,11 +281,11 @@ fn write(file: &Path, before: Option<&str>, text: &str) -> io::Result<()> {
         let mode = fs::metadata(&file)?.permissions().mode() & 0o7777;
         back_up(&file, before, mode)?;
     }
-    // The file has a key in it from now on.
+    // The file contains an API key from now on, so that only its owner may read it.
     write_atomically(&file, text.as_bytes(), 0o600)
 }
 
-/// Writes the content of a file beside it, as `FILE.bak`, or with a number where a file of that name has something else in it.
+/// Stores the previous content of a file beside it as `FILE.bak`, or with a number if that file has different content.
 fn back_up(file: &Path, before: &str, mode: u32) -> io::Result<()> {
     for number in 1..=BACKUPS_MAX {
         let mut backup = OsString::from(file);

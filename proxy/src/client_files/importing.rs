@@ -1,4 +1,4 @@
-//! `tooldock import`: the servers in the files of clients become servers of the gateway.
+//! `tooldock import`: makes the servers in the files of MCP clients servers of the gateway.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -19,10 +19,10 @@ use crate::cli::ImportArgs;
 use crate::operator::output::printable_lines;
 use crate::{EXIT_USAGE, print, refuse};
 
-/// Maximum size of a client's file, in bytes. `~/.claude.json` grows with its user's projects.
+/// Maximum size of an MCP client's file, in bytes. `~/.claude.json` grows with the number of its user's projects.
 const FILE_MAX: u64 = 64 * 1024 * 1024;
 
-/// Imports the files.
+/// Runs `tooldock import`.
 pub(crate) fn import(arguments: &ImportArgs) -> ExitCode {
     let gateway = match Gateway::load(&arguments.places) {
         Ok(gateway) => gateway,
@@ -68,7 +68,7 @@ pub(crate) fn import(arguments: &ImportArgs) -> ExitCode {
     }
 }
 
-/// Reads the servers of a file. The error begins with a line number.
+/// Reads the servers of an MCP client's file. An error message begins with a line number.
 fn of_file(file: &Path) -> Result<Import, String> {
     let told = |error: io::Error| format!("1: {error}");
     let (bytes, folder) = match file.as_os_str() == "-" {
@@ -96,12 +96,12 @@ fn of_file(file: &Path) -> Result<Import, String> {
     read(&file).map_err(|error| error.to_string())
 }
 
-/// The servers that are to be written, while files are read.
+/// The servers chosen for import so far, and the data for choosing further ones.
 struct ServerSelection {
     taken: TakenNames,
     replace: bool,
     placed: ServerPlan,
-    /// Servers of this import by name, those that are left among them.
+    /// Servers found so far by their names, including those that are not imported.
     seen: BTreeMap<NamespaceName, ClientServer>,
 }
 
@@ -115,7 +115,7 @@ impl ServerSelection {
         }
     }
 
-    /// Gives a server its name, and takes it over unless its name is taken.
+    /// Chooses a name for a server and adds the server to the import, unless its name is in use.
     fn choose(&mut self, file: &str, server: ClientServer) {
         let place = format!("{file}:{}: {}", server.line, server.name);
         if let Err(reason) = check(&server) {
@@ -170,7 +170,7 @@ impl ServerSelection {
     }
 }
 
-/// Writes the servers, and returns the report for standard output.
+/// Writes the servers into their files, and returns the report for standard output.
 fn written(
     gateway: &Gateway,
     placed: &ServerPlan,
@@ -226,7 +226,7 @@ fn written(
     match failure {
         Some(reason) => {
             print(&report);
-            // The reason may end in a part of a configuration, with its lines.
+            // The line breaks of this message are kept, since it may end in several lines of configuration.
             eprintln!("tooldock: {}", reason.trim_end());
             Err(ExitCode::FAILURE)
         }
@@ -238,7 +238,7 @@ fn written(
     }
 }
 
-/// Stores credentials, or tells what to do where there is no key for them.
+/// Stores the credentials of the servers. Returns an error that tells what to do if the store has no key.
 pub(super) fn keep_secrets(gateway: &Gateway, placed: &ServerPlan) -> Result<(), ExitCode> {
     if placed.secrets() == 0 {
         return Ok(());
@@ -255,7 +255,7 @@ pub(super) fn keep_secrets(gateway: &Gateway, placed: &ServerPlan) -> Result<(),
     })
 }
 
-/// The content that files would have, with their names.
+/// Returns the content that the files would get, each below the file's name.
 pub(super) fn previewed(
     gateway: &Gateway,
     placed: &ServerPlan,
@@ -277,11 +277,11 @@ pub(super) fn previewed(
     for (scope, key) in placed.secret_names() {
         text.push_str(&format!("# secret: {key} ({scope})\n"));
     }
-    // Values come from files of others, and must not drive the terminal.
+    // Control characters are replaced: the values come from other programs' files and could control the terminal.
     Ok(printable_lines(&text))
 }
 
-/// A line with the names of servers.
+/// Returns a line of the report: a file, and the names of the servers in it.
 fn named<'a>(place: &str, servers: impl Iterator<Item = &'a PlacedServer>) -> String {
     let names: Vec<_> = servers.map(|it| it.name.as_str()).collect();
     format!("{place}: {}\n", names.join(", "))

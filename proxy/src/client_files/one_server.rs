@@ -1,4 +1,4 @@
-//! `tooldock add` and `tooldock remove`: one server.
+//! `tooldock add` and `tooldock remove`: adds or removes a single server.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use super::{Gateway, home, tell};
 use crate::cli::{AddArgs, RemoveArgs, UrlTransport};
 use crate::{print, refuse, secrets_cli};
 
-/// Adds a server.
+/// Runs `tooldock add`.
 pub(crate) fn add(arguments: AddArgs) -> ExitCode {
     match added(arguments) {
         Ok(text) => print(&text),
@@ -75,7 +75,7 @@ fn added(arguments: AddArgs) -> Result<String, ExitCode> {
         }
     }
     if arguments.dry_run {
-        // Names alone are shown.
+        // A dry run shows only the names of secrets, so that no values are read.
         for key in &arguments.secret {
             server.secrets.insert(key.clone(), Secret::new(""));
         }
@@ -88,7 +88,7 @@ fn added(arguments: AddArgs) -> Result<String, ExitCode> {
         comment: arguments.description,
     });
     let failed = |reason: String| {
-        // The reason may end in a part of a configuration, with its lines.
+        // The line breaks of this message are kept, since it may end in several lines of configuration.
         eprintln!("tooldock: {}", reason.trim_end());
         ExitCode::FAILURE
     };
@@ -114,12 +114,12 @@ fn added(arguments: AddArgs) -> Result<String, ExitCode> {
     ))
 }
 
-/// The server that the options describe.
+/// Returns the server that the options of the command line describe.
 fn wanted(arguments: &AddArgs) -> Result<ServerOptions, String> {
     for key in &arguments.secret {
         check_new_key(key).map_err(|error| format!("--secret: {error}"))?;
     }
-    // Errors repeat nothing, since it may be a value.
+    // Error messages do not repeat the argument, since it may contain a secret value.
     let pairs = |texts: &[String], mark: char, option: &str, form: &str| {
         let pairs = texts.iter().map(|text| {
             let (name, value) = text
@@ -169,7 +169,7 @@ fn wanted(arguments: &AddArgs) -> Result<ServerOptions, String> {
     })
 }
 
-/// Removes a server.
+/// Runs `tooldock remove`.
 pub(crate) fn remove(arguments: &RemoveArgs) -> ExitCode {
     match removed(arguments) {
         Ok(text) => print(&text),
@@ -201,7 +201,7 @@ fn removed(arguments: &RemoveArgs) -> Result<String, ExitCode> {
     Ok(text)
 }
 
-/// Removes the secrets of the namespace, or tells of those that stay.
+/// Removes the secrets of the namespace if the option `--secrets` is given. Otherwise returns a text that lists them.
 fn forgotten(gateway: &Gateway, data: &Path, arguments: &RemoveArgs) -> Result<String, String> {
     use std::sync::Arc;
     use tooldock_credentials::secrets::SecretNames;

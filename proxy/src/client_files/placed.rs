@@ -1,4 +1,4 @@
-//! The places of servers: `$DATA/external/config.yaml`, the configuration file, and the secrets store.
+//! Writes servers into the gateway's files: `$DATA/external/config.yaml`, the configuration file, and the secrets store.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,19 +23,19 @@ use crate::operator::output::printable_lines;
 /// Maximum size of the configuration file, in bytes.
 const CONFIG_MAX: u64 = 4 * 1024 * 1024;
 
-/// A server with its final name.
+/// A server that is to be written, with its final name.
 pub(super) struct PlacedServer {
     pub(super) name: NamespaceName,
     pub(super) server: ClientServer,
-    /// Comment at the beginning of the entry.
+    /// Comment above the server's entry in the file; may be empty.
     pub(super) comment: String,
 }
 
-/// Servers that are to be written.
+/// The servers that are to be written.
 #[derive(Default)]
 pub(super) struct ServerPlan(Vec<PlacedServer>);
 
-/// The key of the configuration under which servers of a kind stand.
+/// Returns the keys of the configuration file below which servers of a kind are listed.
 fn config_path(kind: Kind) -> [&'static str; 2] {
     match kind {
         Kind::Stdio => ["upstreams", "stdio"],
@@ -43,10 +43,10 @@ fn config_path(kind: Kind) -> [&'static str; 2] {
     }
 }
 
-/// The names that have a place already. Files are read once.
+/// The names of servers and namespaces that exist already. The files are read when the value is created.
 pub(super) struct TakenNames {
     configured: BTreeMap<NamespaceName, String>,
-    /// The servers of `external/config.yaml`.
+    /// The servers in `external/config.yaml`.
     file: Mapping,
     tools: PathBuf,
 }
@@ -61,13 +61,13 @@ impl TakenNames {
         }
         Self {
             configured,
-            // A file that cannot be read is told of when it is changed.
+            // An unreadable file counts as empty here; the error is reported when the file is changed.
             file: LockedServers::peek(gateway.data()).unwrap_or_default(),
             tools: gateway.data().join("tools"),
         }
     }
 
-    /// The place that has a name; `None` if it is free.
+    /// Returns the file or key that uses a name already; `None` if the name is free.
     pub(super) fn place(&self, name: &NamespaceName) -> Option<String> {
         if let Some(place) = self.configured.get(name) {
             return Some(place.clone());
@@ -80,7 +80,7 @@ impl TakenNames {
     }
 }
 
-/// The place where a server of a kind is written, as [`TakenNames::place`] names it.
+/// Returns the place where a server of a kind is written, in the same form as [`TakenNames::place`].
 pub(super) fn own_place(kind: Kind, name: &NamespaceName) -> String {
     match kind {
         Kind::Stdio => "external/config.yaml".to_owned(),
@@ -88,11 +88,11 @@ pub(super) fn own_place(kind: Kind, name: &NamespaceName) -> String {
     }
 }
 
-/// Checks the keys of a server.
+/// Checks the keys and values of a server.
 ///
 /// # Errors
 ///
-/// The wrong key, and the problem with it.
+/// The first wrong key, and the reason.
 pub(super) fn check(server: &ClientServer) -> Result<(), String> {
     let entry = Value::Mapping(server.entry.clone());
     let checked = match server.kind {
@@ -123,18 +123,18 @@ impl ServerPlan {
         self.of(kind).next().is_some()
     }
 
-    /// The number of credentials.
+    /// Returns the number of credentials of all servers.
     pub(super) fn secrets(&self) -> usize {
         self.0.iter().map(|it| it.server.secrets.len()).sum()
     }
 
-    /// The names of credentials, with their scopes.
+    /// Iterates over the names of all credentials, each with the namespace it belongs to.
     pub(super) fn secret_names(&self) -> impl Iterator<Item = (&NamespaceName, &str)> {
         let all = self.0.iter();
         all.flat_map(|it| it.server.secrets.keys().map(|key| (&it.name, key.as_str())))
     }
 
-    /// Stores the credentials, in one step.
+    /// Stores all credentials in the secrets store, in one write.
     pub(super) fn store_secrets(&self, gateway: &Gateway) -> Result<(), String> {
         let store = SecretStore::new(gateway.data(), gateway.effective.secrets.protection());
         fs::create_dir_all(gateway.data())
@@ -148,7 +148,7 @@ impl ServerPlan {
         stored.map_err(|error| error.to_string())
     }
 
-    /// All servers as the part `upstreams:` of a configuration.
+    /// Returns all servers as the section `upstreams:` of a configuration.
     pub(super) fn as_config(&self) -> Result<String, String> {
         let mut text = String::new();
         for kind in [Kind::Stdio, Kind::Remote] {
@@ -157,7 +157,7 @@ impl ServerPlan {
         Ok(text)
     }
 
-    /// The servers of a kind as they stand in their own file.
+    /// Returns the text of the servers of a kind, as their file will contain it.
     pub(super) fn preview(&self, kind: Kind) -> Result<String, String> {
         match kind {
             Kind::Stdio => self.put("", &["servers"], kind),
@@ -165,7 +165,7 @@ impl ServerPlan {
         }
     }
 
-    /// The servers of a kind, as entries of a map.
+    /// Returns the servers of a kind as entries of a YAML map.
     fn entries(&self, kind: Kind) -> Vec<NewEntry<'_>> {
         let entries = self.of(kind).map(|it| NewEntry {
             name: it.name.as_str(),
@@ -175,7 +175,7 @@ impl ServerPlan {
         entries.collect()
     }
 
-    /// Puts the servers of a kind into a text.
+    /// Adds the servers of a kind to the text of a file, below the keys `path`.
     fn put(&self, text: &str, path: &[&str], kind: Kind) -> Result<String, String> {
         let entries = self.entries(kind);
         if entries.is_empty() {
@@ -220,7 +220,7 @@ impl ServerPlan {
     }
 }
 
-/// The text of the configuration file; empty if there is none.
+/// Reads the configuration file; returns an empty text if it is missing.
 fn read_config(path: &Path) -> Result<String, String> {
     let told = |error: io::Error| format!("{}: {error}", path.display());
     let bytes = match tooldock_base::regular_file::read_following(path, CONFIG_MAX) {
@@ -231,14 +231,14 @@ fn read_config(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes.to_vec()).map_err(|_| format!("{}: no UTF-8 text", path.display()))
 }
 
-/// Writes the configuration file in one step, after a check that the change breaks nothing.
+/// Replaces the configuration file atomically. If the file was valid before, it is only replaced by a valid one.
 fn write_config(path: &Path, before: &str, text: &str) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt as _;
     if let (Ok(()), Err(error)) = (config::check_text(before), config::check_text(text)) {
         return Err(format!("{}: not changed: {error}", path.display()));
     }
     let told = |error: io::Error| format!("{}: {error}", path.display());
-    // A link to the file stays a link.
+    // If the path is a symbolic link, its target is replaced and the link stays.
     let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mode = match fs::metadata(&target) {
         Ok(metadata) => metadata.permissions().mode() & 0o7777,
@@ -251,7 +251,7 @@ fn write_config(path: &Path, before: &str, text: &str) -> Result<(), String> {
     write_atomically(&target, text.as_bytes(), mode).map_err(told)
 }
 
-/// Removes a server from where it stands. Returns the place; `None` if there is no such server.
+/// Removes a server from the file that contains it. Returns the name of that file and key; `None` if there is no such server.
 pub(super) fn remove(gateway: &Gateway, name: &NamespaceName) -> Result<Option<String>, String> {
     let mut file = LockedServers::open(gateway.data()).map_err(|error| error.to_string())?;
     if file.remove(name) {

@@ -10,16 +10,16 @@ use tooldock_sessions::log_file::LogTarget;
 
 use super::log_pattern::LogPattern;
 
-/// The path that means standard output.
+/// Value of the key `path` that means standard output.
 const STDOUT: &str = "stdout";
 
-/// `observability.access_log:`
+/// The key `observability.access_log:` of the configuration file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) enum AccessLogConfig {
-    /// No access log.
+    /// No access log is written.
     #[default]
     Off,
-    /// A line per request.
+    /// A line is written for each request.
     On(AccessLogSettings),
 }
 
@@ -27,15 +27,16 @@ pub(crate) enum AccessLogConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AccessLogSettings {
-    /// `stdout`, or a file.
+    /// Path of the file, or the word `stdout`.
     path: PathBuf,
-    /// `combined`, `json`, or a pattern.
+    /// Format of the lines: `combined`, `json`, or a pattern.
     #[serde(default)]
     pub(crate) format: AccessLogFormat,
 }
 
 impl AccessLogSettings {
-    /// The target of the lines. Tool code can write in the data directory, so that only a regular file is accepted there.
+    /// Returns the target of the lines. In the data directory, tool code could place a link or device at the path, so that only a
+    /// regular file is accepted there.
     pub(crate) fn target(&self, data_dir: &Path) -> LogTarget {
         if self.path.as_os_str() == STDOUT {
             return LogTarget::Stdout;
@@ -54,16 +55,16 @@ impl AccessLogSettings {
     }
 }
 
-/// The format of a line.
+/// Formats of a line in the access log.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) enum AccessLogFormat {
-    /// The format of web servers.
+    /// The combined log format of common web servers.
     #[default]
     Combined,
-    /// A JSON object.
+    /// A JSON object per line.
     Json,
-    /// A pattern of the operator.
+    /// A pattern that the operator has written.
     Pattern(Arc<LogPattern>),
 }
 

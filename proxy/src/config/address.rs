@@ -9,20 +9,20 @@ use std::str::FromStr;
 use pingora_core::protocols::l4::socket::SocketAddr as LocalAddress;
 use serde::{Deserialize, Serialize};
 
-/// The longest path of a Unix socket, in bytes: the kernel has room for 108, one of which ends the path.
+/// Maximum length of the path of a Unix socket, in bytes: the kernel has room for 108, including a zero byte at the end.
 const PATH_MAX: usize = 107;
 
-/// The address of a listener.
+/// The address on which a listener listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) enum ListenAddress {
-    /// A port of this machine.
+    /// An IP address and a port of this machine.
     Tcp(SocketAddr),
     /// The absolute path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// The reason why a text is no address.
+/// Reasons why a text is not a valid address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidAddress {
     /// The text is no IP address with a port and does not begin with `unix:`.
@@ -47,7 +47,7 @@ impl ListenAddress {
         self.is_loopback() || matches!(self, Self::Unix(_))
     }
 
-    /// The port, if the address has one.
+    /// Returns the port; `None` for a Unix socket.
     pub(crate) fn port(&self) -> Option<u16> {
         match self {
             Self::Tcp(address) => Some(address.port()),
@@ -97,7 +97,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// The address as stored in connections.
+/// Conversion to the type in which connections store their local address.
 impl From<ListenAddress> for LocalAddress {
     fn from(address: ListenAddress) -> Self {
         match address {
@@ -136,7 +136,7 @@ impl From<ListenAddress> for String {
 pub(crate) struct SocketMode(pub(crate) u32);
 
 impl Default for SocketMode {
-    /// Read and write for the gateway's user and group.
+    /// The default mode lets the gateway's user and group read and write.
     fn default() -> Self {
         Self(0o660)
     }

@@ -1,4 +1,4 @@
-//! Bounds of numbers and durations.
+//! Checks that numbers and durations of the configuration are within their bounds.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use tooldock_sessions::session::config::{BYTES_MIN, PollAfter};
 use super::replicas::GRACE_MAX;
 use super::{Config, ConfigError};
 
-/// Bytes of a request's head: from less than any real client sends to the limit of the HTTP parser.
+/// Allowed size of a request's head, in bytes: from less than any real client sends to the limit of the HTTP parser.
 const HEADER_BYTES: RangeInclusive<ByteSize> = ByteSize::kib(1)..=ByteSize::kib(1023);
 
-/// Number of header fields of a request, up to the limit of the HTTP parser.
+/// Allowed number of header fields of a request, up to the limit of the HTTP parser.
 const HEADER_FIELDS: RangeInclusive<usize> = 1..=256;
 
-/// Size of one body or event, which is completely in memory, in bytes.
+/// Allowed size of a body or an event, in bytes; each is in memory as a whole.
 const MESSAGE_BYTES: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::gib(1);
 
-/// Bytes of all bodies in memory, or of the events of all streams.
+/// Allowed size of all bodies in memory, or of the events of all streams, in bytes.
 const TOTAL_BYTES: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::tib(1);
 
-/// Bytes of all sessions in memory.
+/// Allowed size of all sessions in memory, in bytes.
 const SESSION_BYTES: RangeInclusive<ByteSize> = ByteSize::b(BYTES_MIN as u64)..=ByteSize::tib(1);
 
-/// Numbers of sessions, connections and other objects: more would not fit in memory.
+/// Allowed number of sessions, connections and other objects; more would not fit in memory.
 const MANY: RangeInclusive<usize> = 1..=100_000_000;
 
-/// Checks values by their path in the struct, which is how the file spells their key.
+/// Checks that each value of the configuration is within its bounds. The path of the field is the key in an error message.
 macro_rules! check {
     ($config:ident { $($head:ident $(. $tail:ident)* in $bounds:expr;)* }) => {$(
         within($config.$head$(.$tail)*, &$bounds).map_err(|reason| {
@@ -38,7 +38,7 @@ macro_rules! check {
     )*};
 }
 
-/// Checks every number and duration.
+/// Checks every number and duration of the configuration.
 pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     check!(config {
         admission.limits.header_bytes in HEADER_BYTES;
@@ -56,10 +56,10 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         admission.timeouts.write in TIMES;
         sessions.ttl in TIMES;
         sessions.unused_ttl in TIMES;
-        // A client that never sends `notifications/initialized` waits for this time before each refusal.
+        // If a client never sends `notifications/initialized`, each of its requests waits for `initialized_wait` before it is
+        // refused.
         sessions.initialized_wait in Duration::ZERO..=Duration::from_secs(60);
-        // Streams are checked every sixteenth of this time; a shorter time keeps the machine busy and no
-        // connection open.
+        // Streams are checked at intervals of a sixteenth of `keepalive`; a shorter time would only keep the CPU busy.
         sessions.keepalive in Duration::from_millis(10)..=*TIMES.end();
         sessions.max in MANY;
         sessions.bytes in SESSION_BYTES;
@@ -73,7 +73,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         workers.backoff.max in TIMES;
         workers.crash_loop.failures in 1..=1_000;
         workers.crash_loop.window in TIMES;
-        // Continuous changes postpone a reload for at most ten times this time.
+        // While files keep changing, a reload is delayed for at most ten times `debounce`.
         watcher.debounce in Duration::from_millis(10)..=Duration::from_secs(60);
         builder.timeout in TIMES;
         builder.max_size in ByteSize::mib(1)..=ByteSize::gib(16);

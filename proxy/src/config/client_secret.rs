@@ -1,9 +1,9 @@
-//! `client_secret` of an issuer: the secret, or the name of an environment variable that contains the secret.
+//! The key `client_secret` of an issuer: the secret itself, or the name of an environment variable that contains it.
 
 use tooldock_filters::config::ClientSecret;
 
-/// The gateway's password as a client of an issuer, read from the environment where it is a variable. `section`: the keys
-/// around `client_secret`, such as `introspection`.
+/// Returns the secret with which the gateway authenticates at an issuer. If the configuration names a variable, the secret is
+/// read from the environment. `section` names the keys around `client_secret` for an error message, such as `introspection`.
 ///
 /// # Errors
 ///

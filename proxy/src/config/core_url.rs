@@ -1,4 +1,4 @@
-//! `CORE_URL` and `--core`: the address at which another process reaches the core.
+//! `CORE_URL` and `--core`: the address at which another process reaches the process that serves tools (the core).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,17 +7,17 @@ use std::str::FromStr;
 
 use http::Uri;
 
-/// The address of a core.
+/// The address of a core: HTTP over TCP, or a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CoreUrl {
-    /// Host name or IP address, IPv6 in brackets, and a port.
+    /// Host name or IP address (IPv6 in brackets), port, and whether TLS is used.
     Tcp { host: String, port: u16, tls: bool },
-    /// A Unix socket.
+    /// Path of a Unix socket.
     Unix(PathBuf),
 }
 
 impl Default for CoreUrl {
-    /// The core's address in the shipped container configuration.
+    /// Returns the core's address in the shipped container configuration.
     fn default() -> Self {
         Self::Tcp {
             host: "172.30.0.11".to_owned(),
@@ -28,7 +28,7 @@ impl Default for CoreUrl {
 }
 
 impl CoreUrl {
-    /// True for an address of this machine: loopback, or a Unix socket.
+    /// Returns true for an address of this machine: loopback, or a Unix socket.
     pub(crate) fn is_local(&self) -> bool {
         match self {
             Self::Tcp { host, .. } => {
@@ -41,7 +41,7 @@ impl CoreUrl {
         }
     }
 
-    /// The value of `Host`.
+    /// Returns the value of the `Host` header for requests to this address.
     pub(crate) fn authority(&self) -> String {
         match self {
             Self::Tcp { host, port, .. } => format!("{host}:{port}"),
@@ -50,7 +50,7 @@ impl CoreUrl {
     }
 }
 
-/// A host without the brackets of an IPv6 address.
+/// Returns a host without the brackets of an IPv6 address.
 pub(crate) fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }

@@ -1,14 +1,15 @@
-//! `$DATA/config.yaml` over the operator's file: chooses the content that is in force.
+//! Merges `$DATA/config.yaml` over the operator's configuration file, and chooses which of its content is in force.
 //!
-//! Tool code can write the second file, so a fault in it never invalidates settings of the operator. Tried in this order:
+//! Tool code can write `$DATA/config.yaml`, so that a fault in it must not invalidate the operator's settings. The following
+//! contents are tried, in this order:
 //!
 //! ```text
-//! content now ─▶ content that was used last ─▶ the same without entries that do not fit ─▶ operator's file alone
-//!                (in a running process)        (at a start: of the content now)
+//! present content ─▶ last usable content ─▶ the same without entries that do not fit ─▶ operator's file alone
+//!                    (in a running process) (at a start: the present content)
 //! ```
 //!
-//! The operator's file alone comes last: rights that the second file took away are not restored because the file is damaged, or
-//! because an entry no longer fits the operator's file.
+//! The operator's file alone comes last, since `$DATA/config.yaml` may have taken rights away. Such rights must not return
+//! because the file is damaged, or because one of its entries no longer fits the operator's file.
 
 use std::path::Path;
 
@@ -22,17 +23,17 @@ use super::{
     validate, web,
 };
 
-/// `$DATA/config.yaml` of a loaded configuration.
+/// The state of `$DATA/config.yaml` in a loaded configuration.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DataFile {
-    /// The last content that could be used. It is in force, unless it no longer fits the operator's file.
+    /// The last usable content of `$DATA/config.yaml`. It is in force, unless it no longer fits the operator's file.
     usable: Option<DataFileTree>,
-    /// The reason why the present content of the file is not in force; `None` if it is.
+    /// The reason why the present content of `$DATA/config.yaml` is not in force; `None` if it is.
     pub(super) problem: Option<String>,
 }
 
 impl DataFile {
-    /// The keys that the file sets.
+    /// Returns the keys that the last usable content of `$DATA/config.yaml` sets.
     pub(super) fn keys(&self) -> Vec<String> {
         self.usable
             .as_ref()
@@ -40,32 +41,33 @@ impl DataFile {
     }
 }
 
-/// Choice of the entries of the second file that are put over the operator's file.
+/// The entries of `$DATA/config.yaml` that are merged over the operator's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AppliedEntries {
-    /// All entries.
+    /// All entries; the configuration is refused if one of them does not fit.
     All,
-    /// The entries that can be used together with the operator's file.
+    /// Only the entries that fit the operator's file.
     Fitting,
 }
 
-/// The layers of a configuration, before they are put over each other.
+/// The sources of a configuration, before they are merged.
 pub(super) struct Layers<'a> {
     pub(super) options: &'a LoadOptions,
-    /// The operator's file over the defaults.
+    /// The configuration of the operator's file, with defaults for keys that it does not set.
     pub(super) operator: Config,
-    /// The keys that the operator's file sets, as a tree.
+    /// The YAML tree of the operator's file, which contains only the keys that it sets.
     pub(super) tree: Value,
-    /// The configuration that is in force in a running process; `None` at a start.
+    /// The configuration in force, for a reload; `None` at a start.
     pub(super) before: Option<&'a Effective>,
 }
 
 impl Layers<'_> {
-    /// The checked settings, with the best content of the second file.
+    /// Merges and checks the settings, with the first usable content of `$DATA/config.yaml`.
     ///
     /// # Errors
     ///
-    /// A mistake in the operator's file or environment. `tooldock check` gets mistakes of the second file, too.
+    /// A fault in the operator's file or in an environment variable. For `tooldock check`, faults in `$DATA/config.yaml` are
+    /// errors, too.
     pub(super) fn settle(&self, data_dir: &Path) -> Result<(Settings, DataFile), ConfigError> {
         let file = document::data_file(data_dir);
         let read = document::read_data_file(data_dir);
@@ -88,7 +90,7 @@ impl Layers<'_> {
             }
             Err(error) => error,
         };
-        // The operator's own mistake is reported as such, regardless of the second file.
+        // If the operator's file is faulty without `$DATA/config.yaml`, its own fault is returned.
         let alone = self.settings(&file, None)?;
         let error = ConfigError::of_file(&file, error);
         if self.options.purpose == Purpose::Check {
@@ -165,7 +167,8 @@ impl Layers<'_> {
         unsupported::refuse(&settings.config)
             .and_then(|()| check(&settings.config))
             .and_then(|()| match self.before {
-                // Keys that are read only at a start keep their values: the new values of other keys must be valid with these.
+                // Keys that are read only at a start keep their present values, so that the new values of all other keys are
+                // checked with these.
                 Some(before) => {
                     let mut running = settings.config.clone();
                     live::keep_unreloadable(&before.config, &mut running);

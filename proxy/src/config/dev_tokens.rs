@@ -1,4 +1,4 @@
-//! Tokens and the key that runs of `--dev` generate, stored in the data directory for later runs.
+//! Tokens, and the key of the secrets store, that `serve --dev` generates and stores in the data directory for later runs.
 
 use std::path::Path;
 
@@ -8,20 +8,20 @@ use tooldock_base::secret::Secret;
 use super::GeneratedTokens;
 use crate::kept_file;
 
-/// The file of the data directory that keeps the bearer token.
+/// Name of the file in the data directory that contains the bearer token.
 pub(crate) const TOKEN_FILE: &str = "dev.token";
 
-/// The file of the data directory that keeps the token of the manager, for `POST /reload`.
+/// Name of the file in the data directory that contains the manager token, which `POST /reload` requires.
 const MANAGER_TOKEN_FILE: &str = "dev.manager-token";
 
-/// The file of the data directory that keeps the key of the secrets store.
+/// Name of the file in the data directory that contains the key of the secrets store.
 const SECRETS_KEY_FILE: &str = "dev.secrets-key";
 
-/// The bearer token of earlier runs on this data directory, or a new one for this and later runs.
+/// Returns the bearer token that an earlier run stored in the data directory, or generates and stores one.
 ///
 /// # Errors
 ///
-/// When the file cannot be read or created, or does not contain such a token.
+/// If the file cannot be read or created, or does not contain a valid token.
 pub(crate) fn kept_token(data_dir: &Path) -> anyhow::Result<Secret> {
     kept(
         &data_dir.join(TOKEN_FILE),
@@ -30,11 +30,11 @@ pub(crate) fn kept_token(data_dir: &Path) -> anyhow::Result<Secret> {
     )
 }
 
-/// The token of the manager of earlier runs on this data directory, or a new one for this and later runs.
+/// Returns the manager token that an earlier run stored in the data directory, or generates and stores one.
 ///
 /// # Errors
 ///
-/// As for [`kept_token`].
+/// If the file cannot be read or created, or does not contain a valid token.
 pub(crate) fn kept_manager_token(data_dir: &Path) -> anyhow::Result<Secret> {
     kept(
         &data_dir.join(MANAGER_TOKEN_FILE),
@@ -43,11 +43,11 @@ pub(crate) fn kept_manager_token(data_dir: &Path) -> anyhow::Result<Secret> {
     )
 }
 
-/// The key of the secrets store of earlier runs on this data directory, or a new one for this and later runs.
+/// Returns the key of the secrets store that an earlier run stored in the data directory, or generates and stores one.
 ///
 /// # Errors
 ///
-/// When the file cannot be read or created, or does not contain such a key.
+/// If the file cannot be read or created, or does not contain a valid key.
 pub(crate) fn kept_secrets_key(data_dir: &Path) -> anyhow::Result<Secret> {
     kept(
         &data_dir.join(SECRETS_KEY_FILE),
@@ -56,29 +56,29 @@ pub(crate) fn kept_secrets_key(data_dir: &Path) -> anyhow::Result<Secret> {
     )
 }
 
-/// The key of the secrets store that a run of `--dev` on this data directory has kept, if there was one.
+/// Returns the key of the secrets store that an earlier `serve --dev` stored in the data directory; `None` if there is none.
 ///
 /// # Errors
 ///
-/// As for [`kept_secrets_key`].
+/// If the file cannot be read, or does not contain a valid key.
 pub(crate) fn found_secrets_key(data_dir: &Path) -> anyhow::Result<Option<Secret>> {
     found(data_dir, SECRETS_KEY_FILE, kept_secrets_key)
 }
 
-/// The bearer token that a run of `--dev` on this data directory has kept, if there was one.
+/// Returns the bearer token that an earlier `serve --dev` stored in the data directory; `None` if there is none.
 ///
 /// # Errors
 ///
-/// As for [`kept_token`].
+/// If the file cannot be read, or does not contain a valid token.
 pub(crate) fn found_token(data_dir: &Path) -> anyhow::Result<Option<Secret>> {
     found(data_dir, TOKEN_FILE, kept_token)
 }
 
-/// The token of the manager that a run of `--dev` on this data directory has kept, if there was one.
+/// Returns the manager token that an earlier `serve --dev` stored in the data directory; `None` if there is none.
 ///
 /// # Errors
 ///
-/// As for [`kept_token`].
+/// If the file cannot be read, or does not contain a valid token.
 pub(crate) fn found_manager_token(data_dir: &Path) -> anyhow::Result<Option<Secret>> {
     found(data_dir, MANAGER_TOKEN_FILE, kept_manager_token)
 }
@@ -100,7 +100,7 @@ fn kept(file: &Path, kind: &str, remedy: &str) -> anyhow::Result<Secret> {
     let bytes = kept_file::read_or_make(file, length + 1, made)?;
     let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     match str::from_utf8(token) {
-        // The token is printed in lines for a shell, where such a text needs no quoting.
+        // Only hexadecimal digits are accepted: the token is printed in lines for a shell, and must need no quoting there.
         Ok(text) if token.len() == length && token.iter().all(u8::is_ascii_hexdigit) => {
             Ok(Secret::new(text))
         }

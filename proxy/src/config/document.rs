@@ -1,8 +1,8 @@
-//! Reads the two files: the configuration file and `$DATA/config.yaml`.
+//! Reads the two configuration files: the operator's file and `$DATA/config.yaml`.
 //!
-//! Each is parsed separately first, so that an error names its file. If both exist, their trees are merged (maps are merged,
-//! everything else is replaced) and the result is parsed once more. YAML tags are refused: a merge does not treat a map with a
-//! tag as a map, so it would replace the operator's map instead of adding to it.
+//! Each file is first parsed separately, so that an error names its file. If both exist, their trees are merged (maps are merged,
+//! all other values are replaced) and the result is parsed once more. YAML tags are refused: a map with a tag would not be merged
+//! as a map, and would replace the operator's map instead of adding to it.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,12 +21,11 @@ use super::leaves::leaves;
 use super::positions::{Position, Positions};
 use super::{Config, ConfigError};
 
-/// Maximum size of a configuration file, in bytes. Configurations are written by hand; a larger file is some other
-/// file.
+/// Maximum size of a configuration file, in bytes. A larger file is refused: it is probably another file, named by mistake.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The keys that `$DATA/config.yaml` may contain. Tool code can write to the file, so no key admits clients; the limits can
-/// only be lowered, see [`tooldock_workers::narrow`]. Sections that are added must follow the same rule.
+/// The keys that `$DATA/config.yaml` may contain. Tool code can write the file, so that none of its keys may admit clients, and
+/// limits can only be lowered; see [`tooldock_workers::narrow`]. Keys that are added here must follow the same rule.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct DataFile {
@@ -35,15 +34,16 @@ struct DataFile {
     toolman: AggregatesConfig,
 }
 
-/// `upstreams` in `$DATA/config.yaml`: no servers over HTTP, as the operator's credentials are sent to their addresses.
+/// The section `upstreams` of `$DATA/config.yaml`. It cannot contain remote servers, since tool code could let the operator's
+/// credentials be sent to their addresses.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct DataFileUpstreams {
     stdio: StdioServersConfig,
 }
 
-/// Reads the configuration file, if it exists: all keys, and the tree of the keys that the file sets. Keys in `left_out` count
-/// as not set.
+/// Reads the operator's configuration file. Returns the configuration and the tree of the keys that the file sets; without a
+/// file, the defaults. Keys in `left_out` are ignored.
 pub(super) fn read_file(
     file: Option<&Path>,
     left_out: &LeftOut,
@@ -54,7 +54,7 @@ pub(super) fn read_file(
     }
 }
 
-/// Parses the configuration in a text that is in no file yet.
+/// Parses a configuration that is not stored in a file yet.
 pub(super) fn parse_text(text: &str) -> Result<Config, ConfigError> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(file_error(Path::new("configuration"), "larger than 1 MiB"));
@@ -63,7 +63,7 @@ pub(super) fn parse_text(text: &str) -> Result<Config, ConfigError> {
     parse(file, text, &LeftOut::default()).map(|(config, _)| config)
 }
 
-/// The path of `$DATA/config.yaml`.
+/// Returns the path of `$DATA/config.yaml`.
 pub(super) fn data_file(data_dir: &Path) -> PathBuf {
     data_dir.join("config.yaml")
 }
@@ -73,17 +73,17 @@ pub(super) fn data_file(data_dir: &Path) -> PathBuf {
 pub(super) struct DataFileTree(Value);
 
 impl DataFileTree {
-    /// The keys that the file sets.
+    /// Returns the keys that `$DATA/config.yaml` sets.
     pub(super) fn keys(&self) -> Vec<String> {
         let leaves = leaves(&self.0).into_iter();
         leaves.map(|(key, _)| key).collect()
     }
 }
 
-/// Reads `$DATA/config.yaml`, if it exists.
+/// Reads `$DATA/config.yaml`; `None` if it does not exist.
 pub(super) fn read_data_file(data_dir: &Path) -> Result<Option<DataFileTree>, ConfigError> {
     let file = data_file(data_dir);
-    // A pipe created by a tool would block the start for ever, and a link could lead anywhere.
+    // Only a regular file is read: tool code could create a pipe, which would block the start, or a link to any other file.
     let open = match regular_file::open(&file) {
         Ok(open) => open,
         Err(error) if is_absence(&error) => return Ok(None),
@@ -94,7 +94,7 @@ pub(super) fn read_data_file(data_dir: &Path) -> Result<Option<DataFileTree>, Co
     Ok(Some(DataFileTree(over)))
 }
 
-/// Puts the content of `$DATA/config.yaml` over the tree of the configuration file.
+/// Merges the content of `$DATA/config.yaml` over the tree of the operator's file `file`.
 pub(super) fn merged(
     file: &Path,
     operator: &Value,
@@ -128,7 +128,7 @@ fn text_of(file: &Path, open: File) -> Result<String, ConfigError> {
     Ok(text)
 }
 
-/// Parses a text twice: into its type, for errors with their line, and into a tree that can be merged.
+/// Parses a text both into its type, for errors with their line, and into a tree that can be merged.
 fn parse<T: DeserializeOwned + Default>(
     file: &Path,
     text: &str,
@@ -151,7 +151,8 @@ fn parse<T: DeserializeOwned + Default>(
         return Ok((typed(file, text)?, tree));
     }
     leave_out(&mut tree, "", left_out);
-    // A number is accepted where a text is expected, which works for YAML text and not for its tree.
+    // The tree is written as YAML text and parsed again, since only the parser of texts accepts a number where a string is
+    // expected.
     let rest = yaml::to_string(&tree).map_err(|error| file_error(file, error))?;
     let typed = typed(file, &rest).map_err(ConfigError::without_position)?;
     Ok((typed, tree))
@@ -162,15 +163,15 @@ fn typed<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError>
         .map_err(|error| ConfigError::in_file(file, error))
 }
 
-/// The line and column of a key in a file, or of the nearest key around it. `None` if the file cannot be read.
+/// Returns the line and column of a key in a file, or of the nearest enclosing key. `None` if the file cannot be read.
 pub(super) fn position(file: &Path, key: &str) -> Option<Position> {
-    // A pipe has been read already.
+    // The content of a pipe cannot be read a second time.
     let is_kept = file.is_file();
     let text = is_kept.then(|| read(file).ok()).flatten()?;
     Positions::of(&text).nearest(key)
 }
 
-/// The error for a text that is no YAML.
+/// Creates the error for a text that is not valid YAML, with the probable cause.
 fn syntax_error(file: &Path, text: &str, error: &yaml::Error) -> ConfigError {
     if let Some(duplicates) = Positions::of(text).duplicates() {
         return file_error(file, duplicates);
@@ -185,7 +186,8 @@ fn syntax_error(file: &Path, text: &str, error: &yaml::Error) -> ConfigError {
     }
 }
 
-/// Removes the keys in `left_out` from a tree, whose path is `path`. The parser limits nesting to 128, so recursion is bounded.
+/// Removes the keys in `left_out` from a tree. `path` is the path of the tree itself. The parser limits nesting to 128, so that
+/// the recursion is bounded.
 fn leave_out(tree: &mut Value, path: &str, left_out: &LeftOut) {
     match tree {
         Value::Mapping(entries) => entries.retain(|key, value| {
@@ -210,7 +212,7 @@ fn leave_out(tree: &mut Value, path: &str, left_out: &LeftOut) {
     }
 }
 
-/// The first tag of a key or a value in the tree. The reader limits nesting to 128, so recursion is bounded.
+/// Returns the first YAML tag in the tree. The parser limits nesting to 128, so that the recursion is bounded.
 fn tag_in(tree: &Value) -> Option<String> {
     match tree {
         Value::Tagged(tagged) => Some(tagged.tag.to_string()),
@@ -240,7 +242,7 @@ fn file_error(file: &Path, reason: impl ToString) -> ConfigError {
     }
 }
 
-/// Puts the tree `over` over the tree `below`. The reader limits nesting to 128, so recursion is bounded.
+/// Merges the tree `over` into the tree `below`. The parser limits nesting to 128, so that the recursion is bounded.
 fn merge(below: &mut Value, over: Value) {
     match (below, over) {
         (_, Value::Null) => {}

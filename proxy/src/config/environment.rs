@@ -1,9 +1,9 @@
-//! The environment variables: a table of all of them and the key that each sets.
+//! The environment variables of the gateway: a table with the configuration key that each sets.
 //!
-//! The process's environment is captured once and passed in; nothing reads it directly, and nothing passes it to children. An
-//! empty variable counts as not set. Variables outside this table are ignored, with three exceptions: a secret may come from a
-//! file (`secret_file`), every listener has a variable for its port (`ports`), and variables of this program without effect are
-//! named in a warning (`unserved`).
+//! The environment is captured once, at the start of the process. No other module reads it, and child processes do not inherit
+//! it. An empty variable counts as not set. Variables outside the table are ignored, with three exceptions: a secret may come
+//! from a file (`secret_file`), every listener has a variable for its port (`ports`), and variables of this program without
+//! effect are named in a warning (`unserved`).
 
 mod mode;
 mod parse;
@@ -31,21 +31,21 @@ use super::listener::AuthScheme;
 use super::replicas::Peers;
 use super::{ConfigError, ListenerConfig, NamespaceRule, ProfileName, Role, Settings};
 
-/// The names of the variables that have set keys, by key. Errors about a key mention its variable.
+/// For each configuration key that a variable has set, the name of the variable, which error messages about the key mention.
 pub(crate) type SaidBy = BTreeMap<String, String>;
 
-/// A variable: its name, its key, and its setter.
+/// An environment variable: its name, its configuration key, and the function that sets it.
 struct Variable {
     name: &'static str,
-    /// The key of the file that it overrides; `listeners[]` before a key of some listeners; or a description for a setting
-    /// without a key.
+    /// The configuration key that the variable sets; `listeners[]` begins a key of several listeners. For a setting without a
+    /// key, a description.
     sets: &'static str,
     set: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
-/// A row of the table, in one of three forms: a key of the file and the function that parses its value; a key of every listener
-/// that serves MCP and its value, where `None` leaves it to the listeners; or a description for a setting without a key, and
-/// its setter.
+/// A row of the table of variables, in one of three forms: a configuration key and the function that parses its value; a key of
+/// every listener that serves MCP, and its value, where `None` leaves the listeners unchanged; or a description, for a setting
+/// without a key, and the function that sets it.
 macro_rules! variable {
     ($name:literal => $head:ident $(. $tail:ident)* = $read:expr) => {
         Variable {
@@ -80,7 +80,7 @@ macro_rules! variable {
     };
 }
 
-/// Later entries take precedence over earlier ones: `PORT` over `CORE_PORT`.
+/// All environment variables. Later ones take precedence over earlier ones, such as `PORT` over `CORE_PORT`.
 const VARIABLES: &[Variable] = &[
     variable!("BEARER_TOKEN", "a bearer token for all namespaces; without it, `admission.tokens` must hold a token"
         => |s, text| s.bearer = Some(token(text)?)),
@@ -96,7 +96,7 @@ const VARIABLES: &[Variable] = &[
         => |s, text| s.secrets.allow_insecure = boolean(text)?),
     variable!("DOCKER_CONTAINER_NAME", "the container that `prepare_secret` names in its instructions, in place of `tooldock-manager`"
         => |s, text| s.secrets.container = Some(container(text)?)),
-    // Before the ports, since this variable decides which listeners exist.
+    // `SERVER_MODE` decides which listeners exist, so that it is applied before the variables for their ports.
     variable!("SERVER_MODE", "which listeners there are, in place of those of the file: `openapi`, `mcp-http`, `both`, `web-gui`, `all`, `core`, `manager` or `tool-vault`"
         => |s, text| mode::apply(s, text)?),
     variable!("OPENAPI_PORT", "listeners[].address"
@@ -134,8 +134,8 @@ const VARIABLES: &[Variable] = &[
         };
         move_listener(s, profile, port(text)?, "PORT")
     }),
-    // Each of these two variables sets the versions of its own profiles; if only one is set, it also sets those of the
-    // other (K-10).
+    // `MCP_PROTOCOL_VERSIONS` and `MCP_SUPPORTED_VERSIONS` set the versions of different profiles. If only one of them is set, it
+    // sets the versions of all these profiles (K-10).
     variable!("MCP_PROTOCOL_VERSIONS", "listeners[].versions"
         => |s, text| set_versions(s, &[ProfileName::V1Mcp], "MCP_PROTOCOL_VERSIONS", versions(text)?)),
     variable!("MCP_SUPPORTED_VERSIONS", "listeners[].versions"
@@ -192,32 +192,32 @@ const VARIABLES: &[Variable] = &[
 ];
 
 impl Variable {
-    /// The key that the variable sets, if it is a single key.
+    /// Returns the configuration key that the variable sets; `None` if it sets several, or a setting without a key.
     fn key(&self) -> Option<&'static str> {
         (!self.sets.contains([' ', '['])).then_some(self.sets)
     }
 }
 
-/// The variables of this program that are set, as they were when the process began. `Debug` shows names only.
+/// The environment variables of this program, as they were when the process started. `Debug` shows only their names.
 #[derive(Clone, Default)]
 pub(crate) struct Environment(BTreeMap<String, OsString>);
 
-/// The value of a variable, and its source.
+/// The value of an environment variable, and its source.
 struct VariableValue<'a> {
     text: Cow<'a, str>,
-    /// The name for errors: the variable's own, or that of the variable that names a file.
+    /// The variable's name for error messages; for a value from a file, the name of the variable that names the file.
     name: &'static str,
-    /// The file from which the value was read.
+    /// The file from which the value was read; `None` if the variable itself contains the value.
     file: Option<&'a str>,
 }
 
 impl Environment {
-    /// The environment at the start of the process.
+    /// Captures the environment of this process.
     pub(crate) fn of_process() -> Self {
         Self::from_vars(std::env::vars_os())
     }
 
-    /// The variables of this program, out of all variables.
+    /// Selects the variables of this program out of all variables.
     pub(crate) fn from_vars(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let ours = |(name, value): (OsString, OsString)| {
             let name = name.into_string().ok()?;
@@ -226,23 +226,23 @@ impl Environment {
         Self(variables.into_iter().filter_map(ours).collect())
     }
 
-    /// The environment with `data_dir` as its data directory, as if `DATA_DIR` named it.
+    /// Sets the variable `DATA_DIR` to `data_dir`.
     pub(crate) fn with_data_dir(mut self, data_dir: &Path) -> Self {
         self.0.insert("DATA_DIR".to_owned(), data_dir.into());
         self
     }
 
-    /// The role of this process, by `--role` or by `SERVER_MODE`: the core, the manager, or both.
+    /// Returns the role of this process, which `--role` (`said`) or `SERVER_MODE` decides.
     pub(super) fn role(&self, said: Role) -> Result<Role, ConfigError> {
         mode::role(self, said)
     }
 
-    /// The data directory, which is needed before the other variables are applied.
+    /// Returns the value of `DATA_DIR`, which is needed before the other variables are applied.
     pub(super) fn data_dir(&self) -> Result<Option<PathBuf>, ConfigError> {
         Ok(self.text("DATA_DIR")?.map(PathBuf::from))
     }
 
-    /// Applies every variable over the settings of the files. Files with secrets are read here.
+    /// Applies all variables to the settings from the files, and reads the files with secrets that variables name.
     pub(super) fn apply(&self, settings: &mut Settings) -> Result<(), ConfigError> {
         for variable in VARIABLES {
             let Some(said) = self.said(variable.name)? else {
@@ -265,7 +265,7 @@ impl Environment {
         Ok(())
     }
 
-    /// The value of a variable, or of the file that another variable names in its place.
+    /// Returns the value of a variable, or the content of the file that its `_FILE` variable names. An error if both are set.
     fn said(&self, name: &'static str) -> Result<Option<VariableValue<'_>>, ConfigError> {
         let direct = self.text(name)?;
         let named = match secret_file::variable_of(name) {
@@ -300,7 +300,7 @@ impl Environment {
     }
 }
 
-/// Every variable of the table, with the key that it sets or a description of its effect.
+/// Iterates over the table of variables, each with the key that it sets or a description.
 #[cfg(test)]
 pub(super) fn documented_variables() -> impl Iterator<Item = (&'static str, &'static str)> {
     VARIABLES
@@ -315,8 +315,7 @@ fn is_ours(name: &str) -> bool {
         || unserved::is_variable(name)
 }
 
-/// Makes an error about a configuration key name the environment variable that the key's value came from, if there is such a
-/// variable.
+/// Adds the name of an environment variable to an error about a configuration key, if the variable has set the key's value.
 pub(super) fn blame(error: ConfigError, said_by: &SaidBy) -> ConfigError {
     let ConfigError::Key { key, reason } = &error else {
         return error;
@@ -328,7 +327,7 @@ pub(super) fn blame(error: ConfigError, said_by: &SaidBy) -> ConfigError {
     if let Some((_, name)) = said_by.iter().find(|(said, _)| is_about(said)) {
         return ConfigError::variable(name.clone(), format!("{reason} (it sets {key})"));
     }
-    // The reason names another key that a variable has set, such as the address of another listener.
+    // The reason may mention another key that a variable has set, such as the address of another listener.
     match said_by.iter().find(|(said, _)| reason.contains(*said)) {
         Some((said, name)) => ConfigError::key(key, format!("{reason} ({name} sets {said})")),
         None => error,
@@ -341,7 +340,7 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// Moves the first listener of a profile.
+/// Sets the port of the first listener with a profile. Listeners on Unix sockets are skipped.
 fn move_listener(settings: &mut Settings, profile: ProfileName, port: u16, variable: &'static str) {
     let listeners = &mut settings.config.listeners;
     let moved = |it: &mut ListenerConfig| it.profile == profile && it.address.set_port(port);
@@ -351,13 +350,13 @@ fn move_listener(settings: &mut Settings, profile: ProfileName, port: u16, varia
     }
 }
 
-/// Returns true if the listeners of the profile serve MCP as their purpose.
+/// Returns true if MCP is the main protocol of listeners with this profile.
 fn speaks_mcp(profile: ProfileName) -> bool {
     use ProfileName::{Core, Manager, V1Mcp, Vault};
     matches!(profile, Core | Manager | V1Mcp | Vault)
 }
 
-/// Changes listeners for all namespaces so that each request must name a namespace.
+/// Changes listeners that serve all namespaces at once, so that each of their requests must name a namespace.
 fn without_global_view(settings: &mut Settings) {
     for listener in &mut settings.config.listeners {
         let spec = listener.profile.spec();
@@ -367,7 +366,7 @@ fn without_global_view(settings: &mut Settings) {
     }
 }
 
-/// Tool Vault's listeners require no credentials. Validation decides for which listeners that is allowed.
+/// Makes Tool Vault's listeners accept requests without credentials. Validation later refuses this for unsafe listeners.
 fn open_vault(settings: &mut Settings) {
     let listeners = settings.config.listeners.iter_mut().enumerate();
     for (index, listener) in listeners.filter(|(_, it)| it.profile == ProfileName::Vault) {
@@ -377,8 +376,7 @@ fn open_vault(settings: &mut Settings) {
     }
 }
 
-/// Sets `versions` at the listeners of the profiles `own`, and at listeners of other MCP profiles whose versions no variable
-/// has set yet.
+/// Sets `versions` of listeners: of those with the profiles `own`, and of other MCP listeners whose versions no variable has set.
 fn set_versions(
     settings: &mut Settings,
     own: &[ProfileName],
@@ -397,7 +395,7 @@ fn set_versions(
     }
 }
 
-/// Sets a key of every listener that serves MCP, unless a variable leaves it to them.
+/// Sets a key of every listener that serves MCP; does nothing if `value` is `None`.
 fn set_where_mcp_is_served<T: Clone>(
     settings: &mut Settings,
     key: &str,

@@ -1,4 +1,4 @@
-//! Errors of a configuration: always one line that names the file, key or variable.
+//! Errors about the configuration. Each message is one line that names the file, key or variable.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -8,47 +8,47 @@ use tooldock_base::yaml;
 use super::{LoadOptions, document};
 use crate::nearest::nearest;
 
-/// The reason in every refusal of a feature that this version lacks.
+/// Reason in the error about a key whose feature this version does not have.
 pub(crate) const NOT_SUPPORTED: &str = "not supported by this version";
 
-/// A configuration that cannot be used. Its text is one line and holds no secret.
+/// The reason why a configuration cannot be used. The message is one line and contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// A file that cannot be read, or is no YAML.
+    /// A configuration file cannot be read, or is not valid YAML.
     #[error("{}: {reason}", file.display())]
     File {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The fault.
+        /// Description of the fault.
         reason: String,
     },
-    /// A key of a file that does not exist, or whose value cannot be used.
+    /// A key in a file is unknown, or its value cannot be used.
     #[error("{}: {key}: {reason}", file.display())]
     FileKey {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Path of the key.
+        /// Path of the key, such as `listeners[0].name`.
         key: String,
-        /// The fault.
+        /// Description of the fault.
         reason: String,
     },
-    /// A key with an unusable value, from any source.
+    /// The value of a key cannot be used; its source is not known.
     #[error("{key}: {reason}")]
     Key {
-        /// Path of the key.
+        /// Path of the key, such as `listeners[0].name`.
         key: String,
-        /// The fault.
+        /// Description of the fault.
         reason: String,
     },
-    /// An environment variable with a value that cannot be used, or one that is needed and not set.
+    /// The value of an environment variable cannot be used, or a required variable is not set.
     #[error("{name}: {reason}")]
     Variable {
         /// Name of the variable.
         name: Cow<'static, str>,
-        /// The fault.
+        /// Description of the fault.
         reason: String,
     },
-    /// The operating system has no randomness to make a token from.
+    /// The operating system provides no random bytes, so that no token can be generated.
     #[error("cannot make a token: {0}")]
     Randomness(String),
 }
@@ -62,7 +62,7 @@ impl ConfigError {
         }
     }
 
-    /// Creates the error of a key whose feature is not built yet.
+    /// Creates the error of a key whose feature this version does not have.
     pub(crate) fn not_supported(key: impl Into<String>) -> Self {
         Self::key(key, NOT_SUPPORTED)
     }
@@ -75,7 +75,7 @@ impl ConfigError {
         }
     }
 
-    /// The path of the key that the error is about, if it is about one.
+    /// Returns the path of the key that the error concerns; `None` if it concerns no key.
     pub(super) fn path(&self) -> Option<&str> {
         match self {
             Self::FileKey { key, .. } | Self::Key { key, .. } => Some(key),
@@ -83,7 +83,7 @@ impl ConfigError {
         }
     }
 
-    /// The file that the error is about, if it is about one.
+    /// Returns the file that the error concerns; `None` if it concerns no file.
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Self::File { file, .. } | Self::FileKey { file, .. } => Some(file),
@@ -91,7 +91,7 @@ impl ConfigError {
         }
     }
 
-    /// Replaces the key by `path`, its path in the file.
+    /// Replaces the error's key by `path`, the path of the same key in the file.
     pub(super) fn at(mut self, path: &str) -> Self {
         if let Self::FileKey { key, .. } | Self::Key { key, .. } = &mut self {
             path.clone_into(key);
@@ -99,7 +99,7 @@ impl ConfigError {
         self
     }
 
-    /// The fault without the position from the YAML parser, which is useless for a generated text.
+    /// Removes the line and column from the message. They are meaningless if the parsed text was generated.
     pub(super) fn without_position(mut self) -> Self {
         if let Self::File { reason, .. } | Self::FileKey { reason, .. } = &mut self
             && let Some(end) = reason.rfind(" at line ")
@@ -109,7 +109,7 @@ impl ConfigError {
         self
     }
 
-    /// Adds the line and column of the key, if a file sets it.
+    /// Adds the line and column of the key to the message, if a configuration file sets the key.
     pub(crate) fn located(self, options: &LoadOptions) -> Self {
         const PLACE: &str = " at line ";
         let (file, key, reason) = match self {
@@ -134,7 +134,7 @@ impl ConfigError {
         }
     }
 
-    /// Creates an error about a value in `file` that does not pass the checks of the complete configuration.
+    /// Converts an error of a check of the complete configuration into an error about `file`, which contains the value.
     pub(super) fn of_file(file: &Path, error: Self) -> Self {
         match error {
             Self::File { .. } | Self::FileKey { .. } => error,
@@ -150,7 +150,7 @@ impl ConfigError {
         }
     }
 
-    /// Converts the YAML parser's error about a file to one line that begins with the key.
+    /// Converts an error of the YAML parser into an error about the file and the key.
     pub(crate) fn in_file(file: &Path, error: serde_path_to_error::Error<yaml::Error>) -> Self {
         let key = error.path().to_string();
         let file = file.to_owned();
@@ -162,9 +162,9 @@ impl ConfigError {
     }
 }
 
-/// The YAML parser's message without its own copy of the path, in the terms of this configuration.
+/// Returns the YAML parser's message without the key's path, which the error contains already, and in this configuration's terms.
 fn plain_reason(key: &str, message: &str) -> String {
-    // The value may be a token in the place of its digest or its entry; the parser would quote it.
+    // The parser quotes the value, and the value may be a token that was written here by mistake.
     if key.ends_with(".sha256") && message.contains("invalid ") {
         return "invalid value".to_owned();
     }
@@ -193,7 +193,7 @@ fn plain_reason(key: &str, message: &str) -> String {
         )
 }
 
-/// Removes the text that the YAML parser quotes, if it may be the login of a URL, a header or a token.
+/// Removes the value that the YAML parser quotes from a message, if it may be the login of a URL, a header or a token.
 fn without_value<'a>(key: &str, message: &'a str) -> Cow<'a, str> {
     const QUOTED: &str = ": string \"";
     const PLACES: [&str; 4] = [
@@ -213,7 +213,7 @@ fn without_value<'a>(key: &str, message: &'a str) -> Cow<'a, str> {
     }
 }
 
-/// Adds the nearest key to an error about a key that does not exist: "unknown field `adress`, expected one of `address`, …".
+/// Adds the most similar key to an error about an unknown key: "unknown field `adress`: did you mean `address`?".
 fn with_nearest(message: &str) -> String {
     let Some((field, rest)) = message
         .strip_prefix("unknown field `")
@@ -221,7 +221,7 @@ fn with_nearest(message: &str) -> String {
     else {
         return message.to_owned();
     };
-    // Every second part is between quotes.
+    // The message lists the known keys in backticks, so that every second piece is a key.
     let known = rest.split('`').skip(1).step_by(2);
     match nearest(field, known) {
         Some(known) => {

@@ -1,19 +1,19 @@
 //! Collects all faults of a configuration file, for `tooldock check`.
 //!
-//! Loading ends with the first fault. So the faulty key is removed from the file, in memory, and the remainder is loaded again,
-//! until there is no fault or the fault is in no key of the file.
+//! Loading stops at the first fault. To find further ones, the faulty key is removed from the configuration in memory, and the
+//! rest is loaded again, until no fault is left or a fault belongs to no key of the file.
 
 use super::{ConfigError, LoadOptions};
 
 /// Maximum number of faults in one report.
 const FAULTS_MAX: usize = 100;
 
-/// Keys of the configuration file that loading passes over, by their paths in the file, as `listeners[0].name`.
+/// Keys of the configuration file that are ignored when it is loaded, by their paths, such as `listeners[0].name`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut(Vec<String>);
 
 impl LeftOut {
-    /// Returns true if every key counts.
+    /// Returns true if no key is ignored.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -23,7 +23,7 @@ impl LeftOut {
         self.0.iter().any(|it| it == path)
     }
 
-    /// Returns true if the key with this path is ignored, or a key below it.
+    /// Returns true if the key with this path, or a key below it, is ignored.
     fn touches(&self, path: &str) -> bool {
         let within = |it: &String| {
             it.strip_prefix(path)
@@ -32,7 +32,7 @@ impl LeftOut {
         self.0.iter().any(within)
     }
 
-    /// The index of an entry of the list `list` in the file. `left` is its index among the entries that were not removed.
+    /// Returns the index that an entry of the list `list` has in the file. `left` is its index without the ignored entries.
     fn counted(&self, list: &str, left: usize) -> usize {
         let index = |path: &String| {
             let inside = path.strip_prefix(list)?.strip_prefix('[')?;
@@ -50,8 +50,8 @@ impl LeftOut {
         passed_over.into_iter().fold(left, past)
     }
 
-    /// The path of a key in the file. `path` is its path in the loaded configuration, in which removed entries of a list are
-    /// not counted.
+    /// Returns the path that a key has in the file. `path` is its path in the loaded configuration, which does not count the
+    /// ignored entries of lists.
     fn in_file(&self, path: &str) -> String {
         let mut original = String::with_capacity(path.len());
         let mut rest = path;
@@ -74,7 +74,7 @@ impl LeftOut {
     }
 }
 
-/// Loads a configuration, or finds all its faults. `load` loads it without the removed keys.
+/// Loads a configuration, or returns all its faults. `load` loads it without the keys that `LoadOptions` says to ignore.
 ///
 /// # Errors
 ///
@@ -93,19 +93,20 @@ pub(crate) fn all<T>(
             Err(error) => error,
         };
         let Some(key) = error.path().map(|path| options.left_out.in_file(path)) else {
-            // Faults without a key may be caused by the removed keys, but faults of variables are not.
+            // A fault without a key may be a consequence of the removed keys, and is only reported if there are none. Faults of
+            // variables are always reported.
             if faults.is_empty() || matches!(error, ConfigError::Variable { .. }) {
                 faults.push(error);
             }
             return Err(faults);
         };
-        // The fault may be that a removed key is missing now.
+        // If a key below this one was removed, its absence may be the cause, and the fault is not reported.
         if !options.left_out.touches(&key) {
             faults.push(error.at(&key).located(&options));
         }
         let is_known = options.left_out.has(&key);
         options.left_out.0.push(key);
-        // A pipe cannot be read again.
+        // The content of a pipe cannot be read again.
         let is_kept = options.source().is_some_and(|file| file.is_file());
         if is_known || !is_kept || faults.len() == FAULTS_MAX {
             return Err(faults);

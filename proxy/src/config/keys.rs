@@ -1,14 +1,14 @@
-//! `keys:` — the file of API keys.
+//! The key `keys:` of the configuration: the file of API keys.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The file of API keys.
+/// Settings of API keys: the file in which they are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct KeysConfig {
-    /// The file's path. `$DATA` is replaced by the data directory.
+    /// Path of the file with the API keys. `$DATA` in it is replaced by the data directory.
     pub(crate) file: String,
 }
 
@@ -21,7 +21,7 @@ impl Default for KeysConfig {
 }
 
 impl KeysConfig {
-    /// The absolute path of the file.
+    /// Returns the absolute path of the file with the API keys.
     pub(crate) fn path(&self, data_dir: &Path) -> PathBuf {
         let text = self.file.replace("$DATA", &data_dir.to_string_lossy());
         std::path::absolute(&text).unwrap_or_else(|_| PathBuf::from(text))

@@ -1,9 +1,10 @@
-//! The keys of a configuration one by one, as `namespaces.defaults.timeout` and `listeners[0].address`.
+//! Lists the single values of a configuration tree with their keys, such as `namespaces.defaults.timeout` and
+//! `listeners[0].address`.
 
 use tooldock_base::yaml::Value;
 
-/// The leaf values of a tree with their keys, in the order of the tree. Lists of plain values are one value. A tree without
-/// keys has none.
+/// Returns the values of a tree with their keys, in the order of the tree. A list without maps or lists in it counts as one
+/// value. The result is empty if the tree is not a map.
 pub(crate) fn leaves(tree: &Value) -> Vec<(String, &Value)> {
     let mut all = Vec::new();
     if matches!(tree, Value::Mapping(_)) {
@@ -37,7 +38,7 @@ fn has_keys(value: &Value) -> bool {
     matches!(value, Value::Mapping(_) | Value::Sequence(_))
 }
 
-/// Returns true if a key equals another one, or is below it.
+/// Returns true if the path `key` equals `other` or is below it.
 pub(super) fn is_within(key: &str, other: &str) -> bool {
     let rest = key.strip_prefix(other);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))

@@ -1,6 +1,7 @@
-//! The key `listeners:` — the addresses of the gateway, and the settings of a profile that a listener changes.
+//! The key `listeners:` — the addresses on which the gateway listens, and the settings of each.
 //!
-//! This module only parses: the effect of profiles and settings is decided where requests are handled.
+//! A listener starts with the settings of its profile and may change single ones. This module only parses; other modules apply
+//! the settings.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,57 +17,57 @@ use super::profile::ProfileSpec;
 use super::tls::{ClientAuth, TlsConfig};
 use crate::header_edits::HeadersConfig;
 
-/// A listening address.
+/// A listener: an address on which the gateway listens, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListenerConfig {
-    /// The listener's name in logs and metrics.
+    /// The listener's name, which appears in logs and metrics.
     pub(crate) name: String,
-    /// The address.
+    /// The address on which the listener listens.
     pub(crate) address: ListenAddress,
-    /// The permissions of the Unix socket, if the address is one.
+    /// The file permissions of the listener's Unix socket; `None` for the default, and for TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<SocketMode>,
-    /// The profile that it serves.
+    /// The profile, which decides the served paths and the default settings.
     pub(crate) profile: ProfileName,
-    /// TLS settings; `None` for plain connections.
+    /// TLS settings; `None` if the listener does not use TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<TlsConfig>,
-    /// True when connections begin with a PROXY protocol header.
+    /// True if each connection must begin with a PROXY protocol header, which names the client's address.
     #[serde(default)]
     pub(crate) proxy_protocol: bool,
-    /// Header fields that are set and removed.
+    /// Changes of header fields in requests and responses of this listener.
     #[serde(default, skip_serializing_if = "HeadersConfig::is_empty")]
     pub(crate) headers: HeadersConfig,
-    /// The public prefix in front of the gateway.
+    /// Path prefix by which clients reach the gateway through a server in front of it; empty if there is none.
     #[serde(default)]
     pub(crate) path_prefix: String,
-    /// True when MCP 2026-07-28 is served on the same URLs.
+    /// True if MCP 2026-07-28 is served on the same URLs as the older versions.
     #[serde(default = "yes")]
     pub(crate) modern: bool,
-    /// The rule for the Accept header of a POST.
+    /// Requirement on the `Accept` header of MCP requests; `None` for that of the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) accept: Option<AcceptRule>,
-    /// The rule for JSON-RPC batches.
+    /// Rule for JSON-RPC batches; `None` for that of the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) batch: Option<BatchRule>,
-    /// The rule for requests without a session.
+    /// Rule for MCP requests without a session id; `None` for that of the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) session: Option<SessionRule>,
-    /// The protocol versions `initialize` negotiates.
+    /// Protocol versions of MCP that `initialize` negotiates; `None` for those of the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) versions: Option<Vec<ProtocolVersion>>,
-    /// The version offered to a client that asks for an unsupported one; on the profiles of version 1, also the version
-    /// of a request that names none.
+    /// Version that is offered to a client which requests an unsupported one. With the profiles of ToolDock v1 it is also assumed
+    /// for requests that name no version. `None` for the default of the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) default_version: Option<ProtocolVersion>,
-    /// The source of a request's namespace.
+    /// The source of a request's namespace; `None` for that of the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<NamespaceRule>,
-    /// The shape of REST answers.
+    /// The form of REST responses; `None` for that of the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rest_shape: Option<RestShape>,
-    /// The kinds of credentials that are accepted.
+    /// The accepted kinds of credentials; `None` for those of the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) auth: Option<Vec<AuthScheme>>,
 }
@@ -76,7 +77,7 @@ fn yes() -> bool {
 }
 
 impl ListenerConfig {
-    /// A listener without TLS, with the switches of its profile.
+    /// Creates a listener without TLS and with all settings of its profile.
     pub(crate) fn new(name: &str, address: ListenAddress, profile: ProfileName) -> Self {
         Self {
             name: name.to_owned(),
@@ -99,7 +100,7 @@ impl ListenerConfig {
         }
     }
 
-    /// The rules for responses of this listener: those of its profile, changed by its own keys.
+    /// Returns the protocol rules of this listener: those of its profile, changed by the listener's own settings.
     pub(crate) fn answers(&self, spec: &ProfileSpec) -> Profile {
         let mut rules = (spec.answers)();
         rules.modern = self.modern;
@@ -114,8 +115,7 @@ impl ListenerConfig {
         rules.rest_shape = self.rest_shape.unwrap_or(rules.rest_shape);
         if let Some(versions) = &self.versions {
             rules.versions = versions.clone();
-            // The version offered to a client that requests an unknown one comes first; if 2025-11-25 is served, it remains
-            // first.
+            // The first version is offered to clients that request an unsupported one: preferably 2025-11-25.
             rules
                 .versions
                 .sort_by_key(|version| *version != ProtocolVersion::V2025_11_25);
@@ -132,7 +132,7 @@ impl ListenerConfig {
         rules
     }
 
-    /// The source of a request's namespace: the listener's own, or the profile's.
+    /// Returns the source of a request's namespace: the listener's setting, or else the profile's.
     pub(crate) fn namespace_source(&self, spec: &ProfileSpec) -> NamespaceRule {
         match (&self.namespace, spec.global) {
             (Some(rule), _) => rule.clone(),
@@ -141,19 +141,20 @@ impl ListenerConfig {
         }
     }
 
-    /// Returns true if requests without credentials are admitted.
+    /// Returns true if this listener's own setting `auth` admits requests without credentials.
     pub(crate) fn is_open(&self) -> bool {
         self.auth
             .as_ref()
             .is_some_and(|schemes| schemes.contains(&AuthScheme::None))
     }
 
-    /// Returns true if only this machine can connect. A load balancer on the machine may forward clients of other machines.
+    /// Returns true if only this machine can connect. False with the PROXY protocol, since a load balancer on this machine may
+    /// forward clients of other machines.
     pub(crate) fn is_for_this_machine(&self) -> bool {
         self.address.is_local() && !self.proxy_protocol
     }
 
-    /// The credentials that the edge asks for.
+    /// Returns whether requests on this listener need a bearer token: always, optionally, or not.
     pub(crate) fn admission_auth(&self, spec: &ProfileSpec) -> Auth {
         let schemes = self.auth.as_deref().unwrap_or(spec.auth);
         match (
@@ -166,19 +167,19 @@ impl ListenerConfig {
         }
     }
 
-    /// Returns true if browsers may send their user's name and token.
+    /// Returns true if clients may authenticate with `Authorization: Basic`, as browsers do.
     pub(crate) fn takes_basic(&self, spec: &ProfileSpec) -> bool {
         let schemes = self.auth.as_deref().unwrap_or(spec.auth);
         schemes.contains(&AuthScheme::Basic)
     }
 
-    /// Returns true if clients may show a certificate.
+    /// Returns true if the listener requests client certificates.
     pub(crate) fn asks_for_certificates(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.client_auth != ClientAuth::None)
     }
 
-    /// The URL of the MCP endpoint, with `<namespace>` for any namespace; `None` if the listener does not serve MCP.
+    /// Returns the URL of the MCP endpoint, with `<namespace>` as a placeholder; `None` if the listener does not serve MCP.
     pub(crate) fn mcp_url(&self) -> Option<String> {
         let spec = self.profile.spec();
         let serves = |path: &str| spec.paths.split(", ").any(|it| it == path);
@@ -192,7 +193,7 @@ impl ListenerConfig {
         })
     }
 
-    /// The URL of the listener: `http://ADDRESS`, `https://ADDRESS`, or the Unix socket.
+    /// Returns the listener's URL: `http://ADDRESS`, `https://ADDRESS`, or the Unix socket.
     pub(crate) fn url(&self) -> String {
         match (&self.address, &self.tls) {
             (ListenAddress::Unix(_), None) => self.address.to_string(),
@@ -203,42 +204,42 @@ impl ListenerConfig {
     }
 }
 
-/// `listeners[].profile`: the surface that a listener serves.
+/// `listeners[].profile`: the kind of service that a listener provides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ProfileName {
     /// Tools over MCP and REST.
     Core,
-    /// The management server.
+    /// The MCP server with the management tools.
     Manager,
-    /// Prometheus and health.
+    /// Prometheus metrics and health probes.
     Metrics,
-    /// REST of the first version.
+    /// REST as ToolDock v1 served it.
     V1Rest,
-    /// MCP of the first version.
+    /// MCP as ToolDock v1 served it.
     V1Mcp,
-    /// Web interface of the first version.
+    /// Web interface of ToolDock v1.
     V1Web,
-    /// Tool Vault.
+    /// Tool Vault: a single namespace with its own REST paths and web interface.
     Vault,
 }
 
-/// `listeners[].namespace`: the source of a request's namespace.
+/// `listeners[].namespace`: the source from which a request's namespace is taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) enum NamespaceRule {
-    /// `X-Namespace`, or the path.
+    /// The namespace is named by the header `X-Namespace` or by the path.
     Header,
-    /// The path.
+    /// The namespace is named by the path.
     Path,
-    /// The listener is for all namespaces.
+    /// A request that names no namespace is for all namespaces.
     Global,
-    /// The listener is for this namespace only.
+    /// All requests are for this namespace.
     Fixed(NamespaceName),
 }
 
 impl ProfileName {
-    /// The name in the configuration.
+    /// Returns the profile's name in the configuration.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Core => "core",
@@ -251,7 +252,7 @@ impl ProfileName {
         }
     }
 
-    /// The port at which clients of the profile expect it.
+    /// Returns the port on which clients expect a listener with this profile.
     pub(crate) fn usual_port(self) -> u16 {
         match self {
             Self::Core => 8000,
@@ -300,15 +301,15 @@ impl fmt::Display for NamespaceRule {
     }
 }
 
-/// An entry of `listeners[].auth`.
+/// A kind of credentials, as an entry of `listeners[].auth`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AuthScheme {
-    /// `Authorization: Bearer`.
+    /// The header `Authorization: Bearer` is accepted.
     Bearer,
-    /// `Authorization: Basic`.
+    /// The header `Authorization: Basic` is accepted.
     Basic,
-    /// No credentials needed.
+    /// Requests without credentials are accepted.
     None,
 }
 

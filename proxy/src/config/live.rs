@@ -1,17 +1,19 @@
-//! Keys that cannot change in a running process: a reload names them and keeps their values.
+//! Configuration keys that cannot change in a running process: a reload logs them and keeps their present values.
 //!
-//! Keeping them is necessary: rules for a new address must not apply to the socket that is still open on the old one.
+//! The present values are kept because the process would otherwise apply new rules to old objects, such as the rules of a new
+//! address to the socket that is still open on the old one.
 
 use super::{Config, ListenerConfig};
 
-/// A key, a function that compares it in two configurations, and a function that copies its value into the second.
+/// A configuration key, a function that returns true if two configurations have the same value, and a function that copies the
+/// value of the first configuration into the second.
 type Rule = (
     &'static str,
     fn(&Config, &Config) -> bool,
     fn(&Config, &mut Config),
 );
 
-/// Builds the rule of a key from its path in the struct, which is also its spelling in the file.
+/// Creates the rule of a key from the path of its field, which is also its spelling in the file.
 macro_rules! fixed {
     ($head:ident $(. $tail:ident)*) => {
         (
@@ -22,7 +24,7 @@ macro_rules! fixed {
     };
 }
 
-/// The keys from which sockets, threads and other objects are built once, at the start.
+/// Keys whose sockets, threads and other objects are created only at the start of the process.
 const FIXED: &[Rule] = &[
     ("listeners", same_sockets, |old, new| {
         new.listeners = old.listeners.clone()
@@ -55,7 +57,7 @@ const FIXED: &[Rule] = &[
     fixed!(observability.otlp),
 ];
 
-/// Returns true if a change of this key waits for the next start.
+/// Returns true if a change of this key takes effect only at the next start.
 #[cfg(test)]
 pub(super) fn waits_for_start(path: &str) -> bool {
     FIXED.iter().any(|(fixed, ..)| {
@@ -64,13 +66,13 @@ pub(super) fn waits_for_start(path: &str) -> bool {
     })
 }
 
-/// The keys that differ and keep their old value until the next start.
+/// Returns the keys that cannot change in a running process and differ between two configurations.
 fn diff_unreloadable(old: &Config, new: &Config) -> Vec<&'static str> {
     let changed = FIXED.iter().filter(|(_, same, _)| !same(old, new));
     changed.map(|(key, ..)| *key).collect()
 }
 
-/// Resets changed keys to their old value, and names them.
+/// Resets keys that cannot change in a running process to their values in `old`, and returns the keys that differed.
 pub(super) fn keep_unreloadable(old: &Config, new: &mut Config) -> Vec<&'static str> {
     let changed = diff_unreloadable(old, new);
     for (key, _, keep) in FIXED {
@@ -81,8 +83,8 @@ pub(super) fn keep_unreloadable(old: &Config, new: &mut Config) -> Vec<&'static 
     changed
 }
 
-/// Returns true if both configurations open the same sockets, with TLS on the same ones. A listener's other keys and its
-/// certificates may differ.
+/// Returns true if both configurations open the same sockets, and use TLS on the same ones. Certificates, and other settings of
+/// listeners, may differ.
 fn same_sockets(old: &Config, new: &Config) -> bool {
     let same = |old: &ListenerConfig, new: &ListenerConfig| {
         old.name == new.name

@@ -1,15 +1,14 @@
-//! `observability.access_log.format` as a pattern: text with fields, written `{status}`, or `$status` as in formats of nginx.
-//! If the pattern contains a dollar sign, fields are written with it, the names of nginx are supported, too, and braces are
-//! text.
+//! `observability.access_log.format` as a pattern: text with fields, written as `{status}`, or as `$status` like in formats of
+//! nginx. If the pattern contains a dollar sign, braces are plain text, and nginx's names of fields are supported, too.
 //!
-//! A client's value must not be mistaken for another field or another line. Control characters, quotes, backslashes and
-//! non-ASCII characters are written as `\xHH`, and so are spaces outside quotes.
+//! A client must not be able to forge another field or another line. So control characters, quotes, backslashes, non-ASCII
+//! characters, and spaces outside quotes are written as `\xHH` in values.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-/// The pattern of a line: texts and fields.
+/// The parsed pattern of an access log line: plain texts and fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogPattern {
     text: String,
@@ -22,20 +21,20 @@ enum Part {
     Field { field: LogField, quoted: bool },
 }
 
-/// Declares the fields with the names they have in patterns and in JSON.
+/// Declares the enum of log fields, each with its name in patterns and in JSON.
 macro_rules! fields {
     ($($(#[$docs:meta])* $variant:ident = $name:literal),+ $(,)?) => {
-        /// A field of a request.
+        /// A field of an access log line.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum LogField {
             $($(#[$docs])* $variant),+
         }
 
         impl LogField {
-            /// All fields.
+            /// All fields of access log lines.
             pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The field's name.
+            /// Returns the field's name in patterns and in JSON.
             pub(crate) fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name),+
@@ -46,53 +45,53 @@ macro_rules! fields {
 }
 
 fields! {
-    /// Time at which the request ended, in the format of web servers.
+    /// Time at which the request ended, in the format of common web servers.
     Time = "time",
     /// Time at which the request ended, in RFC 3339 with milliseconds.
     Timestamp = "ts",
-    /// The client's address, behind trusted proxies.
+    /// The client's IP address, even if the request came through trusted proxies.
     Address = "address",
-    /// The token's name.
+    /// The name of the principal: the owner of the request's credential.
     Principal = "principal",
-    /// The namespace.
+    /// The namespace of the request.
     Namespace = "namespace",
-    /// Method, path and protocol.
+    /// The first line of the request: method, path and protocol.
     Request = "request",
-    /// The HTTP method.
+    /// The HTTP method of the request.
     Method = "method",
-    /// The path; a query is masked.
+    /// The path of the request; its query is masked.
     Path = "path",
-    /// The HTTP version.
+    /// The HTTP version of the request.
     Protocol = "protocol",
-    /// The status of the answer; 499 without one.
+    /// The HTTP status of the response; 499 if there was none.
     Status = "status",
-    /// Bytes of the answer's body.
+    /// Number of bytes of the response's body.
     Bytes = "bytes",
-    /// Seconds from the request's head to the end of the answer.
+    /// Seconds from the request's head to the end of the response.
     Duration = "duration",
-    /// The code of a refusal, or the reason why an answer broke off.
+    /// The code of a refusal, or the reason why a response was aborted.
     Reason = "reason",
     /// The request's id.
     RequestId = "request_id",
     /// The client's `User-Agent`.
     UserAgent = "user_agent",
-    /// The client's `Referer`, without its query.
+    /// The client's `Referer` header, without its query.
     Referer = "referer",
-    /// The method of the MCP message.
+    /// The method of the MCP message, such as `tools/call`.
     McpMethod = "mcp_method",
-    /// The tool, prompt or resource of the message.
+    /// The tool, prompt or resource that the MCP message names.
     Tool = "tool",
-    /// The session's tag, as in the audit log.
+    /// The tag of the MCP session, as in the audit log.
     Session = "session",
     /// The outcome of the call: `ok`, or the code of the audit log.
     Outcome = "outcome",
-    /// Seconds the call took, waiting for its turn included.
+    /// Seconds that the call took, including the time it waited for a free place.
     UpstreamTime = "upstream_time",
-    /// The backends of a remote server that the request went to.
+    /// The backends of a remote server to which the request was sent.
     UpstreamAddress = "upstream_addr",
 }
 
-/// The names of fields in nginx, and in formats made for it.
+/// nginx's names of fields, including those that nginx users usually define for JSON formats.
 const NGINX_NAMES: &[(&str, LogField)] = &[
     ("remote_addr", LogField::Address),
     ("remote_user", LogField::Principal),
@@ -127,7 +126,7 @@ impl LogField {
 }
 
 impl LogPattern {
-    /// Returns true if a line contains the outcome of a call.
+    /// Returns true if a line with this pattern contains the outcome of a call, which must then be recorded.
     pub(crate) fn notes_calls(&self) -> bool {
         self.has(&[
             LogField::Outcome,
@@ -136,7 +135,7 @@ impl LogPattern {
         ])
     }
 
-    /// Returns true if a line contains values from a body.
+    /// Returns true if a line with this pattern contains values from the request's body, which must then be kept for the log.
     pub(crate) fn reads_bodies(&self) -> bool {
         self.has(&[LogField::McpMethod, LogField::Tool])
     }
@@ -147,7 +146,7 @@ impl LogPattern {
         self.parts.iter().any(found)
     }
 
-    /// Appends a line, its line feed included. `value` returns the value of a field; an empty one is written as `-`.
+    /// Appends a line with its line feed. `value` returns the value of a field; an empty value is written as `-`.
     pub(crate) fn write<'a>(
         &self,
         mut value: impl FnMut(LogField) -> Cow<'a, [u8]>,
@@ -185,25 +184,25 @@ fn escape(value: &[u8], quoted: bool, line: &mut Vec<u8>) {
     }
 }
 
-/// The reason why a text is no pattern.
+/// The reason why a text is not a valid log pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidPattern {
-    /// The pattern has no field.
+    /// The pattern contains no field.
     #[error("use combined, json, or a pattern with fields in braces, as {{address}} {{status}}")]
     NoField,
     /// The pattern contains a control character, such as a line break.
     #[error("a pattern is one line")]
     ControlCharacter,
-    /// A brace that belongs to no field.
+    /// The pattern contains a brace that belongs to no field.
     #[error("a brace belongs to no field: write {{{{ and }}}} for braces in the text")]
     StrayBrace,
-    /// The field does not exist.
+    /// The pattern contains a field that does not exist.
     #[error("there is no field {{{0}}}; there are {known}", known = known())]
     UnknownField(String),
-    /// The variable does not exist.
+    /// The pattern contains a `$variable` that does not exist.
     #[error("there is no variable ${0}; there are {known}, and of nginx {nginx}", known = known(), nginx = known_of_nginx())]
     UnknownVariable(String),
-    /// A dollar sign that begins no variable.
+    /// The pattern contains a dollar sign without the name of a variable after it.
     #[error("a dollar sign begins no variable: write $$ for a dollar sign in the text")]
     StrayDollar,
 }
@@ -218,7 +217,7 @@ fn known_of_nginx() -> String {
     names.join(", ")
 }
 
-/// Reads the field at the beginning of `rest`, if there is one; returns it and the remaining text.
+/// Parses a field at the beginning of `rest`. Returns the field and the remaining text; `None` if `rest` begins with no field.
 fn field_at(rest: &str, dollars: bool) -> Result<Option<(LogField, &str)>, InvalidPattern> {
     if !dollars {
         let Some(after) = rest.strip_prefix('{') else {
@@ -248,7 +247,8 @@ fn field_at(rest: &str, dollars: bool) -> Result<Option<(LogField, &str)>, Inval
     )))
 }
 
-/// Reads a doubled special character at the beginning of `rest`; returns the character and the remaining text.
+/// Parses a doubled special character at the beginning of `rest`, such as `{{`. Returns the single character and the remaining
+/// text.
 fn doubled(rest: &str, dollars: bool) -> Option<(char, &str)> {
     let characters: &[char] = if dollars { &['$'] } else { &['{', '}'] };
     characters.iter().find_map(|&c| {
@@ -276,7 +276,7 @@ impl FromStr for LogPattern {
                 if !text.is_empty() {
                     parts.push(Part::Text(std::mem::take(&mut text)));
                 }
-                // A time keeps its space without quotes, since formats put the time in brackets.
+                // The space in a time is not escaped, since formats write the time in brackets instead of quotes.
                 let quoted = quoted || field == LogField::Time;
                 parts.push(Part::Field { field, quoted });
                 rest = after;

@@ -1,4 +1,4 @@
-//! The key `observability:`.
+//! The key `observability:` of the configuration: logs, audit, metrics and traces.
 
 use serde::{Deserialize, Serialize};
 use tooldock_sessions::audit::AuditConfig;
@@ -13,45 +13,45 @@ use super::otlp::OtlpConfig;
 pub(crate) struct ObservabilityConfig {
     /// The access log: a line per request.
     pub(crate) access_log: AccessLogConfig,
-    /// The process's own log.
+    /// The process's own log on standard error.
     pub(crate) log: LogConfig,
-    /// The audit log of calls.
+    /// The audit log of tool calls.
     pub(crate) audit: AuditConfig,
-    /// Labels of call metrics in addition to the namespace.
+    /// Additional labels of metrics about calls, besides the namespace.
     pub(crate) metrics: BreakdownConfig,
-    /// The OTLP receiver of traces, metrics and logs.
+    /// The OTLP receiver to which traces, metrics and logs are exported.
     pub(crate) otlp: OtlpConfig,
 }
 
-/// `observability.log:` — the log on standard error.
+/// `observability.log:` — the process's own log on standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LogConfig {
-    /// The least important event that is written.
+    /// The level of the least important events that are written.
     pub(crate) level: LogLevel,
-    /// The format of a line.
+    /// The format of the log's lines.
     pub(crate) format: LogFormat,
 }
 
-/// `observability.log.level`.
+/// `observability.log.level`: the least important events that are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogLevel {
-    /// Events that require action.
+    /// Only events that require action by an operator.
     Error,
-    /// Also events that may require action later.
+    /// Errors, and events that may require action later.
     Warn,
-    /// Also events that operators follow.
+    /// Warnings and errors, and events that operators usually follow.
     #[default]
     Info,
-    /// Also events for developers.
+    /// All of the above, and events that interest developers.
     Debug,
     /// All events.
     Trace,
 }
 
 impl LogLevel {
-    /// Reads `LOG_LEVEL`, in upper or lower case.
+    /// Parses the value of `LOG_LEVEL`, in upper or lower case.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Some(match name.to_ascii_lowercase().as_str() {
             "error" => Self::Error,
@@ -64,7 +64,7 @@ impl LogLevel {
     }
 }
 
-/// `observability.log.format`.
+/// `observability.log.format`: the format of the log's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {

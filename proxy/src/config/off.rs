@@ -1,4 +1,4 @@
-//! The value that disables a feature.
+//! The word that turns a feature off in the configuration.
 
-/// The value of a key whose feature is off.
+/// The value of a configuration key that turns its feature off.
 pub(crate) const OFF: &str = "off";

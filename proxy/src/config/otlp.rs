@@ -15,9 +15,9 @@ use tooldock_workers::remote::pem_path;
 
 use super::ConfigError;
 
-/// Path of the key.
+/// Path of the configuration key for OTLP.
 const KEY: &str = "observability.otlp";
-/// Headers of the protocols, which the export sets itself.
+/// Names of headers that OTLP's protocols use themselves, and that cannot be configured.
 const OWN_HEADERS: [&str; 8] = [
     "connection",
     "content-encoding",
@@ -29,13 +29,13 @@ const OWN_HEADERS: [&str; 8] = [
     "user-agent",
 ];
 
-/// `observability.otlp:`
+/// `observability.otlp:` — the export of traces, metrics and logs by OTLP.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) enum OtlpConfig {
-    /// Nothing is exported.
+    /// The export is off.
     #[default]
     Off,
-    /// Signals are sent to a receiver.
+    /// Traces, metrics or logs are sent to a receiver.
     On(Box<OtlpSettings>),
 }
 
@@ -43,32 +43,32 @@ pub(crate) enum OtlpConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OtlpSettings {
-    /// URL of the receiver. Over HTTP, `/v1/traces`, `/v1/metrics` and `/v1/logs` are added.
+    /// URL of the receiver. For HTTP, the paths `/v1/traces`, `/v1/metrics` and `/v1/logs` are appended.
     pub(crate) endpoint: String,
     /// Protocol by which the receiver is reached.
     #[serde(default)]
     pub(crate) protocol: OtlpProtocol,
-    /// The exported signals.
+    /// The exported signals: traces, metrics, logs.
     #[serde(default = "all_signals")]
     pub(crate) signals: Vec<OtlpSignal>,
-    /// Share of the traces that begin at the gateway and are recorded, 0 to 1.
+    /// Share of traces that are recorded, 0 to 1, of those that begin at the gateway.
     #[serde(default = "every_trace")]
     pub(crate) sample: f64,
-    /// Time between two reports of metrics.
+    /// Time between two exports of the metrics.
     #[serde(default = "usual_interval", with = "humantime_serde")]
     pub(crate) interval: Duration,
-    /// `service.name` of this gateway.
+    /// The attribute `service.name`, by which the receiver identifies this gateway.
     #[serde(default = "usual_name")]
     pub(crate) service_name: String,
     /// Headers of each request to the receiver. A value is a secret, and may name variables as `${NAME}`.
     #[serde(default)]
     pub(crate) headers: BTreeMap<String, HeaderTemplate>,
-    /// Certificates, for an endpoint with `https`.
+    /// Certificates, for an endpoint with `https://`.
     #[serde(default)]
     pub(crate) tls: OtlpTls,
 }
 
-/// `observability.otlp.protocol`.
+/// `observability.otlp.protocol`: the protocol of requests to the receiver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OtlpProtocol {
@@ -79,11 +79,11 @@ pub(crate) enum OtlpProtocol {
     Grpc,
 }
 
-/// An entry of `observability.otlp.signals`.
+/// An entry of `observability.otlp.signals`: a kind of data that is exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OtlpSignal {
-    /// Spans of requests.
+    /// Traces: spans of requests.
     Traces,
     /// The metrics of the Prometheus listener, and durations of requests.
     Metrics,
@@ -91,22 +91,23 @@ pub(crate) enum OtlpSignal {
     Logs,
 }
 
-/// `observability.otlp.tls:`
+/// `observability.otlp.tls:` — certificates for connections to the receiver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct OtlpTls {
-    /// Certificates of authorities by which the certificate of the receiver is checked, in place of the system's.
+    /// File with the certificates of authorities that may sign the receiver's certificate, in place of the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ca: Option<PathBuf>,
-    /// Certificate chain of the gateway.
+    /// File with the gateway's client certificate and its chain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cert: Option<PathBuf>,
-    /// Private key of `cert`.
+    /// File with the private key of `cert`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<PathBuf>,
 }
 
-/// Value of a header. Printed as its reference alone; any other text is masked.
+/// Value of a header, which may refer to variables as `${NAME}`. When it is printed, only such references are shown and all other
+/// text is masked.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct HeaderTemplate(Template);
@@ -134,7 +135,7 @@ fn usual_name() -> String {
 }
 
 impl OtlpConfig {
-    /// The settings; `None` if nothing is exported.
+    /// Returns the settings of the export; `None` if it is off.
     pub(crate) fn settings(&self) -> Option<&OtlpSettings> {
         match self {
             Self::Off => None,
@@ -142,7 +143,7 @@ impl OtlpConfig {
         }
     }
 
-    /// Checks the values.
+    /// Checks the values of the section.
     ///
     /// # Errors
     ///
@@ -153,11 +154,11 @@ impl OtlpConfig {
 }
 
 impl OtlpSettings {
-    /// Reads a file with the keys of the section, for a command without the gateway's configuration.
+    /// Reads the settings from a separate file, for `tooldock toolman`, which does not read the gateway's configuration.
     ///
     /// # Errors
     ///
-    /// The file, the key and the fault, as a line of text.
+    /// A line that names the file, the key and the fault.
     pub(crate) fn read(file: &Path) -> Result<Self, String> {
         let wrong = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
         let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
@@ -171,7 +172,7 @@ impl OtlpSettings {
         self.signals.contains(&signal)
     }
 
-    /// The headers, with the values of their variables.
+    /// Returns the headers with their variables replaced.
     ///
     /// # Errors
     ///
@@ -249,11 +250,11 @@ impl OtlpSettings {
 }
 
 impl OtlpTls {
-    /// Reads the file of a key of this section; `None` if it names none.
+    /// Reads the file that a key of this section names; `None` if it names none.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub(crate) fn read(
         key: &'static str,
         file: Option<&Path>,
@@ -268,12 +269,12 @@ impl OtlpTls {
     }
 }
 
-/// Creates the error of a key of this section.
+/// Creates an error about a key below `observability.otlp`.
 pub(crate) fn at(key: &str, reason: String) -> ConfigError {
     ConfigError::key(format!("{KEY}.{key}"), reason)
 }
 
-/// Checks an endpoint. Returns true if it is reached by TLS.
+/// Checks the URL of an endpoint. Returns true if its scheme is `https`.
 fn endpoint(text: &str, protocol: OtlpProtocol) -> Result<bool, &'static str> {
     const FORM: &str = "is not a URL such as http://collector:4318 or https://collector:4317";
     let uri: Uri = text.parse().map_err(|_| FORM)?;
@@ -286,7 +287,7 @@ fn endpoint(text: &str, protocol: OtlpProtocol) -> Result<bool, &'static str> {
     if authority.host().is_empty() {
         return Err(FORM);
     }
-    // The endpoint is shown in logs. The error does not repeat the text.
+    // A login is refused, since the endpoint appears in logs. The error does not repeat it.
     if authority.as_str().contains('@') {
         return Err("has a login in it: write it as a header, such as authorization: ${NAME}");
     }

@@ -1,14 +1,15 @@
-//! Lines and columns of the keys of a YAML file, for errors, since the YAML parser knows them only for some errors.
+//! Finds the lines and columns of all keys in a YAML file, for error messages. The YAML parser reports them for some errors only.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser};
 
-/// Maximum length of all paths together. A long key with many keys below it would make paths of gigabytes.
+/// Maximum length of all paths together, in bytes; positions of later keys are not recorded. Many keys below a long key could
+/// otherwise need gigabytes.
 const PATHS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Line and column of a character, both from 1.
+/// Line and column of a character, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position {
     line: usize,
@@ -30,7 +31,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// The positions of all keys and list entries of a text, by their paths, as `listeners[0].name`.
+/// The positions of all keys and list entries in a text, by their paths, such as `listeners[0].name`.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
     keys: HashMap<String, Position>,
@@ -38,7 +39,7 @@ pub(super) struct Positions {
 }
 
 impl Positions {
-    /// Reads the positions in a text. Of a text that is no YAML, these are the positions before the fault.
+    /// Finds the positions in a text. If the text is not valid YAML, only those before the fault are found.
     pub(super) fn of(text: &str) -> Self {
         let mut reading = Reading::default();
         for event in Parser::new_from_str(text) {
@@ -61,7 +62,7 @@ impl Positions {
         reading.positions
     }
 
-    /// The position of a key, or of the nearest key around it that the text has.
+    /// Returns the position of a key, or of the nearest enclosing key that the text contains.
     pub(super) fn nearest(&self, path: &str) -> Option<Position> {
         let mut path = path;
         loop {
@@ -72,7 +73,7 @@ impl Positions {
         }
     }
 
-    /// The repeated keys of mappings, as text; `None` if there are none.
+    /// Returns a text that lists keys which occur twice in a map; `None` if there are none.
     pub(super) fn duplicates(&self) -> Option<String> {
         let each = self.duplicates.iter().map(|(path, first, second)| {
             format!("duplicate key {path} at {second}: it stands at {first} already")
@@ -82,11 +83,11 @@ impl Positions {
     }
 }
 
-/// A mapping or a list that is being read.
+/// A map or a list whose end has not been read yet.
 enum Open {
     Mapping {
         path: String,
-        /// Path of the key whose value comes next; `None` if a key comes next.
+        /// Path of the key whose value is read next; `None` if a key is read next.
         key: Option<String>,
     },
     List {
@@ -99,12 +100,12 @@ enum Open {
 struct Reading {
     positions: Positions,
     open: Vec<Open>,
-    /// Length of all paths so far.
+    /// Length of all recorded paths so far, in bytes.
     path_bytes: usize,
 }
 
 impl Reading {
-    /// The path of a node that begins at `at`; `None` for the key of a mapping.
+    /// Records the position `at` of a node. Returns the node's path; `None` if the node is itself the key of a map.
     fn begin(&mut self, at: Position, key: &str) -> Option<String> {
         match self.open.last_mut() {
             None => Some(String::new()),
@@ -141,7 +142,7 @@ impl Reading {
     }
 
     fn open(&mut self, at: Position, is_mapping: bool) {
-        // A key that is a mapping or a list has no path; the configuration has no such keys.
+        // A map or list used as a key has no path; no key of the configuration is one.
         let path = self.begin(at, "?").unwrap_or_else(|| "?".to_owned());
         self.open.push(match is_mapping {
             true => Open::Mapping { path, key: None },

@@ -1,24 +1,25 @@
-//! The key `threads:`.
+//! The key `threads:` of the configuration.
 
 use std::fmt;
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Maximum of `threads`: no machine in use has more cores, so a larger number is a mistake.
+/// Maximum value of `threads`. A larger number is probably a mistake, as it exceeds the number of CPU cores of any machine in
+/// use.
 const THREADS_MAX: u64 = 256;
 
 /// The number of threads that serve requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Threads {
-    /// A thread per core.
+    /// As many threads as the machine has CPU cores.
     Auto,
-    /// This number of threads.
+    /// A fixed number of threads.
     Fixed(NonZeroUsize),
 }
 
 impl Threads {
-    /// The number on this machine.
+    /// Returns the number of threads on this machine.
     pub(crate) fn count(self) -> usize {
         match self {
             Self::Auto => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),

@@ -1,23 +1,24 @@
-//! The profiles: a row of data for each. Code that handles requests reads the data and never the profile's name.
+//! The profiles of listeners, each as a value of [`ProfileSpec`]. Code that handles requests reads these values, and never
+//! compares the profile's name.
 //!
-//! A listener begins with the row of its profile, and its own keys change single values of it.
+//! A listener begins with the values of its profile; its own keys replace single ones.
 
 use tooldock_filters::{RouteGroup, RouteGroups};
 use tooldock_sessions::profile::Profile;
 
 use super::listener::{AuthScheme, ProfileName};
 
-/// The properties of a profile.
+/// The properties of a listener's profile.
 pub(crate) struct ProfileSpec {
-    /// The routes that the profile serves.
+    /// The groups of routes that the profile serves.
     pub(crate) routes: RouteGroups,
-    /// True when a request that names no namespace is for all namespaces.
+    /// True if a request that names no namespace is for all namespaces; false if it must name one.
     pub(crate) global: bool,
-    /// The kinds of credentials that are accepted.
+    /// The kinds of credentials that the profile accepts.
     pub(crate) auth: &'static [AuthScheme],
-    /// How requests are answered: versions, batches, sessions, Accept, shapes.
+    /// Function that returns the protocol rules: versions, batches, sessions, `Accept`, response forms.
     pub(crate) answers: fn() -> Profile,
-    /// The paths that the profile serves, for display to the operator.
+    /// The paths that the profile serves, as a text for the operator.
     pub(crate) paths: &'static str,
 }
 
@@ -110,7 +111,7 @@ const VAULT: ProfileSpec = ProfileSpec {
 };
 
 impl ProfileSpec {
-    /// Returns true if the MCP endpoints of namespaces are served, which may have aliases.
+    /// Returns true if the profile serves MCP endpoints of namespaces, which may have aliases.
     pub(crate) fn has_aliases(&self) -> bool {
         let is_of_the_management = (self.answers)().namespace.is_some_and(|it| it.is_system());
         self.routes.has_mcp_endpoints() && !is_of_the_management
@@ -118,7 +119,7 @@ impl ProfileSpec {
 }
 
 impl ProfileName {
-    /// The properties of the profile.
+    /// Returns the properties of the profile.
     pub(crate) fn spec(self) -> &'static ProfileSpec {
         match self {
             Self::Core => &CORE,

@@ -1,4 +1,4 @@
-//! The key `relay:` — tools for containers, through a Unix socket, and the scopes of credentials.
+//! The key `relay:` of the configuration: tools for containers over a Unix socket, and the scopes of credentials.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use super::ConfigError;
 use super::address::SocketMode;
 use super::off::OFF;
 
-/// Maximum length of the path of the relay's socket, in bytes. The kernel allows 108; a few are reserved for the folder below
-/// which a container may see the socket.
+/// Maximum length of the path of the relay's socket, in bytes. The kernel allows 107; some are left for the path of the folder
+/// under which a container sees the socket.
 const PATH_MAX: usize = 100;
 
-/// The tools on the relay's socket, and the tools of each scope.
+/// Settings of the relay, and the scopes of credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RelayConfig {
-    /// The path of the socket, or `off`.
+    /// Path of the relay's Unix socket, or `off`.
     pub(crate) socket: PathBuf,
-    /// The namespace whose tools are relayed.
+    /// The namespace whose tools the relay offers.
     pub(crate) namespace: NamespaceName,
-    /// The permissions of the socket, which decide which users may connect.
+    /// File permissions of the socket, which decide which users may connect.
     pub(crate) mode: SocketMode,
-    /// Scopes in addition to `admin`: names with the patterns of the tools that they open.
+    /// Scopes in addition to `admin`: each name with the patterns of the tools that it opens.
     pub(crate) scopes: BTreeMap<String, Vec<String>>,
 }
 
@@ -41,22 +41,22 @@ impl Default for RelayConfig {
 }
 
 impl RelayConfig {
-    /// The path of the socket, if the relay is on.
+    /// Returns the path of the socket; `None` if the relay is off.
     pub(crate) fn socket(&self) -> Option<&Path> {
         (self.socket != Path::new(OFF)).then_some(&self.socket)
     }
 
-    /// The tools of each scope, by the scope's name.
+    /// Returns the table of scopes, with the tools that each opens.
     ///
     /// # Errors
     ///
-    /// The scope that cannot be configured.
+    /// The scope whose name or patterns are invalid.
     pub(crate) fn scope_table(&self) -> Result<ScopeTable, ConfigError> {
         ScopeTable::new(&self.scopes)
             .map_err(|error| ConfigError::key("relay.scopes", error.to_string()))
     }
 
-    /// Checks the socket's path and the scopes.
+    /// Checks the path of the socket, and the scopes.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         self.scope_table()?;
         let Some(socket) = self.socket() else {

@@ -1,4 +1,4 @@
-//! `replicas.tls:` — mutual TLS between replicas.
+//! The key `replicas.tls:` — mutual TLS between replicas.
 
 use std::path::{Path, PathBuf};
 
@@ -8,37 +8,38 @@ use tooldock_workers::remote::{RemoteTls, TlsSpec, is_server_name};
 
 use super::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
 
-/// `replicas.tls:` — PEM files by which replicas prove to each other that they belong together. All three files are set, or
-/// none for plain connections.
+/// `replicas.tls:` — PEM files by which replicas authenticate each other. Either all three files are set, or none, for
+/// connections without TLS.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReplicaTls {
-    /// Certificate authority that has signed the certificates of all replicas.
+    /// File with the certificate authority that has signed the certificates of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ca: Option<PathBuf>,
-    /// The certificate chain of this replica, for connections from and to other replicas.
+    /// File with the certificate chain of this replica, used for connections from and to other replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cert: Option<PathBuf>,
-    /// The private key of `cert`.
+    /// File with the private key of `cert`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<PathBuf>,
-    /// The name in the certificates of the other replicas, if it is not the host in their `replicas.address`.
+    /// The name that the certificates of the other replicas must contain; `None` for the host in their `replicas.address`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) server_name: Option<String>,
 }
 
-/// Certificate of this replica as other replicas check it.
+/// This replica's certificate, with the properties that other replicas require of it.
 pub(crate) struct ReplicaCertificate<'a> {
-    /// Certificate authority that other replicas demand.
+    /// File with the certificate authority that must have signed the certificate.
     pub(crate) ca: &'a Path,
-    /// The certificate chain of this replica.
+    /// File with the certificate chain of this replica.
     pub(crate) cert: &'a Path,
-    /// The name that the certificate must be for.
+    /// The host name that the certificate must contain.
     pub(crate) name: &'a str,
 }
 
 impl ReplicaTls {
-    /// The certificate of the replica with this `replicas.address`; `None` without TLS.
+    /// Returns this replica's certificate and the name that other replicas expect in it; `None` without TLS. `address` is the
+    /// value of `replicas.address`.
     pub(super) fn certificate<'a>(&'a self, address: &'a str) -> Option<ReplicaCertificate<'a>> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_matches(['[', ']']).trim_end_matches('.');
@@ -49,7 +50,7 @@ impl ReplicaTls {
         })
     }
 
-    /// TLS settings of the listener at `replicas.address`; `None` without TLS. Clients have to show a certificate.
+    /// Returns the TLS settings of the listener at `replicas.address`, which requires client certificates; `None` without TLS.
     pub(crate) fn listener(&self) -> Option<TlsConfig> {
         let (ca, cert, key) = (self.ca.clone()?, self.cert.clone()?, self.key.clone()?);
         Some(TlsConfig {
@@ -60,7 +61,7 @@ impl ReplicaTls {
         })
     }
 
-    /// Reads the files for connections to other replicas; `None` without TLS.
+    /// Reads the files for connections to other replicas; returns `None` without TLS.
     ///
     /// # Errors
     ///
@@ -79,11 +80,11 @@ impl ReplicaTls {
         files.read().map(Some)
     }
 
-    /// Checks that the keys are consistent.
+    /// Checks that either all keys or none are set.
     ///
     /// # Errors
     ///
-    /// The key below `replicas` at fault, and the reason.
+    /// The faulty key below `replicas`, and the reason.
     pub(super) fn check(&self, has_address: bool) -> Result<(), (&'static str, &'static str)> {
         if *self == Self::default() {
             return Ok(());

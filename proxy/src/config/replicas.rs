@@ -1,4 +1,4 @@
-//! The keys below `replicas:`.
+//! The key `replicas:` of the configuration.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::ConfigError;
 use super::off::OFF;
 use super::replica_tls::ReplicaTls;
 
-/// Value of a key that the gateway determines itself.
+/// Value of a key that the gateway chooses automatically.
 const AUTO: &str = "auto";
 
-/// Maximum of [`ReplicasConfig::grace`]: a stop that waits for days is a mistake, and no service manager waits that long.
+/// Maximum value of [`ReplicasConfig::grace`]. A longer time is probably a mistake, since service managers do not wait for days.
 pub(crate) const GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Prefix of a DNS name that is resolved.
+/// Prefix of `replicas.peers` if it is a DNS name that has to be resolved.
 const DNS: &str = "dns:";
 
-/// `replicas:` — this gateway as a replica among others that share the sessions of one Redis, or of one data directory.
+/// `replicas:` — settings of several gateways that share the sessions of a Redis, or of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReplicasConfig {
@@ -28,30 +28,31 @@ pub(crate) struct ReplicasConfig {
     pub(crate) id: String,
     /// `host:port` at which the other replicas reach this one, or `off`.
     pub(crate) address: String,
-    /// Addresses to which requests may be forwarded.
+    /// Addresses of other replicas to which requests may be forwarded.
     pub(crate) peers: Peers,
-    /// Maximum wait of a shutdown for requests in flight.
+    /// Maximum time that a stopping replica waits for requests in flight.
     #[serde(with = "humantime_serde")]
     pub(crate) grace: Duration,
-    /// TLS at `address`, and of connections to other replicas.
+    /// TLS settings for connections from and to other replicas.
     pub(crate) tls: ReplicaTls,
 }
 
-/// `replicas.peers:` — addresses to which requests may be forwarded. Other replicas have to announce them as well.
+/// `replicas.peers:` — the addresses to which requests may be forwarded. An address is only used if a replica has also announced
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     untagged,
     expecting = "expected `auto`, a list of HOST:PORT, or dns:NAME:PORT"
 )]
 pub(crate) enum Peers {
-    /// Addresses, spelled as the replicas announce them.
+    /// A list of `HOST:PORT`, spelled exactly as the replicas announce them.
     List(Vec<String>),
-    /// `auto`, or `dns:NAME:PORT` for a DNS name that resolves to the addresses.
+    /// The word `auto`, or `dns:NAME:PORT` for a DNS name that resolves to the addresses.
     Word(String),
 }
 
 impl Peers {
-    /// Reads the variable REPLICA_PEERS, whose addresses are separated by commas.
+    /// Parses the value of the variable `REPLICA_PEERS`, whose addresses are separated by commas.
     pub(crate) fn of_variable(text: &str) -> Self {
         match text == AUTO || text.starts_with(DNS) {
             true => Self::Word(text.to_owned()),
@@ -59,7 +60,7 @@ impl Peers {
         }
     }
 
-    /// DNS name and port to resolve; `None` if no name is configured.
+    /// Returns the DNS name and port to resolve; `None` if no DNS name is configured.
     pub(crate) fn name(&self) -> Option<(&str, u16)> {
         let Self::Word(word) = self else {
             return None;
@@ -94,7 +95,7 @@ impl Peers {
     }
 }
 
-/// Formats a wrong address for an error. A URL is masked, as it may contain a password.
+/// Formats an invalid address for an error message. A URL is masked, since it may contain a password.
 fn shown(value: &str) -> String {
     let value = match value.contains(['@', '/']) {
         true => mask::address(value),
@@ -103,7 +104,7 @@ fn shown(value: &str) -> String {
     value.escape_debug().to_string()
 }
 
-/// Parses HOST:PORT.
+/// Parses an address of the form `HOST:PORT`.
 fn host(address: &str) -> Result<Host, ()> {
     let (_, port) = address.rsplit_once(':').ok_or(())?;
     if port.is_empty() || address.contains('/') {
@@ -129,13 +130,13 @@ impl Default for ReplicasConfig {
 }
 
 impl ReplicasConfig {
-    /// Configured name of this replica; `None` for `auto`.
+    /// Returns the configured name of this replica; `None` for `auto`.
     pub(crate) fn name(&self) -> Option<&str> {
         (self.id != AUTO).then_some(&*self.id)
     }
 
-    /// The address that is announced to the other replicas, and the address to listen at: equal for an IP address, and all IPv4
-    /// addresses for a host name.
+    /// Returns the address that is announced to other replicas, and the address to bind. They are equal for an IP address; for a
+    /// host name, all IPv4 addresses are bound. `None` if `address` is `off`.
     pub(crate) fn address(&self) -> Option<(&str, SocketAddr)> {
         let bound = self.bound().ok()??;
         Some((&self.address, bound))
@@ -164,11 +165,11 @@ impl ReplicasConfig {
         }
     }
 
-    /// Checks the values.
+    /// Checks the values of this section.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] that names the key at fault.
+    /// [`ConfigError`] that names the faulty key.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let name_is_usable = !self.id.is_empty()
             && self.id.len() <= 128
@@ -188,7 +189,7 @@ impl ReplicasConfig {
         let bound = bound.map_err(|why| ConfigError::key("replicas.address", why))?;
         let tls = self.tls.check(bound.is_some());
         tls.map_err(|(key, why)| ConfigError::key(format!("replicas.{key}"), why))?;
-        // The lookups of the other replicas return IP addresses.
+        // The other replicas resolve the DNS name to IP addresses, so that this replica must announce its IP address, too.
         if self.peers.name().is_some()
             && bound.is_some()
             && self.address.parse::<SocketAddr>().is_err()

@@ -8,33 +8,33 @@ use tooldock_credentials::secrets::{Protection, SecretStore};
 use super::dev_tokens;
 use super::{ConfigError, Purpose, Role};
 
-/// Name of the variable that contains the key.
+/// Name of the environment variable that contains the key of the secrets store.
 pub(crate) const KEY: &str = "SECRETS_KEY";
 
-/// The settings of the secrets store, which come from environment variables.
+/// Settings of the secrets store, which are set by environment variables only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SecretsSettings {
-    /// The key that encrypts the store.
+    /// The key that encrypts the secrets store; `None` if it is not set.
     pub(crate) key: Option<Secret>,
-    /// The key for `tooldock secrets rekey`.
+    /// The key to which `tooldock secrets rekey` changes the secrets store.
     pub(crate) new_key: Option<Secret>,
-    /// True when values may be stored unencrypted if there is no key.
+    /// True if secrets may be stored unencrypted while there is no key; false if they are refused then.
     pub(crate) allow_insecure: bool,
-    /// The container in which operators set values, if it has another name than usual.
+    /// Name of the container in which operators set secrets, for instructions; `None` for the usual name.
     pub(crate) container: Option<String>,
 }
 
 impl SecretsSettings {
-    /// The way in which stored values are protected.
+    /// Returns how stored secrets are protected: encrypted with the key, unencrypted, or not configured.
     pub(crate) fn protection(&self) -> Protection {
         Protection::new(self.key.as_ref(), self.allow_insecure)
     }
 
-    /// Uses the key that a run of `--dev` has stored in the data directory, if no variable configures a key.
+    /// Uses the key that an earlier `serve --dev` stored in the data directory, if no variable sets a key.
     ///
     /// # Errors
     ///
-    /// When the stored key cannot be used.
+    /// If the stored key is unreadable or invalid.
     pub(crate) fn find_dev_key(&mut self, data_dir: &Path) -> Result<(), ConfigError> {
         if self.key.is_none() && !self.allow_insecure {
             let found = dev_tokens::found_secrets_key(data_dir);
@@ -43,11 +43,11 @@ impl SecretsSettings {
         Ok(())
     }
 
-    /// Generates a key for `--dev`, unless there is one or the store contains values already.
+    /// Generates and stores a key for `--dev`, unless a key is set or the store already contains secrets.
     ///
     /// # Errors
     ///
-    /// When the file of the key cannot be created.
+    /// If the key's file cannot be created.
     pub(crate) fn make_dev_key(&mut self, data_dir: &Path) -> anyhow::Result<()> {
         let holds_values = || SecretStore::new(data_dir, Protection::Unset).has_values();
         if self.key.is_none() && !self.allow_insecure && !holds_values() {
@@ -56,12 +56,12 @@ impl SecretsSettings {
         Ok(())
     }
 
-    /// Refuses to serve without a key if one is needed: if there are secrets, or if core and manager run in separate processes,
-    /// as in production. A single process for a trial has no secrets and needs no key.
+    /// Refuses to serve without a key if one is needed: if the store contains secrets, or if core and manager run as separate
+    /// processes, which share the store. A single process without secrets needs no key.
     ///
     /// # Errors
     ///
-    /// The name of the variable, and the reason why it is needed.
+    /// The name of the missing variable, and the reason why it is needed.
     pub(super) fn settle(
         &mut self,
         data_dir: &Path,
@@ -87,7 +87,7 @@ impl SecretsSettings {
         if let Some(message) = self.missing_for(data_dir) {
             return match purpose {
                 Purpose::Serve => Err(ConfigError::variable(KEY, message)),
-                // The check of the data directory reports the missing key as an error.
+                // For `tooldock check` this is no error here, since its check of the data directory reports the missing key.
                 Purpose::Check => Ok(()),
                 Purpose::Command => {
                     warnings.push(format!("{KEY} {message}"));
@@ -104,7 +104,7 @@ impl SecretsSettings {
         }
     }
 
-    /// The sentence about a missing key, if the store holds values and the key is needed.
+    /// Returns an error message if the store contains secrets and no key is set; `None` if nothing is missing.
     pub(crate) fn missing_for(&self, data_dir: &Path) -> Option<String> {
         let store = SecretStore::new(data_dir, Protection::Unset);
         let is_missing = self.key.is_none() && !self.allow_insecure && store.has_values();

@@ -1,6 +1,6 @@
 //! The key `listeners[].tls:` — the certificates of a listener, and the client certificates that it accepts.
 //!
-//! This module only parses: the files are read and checked where they are used.
+//! This module only parses; other modules read and check the files.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,23 +10,23 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ConfigError;
 
-/// `listeners[].tls:`
+/// `listeners[].tls:` — the TLS settings of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Spelling", into = "Spelling")]
 pub(crate) struct TlsConfig {
-    /// The certificates, at least one. A client that asks for no name, or for a name without a certificate, is shown
-    /// the first.
+    /// The listener's certificates, at least one. The first is sent to clients that request no server name, or one without a
+    /// certificate.
     pub(crate) certificates: Vec<KeyPairFiles>,
     /// The oldest TLS version that clients may use.
     pub(crate) min_version: TlsVersion,
-    /// The authorities whose client certificates count, as a PEM file.
+    /// PEM file with the authorities that may sign client certificates.
     pub(crate) client_ca: Option<PathBuf>,
-    /// The rule for client certificates.
+    /// The rule for client certificates: not requested, optional or required.
     pub(crate) client_auth: ClientAuth,
 }
 
 impl TlsConfig {
-    /// The certificate for clients that ask for no other.
+    /// Returns the certificate for clients that request no server name, or one without a certificate.
     pub(crate) fn default_certificate(&self) -> &KeyPairFiles {
         self.certificates
             .first()
@@ -37,7 +37,7 @@ impl TlsConfig {
     ///
     /// # Errors
     ///
-    /// The key at fault, below `at`.
+    /// The faulty key. `at` is the path of the section, with which the key begins.
     pub(crate) fn validate(&self, at: &str) -> Result<(), ConfigError> {
         match (&self.client_ca, self.client_auth) {
             (None, ClientAuth::Optional | ClientAuth::Required) => Err(ConfigError::key(
@@ -53,30 +53,30 @@ impl TlsConfig {
     }
 }
 
-/// A certificate chain and its private key, both PEM files.
+/// A certificate chain and its private key, in two PEM files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KeyPairFiles {
-    /// The certificate chain.
+    /// File with the certificate chain.
     pub(crate) cert: PathBuf,
-    /// The private key of the certificate.
+    /// File with the private key of the certificate.
     pub(crate) key: PathBuf,
 }
 
-/// `listeners[].tls.client_auth`.
+/// `listeners[].tls.client_auth`: whether clients have to send a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ClientAuth {
     /// Client certificates are not requested.
     #[default]
     None,
-    /// Client certificates are checked if shown.
+    /// Client certificates are requested, and checked if a client sends one.
     Optional,
-    /// Client certificates are demanded.
+    /// Clients without a valid certificate are refused.
     Required,
 }
 
-/// `listeners[].tls.min_version`.
+/// `listeners[].tls.min_version`: the oldest TLS version that clients may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) enum TlsVersion {
     /// TLS 1.2.
@@ -90,7 +90,7 @@ pub(crate) enum TlsVersion {
 
 impl<'de> Deserialize<'de> for TlsVersion {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Parsed by hand, because `1.2` without quotes is a number.
+        // The value is parsed by a visitor, because YAML reads `1.2` without quotes as a number.
         struct Version;
         impl Visitor<'_> for Version {
             type Value = TlsVersion;
@@ -115,7 +115,7 @@ impl<'de> Deserialize<'de> for TlsVersion {
     }
 }
 
-/// The keys as they are spelled in the file: one certificate as `cert` and `key`, several as `certificates`.
+/// The keys as they stand in the file: a single certificate as `cert` and `key`, several as `certificates`.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Spelling {

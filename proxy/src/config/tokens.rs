@@ -1,8 +1,8 @@
 //! The two tokens of a process: the bearer token for tools, and the manager token for reloads.
 //!
-//! Tokens come from the environment only, or from files that it names; never from the configuration. A missing token is an
-//! error for `serve` and a warning for `check`. It is generated in the cases of DESIGN: the manager token of a single process,
-//! and both tokens with `--dev`.
+//! Tokens come from environment variables, or from files that variables name; never from the configuration file. A missing token
+//! is an error for `serve` and a warning for `check`. In two cases it is generated instead (DESIGN): the manager token of a
+//! process that runs both halves of the gateway, and both tokens with `--dev`.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ use super::{ConfigError, LoadOptions, Purpose, Role, Settings};
 const BEARER: &str = "BEARER_TOKEN";
 const MANAGER: &str = "MANAGER_INTERNAL_TOKEN";
 
-/// Tokens for processes without configured ones: 32 random bytes each, generated once per process. `--dev` replaces the bearer
-/// token by its stored one.
+/// Random tokens that are used if none are configured. They have 32 bytes each and are generated once per process. With `--dev`,
+/// both are replaced by the stored tokens of an earlier run.
 #[derive(Debug, Clone)]
 pub(crate) struct GeneratedTokens {
     pub(super) bearer: Secret,
@@ -22,14 +22,14 @@ pub(crate) struct GeneratedTokens {
 }
 
 impl GeneratedTokens {
-    /// The number of hexadecimal digits of a token.
+    /// Length of a generated token, in hexadecimal digits.
     pub(crate) const LENGTH: usize = 64;
 
     /// Generates both tokens.
     ///
     /// # Errors
     ///
-    /// When the operating system provides no randomness.
+    /// If the operating system provides no random bytes.
     pub(crate) fn new() -> Result<Self, ConfigError> {
         let one = || Self::one().map_err(|error| ConfigError::Randomness(error.to_string()));
         Ok(Self {
@@ -38,11 +38,11 @@ impl GeneratedTokens {
         })
     }
 
-    /// Creates a token.
+    /// Generates a random token.
     ///
     /// # Errors
     ///
-    /// When the operating system provides no randomness.
+    /// If the operating system provides no random bytes.
     pub(crate) fn one() -> Result<Secret, getrandom::Error> {
         let mut bytes = [0; Self::LENGTH / 2];
         getrandom::fill(&mut bytes)?;
@@ -50,12 +50,12 @@ impl GeneratedTokens {
     }
 }
 
-/// Flags for the tokens that this process generated, so that `--dev` prints them.
+/// Flags that show which tokens this process generated; `--dev` prints only those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct GeneratedMarks {
-    /// The bearer token.
+    /// True if the bearer token was generated; false if it was configured.
     pub(crate) bearer: bool,
-    /// The manager token.
+    /// True if the manager token was generated; false if it was configured.
     pub(crate) manager: bool,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct EffectiveTokens {
     pub(super) generated: GeneratedMarks,
 }
 
-/// Determines both tokens and warns of placeholders.
+/// Chooses both tokens, and warns about missing tokens and example values.
 pub(super) fn settle(
     settings: &Settings,
     options: &LoadOptions,

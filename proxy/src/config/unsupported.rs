@@ -1,11 +1,11 @@
-//! The keys of features that are not implemented yet: accepted at their default only.
+//! Keys with values that this version does not support yet. Such values are refused.
 //!
-//! A change that implements a feature removes its line here.
+//! When a feature is implemented, its line here is removed.
 
 use super::listener::{AuthScheme, ListenerConfig, ProfileName};
 use super::{Config, ConfigError};
 
-/// A key, and a function that returns true if this version can serve its value.
+/// A configuration key, and a function that returns true if this version supports the key's value.
 type Rule<T> = (&'static str, fn(&T) -> bool);
 
 const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[("auth", |l| {
@@ -14,7 +14,7 @@ const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[("auth", |l| {
     })
 })];
 
-/// Refuses the first key whose value needs a feature that is not built.
+/// Returns an error for the first key whose value this version does not support.
 pub(super) fn refuse(config: &Config) -> Result<(), ConfigError> {
     for (index, listener) in config.listeners.iter().enumerate() {
         refuse_in(listener, LISTENER_KEYS, || format!("listeners[{index}]."))?;

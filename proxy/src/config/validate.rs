@@ -1,6 +1,6 @@
-//! Checks that values are consistent with each other, and warns about unusual combinations.
+//! Checks that the values of a configuration are consistent with each other, and warns about unusual combinations.
 //!
-//! Bounds of single values are in `bounds.rs`; the admission keys are checked in `filters`.
+//! Bounds of single values are checked in `bounds.rs`; the keys of `admission` are checked in the crate `filters`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ use super::replicas::ReplicasConfig;
 use super::{Config, ConfigError, Role, bounds};
 use crate::header_edits::HeaderEdits;
 
-/// Checks the values of a configuration whose keys are all supported.
+/// Checks that the values of a configuration are consistent. Unsupported keys must have been refused before.
 pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
     listeners(config)?;
     addresses(config, role, dev)?;
@@ -76,7 +76,7 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     patterns(config)
 }
 
-/// Checks the scopes to which the scopes of issuers' tokens are mapped.
+/// Checks that the scopes of issuers' tokens are mapped to scopes that exist in the gateway.
 fn issuers(config: &Config, scopes: &ScopeTable) -> Result<(), ConfigError> {
     for (index, issuer) in config.admission.oauth.iter().enumerate() {
         for (name, permission) in &issuer.scopes {
@@ -89,7 +89,7 @@ fn issuers(config: &Config, scopes: &ScopeTable) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks remote servers, and keys elsewhere in the configuration that contradict them.
+/// Checks the remote servers, and finds other keys of the configuration that contradict them.
 fn remote_servers(config: &Config) -> Result<(), ConfigError> {
     for (name, server) in &config.upstreams.remote {
         let at = |key: &str| format!("upstreams.remote.{name}.{key}");
@@ -113,8 +113,8 @@ fn remote_servers(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Warns of replicas that cannot find or reach each other, of keys that only replicas of a Redis use, and of messages between
-/// replicas in plain text.
+/// Adds warnings about replicas: those that cannot find or reach each other, keys that have an effect only with a shared Redis,
+/// and connections between replicas without TLS.
 fn replicas(config: &Config, warnings: &mut Vec<String>) {
     let is_alone = config.sessions.store == StoreConfig::Memory;
     let shares_a_redis = matches!(config.sessions.store, StoreConfig::Redis(_));
@@ -153,7 +153,7 @@ fn replicas(config: &Config, warnings: &mut Vec<String>) {
     }
 }
 
-/// Warnings about settings that are allowed.
+/// Returns warnings about settings that are allowed but may be mistakes.
 pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
     let mut warnings = Vec::new();
     replicas(config, &mut warnings);
@@ -240,7 +240,8 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
         if listener.versions.as_ref().is_some_and(Vec::is_empty) {
             return wrong("versions", "is empty");
         }
-        // The transport of this version has a separate switch, and the version cannot be negotiated on other transports.
+        // MCP 2024-11-05 has its own transport, HTTP+SSE, which has its own switch; other transports cannot negotiate the
+        // version.
         if listener
             .versions
             .iter()
@@ -328,8 +329,8 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks the listeners of the entries of `admission.certificates`. A name in a certificate is only as trustworthy as the
-/// authority that signed it: an entry must not apply to listeners with other authorities by accident.
+/// Checks the keys `listeners` in `admission.certificates`. A name in a client certificate is only as trustworthy as the
+/// authority that signed it. So if listeners trust different authorities, each entry must name its listeners.
 fn certificates(config: &Config) -> Result<(), ConfigError> {
     let asking = config.listeners.iter();
     let asking: Vec<_> = asking.filter(|it| it.asks_for_certificates()).collect();
@@ -360,10 +361,10 @@ fn certificates(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Maximum length of a path prefix, in bytes; the prefix is repeated in every stream's first event.
+/// Maximum length of a path prefix, in bytes; the first event of every HTTP+SSE stream contains the prefix.
 const PATH_PREFIX_MAX: usize = 256;
 
-/// Returns true if a text can precede a path unchanged, without encoding or resolving.
+/// Returns true if a text is a valid path prefix: segments that need no URL encoding, and no `.` or `..`.
 fn is_path_prefix(text: &str) -> bool {
     let segment = |segment: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
@@ -413,8 +414,8 @@ fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// Returns true if the two addresses cannot be bound together. Each socket with port 0 gets its own port; but a connection is
-/// assigned to its listener by the configured address, so each address may have only one listener with port 0.
+/// Returns true if two addresses cannot be bound together. With port 0 each socket gets another port, but connections are
+/// assigned to listeners by the configured address, so that an address with port 0 may occur only once.
 fn overlap(one: &ListenAddress, other: &ListenAddress) -> bool {
     let (ListenAddress::Tcp(one), ListenAddress::Tcp(other)) = (one, other) else {
         return one == other;
@@ -432,8 +433,8 @@ fn is_dual_stack() -> bool {
     only.map_or(true, |only| only.trim() != "1")
 }
 
-/// Checks the aliases of MCP endpoints: each leads to one namespace, and to no other route of a listener that serves
-/// it.
+/// Checks the aliases of MCP endpoints. Each alias must lead to one namespace only, and must not be another route of a listener
+/// that serves it.
 fn aliases(config: &Config, role: Role) -> Result<(), ConfigError> {
     let mut taken: BTreeMap<&str, String> = BTreeMap::new();
     for (name, patch) in &config.namespaces.overrides {
@@ -461,7 +462,7 @@ fn aliases(config: &Config, role: Role) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The reason why a path cannot be an alias on a listener with these routes; `None` if it can.
+/// Returns the reason why a path cannot be an alias on a listener with these routes; `None` if it can.
 pub(crate) fn refusal_of_alias(path: &str, routes: RouteGroups) -> Option<String> {
     if path.is_empty() || !is_path_prefix(path) {
         return Some(

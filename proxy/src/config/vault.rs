@@ -1,4 +1,4 @@
-//! The key `vault:` — settings of the listeners of the profile `vault`.
+//! The key `vault:` of the configuration: settings of listeners with the profile `vault`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,24 @@ use super::ConfigError;
 use super::off::OFF;
 
 const AUTO: &str = "auto";
-/// The folder of Tool Vault's tools, relative to the working directory.
+/// Default folder of Tool Vault's tools, relative to the working directory.
 const OWN_TOOLS: &str = "tools";
 
-/// Settings of the listeners of the profile `vault`.
+/// Settings of listeners with the profile `vault`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct VaultConfig {
-    /// The namespace that the listeners serve.
+    /// The namespace that these listeners serve.
     pub(crate) namespace: NamespaceName,
-    /// The folder of the namespace's tool files: `auto` is its own folder in the data directory, else `./tools`.
+    /// The folder with the namespace's tool files. `auto` means the namespace's folder in the data directory, or `./tools` if
+    /// that does not exist.
     pub(crate) tools_dir: PathBuf,
-    /// The directory of the single-page app of `/ui/`, or `off`.
+    /// The folder with the web app that is served at `/ui/`, or `off`.
     pub(crate) ui_dir: PathBuf,
-    /// True when `/tools/list` and `/tools/call` are served in addition to `/mcp`.
+    /// True if `/tools/list` and `/tools/call` are served in addition to `/mcp`.
     pub(crate) rest: bool,
-    /// True when a function's value is the complete result of `tools/call`.
+    /// True if the value that a tool's function returns is the complete `result` of MCP's `tools/call`; false if it is wrapped as
+    /// MCP specifies.
     pub(crate) raw_result: bool,
 }
 
@@ -43,11 +45,11 @@ impl Default for VaultConfig {
 }
 
 impl VaultConfig {
-    /// The folder of the namespace's tools (K-44).
+    /// Returns the folder with the namespace's tools (K-44).
     ///
     /// # Errors
     ///
-    /// When the folder named by `vault.tools_dir` does not exist.
+    /// If the folder that `vault.tools_dir` names does not exist.
     pub(crate) fn folder(&self, data_tools: &Path) -> Result<VaultFolder, ConfigError> {
         let elsewhere = |dir: &Path| real(dir, "vault.tools_dir");
         let dir = if self.tools_dir != Path::new(AUTO) {
@@ -63,7 +65,7 @@ impl VaultConfig {
         })
     }
 
-    /// The directory of the app, if configured.
+    /// Returns the folder of the web app; `None` if it is off.
     pub(crate) fn ui(&self) -> Option<&Path> {
         (self.ui_dir != Path::new(OFF)).then_some(&self.ui_dir)
     }

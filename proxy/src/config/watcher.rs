@@ -1,20 +1,20 @@
-//! `watcher:` — reloads when files change, without a request.
+//! The key `watcher:` of the configuration: automatic reloads when files change.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tooldock_sessions::session::config::PollAfter;
 
-/// Settings of reloads for changed files.
+/// Settings of automatic reloads when files change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct WatcherConfig {
-    /// True when files are watched.
+    /// True if files are watched; false if namespaces are only reloaded on request.
     pub(crate) enabled: bool,
-    /// The time without further changes after which a reload begins.
+    /// Time without changes of files after which a reload begins.
     #[serde(with = "humantime_serde")]
     pub(crate) debounce: Duration,
-    /// Interval at which files are polled, for systems that report no changes; `off` where the system reports them.
+    /// Interval at which files are checked for changes, for file systems that report none; `off` if they report them.
     pub(crate) poll: PollAfter,
 }
 
@@ -29,7 +29,7 @@ impl Default for WatcherConfig {
 }
 
 impl WatcherConfig {
-    /// The polling interval; `None` if files are not polled.
+    /// Returns the interval at which files are checked for changes; `None` if the system reports them.
     pub(crate) fn poll_every(&self) -> Option<Duration> {
         match self.poll {
             PollAfter::Off => None,

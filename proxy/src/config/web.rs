@@ -1,16 +1,15 @@
-//! Settings of the web UI that only variables set: the user name of browsers, and the data directory's path on the
-//! host. And the web UI's listener of `serve --dev`.
+//! Settings of the web UI that only environment variables set, and the listener of the web UI that `serve --dev` adds.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use super::{Effective, ListenerConfig, ProfileName};
 
-/// The settings of the web UI that have no key in the file.
+/// Settings of the web UI that have no key in the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WebSettings {
-    /// The user name of `Authorization: Basic`.
+    /// The user name with which browsers log in by `Authorization: Basic`.
     pub(crate) user: String,
-    /// The data directory as the host has it; shown, and never opened.
+    /// Path of the data directory on the host of the container. It is only displayed, and never opened.
     pub(crate) host_data_dir: String,
 }
 
@@ -23,8 +22,8 @@ impl Default for WebSettings {
     }
 }
 
-/// The listener of the web UI that `serve --dev` adds to the default listeners. Its port is a free one if another program uses
-/// the usual port; a reload keeps the port of the running process.
+/// Returns the listener of the web UI that `serve --dev` adds to the default listeners. It has the usual port, or a free one if
+/// another program uses that. A reload keeps the listener of the running process.
 pub(super) fn trial_listener(before: Option<&Effective>) -> ListenerConfig {
     let profile = ProfileName::V1Web;
     let is_web = |it: &&ListenerConfig| it.profile == profile;

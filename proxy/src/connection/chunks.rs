@@ -1,32 +1,33 @@
-//! Checks the framing of a chunked body in addition to Pingora's reader, which accepts a bare line feed in chunk extensions.
+//! Checks the framing of a chunked request body. Pingora's parser accepts a bare line feed in chunk extensions; this check does
+//! not.
 //!
-//! A proxy in front of this gateway may see the end of a line where Pingora sees none, and with it another request (RFC 9112
-//! §2.2). So a body is only readable if every line of the framing ends in CR LF.
+//! A proxy in front of the gateway may see the end of a line where Pingora sees none, and so another request (request smuggling,
+//! RFC 9112 §2.2). So a body is only accepted if every line of its framing ends in CR LF.
 
 use std::io;
 
-/// Maximum number of hexadecimal digits of a chunk size.
+/// Maximum number of hexadecimal digits of a chunk size; larger numbers are refused.
 const SIZE_DIGITS_MAX: u8 = 15;
 
-/// State of the chunk parser within a body.
+/// Parser of the framing of a chunked body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Chunks {
     place: ChunkState,
-    /// True when the last byte of the line so far was a carriage return.
+    /// True if the last byte of the current line was a carriage return.
     returned: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkState {
-    /// Inside the size line before a chunk.
+    /// In the line with a chunk's size. `ended` is true after the digits.
     Size { bytes: u64, digits: u8, ended: bool },
-    /// Inside a chunk, with the number of bytes before its end.
+    /// In the data of a chunk, with the number of bytes that remain.
     Data(u64),
-    /// Inside the line's end after a chunk.
+    /// In the line end that follows the data of a chunk.
     AfterData,
-    /// Inside the fields after the last chunk.
+    /// In the trailer fields after the last chunk.
     Trailer { empty: bool },
-    /// The body has ended.
+    /// After the end of the body.
     Over,
 }
 
@@ -41,7 +42,7 @@ impl Default for ChunkState {
 }
 
 impl Chunks {
-    /// Parses the next bytes of the connection. Bytes after the body are ignored.
+    /// Parses the next bytes that the connection received. Bytes after the body are ignored.
     ///
     /// # Errors
     ///
@@ -52,7 +53,7 @@ impl Chunks {
                 ChunkState::Over => return Ok(()),
                 ChunkState::Data(left) => {
                     let here = left.min(bytes.len() as u64);
-                    // `here` is at most the length of a slice.
+                    // The cast loses nothing: `here` is at most the length of a slice.
                     bytes = &bytes[here as usize..];
                     self.place = match left - here {
                         0 => ChunkState::AfterData,
@@ -68,7 +69,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Parses a byte of a line.
+    /// Parses a byte of a line of the framing, outside the data of chunks.
     fn of_a_line(&mut self, byte: u8) -> io::Result<()> {
         match (byte, self.returned) {
             (b'\n', true) => {

@@ -1,5 +1,5 @@
-//! Buffers writes until a flush or until they exceed one segment: a head is sent together with its body, in one system call,
-//! for bodies of any length.
+//! Buffers writes until a flush, or until they exceed one TCP segment. So a response's head is sent together with its body in one
+//! system call, whatever the body's length.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,19 +8,19 @@ use std::task::{Context, Poll, ready};
 use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Maximum number of slices of one vectored write that are written together with the buffered bytes. Pingora writes a chunk in
-/// three slices.
+/// Maximum number of slices in a vectored write that need no allocation: the buffered bytes, and the three slices in which
+/// Pingora writes a chunk.
 const PARTS: usize = 4;
 
-/// A stream whose writes are gathered. Reads go straight to the inner stream.
+/// A stream that buffers writes. Reads are passed to the inner stream.
 #[derive(Debug)]
 pub(super) struct GatheringStream<C> {
     inner: C,
-    /// Bytes buffered for the next write; the first `gone` of them are written.
+    /// Buffered bytes; the first `gone` of them are already written.
     held: Vec<u8>,
-    /// The number of buffered bytes that were written.
+    /// Number of bytes at the beginning of the buffer that are already written.
     gone: usize,
-    /// Maximum number of buffered bytes.
+    /// Maximum number of bytes in the buffer; a longer write is not buffered.
     limit: usize,
 }
 
@@ -38,13 +38,13 @@ impl<C> GatheringStream<C> {
         &self.inner
     }
 
-    /// Returns the inner stream. Buffered bytes are lost.
+    /// Returns the inner stream. Bytes that are still buffered are lost.
     pub(super) fn into_inner(self) -> C {
         self.inner
     }
 
     fn hold(&mut self, parts: &[IoSlice<'_>]) {
-        // Reserves the complete limit in one allocation, and none before the first write.
+        // The buffer gets its full capacity in one allocation, at the first write.
         self.held.reserve_exact(self.limit - self.held.len());
         for part in parts {
             self.held.extend_from_slice(part);
@@ -55,7 +55,7 @@ impl<C> GatheringStream<C> {
         &self.held[self.gone..]
     }
 
-    /// Removes written bytes from the buffer.
+    /// Records that this number of buffered bytes was written.
     fn wrote(&mut self, bytes: usize) {
         self.gone += bytes;
         if self.gone == self.held.len() {
@@ -75,7 +75,7 @@ impl<C: AsyncWrite + Unpin> GatheringStream<C> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes the buffered bytes, followed by `parts`.
+    /// Buffers `parts` if they fit into the buffer; otherwise writes the buffered bytes followed by `parts`.
     fn poll_parts(
         &mut self,
         context: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl<C: AsyncWrite + Unpin> GatheringStream<C> {
         }
         if !self.inner.is_write_vectored() {
             if let [_, _, ..] = parts {
-                // The parts are written one by one, so that short ones are buffered.
+                // The parts are passed one by one, so that short ones are buffered.
                 let part = parts.iter().find(|part| !part.is_empty());
                 let part = part.map_or(&[][..], |part| &**part);
                 return self.poll_parts(context, &[IoSlice::new(part)]);
@@ -115,7 +115,7 @@ impl<C: AsyncWrite + Unpin> GatheringStream<C> {
     }
 }
 
-/// The number of bytes of a write; 0 is an error.
+/// Returns the number of written bytes; 0 is an error.
 fn some(wrote: usize) -> io::Result<usize> {
     match wrote {
         0 => Err(io::ErrorKind::WriteZero.into()),

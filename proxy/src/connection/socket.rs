@@ -1,4 +1,4 @@
-//! Sockets for accepting and carrying connections: TCP, or Unix sockets of this machine.
+//! Sockets that accept connections and sockets of connections: TCP or Unix sockets.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -10,12 +10,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tooldock_filters::network::UNIX;
 
-/// The peer address reported for clients of Unix sockets. Its port is not 0, see `names_no_client`.
+/// Peer address that is used for clients of Unix sockets, which have none. Its port is not 0, since port 0 has another meaning
+/// (`names_no_client`).
 const UNIX_CLIENT: SocketAddr = SocketAddr::new(UNIX, 1);
 
 use crate::sockets::BoundSocket;
 
-/// A listening socket, registered with an async runtime.
+/// A listening socket that is registered with the async runtime.
 pub(crate) enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -34,7 +35,7 @@ impl ListeningSocket {
         })
     }
 
-    /// Accepts a connection. Clients of a Unix socket have no address: theirs is [`UNIX_CLIENT`].
+    /// Accepts a connection. Returns it with the client's address, which is [`UNIX_CLIENT`] for a Unix socket.
     ///
     /// # Errors
     ///
@@ -53,7 +54,7 @@ impl ListeningSocket {
     }
 }
 
-/// An accepted connection.
+/// The socket of an accepted connection.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -61,16 +62,16 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Disables Nagle's algorithm: a complete answer must not wait for the acknowledgement of the one before. A failure
-    /// is harmless.
+    /// Disables Nagle's algorithm, so that a response is sent before the client has acknowledged the previous one. An error is
+    /// ignored.
     pub(crate) fn without_delay(&self) {
         if let Self::Tcp(socket) = self {
             let _ = socket.set_nodelay(true);
         }
     }
 
-    /// Waits for the first byte of a TCP connection without consuming it. Returns true if a request of HTTP/1 may begin with
-    /// it: a letter, with which TLS never begins.
+    /// Waits for the first byte of a TCP connection without consuming it. Returns true if the byte is a letter: HTTP/1 requests
+    /// begin with a letter, TLS handshakes never do.
     pub(crate) async fn begins_as_text(&self) -> bool {
         let Self::Tcp(socket) = self else {
             return false;
@@ -82,7 +83,7 @@ impl Socket {
 
 #[cfg(test)]
 impl Socket {
-    /// The descriptor, for inspection.
+    /// Returns the file descriptor, for tests.
     pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
         use std::os::fd::AsFd;
         match self {

@@ -1,14 +1,12 @@
-//! The open connections: counts them, tracks those that wait for a request, and chooses the connection to close when the cap is
-//! reached.
+//! The open connections of clients: counts them, and chooses a connection to close when their maximum number is reached.
 //!
-//! A connection counts from the moment it is accepted, including the TLS handshake, until its socket is closed. A connection
-//! that waits for a request costs its client nothing, so a client that only opens connections must not keep out clients with
-//! requests: at the cap, a connection without a request is closed for the new one, and the new one is refused only if there is
-//! none.
+//! A connection counts from the moment it is accepted, including the TLS handshake, until its socket is closed. A connection that
+//! waits for a request costs its client nothing. So that a client which only opens connections cannot lock out others, a waiting
+//! connection is closed for each new one at the maximum. The new one is refused only if no connection waits.
 //!
-//! A connection is closed before others if its last request was not admitted, or it has sent none; among these, those of the
-//! address with the most such connections are closed first, and of that address one whose request was refused before one that
-//! has sent none.
+//! Connections without an admitted request are closed first: those whose last request was refused, and those that have sent none.
+//! Among these, those of the client address with the most such connections are closed first; and of that address, a connection
+//! whose request was refused before one that has sent none.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -26,30 +24,30 @@ use tokio::time::{Instant, timeout};
 
 use super::ConnectionLimits;
 
-/// Maximum number of connections that are examined to find one to close.
+/// Maximum number of table entries that are examined to find a connection to close.
 const LOOKS: usize = 256;
 
-/// Maximum number of connections above the cap, whose closing has been requested.
+/// Maximum number of connections above the maximum of open ones, while older connections are being closed for them.
 const LEAVING_MAX: usize = 32;
 
-/// Maximum time for which the next connection waits for others to close, before it is refused.
+/// Maximum time for which a new connection waits for others to close before it is refused.
 const LEAVING_TIME: Duration = Duration::from_millis(20);
 
-/// The open connections of the listeners that share a cap.
+/// The open connections of all listeners that share a maximum number.
 pub(crate) struct Connections {
     max: usize,
     gauge: IntGauge,
     table: Mutex<ConnectionTable>,
-    /// Woken when a connection has ended.
+    /// Wakes waiting tasks when a connection has been closed.
     left: Notify,
 }
 
 #[derive(Default)]
 struct ConnectionTable {
     open: Slab<Arc<ClientWait>>,
-    /// The number of connections without an admitted request, by address.
+    /// Number of connections without an admitted request, by client address.
     strangers: HashMap<ClientNetwork, usize>,
-    /// The table index at which the next search begins, so that every connection is examined in turn.
+    /// Table index at which the last search ended. The next search begins after it, so that all connections are examined in turn.
     hand: usize,
 }
 
@@ -69,7 +67,7 @@ impl From<IpAddr> for ClientNetwork {
     }
 }
 
-/// A counted connection. Dropping it ends the count.
+/// An open connection, which counts towards the maximum. Dropping it ends the count.
 pub(crate) struct OpenConnection {
     pub(crate) waiting: Arc<ClientWait>,
     connections: Arc<Connections>,
@@ -86,7 +84,8 @@ impl Connections {
         })
     }
 
-    /// Counts a new connection from an address, unless there are too many. Its time to send a request begins now.
+    /// Counts a new connection of a client address, and starts its time limit for sending a request. Returns `None` if there are
+    /// too many connections.
     pub(crate) fn admit(
         self: &Arc<Self>,
         limits: &ConnectionLimits,
@@ -113,7 +112,8 @@ impl Connections {
         })
     }
 
-    /// Waits at most [`LEAVING_TIME`] while so many connections are closing that the next one would be refused.
+    /// Waits for other connections to close, for at most [`LEAVING_TIME`], if there are so many that the next one would be
+    /// refused.
     pub(crate) async fn way_out(&self) {
         let most = self.max + LEAVING_MAX;
         let leaving = async {
@@ -141,18 +141,18 @@ impl Connections {
         }
     }
 
-    /// Returns true if another connection must be closed to admit the next one.
+    /// Returns true if the maximum is reached, so that another connection must be closed to admit the next one.
     pub(crate) fn is_full(&self) -> bool {
         self.table().open.len() >= self.max
     }
 
-    /// Closes a connection that waits for a request. Returns false if none was found.
+    /// Requests the closing of a connection that waits for a request. Returns false if none was found.
     pub(crate) fn make_room(&self) -> bool {
         self.table().make_room()
     }
 
-    /// Closes all connections that wait for a request, except those of HTTP/2 that have had requests, which Pingora closes in
-    /// an orderly way.
+    /// Closes all connections that wait for a request, except HTTP/2 connections that have had requests: Pingora closes those in
+    /// the orderly way of HTTP/2.
     pub(crate) fn dismiss_waiting(&self) {
         for (_, connection) in &self.table().open {
             if !connection.multiplexed.load(Ordering::Relaxed) {
@@ -167,8 +167,9 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    /// Closes a waiting connection among the next [`LOOKS`] table entries: preferably one without an admitted request, of the
-    /// address with the most such connections, and whose request was refused.
+    /// Requests the closing of a waiting connection among the next [`LOOKS`] table entries. Connections without an admitted
+    /// request come first; of these, those of the client address with the most of them; of that address, those whose request was
+    /// refused.
     fn make_room(&mut self) -> bool {
         let places = self.open.capacity();
         let mut found: Option<(_, usize)> = None;
@@ -187,7 +188,7 @@ impl ConnectionTable {
                 of_client.filter(|_| stranger).copied(),
                 !connection.is_first(),
             );
-            // The first of equals, so that connections are chosen in turn.
+            // If several candidates are equal, the first is chosen, so that connections are closed in turn.
             if found.is_none_or(|(best, _)| rank > best) {
                 found = Some((rank, at));
             }
@@ -197,7 +198,7 @@ impl ConnectionTable {
         self.open.get(at).is_some_and(|it| it.dismiss())
     }
 
-    /// Adds or removes a connection that no credential has admitted.
+    /// Adds a connection without an admitted request to the count of its client address (`more`), or removes it.
     fn count(&mut self, client: ClientNetwork, more: bool) {
         let count = self.strangers.entry(client).or_default();
         *count = if more { *count + 1 } else { *count - 1 };
@@ -208,7 +209,7 @@ impl ConnectionTable {
 }
 
 impl OpenConnection {
-    /// Stores whether a credential has admitted the last request.
+    /// Records whether the last request was admitted by a credential.
     pub(crate) fn admitted(&self, admitted: bool) {
         if self.waiting.admitted.load(Ordering::Relaxed) != admitted {
             let mut table = self.connections.table();
@@ -218,7 +219,7 @@ impl OpenConnection {
         }
     }
 
-    /// Sets the client's address, as a proxy has named it.
+    /// Sets the client's address, after a proxy has named it in the PROXY protocol header.
     pub(crate) fn comes_from(&self, address: IpAddr) {
         let client = ClientNetwork::from(address);
         let mut table = self.connections.table();
@@ -229,7 +230,8 @@ impl OpenConnection {
         }
     }
 
-    /// Registers a new HTTP/2 request. The connection waits for requests again when the last one has ended.
+    /// Registers the begin of an HTTP/2 request. Dropping the returned guard registers its end; after the last request the
+    /// connection waits for requests again.
     pub(crate) fn request_arrived(
         self: &Arc<Self>,
         limits: &ConnectionLimits,
@@ -247,7 +249,7 @@ impl OpenConnection {
     }
 }
 
-/// An HTTP/2 request that is being answered. Dropping it ends the request.
+/// Guard of an HTTP/2 request that is being answered. Dropping it registers the end of the request.
 pub(crate) struct MultiplexedRequest {
     open: Arc<OpenConnection>,
     limits: ConnectionLimits,
@@ -259,7 +261,8 @@ impl Drop for MultiplexedRequest {
         let mut running = waiting.running();
         *running -= 1;
         if *running == 0 {
-            // Pingora closes an idle connection in an orderly way, and earlier than this deadline.
+            // The deadline is set later than Pingora's idle time, since Pingora closes an idle connection in the orderly way of
+            // HTTP/2.
             waiting.awaited(&self.limits, Instant::now() + self.limits.header);
         }
     }
@@ -278,32 +281,31 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The wait of a connection for its client, with its deadline. The connection's own task and the tasks of its requests
-/// write it; other tasks only read it.
+/// State of a connection's wait for its client, with the deadline. Only the connection's task and the tasks of its requests
+/// change it; other tasks read it.
 pub(crate) struct ClientWait {
     opened: Instant,
-    /// Deadline for the client's next bytes, in milliseconds after `opened`; [`ClientWait::NOTHING`] while a request is
-    /// answered.
+    /// Deadline for the client's next bytes, in milliseconds after `opened`; [`ClientWait::NOTHING`] while a request is answered.
     due: AtomicU64,
-    /// The client's [`ClientNetwork`], as bits.
+    /// The client's address as a [`ClientNetwork`].
     client: AtomicU64,
-    /// True when a credential has admitted the last request.
+    /// True if the last request was admitted by a credential; false if it was refused, or there was none.
     admitted: AtomicBool,
-    /// True until the head of the first request is complete.
+    /// True until the head of the first request has been read.
     first: AtomicBool,
-    /// True while no byte of the next head has arrived.
+    /// True while no byte of the next request's head has arrived.
     idle: AtomicBool,
     dismissed: AtomicBool,
-    /// True once there were requests of HTTP/2.
+    /// True once the connection has had an HTTP/2 request.
     multiplexed: AtomicBool,
-    /// The number of HTTP/2 requests in progress. Locked while a request begins or ends, so that all tasks use the same
-    /// deadline.
+    /// Number of HTTP/2 requests in progress. The lock is held while a request begins or ends, so that the deadline is changed in
+    /// the right order.
     running: Mutex<usize>,
     task: AtomicWaker,
 }
 
 impl ClientWait {
-    /// The value of `due` while a request is being answered.
+    /// Value of `due` while a request is being answered and no deadline applies.
     const NOTHING: u64 = u64::MAX;
 
     fn new(now: Instant, client: ClientNetwork) -> Self {
@@ -321,7 +323,8 @@ impl ClientWait {
         }
     }
 
-    /// Sets the deadline for the next head: a short one for the first head, the idle time for later ones.
+    /// Sets the deadline for the next request: a short time for the connection's first request, the maximum idle time for later
+    /// ones.
     pub(crate) fn awaited(&self, limits: &ConnectionLimits, now: Instant) {
         self.idle.store(true, Ordering::Relaxed);
         self.until(if self.is_first() {
@@ -331,8 +334,8 @@ impl ClientWait {
         });
     }
 
-    /// Records that the first bytes of a head have arrived. The head has its own time limit, which for the first head runs
-    /// already.
+    /// Records that the first bytes of a request's head have arrived, and sets the head's deadline. The deadline of the first
+    /// head has been running since the connection was opened.
     pub(crate) fn begun(&self, limits: &ConnectionLimits, now: Instant) {
         self.idle.store(false, Ordering::Relaxed);
         if !self.is_first() {
@@ -340,7 +343,7 @@ impl ClientWait {
         }
     }
 
-    /// Records that the head is complete, so that no deadline applies while the request is answered.
+    /// Records that the request's head has been read, so that no deadline applies while the request is answered.
     pub(crate) fn seen(&self) {
         self.due.store(Self::NOTHING, Ordering::Relaxed);
         self.first.store(false, Ordering::Relaxed);
@@ -360,12 +363,13 @@ impl ClientWait {
         self.due.store(due, Ordering::Relaxed);
     }
 
-    /// Returns true if the connection has had no request yet.
+    /// Returns true if no request's head has been read on this connection yet.
     pub(crate) fn is_first(&self) -> bool {
         self.first.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a client past its deadline has left a request unfinished, or has sent none at all.
+    /// Returns true if a client that missed its deadline has sent an incomplete request or no request at all; false if the
+    /// connection was idle after a request.
     pub(crate) fn is_overdue_request(&self) -> bool {
         self.is_first() || !self.idle.load(Ordering::Relaxed)
     }
@@ -379,7 +383,7 @@ impl ClientWait {
         self.due().is_some() && !self.dismissed.load(Ordering::Acquire)
     }
 
-    /// Requests the end of the connection, if it waits for a request. Returns true if this call requested it.
+    /// Requests the closing of the connection, if it waits for a request. Returns true if this call requested it.
     fn dismiss(&self) -> bool {
         let asked = self.can_be_dismissed() && !self.dismissed.swap(true, Ordering::AcqRel);
         if asked {
@@ -388,7 +392,7 @@ impl ClientWait {
         asked
     }
 
-    /// Resolves when the end of the connection was requested and it waits for a request.
+    /// Waits until the closing of the connection was requested while it waits for a request.
     pub(crate) async fn dismissal(&self) {
         poll_fn(|context| {
             self.task.register(context.waker());

@@ -1,10 +1,10 @@
-//! A client's connection as Pingora uses it: the socket, or TLS over it, with features that Pingora's own streams lack.
+//! A client's connection in the form that Pingora uses: a socket, or TLS over it, with features that Pingora's own streams lack.
 //!
-//! - **Every write has a time limit**, whatever writes: an answer, `100 Continue`, a refusal of Pingora's own, a frame of
-//!   HTTP/2, the closing messages of TLS. A client that reads nothing for that time counts as gone.
+//! - **Every write has a time limit**, whichever code writes: a response, `100 Continue`, Pingora's own error response, a frame
+//!   of HTTP/2, the closing messages of TLS. A client that accepts no bytes for that time is treated as disconnected.
 //!
-//! Written bytes are buffered until they are flushed, so that head and body are sent together. Reads have no buffer here, since
-//! all layers above read into a larger one.
+//! Writes are buffered until they are flushed, so that head and body are sent together. Reads are not buffered here, since
+//! all layers above read into a larger buffer.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -30,21 +30,21 @@ use super::chunks::Chunks;
 use super::gathered::GatheringStream;
 use super::socket::Socket;
 
-/// The size of the write buffer, in bytes: one segment. A longer write is not copied: it is sent immediately, after the
+/// Size of the write buffer, in bytes: one TCP segment. A longer write is not buffered: it is sent immediately, after the
 /// buffered bytes.
 const WRITE_BUFFER: usize = 1460;
 
-/// Byte stream of a connection.
+/// The byte stream below a connection: a socket, or TLS over it.
 pub(crate) trait Carrier: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static {
-    /// Number that no other open connection has.
+    /// Returns a number that identifies the connection among the open ones.
     fn id(&self) -> UniqueIDType;
 
-    /// The TLS state of the connection.
+    /// Returns the state of TLS; `None` without TLS.
     fn tls(&self) -> Option<Arc<SslDigest>> {
         None
     }
 
-    /// The protocol that was negotiated in the TLS handshake.
+    /// Returns the protocol negotiated in the TLS handshake; `None` if there was none.
     fn protocol(&self) -> Option<ALPN> {
         None
     }
@@ -75,14 +75,14 @@ pub(crate) struct Wire<C> {
     carrier: GatheringStream<C>,
     socket: Arc<SocketDigest>,
     write_limit: Duration,
-    /// Timer of the time limit while a write waits for the client; `None` at other times.
+    /// Timer that runs while a write waits for the client; `None` at other times.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Parser that follows the body being read, if the body is chunked.
+    /// Parser that checks the framing of the request body; `None` if the body is not chunked.
     chunks: Option<Chunks>,
 }
 
 impl Wire<Socket> {
-    /// A connection that was just accepted at `local`, by a client at `peer`.
+    /// Creates the connection for a socket that was just accepted. `local` is the listener's address, `peer` the client's.
     pub(crate) fn accepted(
         socket: Socket,
         peer: SocketAddr,
@@ -91,13 +91,13 @@ impl Wire<Socket> {
     ) -> Self {
         socket.without_delay();
         let digest = SocketDigest::from_raw_fd(socket.as_raw_fd());
-        // The cells are new, so they are empty.
+        // Setting cannot fail, as the cells are new and empty.
         let _ = digest.peer_addr.set(Some(peer.into()));
         let _ = digest.local_addr.set(Some(local.clone()));
         Self::new(socket, Arc::new(digest), WRITE_BUFFER, write_limit)
     }
 
-    /// The socket, for inspection.
+    /// Returns the socket, for tests.
     #[cfg(test)]
     pub(crate) fn socket(&self) -> &Socket {
         self.carrier.get_ref()
@@ -110,7 +110,7 @@ impl Wire<Socket> {
 }
 
 impl Wire<TlsStream<Wire<Socket>>> {
-    /// A connection whose TLS handshake is done.
+    /// Creates the connection for a TLS stream after the handshake.
     pub(crate) fn encrypted(tls: TlsStream<Wire<Socket>>, write_limit: Duration) -> Self {
         let socket = tls
             .get_socket_digest()
@@ -130,12 +130,12 @@ impl<C: AsyncRead + AsyncWrite> Wire<C> {
         }
     }
 
-    /// Sets the parser that follows the next body; `None` for a body that is not chunked.
+    /// Sets the parser that checks the framing of the next body; `None` for a body that is not chunked.
     pub(crate) fn follow(&mut self, chunks: Option<Chunks>) {
         self.chunks = chunks;
     }
 
-    /// Applies the time limit to the result of one poll of a write.
+    /// Applies the time limit: returns an error if a write has been pending for too long, else the result `step` of the poll.
     fn in_time<T>(
         &mut self,
         context: &mut Context<'_>,

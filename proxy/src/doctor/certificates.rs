@@ -1,4 +1,4 @@
-//! Certificates of listeners, of replicas and for remote servers: files that can be used, keys that match, and ends.
+//! Checks the certificates of listeners, of replicas and for remote servers: usable files, matching keys, and expiry.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use crate::tls::{self, CertificateEnd};
 
 const CHECK: &str = "certificates";
 const DAY: i64 = 24 * 60 * 60;
-/// Number of days before its end from which a certificate is warned of: most are renewed a month before.
+/// A certificate that expires in fewer days than this is reported; most are renewed a month before.
 const SOON: i64 = 21;
 
 /// Checks the certificates of a configuration.
@@ -36,7 +36,7 @@ pub(super) fn check(effective: &Effective) -> Vec<Finding> {
             }
         }
     }
-    // Names of certificates, those of replicas and for remote servers.
+    // The general check also covers host names in certificates, and the certificates of replicas and for remote servers.
     let is_said = unusable || findings.iter().any(|it| it.severity == Severity::Problem);
     if !is_said && let Err(error) = certificates::check(effective) {
         findings.push(Finding::problem(CHECK, error.to_string(), "tooldock check"));
@@ -47,7 +47,7 @@ pub(super) fn check(effective: &Effective) -> Vec<Finding> {
     findings
 }
 
-/// The finding about the end of a certificate.
+/// Returns the finding about the expiry of a certificate.
 pub(super) fn ending(check: &'static str, subject: &str, end: &CertificateEnd) -> Finding {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |it| it.as_secs().cast_signed());

@@ -1,5 +1,5 @@
-//! The clock of this machine, compared with `Date` of servers that the configuration names, and with Redis. Tokens and
-//! certificates have times, and replicas compare theirs.
+//! Compares this machine's clock with the `Date` headers of servers that the configuration names, and with Redis. A wrong clock
+//! makes valid tokens and certificates look expired, and replicas compare their times.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,16 +18,17 @@ use crate::config::Effective;
 use crate::serve::CoreTrust;
 
 const CHECK: &str = "clock";
-/// Difference from which tokens are refused: the leeway of issuers is a minute.
+/// Difference between clocks, in seconds, above which tokens are refused: issuers' tokens are accepted with a leeway of one
+/// minute.
 const DIFFERENCE_MAX: i64 = 60;
 /// Maximum number of servers whose clocks are compared.
 const SERVERS_MAX: usize = 8;
-/// Time limit for a server's answer.
+/// Time limit for a server's response.
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
-/// Pause before Redis is asked again.
+/// Pause before Redis is asked for its time again after an error.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Compares the clock with those of other machines.
+/// Compares the clock of this machine with the clocks of other machines.
 pub(super) async fn check(
     effective: &Effective,
     servers: &[CheckedServer],
@@ -42,13 +43,14 @@ pub(super) async fn check(
             urls.extend(url_of(&backend));
         }
     }
-    // A name may resolve to an address that the gateway itself refuses to ask.
+    // Host names are skipped if the server may not have private addresses: this check does not verify the resolved address, as
+    // the gateway does.
     let backends = servers.iter().flat_map(|server| {
         let may_ask = |it: &&Backend| server.allow_private || !matches!(it.host, Host::Name(..));
         server.backends.iter().filter(may_ask)
     });
     urls.extend(backends.filter_map(url_of));
-    // No secret is sent, and the response decides nothing: servers with self-signed certificates are included.
+    // Certificates are not verified: no secret is sent, and only the `Date` header is read.
     let client = CoreTrust::Any.client().ok().and_then(|tls| {
         let builder = reqwest::Client::builder()
             .no_proxy()
@@ -71,7 +73,7 @@ pub(super) async fn check(
     });
     let redis = async {
         let store = store_of(effective)?.ok()?;
-        // An operation of a store may take 50 ms, which the first connection exceeds on a busy machine.
+        // Failed attempts are repeated: the store's time limit is 50 ms, which the first connection exceeds on a busy machine.
         let time = async {
             loop {
                 match store.time().await {
@@ -118,7 +120,7 @@ fn said(differences: &[(String, i64)]) -> Vec<Finding> {
     vec![Finding::ok(CHECK, said)]
 }
 
-/// The name and the URL of a server's root; `None` for a Unix socket.
+/// Returns the name of a server and the URL of its root; `None` for a Unix socket.
 fn url_of(backend: &Backend) -> Option<(String, String)> {
     if matches!(backend.host, Host::Unix(_)) {
         return None;
@@ -133,7 +135,7 @@ fn now() -> i64 {
     since.map_or(0, |it| it.as_secs().cast_signed())
 }
 
-/// The seconds since 1970 of a date as HTTP has it: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Parses a date of HTTP, such as `Sun, 06 Nov 1994 08:49:37 GMT`. Returns the seconds since 1970.
 fn seconds_of(date: &str) -> Option<i64> {
     const MONTHS: [&str; 12] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
@@ -146,7 +148,7 @@ fn seconds_of(date: &str) -> Option<i64> {
     let year: i64 = words.next()?.parse().ok()?;
     let mut time = words.next()?.split(':').map(|it| it.parse::<i64>().ok());
     let (hours, minutes, seconds) = (time.next()??, time.next()??, time.next()??);
-    // Days of the civil calendar, in years that begin with March (H. Hinnant, chrono-compatible low-level date algorithms).
+    // The number of days is computed with years that begin in March (H. Hinnant, chrono-compatible low-level date algorithms).
     let (year, month) = match month {
         ..3 => (year - 1, month + 9),
         _ => (year, month - 3),

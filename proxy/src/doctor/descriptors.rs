@@ -1,4 +1,4 @@
-//! Limit on open files, of the running gateway or of a gateway that is started from this shell, and the number of connections
+//! Checks the limit on open files of the running gateway, or of a gateway started from this shell, and the number of connections
 //! that it allows.
 
 use std::fs;
@@ -11,7 +11,7 @@ use crate::descriptors::{Connections, LIMIT_MIN};
 
 const CHECK: &str = "descriptors";
 
-/// Compares the limit on open files with the connections of the configuration.
+/// Compares the limit on open files with the configured number of connections.
 pub(super) fn check(effective: &Effective) -> Vec<Finding> {
     let configured = effective.config.admission.limits.connections;
     let running = listening::process(&effective.data_dir);
@@ -22,7 +22,7 @@ pub(super) fn check(effective: &Effective) -> Vec<Finding> {
     vec![said(&connections, configured)]
 }
 
-/// The limit on open files of a running process; `None` if it cannot be read, or there is none.
+/// Returns the limit on open files of a running process; `None` if it cannot be read, or there is no limit.
 fn limit_of(pid: i32) -> Option<u64> {
     open_files(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
 }
@@ -35,7 +35,7 @@ fn open_files(limits: &str) -> Option<u64> {
 
 fn said(connections: &Connections, configured: usize) -> Finding {
     let limit = connections.limit();
-    // Below this limit, the configured connections do not fit: a 32nd of it is reserved, and workers need files, too.
+    // The recommended limit also has room for the reserved part (a 32nd of the limit) and for files of workers.
     let needed = (configured + configured / 16 + 1024).next_multiple_of(1024);
     let remedy = format!(
         "LimitNOFILE={needed}   # in a unit: sudo systemctl edit tooldock; in a shell: ulimit -n {needed}"

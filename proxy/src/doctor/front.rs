@@ -1,8 +1,9 @@
-//! Probes servers in front of the gateway through its public URL: a reverse proxy, a load balancer, a tunnel.
+//! Probes the servers in front of the gateway through its public URL: a reverse proxy, a load balancer or a tunnel, called the
+//! front.
 //!
-//! Each probe is a request with a nonce of the gateway. The gateway answers with the names of the headers that arrived and with
-//! the addresses that it sees; differences were made by the servers in front. Credentials are not sent: `Authorization` has a
-//! value that is no credential.
+//! Each probe is a request with a nonce that the gateway has issued. The gateway responds with the names of the received headers
+//! and with the addresses that it sees. Differences from the sent request are due to the front. No credentials are sent: the
+//! value of `Authorization` is not a credential.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,24 +31,25 @@ use crate::operator::client::cause;
 use crate::serve::CoreTrust;
 use crate::tls::CertificateEnd;
 
-/// Time limit of a probe without a stream.
+/// Time limit of a probe, except of those that read a stream.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
-/// Maximum size of an answer that is read, in bytes.
+/// Maximum number of bytes of a response's body that are read.
 const ANSWER_MAX: usize = 64 * 1024;
-/// Size of the body that has to pass, in bytes, unless the gateway takes less: more than the default of nginx.
+/// Size of the body that the front should forward, in bytes, unless the gateway's own limit is lower. It is above nginx's default
+/// limit.
 const BODY: usize = 1_500_000;
-/// Number of requests that determine which gateways are behind the front server.
+/// Number of requests that are sent to find out whether the front distributes a session's requests over several gateways.
 const SPREAD: usize = 8;
-/// Number of streams whose events must arrive together before the front server counts as buffering. A busy machine delays a
-/// single one.
+/// Number of streams that are read. The front counts as buffering only if the events of all of them arrive together, since on a
+/// busy machine this may happen to a single stream.
 const STREAMS: usize = 3;
-/// An address that no client has (RFC 5737).
+/// An address of the range for documentation (RFC 5737), which no real client has.
 const NO_CLIENT: &str = "192.0.2.77";
 const MIB: usize = 1024 * 1024;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// Headers that clients send: name, value in a probe, loss without which clients cannot work, and the reason to have it.
+/// Headers that clients send: name, value in a probe, true if clients cannot work without it, and the clients that need it.
 const HEADERS: [(&str, &str, bool, &str); 6] = [
     (
         "authorization",
@@ -77,15 +79,15 @@ const HEADERS: [(&str, &str, bool, &str); 6] = [
     ),
 ];
 
-/// The URL by which clients reach the gateway: an origin, and perhaps the prefix of its paths.
+/// The URL by which clients reach the gateway: an origin, and an optional path prefix.
 #[derive(Debug, Clone)]
 pub(super) struct PublicAddress {
-    /// The URL without a slash at its end.
+    /// The complete URL, without a slash at its end.
     base: String,
     host: String,
     port: u16,
     tls: bool,
-    /// Host and port as requests have them.
+    /// Host and port, as they stand in a `Host` header.
     authority: String,
 }
 
@@ -96,11 +98,11 @@ impl fmt::Display for PublicAddress {
 }
 
 impl PublicAddress {
-    /// Reads a URL.
+    /// Parses a public URL.
     ///
     /// # Errors
     ///
-    /// The reason why no client could use the URL, without the user name and password of the URL.
+    /// The reason why the URL cannot be used. The message omits a user name and password in the URL.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         const WANTED: &str = "expected https://HOST, perhaps with a port and the prefix of a path";
         let url: Url = text.parse().map_err(|_| WANTED.to_owned())?;
@@ -128,14 +130,14 @@ impl PublicAddress {
         })
     }
 
-    /// The origin, without the prefix of paths.
+    /// Returns the origin: the URL without the path prefix.
     pub(super) fn origin(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
         format!("{scheme}://{}", self.authority)
     }
 }
 
-/// The gateway's answer to a probe.
+/// The gateway's response to a probe.
 #[derive(Debug, Deserialize)]
 struct Facts {
     http: String,
@@ -146,42 +148,42 @@ struct Facts {
     peer_is_trusted: bool,
     client: String,
     client_is_internal: bool,
-    /// True if a header of the PROXY protocol has named the client.
+    /// True if a PROXY protocol header named the client's address to the gateway.
     proxy_protocol: bool,
     address: Option<String>,
     replica: Option<String>,
     body_max: usize,
-    /// The address to which this command connected.
+    /// The address to which the probe connected.
     #[serde(skip)]
     connected: Option<SocketAddr>,
-    /// True if the response's header with the session arrived.
+    /// True if the response contained the header `mcp-session-id`.
     #[serde(skip)]
     names_session: bool,
 }
 
 impl Facts {
-    /// Returns true if no other server has taken the connection.
+    /// Returns true if the probe connected to the gateway itself, and not to a server in front of it.
     fn is_direct(&self) -> bool {
         let connected = self.connected.map(|it| it.to_string());
         connected.is_some() && connected == self.address
     }
 }
 
-/// Reason why the gateway's answer to a probe was not received.
+/// The reason why the gateway did not answer a probe.
 enum Failure {
-    /// Another server answered, or the gateway refused the request.
+    /// Another server responded, or the gateway refused the request.
     Answered {
         status: StatusCode,
-        /// The code of an error of a gateway.
+        /// The error code in the response, if it is an error of a gateway.
         code: Option<String>,
         message: String,
         location: Option<String>,
     },
-    /// No response arrived, for this reason.
+    /// No response arrived; the text is the reason.
     Silent(String),
 }
 
-/// Probes of one public URL.
+/// The probes of a public URL.
 pub(super) struct Front<'a> {
     public: &'a PublicAddress,
     nonces: Mutex<Vec<String>>,
@@ -190,12 +192,12 @@ pub(super) struct Front<'a> {
 }
 
 impl<'a> Front<'a> {
-    /// Probes with the nonces of the gateway. `ca` has certificates by which the certificate of the front is checked, in place
-    /// of the system's.
+    /// Prepares the probes with the nonces that the gateway has issued. `ca` is a file with the certificates that verify the
+    /// front's certificate, in place of the system's.
     ///
     /// # Errors
     ///
-    /// A line that names the file.
+    /// If the file `ca` cannot be used; the message is one line.
     pub(super) fn new(
         public: &'a PublicAddress,
         issued: IssuedNonces,
@@ -213,7 +215,7 @@ impl<'a> Front<'a> {
         })
     }
 
-    /// Runs all probes. With `slow`, a stream that is silent for that time is waited for, too.
+    /// Runs all probes. `slow` is the time for which a stream without events should stay open; `None` omits this probe.
     pub(super) async fn check(&self, slow: Option<Duration>) -> Vec<Finding> {
         let mut findings = Vec::new();
         let trust = match self.connected(&mut findings).await {
@@ -266,8 +268,8 @@ impl<'a> Front<'a> {
         findings
     }
 
-    /// Connects to the public address once, and reports its certificate. Returns the authorities that the probes trust; `None` if
-    /// the address cannot be reached.
+    /// Connects to the public address once, and adds findings about its certificate. Returns the authorities that the other
+    /// probes trust; `None` if the address cannot be reached.
     async fn connected(&self, findings: &mut Vec<Finding>) -> Option<CoreTrust> {
         let PublicAddress {
             host, port, tls, ..
@@ -332,13 +334,13 @@ impl<'a> Front<'a> {
                 };
                 let said = format!("clients refuse the certificate of {host}: {why}");
                 findings.push(Finding::problem("front", said, remedy));
-                // The other probes send no secret, so they continue and accept any certificate.
+                // The other probes continue without verifying the certificate, since they send no secret.
                 Some(CoreTrust::Any)
             }
         }
     }
 
-    /// The finding about a first probe that did not reach the gateway.
+    /// Returns the finding for a first probe that the gateway did not answer.
     fn unreached(&self, failure: Failure) -> Finding {
         let public = self.public;
         let (status, code, message, location) = match failure {
@@ -404,7 +406,7 @@ impl<'a> Front<'a> {
         }
     }
 
-    /// Findings about headers that the front loses, and about its version of HTTP.
+    /// Returns findings about headers that the front removes, and about its HTTP version.
     fn headers(&self, facts: &Facts) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (name, _, is_needed, reason) in HEADERS {
@@ -454,21 +456,21 @@ impl<'a> Front<'a> {
     }
 }
 
-/// Probes that share one HTTP client.
+/// The probes after the first connection, which share an HTTP client.
 struct Probes<'a> {
     front: &'a Front<'a>,
     client: reqwest::Client,
 }
 
 impl Probes<'_> {
-    /// A request with a nonce; `None` once all nonces are used.
+    /// Creates a request with a nonce; `None` if all nonces are used.
     fn request(&self, method: Method, query: &str) -> Option<RequestBuilder> {
         let nonce = self.front.nonce()?;
         let url = format!("{}/mcp/_probe/{nonce}{query}", self.front.public);
         Some(self.client.request(method, url))
     }
 
-    /// Sends a probe, and returns the gateway's answer.
+    /// Sends a probe, and returns the gateway's response.
     async fn facts(&self, request: Option<RequestBuilder>) -> Result<Facts, Failure> {
         let request = request.ok_or_else(|| Failure::Silent("no nonce is left".to_owned()))?;
         let answered = async {
@@ -599,7 +601,7 @@ impl Probes<'_> {
         }
     }
 
-    /// The times at which the events of a stream arrive, from its request on.
+    /// Reads the events of a stream. Returns the time from the request to the arrival of each.
     async fn events(&self, query: &str, limit: Duration) -> Result<Vec<Duration>, String> {
         let request = self.request(Method::GET, query);
         let request = request.ok_or("no nonce is left")?;
@@ -644,7 +646,8 @@ impl Probes<'_> {
                 return vec![Finding::ok("front", said)];
             }
             Err(Failure::Answered { status, .. }) => format!("the answer is {status}"),
-            // A server that refuses a body may close the connection before its answer is read.
+            // A missing response counts as a refusal, too: a server that refuses a body may close the connection before its
+            // response can be read.
             Err(Failure::Silent(why)) => why,
         };
         vec![Finding::problem(
@@ -682,7 +685,7 @@ impl Probes<'_> {
         let request = self.request(Method::GET, "");
         let request = request.map(|request| request.header(ORIGIN, origin));
         match self.facts(request).await {
-            // Without the header, a page of any origin counts as no page.
+            // The gateway treats a request without `Origin` as one that no web page has sent.
             Ok(facts) if !facts.headers.contains("origin") => vec![Finding::problem(
                 "front",
                 "the front removes the header origin, by which the gateway refuses pages of others",
@@ -745,7 +748,8 @@ impl Probes<'_> {
     }
 }
 
-/// The HTTP client of the probes: a new connection for each, without proxies of the environment and redirects.
+/// Creates the HTTP client of the probes. It opens a new connection for each request, ignores proxies of the environment, and
+/// follows no redirects.
 fn client(trust: &CoreTrust) -> Result<reqwest::Client, String> {
     reqwest::Client::builder()
         .no_proxy()
@@ -774,7 +778,7 @@ async fn certificate(
         .and_then(|der| CertificateEnd::of(der)))
 }
 
-/// Reads the answer to a probe.
+/// Reads the response to a probe.
 async fn read(mut response: Response) -> Result<Facts, Failure> {
     let status = response.status();
     let text = |name: HeaderName| {
@@ -818,7 +822,7 @@ async fn read(mut response: Response) -> Result<Facts, Failure> {
     })
 }
 
-/// A value of `Host` without its port.
+/// Returns the value of a `Host` header without its port.
 fn bare(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => {

@@ -1,4 +1,5 @@
-//! Hosts of remote servers and of issuers: their names, private addresses, and connections to them.
+//! Checks the hosts of remote servers and of issuers: whether their names resolve, to which kind of address, and whether they
+//! accept connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,20 +15,20 @@ use super::{Finding, for_shell};
 use crate::config::Effective;
 
 const CHECK: &str = "names";
-/// Time limit for a look-up, and for a connection.
+/// Time limit for resolving a name, and for opening a connection.
 const STEP_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of hosts that are checked.
 const HOSTS_MAX: usize = 256;
 
 /// A host that the configuration names.
 struct NamedHost {
-    /// The key with the host.
+    /// The configuration key that names the host.
     place: String,
     backend: Backend,
     allow_private: bool,
 }
 
-/// Resolves the hosts of a configuration, and connects to each.
+/// Resolves the hosts that the configuration names, and connects to each.
 pub(super) async fn check(effective: &Effective, servers: &[CheckedServer]) -> Vec<Finding> {
     let of_servers = servers.iter().flat_map(|server| {
         server.backends.iter().map(|backend| NamedHost {

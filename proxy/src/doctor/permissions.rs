@@ -1,4 +1,4 @@
-//! Files and folders: writable for the gateway's user, and secrets readable for that user alone.
+//! Checks the permissions of files and folders: the gateway must be able to write them, and no other user may read secrets.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -12,7 +12,7 @@ use crate::config::Effective;
 
 const CHECK: &str = "permissions";
 
-/// Files of the data directory that are for the gateway's user alone.
+/// Files in the data directory that only the gateway's user may read.
 const SECRET_FILES: [&str; 13] = [
     "keys.json",
     "secrets.enc",
@@ -29,7 +29,7 @@ const SECRET_FILES: [&str; 13] = [
     "upgrade.sock",
 ];
 
-/// Variables that name files of secrets.
+/// Environment variables that name files with secrets.
 const SECRET_VARIABLES: [&str; 5] = [
     "BEARER_TOKEN_FILE",
     "MANAGER_INTERNAL_TOKEN_FILE",
@@ -38,7 +38,7 @@ const SECRET_VARIABLES: [&str; 5] = [
     "SESSION_KEY_FILE",
 ];
 
-/// Checks the data directory and the files of secrets.
+/// Checks the data directory and all files with secrets.
 pub(super) fn check(effective: &Effective) -> Vec<Finding> {
     let data = &effective.data_dir;
     let mut findings: Vec<_> = data_directory(data).into_iter().collect();
@@ -109,7 +109,7 @@ fn data_directory(data: &Path) -> Option<Finding> {
     None
 }
 
-/// The finding about a file of secrets that every user can read.
+/// Returns a finding if all users of the machine can read or change a file with secrets; otherwise `None`.
 fn open_to_all(file: &Path) -> Option<Finding> {
     let found = fs::metadata(file).ok()?;
     let is_open = found.permissions().mode() & 0o006 != 0;
@@ -121,7 +121,7 @@ fn open_to_all(file: &Path) -> Option<Finding> {
     })
 }
 
-/// The finding about a configuration that every user can change.
+/// Returns a finding if all users of the machine can change a configuration file; otherwise `None`.
 fn changed_by_all(file: &Path) -> Option<Finding> {
     let found = fs::metadata(file).ok()?;
     let is_open = found.permissions().mode() & 0o002 != 0;

@@ -1,4 +1,4 @@
-//! Addresses of listeners: free, in use by the running gateway, or in use by another program.
+//! Checks the addresses of listeners: each is free, in use by the running gateway, or in use by another program.
 
 use tooldock_base::listening;
 
@@ -8,7 +8,7 @@ use crate::config::{Effective, ListenAddress};
 
 const CHECK: &str = "ports";
 
-/// Checks the addresses that the configuration has a gateway bind.
+/// Checks the addresses that a gateway with this configuration binds.
 pub(super) fn check(effective: &Effective) -> Vec<Finding> {
     let refused = addresses::findings(effective);
     let own = listening::addresses(&effective.data_dir);

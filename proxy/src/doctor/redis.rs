@@ -1,4 +1,5 @@
-//! The Redis of `sessions.store`: reached with its password, of version 7 or later, a primary, and fast enough.
+//! Checks the Redis of `sessions.store`: it must accept the password, have version 7 or later, be a primary, and respond fast
+//! enough.
 
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use super::Finding;
 use crate::config::Effective;
 
 const CHECK: &str = "redis";
-/// Time that an answer may take before operations of sessions may fail.
+/// Maximum response time of Redis. With slower responses, operations on sessions may exceed their time limit.
 const ANSWER_MAX: Duration = Duration::from_millis(25);
-/// Number of answers that are measured; the fastest counts.
+/// Number of measured responses; the fastest counts.
 const ANSWERS: usize = 5;
 
 /// Connects to the session store with the gateway's settings, and measures its response time.
@@ -72,7 +73,7 @@ pub(super) async fn check(effective: &Effective) -> Vec<Finding> {
     }]
 }
 
-/// A store for the clock of Redis; `None` if sessions are in no Redis.
+/// Creates a store that has not connected to Redis yet, for reading Redis's clock; `None` if sessions are not stored in Redis.
 pub(super) fn store_of(effective: &Effective) -> Option<Result<RedisStore, String>> {
     let StoreConfig::Redis(url) = &effective.config.sessions.store else {
         return None;

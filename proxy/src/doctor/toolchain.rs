@@ -1,4 +1,5 @@
-//! Programs that namespaces and servers need, found as the gateway finds them: Python, `uv`, Node, commands of stdio servers.
+//! Checks the programs that namespaces and servers need: Python, `uv`, Node, and the commands of stdio servers. They are searched
+//! for in the same way as by the gateway.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -13,20 +14,20 @@ use super::{Finding, for_shell};
 use crate::config::Effective;
 
 const CHECK: &str = "toolchain";
-/// The oldest Python of workers.
+/// The oldest Python version that workers can use.
 const PYTHON_MIN: (u32, u32) = (3, 11);
 /// Time limit for a program that prints its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(4);
-/// Longest version that is shown, in characters.
+/// Maximum length of a displayed version, in characters.
 const VERSION_MAX: usize = 40;
-/// Prints the version, and if environments can be made without `uv`.
+/// Python code that prints the interpreter's version, and whether it can create environments without `uv`.
 const PROBE: &str = "\
 import importlib.util, sys
 print('%d.%d' % sys.version_info[:2])
 print(all(importlib.util.find_spec(it) for it in ('venv', 'ensurepip')))
 ";
 
-/// Checks the programs.
+/// Checks all programs that the configuration needs.
 pub(super) async fn check(effective: &Effective, servers: &[CheckedServer]) -> Vec<Finding> {
     let uv = find_program("uv");
     let npx = find_program("npx");
@@ -78,7 +79,7 @@ pub(super) async fn check(effective: &Effective, servers: &[CheckedServer]) -> V
     findings
 }
 
-/// The interpreter of workers. Its absence is a problem where a namespace has Python.
+/// Checks the Python interpreter of workers. Its absence is only a problem if a namespace contains Python files.
 async fn python(effective: &Effective, has_uv: bool) -> Finding {
     let name = &effective.config.workers.python;
     let is_needed = needs_python(effective);
@@ -128,7 +129,7 @@ async fn python(effective: &Effective, has_uv: bool) -> Finding {
     }
 }
 
-/// Returns true if a folder of the data directory has Python, or a first start makes one.
+/// Returns true if a namespace in the data directory contains a Python file, or if the first start will create one.
 fn needs_python(effective: &Effective) -> bool {
     let data = &effective.data_dir;
     if effective.config.namespaces.starter && !data.join("version").exists() {
@@ -144,14 +145,14 @@ fn needs_python(effective: &Effective) -> bool {
     folders.any(|folder| entries(folder).iter().any(|file| is_python(file)))
 }
 
-/// The version that a program prints.
+/// Returns the first line that a program prints for `--version`; `None` if it fails.
 async fn version(program: Option<&Path>) -> Option<String> {
     let told = output(program?, &["--version"]).await.ok()?;
     let line = told.lines().next()?.trim();
     Some(line.chars().take(VERSION_MAX).collect())
 }
 
-/// Reason why a program printed nothing.
+/// The reason why a program has no output.
 enum Silence {
     /// The program could not be run, or failed.
     Failed,

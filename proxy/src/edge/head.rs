@@ -1,8 +1,8 @@
-//! Buffers the head of a request of HTTP/1 before Pingora reads any of it.
+//! Buffers the head of an HTTP/1 request before Pingora reads any of it.
 //!
-//! Pingora bounds a head by a megabyte, reads it from its start again with every segment, and accepts a bare line feed as the
-//! end of a line. Here a head is scanned once as it arrives: it never exceeds the limit, and a line that does not end in CR LF
-//! is refused. Pingora gets a complete head with the bytes after it, as if all had arrived together.
+//! Pingora accepts heads of up to a megabyte, parses them from the start again with every received segment, and accepts a bare
+//! line feed as the end of a line. This module scans a head once, as it arrives: a head above the limit, or with a line that does
+//! not end in CR LF, is refused. Pingora gets a complete head with the bytes received after it, as if all had arrived together.
 
 use bytes::BytesMut;
 use http::request::Parts;
@@ -15,53 +15,53 @@ use crate::scratch;
 
 const TRANSFER_ENCODING: &[u8] = b"transfer-encoding:";
 
-/// A head that is complete.
+/// The complete head of a request.
 #[derive(Debug)]
 pub(crate) struct Head {
-    /// The head, and the bytes after it in its last segment.
+    /// The bytes of the head, followed by further bytes that were received with it.
     pub(crate) bytes: BytesMut,
-    /// The end of the head in `bytes`.
+    /// Index of the end of the head in `bytes`.
     pub(crate) end: usize,
-    /// True when the head has a Transfer-Encoding.
+    /// True if the head contains `Transfer-Encoding`, so that the body may be chunked.
     pub(crate) coded: bool,
 }
 
-/// The outcome of the wait for a head.
+/// The outcome of reading a head.
 #[derive(Debug)]
 pub(crate) enum HeadOutcome {
     /// The head is complete.
     Whole(Head),
-    /// The client has disconnected, or its connection broke.
+    /// The client has disconnected, or the connection failed.
     Closed,
-    /// The head cannot be served.
+    /// The head is refused.
     Refused(HeadRefusal),
 }
 
-/// The reason why a head is not served, and the bytes that have arrived.
+/// The reason why a head is refused, and the bytes received so far.
 #[derive(Debug)]
 pub(crate) struct HeadRefusal {
     fault: Fault,
-    /// The bytes that arrived.
+    /// The bytes received so far.
     bytes: BytesMut,
     limit: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// The head has more bytes than the limit, and is not complete.
+    /// The head exceeds the size limit.
     TooLarge,
     /// A line does not end in CR LF.
     LineFeed,
-    /// The head does not begin as a request of HTTP/1 does.
+    /// The received bytes are not the beginning of an HTTP/1 request.
     NotHttp,
-    /// The framing of the body after the head contradicts its Transfer-Encoding.
+    /// The body after the head is not framed as its `Transfer-Encoding` demands.
     Chunks,
-    /// The head is not encrypted, at an address that requires TLS.
+    /// The request is not encrypted, at an address that requires TLS.
     Plain,
 }
 
 impl HeadRefusal {
-    /// Refuses a request whose body, as far as it has arrived, is not framed as it should be.
+    /// Creates the refusal of a request whose body is not framed correctly, as far as it was received.
     pub(crate) fn of_body(bytes: BytesMut) -> Self {
         Self {
             fault: Fault::Chunks,
@@ -70,7 +70,7 @@ impl HeadRefusal {
         }
     }
 
-    /// A request that is not encrypted, at an address that requires TLS.
+    /// Creates the refusal of a request without TLS, at an address that requires TLS.
     pub(crate) fn of_plain(bytes: BytesMut) -> Self {
         Self {
             fault: Fault::Plain,
@@ -79,7 +79,7 @@ impl HeadRefusal {
         }
     }
 
-    /// The refusal that is sent to the client.
+    /// Returns the error response for the client.
     pub(crate) fn rejection(&self) -> Rejection {
         match self.fault {
             Fault::TooLarge => Rejection::new(
@@ -108,7 +108,7 @@ impl HeadRefusal {
         }
     }
 
-    /// Method and target of the request as far as they can be read; `-` and `*` where they cannot.
+    /// Returns the method and target of the request, for the log; `-` and `*` if they cannot be parsed.
     pub(crate) fn parts(&self) -> Parts {
         let mut lines = self.bytes[..].split(|byte| matches!(byte, b'\r' | b'\n'));
         let line = lines.find(|line| !line.is_empty());
@@ -124,14 +124,14 @@ impl HeadRefusal {
     }
 }
 
-/// Reads until a head of at most `limit` bytes is complete. `begun` is called when a part of a head has arrived and the rest
-/// must be awaited.
+/// Reads until a head of at most `limit` bytes is complete. `begun` is called when the first bytes were received and more are
+/// needed.
 pub(crate) async fn gather<C: AsyncRead + Unpin>(
     connection: &mut C,
     limit: usize,
     begun: impl FnOnce(),
 ) -> HeadOutcome {
-    // Allocates nothing until bytes arrive.
+    // The buffer allocates no memory until bytes arrive.
     let mut bytes = BytesMut::new();
     let mut scan = Scan::default();
     let mut begun = Some(begun);
@@ -164,20 +164,20 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
     }
 }
 
-/// The progress of scanning a head.
+/// State of scanning a head that is not complete.
 #[derive(Debug, Default)]
 struct Scan {
-    /// The number of bytes that need no further scan.
+    /// Number of bytes that were scanned.
     seen: usize,
-    /// The beginning of the incomplete line.
+    /// Index of the beginning of the current line.
     line: usize,
-    /// True when the request line has been seen.
+    /// True if the request line has been read; empty lines before it are skipped.
     begun: bool,
     coded: bool,
 }
 
 impl Scan {
-    /// Scans the bytes that have arrived since the last call. Returns the end of the head when it is complete.
+    /// Scans the bytes received since the last call. Returns the end of the head if it is complete.
     fn look(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
         if self.seen == 0
             && let Some(first) = bytes.first()
@@ -211,14 +211,14 @@ impl Scan {
     }
 }
 
-/// Returns true if a method, or an empty line before one, can begin with this byte.
+/// Returns true if a request may begin with this byte: with a method, or with an empty line before it.
 fn may_begin(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'\r' | b'\n')
         || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Returns true if a request line ends in ` HTTP/1.1` or a similar version.
+/// Returns true if a request line ends in a version, such as ` HTTP/1.1`.
 fn names_a_version(line: &[u8]) -> bool {
     line.len() > 9 && line[line.len() - 9..].starts_with(b" HTTP/")
 }

@@ -1,7 +1,7 @@
-//! The header of the PROXY protocol, versions 1 and 2: a load balancer names the client of a connection.
+//! Parses the header of the PROXY protocol, versions 1 and 2, in which a load balancer names the client of a connection.
 //!
-//! The caller decides which peers may send a header, and how long it may take. Exactly the header is read, so that the
-//! following protocol, TLS for example, begins at its first byte.
+//! The caller decides which peers may send a header, and limits the time. Not a byte after the header is read, so that the
+//! protocol after it, such as TLS, begins at its first byte.
 
 use std::net::SocketAddr;
 
@@ -12,34 +12,34 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 /// more.
 const SHORTEST: usize = 15;
 
-/// The longest header of version 1 that the protocol knows, in bytes.
+/// Maximum length of a header of version 1, in bytes, by the protocol's specification.
 const V1_MAX: usize = 107;
 
-/// The bytes of a header of version 2 before its addresses; the last two are the length of the bytes that follow.
+/// Number of bytes of a header of version 2 before its addresses. The last two of them contain the length of the rest.
 const V2_FIXED: usize = 16;
 
-/// The byte for version 2 and the command LOCAL.
+/// Value of the byte for version 2 with the command LOCAL.
 const V2_LOCAL: u8 = 0x20;
 
-/// The longest header of version 2 that is read, in bytes. The protocol asks senders for less than 536.
+/// Maximum length of a header of version 2 that is accepted, in bytes. The specification asks senders for less than 536.
 const V2_MAX: usize = 4096;
 
-/// The reason why a connection does not begin with a header that can be used.
+/// The reason why no usable PROXY protocol header was read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoHeader {
     /// The connection ended before the header did.
     #[error("the connection ended after {read} bytes of its PROXY protocol header")]
     Ended {
-        /// The number of header bytes that were read.
+        /// Number of header bytes read before the end.
         read: usize,
     },
-    /// The bytes are no header.
+    /// The bytes are not a PROXY protocol header.
     #[error("not a PROXY protocol header: {0}")]
     Malformed(String),
 }
 
-/// Reads a header. Returns the client's address, or `None` if the header contains no usable one: the proxy has opened the
-/// connection itself, does not know the client, or has it from its own Unix socket.
+/// Reads a PROXY protocol header. Returns the client's address, or `None` if the header names no usable one: the proxy opened the
+/// connection for itself, does not know the client, or the client connected to the proxy by a Unix socket.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub(super) async fn read<C: AsyncRead + Unpin>(
     }
 }
 
-/// Reads the rest of a header of version 2, which contains its length.
+/// Reads the rest of a header of version 2, whose length stands in the header.
 async fn binary<C: AsyncRead + Unpin>(
     connection: &mut C,
     header: &mut Vec<u8>,
@@ -69,7 +69,7 @@ async fn binary<C: AsyncRead + Unpin>(
         return Err(malformed(format!("longer than {V2_MAX} bytes")));
     }
     more(connection, header, rest).await?;
-    // A health check of the proxy itself: by the protocol, its family and addresses are ignored.
+    // With the command LOCAL, a health check by the proxy itself, the specification says to ignore family and addresses.
     if header[12] == V2_LOCAL {
         return Ok(None);
     }
@@ -83,18 +83,19 @@ async fn binary<C: AsyncRead + Unpin>(
         (v2::Protocol::Stream, v2::Addresses::IPv6(it)) => {
             client((it.source_address, it.source_port).into())
         }
-        // A client of the proxy's Unix socket must not get the rights of clients of the gateway's own Unix sockets.
+        // The address is not used: a client of the proxy's Unix socket must not get the rights of clients of the gateway's Unix
+        // sockets.
         (v2::Protocol::Stream, v2::Addresses::Unix(_)) => Ok(None),
     }
 }
 
-/// Reads the rest of a header of version 1, which is a line.
+/// Reads the rest of a header of version 1, which is a line of text.
 async fn text<C: AsyncRead + Unpin>(
     connection: &mut C,
     header: &mut Vec<u8>,
 ) -> Result<Option<SocketAddr>, NoHeader> {
     while !header.ends_with(b"\r\n") {
-        // Reads no more than the minimum remaining length of the line, so that nothing after the line is read.
+        // Only the minimum remaining length of the line is read at a time, so that no byte after the line is read.
         let left = if header.ends_with(b"\r") { 1 } else { 2 };
         if header.len() + left > V1_MAX {
             return Err(malformed(format!("longer than {V1_MAX} bytes")));
@@ -110,7 +111,7 @@ async fn text<C: AsyncRead + Unpin>(
 }
 
 fn client(address: SocketAddr) -> Result<Option<SocketAddr>, NoHeader> {
-    // An unspecified address would pass for a client without an address.
+    // An unspecified address is refused, since the gateway uses it for clients without an address.
     if address.ip().to_canonical().is_unspecified() {
         return Err(malformed("the client's address is unspecified"));
     }
@@ -125,7 +126,7 @@ async fn more<C: AsyncRead + Unpin>(
     let until = header.len() + bytes;
     while header.len() < until {
         let left = (until - header.len()) as u64;
-        // An error of the connection counts as its end.
+        // A failure of the connection is treated like its end.
         match connection.take(left).read_buf(header).await {
             Ok(0) | Err(_) => return Err(NoHeader::Ended { read: header.len() }),
             Ok(_) => {}

@@ -1,7 +1,7 @@
-//! The Pingora service that runs the listeners: accepts on its sockets until it is stopped.
+//! The Pingora service that runs the listeners: accepts connections on its sockets until it is stopped.
 //!
-//! Pingora's own accept loop is not used: it counts nothing before a TLS handshake is done, allows a handshake 60 s, does not
-//! reveal its runtimes, and logs every broken handshake as an error of the gateway.
+//! Pingora's own accept loop is not used, because it counts connections only after the TLS handshake, allows a handshake 60
+//! seconds, gives no access to its runtimes, and logs every failed handshake as an error.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,39 +21,40 @@ use crate::connection::ListeningSocket;
 use crate::sockets::BoundSocket;
 use crate::tls::TlsListener;
 
-/// Pause before the next attempt to accept if the process has no free descriptor.
+/// Pause before the next attempt to accept, after a failure such as too few free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Minimum time between two log entries about connections that cannot be accepted.
+/// Minimum time between two log messages about connections that cannot be accepted.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// A listening socket of a service, with its protocol.
+/// A listening socket, with its settings.
 pub(crate) struct Endpoint {
     pub(crate) socket: BoundSocket,
-    /// The address of the socket. Requests find their listener by it.
+    /// The address of the socket, by which requests find their listener.
     pub(crate) address: Arc<LocalAddress>,
-    /// True when connections begin with a header of the PROXY protocol.
+    /// True if connections must begin with a PROXY protocol header.
     pub(crate) proxy_protocol: bool,
-    /// TLS of the listener; `None` for plain connections.
+    /// The TLS settings of the listener; `None` without TLS.
     pub(crate) tls: Option<Arc<TlsListener>>,
 }
 
-/// A service that accepts connections on its endpoints and serves them with an edge.
+/// A service that accepts connections on its sockets and serves them with an edge.
 pub(crate) struct EdgeService {
     name: &'static str,
     listening: Arc<Listening>,
     endpoints: Vec<Endpoint>,
     threads: usize,
-    /// The list that the service adds its runtime to.
+    /// The collector to which the service adds its runtime; `None` if its runtime is not collected.
     runtimes: Option<Arc<RuntimeCollector>>,
-    /// The stop signal used in place of Pingora's shutdown watch, so that `/ready` is answered during the drain.
+    /// Stop signal that replaces Pingora's shutdown signal, so that `/ready` is still answered while other requests finish;
+    /// `None` for Pingora's signal.
     lifetime: Option<ShutdownWatch>,
-    /// True once connections may be accepted: a successor waits until its predecessor no longer accepts.
+    /// True once connections may be accepted. A new process that replaces an old one waits until the old one no longer accepts.
     gate: watch::Receiver<bool>,
 }
 
 impl EdgeService {
-    /// A service that stops with the gateway.
+    /// Creates a service that stops when the gateway begins to stop.
     pub(crate) fn new(
         name: &'static str,
         listening: Arc<Listening>,
@@ -72,13 +73,13 @@ impl EdgeService {
         }
     }
 
-    /// Adds the service's runtime to `runtimes`, which run message I/O.
+    /// Adds the service's runtime to `runtimes`, the runtimes that read and write messages of clients.
     pub(crate) fn announced_to(mut self, runtimes: Arc<RuntimeCollector>) -> Self {
         self.runtimes = Some(runtimes);
         self
     }
 
-    /// Serves until `lifetime` turns true, also while the gateway stops.
+    /// Lets the service run until `lifetime` is true, and not only until the gateway begins to stop.
     pub(crate) fn until(mut self, lifetime: ShutdownWatch) -> Self {
         self.lifetime = Some(lifetime);
         self
@@ -129,7 +130,7 @@ impl PingoraService for EdgeService {
     }
 }
 
-/// Registers a socket with this runtime. If a socket cannot be registered, the process ends.
+/// Registers a socket with this runtime. Ends the process if that fails.
 fn listen(socket: BoundSocket) -> ListeningSocket {
     ListeningSocket::new(socket).unwrap_or_else(|error| {
         tracing::error!(%error, "a listener cannot be started");
@@ -148,7 +149,7 @@ struct AcceptLoop {
 }
 
 impl AcceptLoop {
-    /// Runs until the service is to stop. Two events wake it: a connection, or a failure to accept; the stop.
+    /// Accepts connections until the service is to stop. After a failure to accept, it pauses.
     async fn run(mut self) {
         let mut complained: Option<Instant> = None;
         loop {
@@ -168,7 +169,7 @@ impl AcceptLoop {
                     };
                     Arc::clone(&self.listening).take(accepted, tls, shutdown);
                     if self.listening.is_full() {
-                        // Connections whose end was requested close before the next one is accepted.
+                        // Connections that are to be closed get time for it before the next one is accepted.
                         tokio::task::yield_now().await;
                         self.listening.way_out().await;
                     }
@@ -189,12 +190,12 @@ impl AcceptLoop {
     }
 }
 
-/// Resolves when the service must stop, or when the sender of that signal was dropped.
+/// Waits until the service must stop: the signal is true, or its sender was dropped.
 async fn stop(shutdown: &mut ShutdownWatch) {
     let _ = shutdown.wait_for(|stopped| *stopped).await;
 }
 
-/// Returns true if accepting failed because of the next connection alone.
+/// Returns true if only the accepted connection failed, and not the listening socket.
 fn is_the_clients(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -204,7 +205,7 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
-/// The runtimes of the services that serve clients, one each. They are published when the last service has started.
+/// Collects the runtimes of the services that serve clients. They are published when all expected services have started.
 pub(crate) struct RuntimeCollector {
     expected: usize,
     known: Mutex<Vec<Handle>>,

@@ -1,4 +1,4 @@
-//! Runs the filters on a request head, with the rules of its listener and the live state.
+//! Runs the admission checks on a request head, with the rules of its listener and the gateway's current state.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,15 +21,16 @@ use crate::replicas::Arrival;
 use crate::rules::{GatewayListener, Rules, listener_at};
 use crate::tls::{ShownCertificate, TlsConnection};
 
-/// The kind of the granted namespace's server, as far as relevant at the edge.
+/// Kind of server behind the namespace of an admitted request, as far as the edge must distinguish it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum LeadsTo {
-    /// Processes of this gateway.
+    /// The namespace's tools run in processes of this gateway.
     #[default]
     Processes,
-    /// A remote server, which may be sent headers of the client.
+    /// The namespace is a remote server, to which headers of the client may be sent.
     RemoteServer,
-    /// All namespaces, or an aggregate: other namespaces, each of which checks the client and may be a remote server.
+    /// The request concerns all namespaces or an aggregate. Each member namespace checks the client itself, and may be a remote
+    /// server.
     OtherNamespaces,
 }
 
@@ -43,15 +44,15 @@ impl LeadsTo {
     }
 }
 
-/// The live state of the service, in the form that the filters require.
+/// The gateway's current state, as the admission checks query it.
 struct Live<'a> {
     gateway: &'a Gateway,
-    /// The kind of the granted namespace's server.
+    /// Kind of server behind the namespace to which access was granted last.
     leads_to: Cell<LeadsTo>,
 }
 
 impl Live<'_> {
-    /// The access to a namespace that is served.
+    /// Returns a principal's access to a namespace; `None` if no such namespace is served.
     fn served(&self, name: &str, principal: &str) -> Option<Access> {
         let snapshot = self.gateway.registry.load();
         let namespace = snapshot.namespaces.get(name)?;
@@ -71,7 +72,7 @@ impl Directory for Live<'_> {
         let registry = &self.gateway.registry;
         match name.parse() {
             Ok(name) if registry.awaits(&name) => Access::Starting(name),
-            // The namespace may have been published meanwhile.
+            // The namespace is looked up again, as it may have been published since the first look-up.
             _ => self.served(name, principal).unwrap_or(Access::Unknown),
         }
     }
@@ -101,11 +102,11 @@ impl Directory for Live<'_> {
 }
 
 impl Gateway {
-    /// Runs the admission list over a request head.
+    /// Runs the admission checks on a request head.
     ///
     /// # Errors
     ///
-    /// When the request arrived at a listener that this configuration does not have, and whose rules are unknown.
+    /// If the configuration in force no longer has the listener that received the request, so that no rules are known for it.
     pub(super) fn admit(
         &self,
         session: &Session,
@@ -125,7 +126,7 @@ impl Gateway {
         let verdict = rules.admission.admit(&tooldock_filters::AdmissionRequest {
             parts: header,
             fields,
-            // The bytes of a forwarded request contain a passport, which the client has not sent.
+            // The count of header bytes is only known for requests of clients: a forwarded request also contains a passport.
             header_bytes: session
                 .as_http1()
                 .filter(|_| passage.arrival.is_none())
@@ -140,7 +141,7 @@ impl Gateway {
             asked,
             forwarded: passage.arrival.is_some(),
         });
-        // A public path lets every client in, and proves nothing about it.
+        // A public path admits every client without a check, which says nothing about the client.
         let is_let_in = matches!(&verdict, Verdict::Admitted(admitted)
             if admitted.principal.is_some() || admitted.namespace.is_some());
         let noted = connection::note_admitted(is_let_in);
@@ -160,8 +161,8 @@ impl Gateway {
         Ok(verdict)
     }
 
-    /// Returns true if the verdict on a request may differ from the one it was admitted by: rules or namespaces have changed, or
-    /// its credential is no longer valid.
+    /// Returns true if the decision on a request may have changed since it was admitted: rules or namespaces have changed, or its
+    /// credential is no longer valid.
     fn is_outdated(&self, passage: &Passage) -> bool {
         let same_rules = self.service.readmissions() == passage.readmissions
             && self.registry.load().generation == passage.generation;
@@ -169,8 +170,8 @@ impl Gateway {
         !same_rules || !lasting.is_none_or(|it| it.counts(self))
     }
 
-    /// Judges a request again after its body has arrived, if its client may have lost a right meanwhile: the response is based
-    /// on the newest state. `None` if nothing has changed.
+    /// Repeats the admission after the request's body has arrived, if rules, namespaces or the credential have changed meanwhile.
+    /// Returns `None` if nothing has changed.
     pub(super) fn admit_after_body(
         &self,
         session: &Session,
@@ -195,12 +196,12 @@ impl Gateway {
         self.admit_anew(session, passage).map(|_| ())
     }
 
-    /// Judges a request whose namespace is starting, once the namespace is served or has taken too long, by the rules and
-    /// namespaces of that moment.
+    /// Waits until the namespace of a request has started or has taken too long, and then decides on the request by the rules and
+    /// namespaces of that time.
     ///
     /// # Errors
     ///
-    /// As [`Gateway::admit`].
+    /// The errors of [`Gateway::admit`].
     pub(super) async fn admit_when_up(
         &self,
         session: &Session,
@@ -213,9 +214,9 @@ impl Gateway {
         self.admit(session, fields, passage, AdmissionAttempt::Last)
     }
 
-    /// Loads the newest rules for a request that is judged again.
+    /// Loads the newest rules for a request whose admission is repeated.
     pub(super) fn renew(&self, passage: &mut Passage) {
-        // The counts are read first: they may be older than the rules, never newer.
+        // The counts are read before the rules: the rules may then be newer than the counts, but never older.
         passage.readmissions = self.service.readmissions();
         passage.generation = self.registry.load().generation;
         passage.rules = self.rules.load_full();
@@ -227,7 +228,7 @@ impl Gateway {
         passage: &mut Passage,
     ) -> std::result::Result<AdmittedHead, Rejection> {
         self.renew(passage);
-        // The old permit is released first, or the request would count twice.
+        // The old permit is released first, since the request would otherwise count twice.
         passage.permit = None;
         let fields = Fields::of(&session.req_header().headers);
         match self.admit(session, &fields, passage, AdmissionAttempt::Last) {
@@ -242,7 +243,7 @@ impl Gateway {
         }
     }
 
-    /// Counts a refusal and logs the cause that is not sent to the client.
+    /// Counts and logs a refusal. The log contains the cause, which the response does not.
     pub(super) fn refused(&self, rejection: &Rejection, passage: &mut Passage) {
         self.metrics.refused(rejection.code());
         if let Some(failure) = &rejection.failure {
@@ -264,7 +265,7 @@ impl Gateway {
         );
     }
 
-    /// Counts a wrong credential, and logs the begin of a delay for wrong credentials.
+    /// Counts a wrong credential. If its client is delayed from now on, the begin of the delay is logged.
     pub(super) fn credential_failed(&self, failure: &CredentialFailure) {
         self.metrics.credential_failed(failure.delayed);
         if failure.spell_began {
@@ -276,7 +277,7 @@ impl Gateway {
     }
 }
 
-/// The peer of the request's connection: the client, or a proxy.
+/// Returns the peer of the request's connection: the client, or a proxy.
 fn peer_of(session: &Session) -> Peer {
     let address = session.client_addr().and_then(|address| address.as_inet());
     let address = address.map_or(network::UNIX, |address| address.ip());
@@ -288,25 +289,25 @@ fn peer_of(session: &Session) -> Peer {
     }
 }
 
-/// The TLS state of the request's connection; `None` without TLS.
+/// Returns the TLS state of the request's connection; `None` without TLS.
 pub(super) fn tls_of(session: &Session) -> Option<&TlsConnection> {
     let tls = session.digest()?.ssl_digest.as_ref()?;
     tls.extension.get::<TlsConnection>()
 }
 
 impl Passage {
-    /// The listener that the client used: of this process, or of the replica that forwarded the request.
+    /// Returns the listener that the client used, which for a forwarded request is one of the replica that received it.
     pub(super) fn listener(&self, session: &Session) -> Result<&GatewayListener> {
         asked_listener(&self.rules, self.arrival.as_deref(), session)
     }
 
-    /// The peer that connected: to this process, or to the replica that forwarded the request.
+    /// Returns the peer of the client's connection, which for a forwarded request is that of the replica that received it.
     pub(super) fn peer(&self, session: &Session) -> Peer {
         let arrival = self.arrival.as_ref();
         arrival.map_or_else(|| peer_of(session), |arrival| arrival.peer)
     }
 
-    /// The client certificate of the connection: to this process, or to the replica that forwarded the request.
+    /// Returns the client's certificate, which for a forwarded request was checked by the replica that received it.
     fn certificate<'a>(&'a self, session: &'a Session) -> PeerCertificate<'a> {
         match &self.arrival {
             Some(arrival) => {
@@ -317,7 +318,7 @@ impl Passage {
         }
     }
 
-    /// The client certificate for a replica that the request is forwarded to.
+    /// Returns the client's certificate in the form in which it is sent to another replica with a forwarded request.
     pub(super) fn shown_certificate(&self, session: &Session) -> Option<ShownCertificate> {
         match &self.arrival {
             Some(arrival) => arrival.certificate.clone(),
@@ -325,7 +326,7 @@ impl Passage {
         }
     }
 
-    /// The time for which the client certificate counts; `None` without a certificate.
+    /// Returns the time for which the client's certificate is still valid; `None` without a certificate.
     pub(super) fn certificate_counts_for(&self, session: &Session) -> Option<Duration> {
         match &self.arrival {
             Some(arrival) => Some(arrival.certificate.as_ref()?.counts_for()),
@@ -352,7 +353,7 @@ fn asked_listener<'a>(
     })
 }
 
-/// The listener of a request. A single listener needs no look-up.
+/// Returns the listener that received a request. If there is a single listener, nothing is looked up.
 fn listener_of<'a>(
     listeners: &'a [GatewayListener],
     session: &Session,

@@ -1,4 +1,4 @@
-//! From an admitted request to its response: reads the body, builds the caller, calls the service, writes its reply.
+//! Handles an admitted request: reads its body, builds the caller, calls the service, and writes the service's reply.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -33,12 +33,12 @@ use crate::telemetry;
 use crate::timeout::fast_timeout;
 use crate::web_session::LoginEnd;
 
-/// Time after which a running call's client is watched for leaving. Most calls have answered by then, and watching
-/// costs more than a tenth of a call.
+/// Time for which a call runs before the gateway begins to watch whether its client disconnects. Most calls have finished by
+/// then, and watching costs more than a tenth of a call's CPU time.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
 
 impl Gateway {
-    /// Reads the body; an `Err` is a refusal.
+    /// Reads the request's body within the limits of the configuration; an `Err` is the refusal for the client.
     pub(super) async fn body(
         &self,
         session: &mut Session,
@@ -48,7 +48,7 @@ impl Gateway {
             .await
     }
 
-    /// Reads the body of a request within limits of its own.
+    /// Reads the request's body within the given limits; an `Err` is the refusal for the client.
     pub(super) async fn body_within(
         &self,
         session: &mut Session,
@@ -78,8 +78,8 @@ impl Gateway {
         })
     }
 
-    /// Reads the body if the route has one, calls the service and returns its reply, or `None` for a client that disconnected;
-    /// an `Err` is a refusal.
+    /// Reads the body if the route has one, calls the service, and returns its reply; `None` if the client has disconnected. An
+    /// `Err` is the refusal for the client.
     pub(super) async fn hand_over(
         &self,
         session: &mut Session,
@@ -130,7 +130,7 @@ impl Gateway {
                 .take()
                 .unwrap_or_else(|| Arc::new(Profile::core())),
             manager: admitted.manager,
-            // The headers are copied only if a remote server may receive them.
+            // The headers are only copied if they may be sent to a remote server.
             headers: (passage.leads_to != LeadsTo::Processes)
                 .then(|| Arc::new(headers_for_servers(session, &admitted))),
             visibility: visibility(&admitted, passage.leads_to),
@@ -198,7 +198,7 @@ impl Gateway {
         Ok(reply)
     }
 
-    /// Writes a reply of the service.
+    /// Writes a reply of the service to the client.
     pub(super) async fn write(
         &self,
         session: &mut Session,
@@ -206,8 +206,7 @@ impl Gateway {
         reply: Reply,
         envelope: &Envelope<'_>,
     ) -> Result<HandOverOutcome, ClientGone> {
-        // Pingora turns keep-alive off for requests that arrive after the order to stop, but not for requests that ran
-        // before.
+        // When the process stops, Pingora turns keep-alive off for new requests only, so it is turned off here for running ones.
         if *self.stops.borrow() {
             session.set_keepalive(None);
         }
@@ -217,7 +216,7 @@ impl Gateway {
         if let (Some(code), Some(logged)) = (reply.head().refused, &mut passage.logged) {
             logged.entry.because(code);
         }
-        // An answered request is no longer running: a client that sends its next request immediately finds the permit free.
+        // The permit is released before the response is written, so that the client's next request finds it free.
         if matches!(reply, Reply::Full { .. } | Reply::Opening { .. }) {
             passage.permit = None;
         }
@@ -235,7 +234,7 @@ impl Gateway {
                 opened.delivered();
             }
             Reply::Body { head, body } => {
-                // A stream of another replica's session does not count among the concurrent requests.
+                // This is a stream of another replica's session, which does not count as a concurrent request.
                 if session.req_header().method == Method::GET {
                     passage.permit = None;
                 }
@@ -281,11 +280,11 @@ impl Gateway {
                     .min(),
                 };
                 let logged = &mut passage.logged;
-                // The future is boxed, so that the future of usual responses stays small.
+                // The future is boxed to keep the future of usual responses small.
                 Box::pin(stream.start(session, envelope, &request_id, logged, &self.metrics))
                     .await?;
                 passage.left_with = Some(status);
-                // From here on the request is a stream, and streams have a separate limit.
+                // An open stream is no longer counted as a request; streams have a separate limit.
                 passage.permit = None;
                 return Ok(HandOverOutcome::Left);
             }
@@ -294,18 +293,18 @@ impl Gateway {
     }
 }
 
-/// True if a request may belong to a session, or a suspended call, of another replica.
+/// Returns true if a request may belong to a session or a suspended call that another replica has.
 fn may_be_elsewhere(request: &AdmittedRequest) -> bool {
     matches!(request.route, RouteId::Mcp | RouteId::Messages)
 }
 
-/// The refusal of a forwarded request whose listener was removed by a reload while the request was on its way.
+/// Returns the refusal of a forwarded request whose listener was removed by a reload meanwhile.
 fn gone() -> Rejection {
     Rejection::new(Reason::NotFound, "The listener of this request is gone.")
 }
 
-/// Copies the request headers for remote servers that receive some of them. Credentials for the gateway are removed, regardless
-/// of the configuration. An issuer's access token may be kept for a server with `credentials: pass`.
+/// Copies the request headers that may be sent to remote servers. Credentials for the gateway are removed, whatever the
+/// configuration. Only an issuer's access token is kept, for servers with `credentials: pass`.
 fn headers_for_servers(session: &Session, admitted: &AdmittedHead) -> HeaderMap {
     let mut headers = session.req_header().headers.clone();
     let grant = admitted.principal.as_ref().and_then(|it| it.grant());
@@ -321,7 +320,7 @@ fn headers_for_servers(session: &Session, admitted: &AdmittedHead) -> HeaderMap 
     headers
 }
 
-/// The parts of a request that the web UI's handlers read.
+/// Returns the data of a request that the web UI's handlers need.
 fn web_request(session: &Session, passage: &Passage) -> WebRequest {
     let header = session.req_header();
     let text = |name| header.headers.get(name).and_then(|it| it.to_str().ok());
@@ -331,19 +330,20 @@ fn web_request(session: &Session, passage: &Passage) -> WebRequest {
         content_type: text(CONTENT_TYPE).unwrap_or_default().to_owned(),
         wants_events: text(ACCEPT).is_some_and(|accept| accept.contains("text/event-stream")),
         is_tls: tls_of(session).is_some(),
-        // A load balancer that should name its clients and does not may pass on clients of other machines.
+        // A proxy whose PROXY protocol header names no client may forward clients of other machines, so it does not count as
+        // local.
         is_local: (peer.address.is_loopback() || peer.address == network::UNIX)
             && !peer.names_no_client,
     }
 }
 
-/// The entity tags of the client's `If-None-Match`.
+/// Returns the value of the client's `If-None-Match`.
 fn known(headers: &HeaderMap) -> Option<String> {
     let known = headers.get(IF_NONE_MATCH)?.to_str().ok()?;
     Some(known.to_owned())
 }
 
-/// Returns true if a client asks for the shapes of version 1 (K-21).
+/// Returns true if a client requests the response formats of ToolDock v1 (K-21).
 fn accepts_v1(headers: &HeaderMap) -> bool {
     const V1: &str = "application/vnd.tooldock.v1+json";
     let names = |value: &HeaderValue| {
@@ -354,7 +354,7 @@ fn accepts_v1(headers: &HeaderMap) -> bool {
     headers.get_all(ACCEPT).iter().any(names)
 }
 
-/// The handle of a toolset in a query: `/mcp/toolman?toolset=…`, `/tools?toolset=…`. It is plain text there. Only routes of one
+/// Returns the handle of a toolset in a query such as `/mcp/toolman?toolset=…`, without decoding. Only routes of a single
 /// namespace accept it. OpenAPI documents do not, since their paths would lead to other tools.
 fn toolset(namespace: RouteNamespace, query: Option<&str>) -> Option<Arc<str>> {
     let is_of_one = matches!(
@@ -366,8 +366,9 @@ fn toolset(namespace: RouteNamespace, query: Option<&str>) -> Option<Arc<str>> {
     found.filter(|handle| !handle.is_empty()).map(Into::into)
 }
 
-/// Returns true if a message is a request that has to wait. Notifications and answers are none: running calls may wait for them.
-/// Nor is `ping`, by which a client checks the server while its calls run. An unreadable message counts as a request.
+/// Returns true if a message counts towards the limit on concurrent requests. Notifications and responses do not, since running
+/// calls may wait for them. `ping` does not, since clients send it to check the server while calls run. An unreadable message
+/// counts.
 fn waits_for_an_answer(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Message<'a> {
@@ -389,19 +390,19 @@ fn waits_for_an_answer(body: &[u8]) -> bool {
     asks.unwrap_or(true)
 }
 
-/// The end of a request inside Pingora.
+/// How far a request was handled when Pingora's phase ended.
 pub(super) enum HandOverOutcome {
-    /// The answer is written.
+    /// The complete response was written.
     Whole,
-    /// The head is written; the remainder is sent as a long stream.
+    /// The head was written; the rest is sent as a long stream.
     Left,
 }
 
-/// Runs a call and drops it, returning `None`, when its client disconnects first. The engine decides the fate of a dropped
-/// call: a call in a legacy session continues, any other is cancelled (DESIGN §3, *Disconnect*).
+/// Runs a call. If its client disconnects first, the call is dropped and `None` is returned. The engine decides what happens to a
+/// dropped call: a call in a legacy session continues, any other is cancelled (DESIGN §3, *Disconnect*).
 ///
-/// The two arms: the call answers; the client closes its connection or stream. Bytes that a client sends before its response
-/// arrives do not mean that it disconnected: they end the watch, and the connection is closed after this response.
+/// Two events end the wait: the call finishes, or the client closes its connection or stream. Bytes that a client sends before
+/// its response arrives do not mean that it disconnected. They end the watch, and the connection is closed after this response.
 async fn while_client_stays(
     session: &mut Session,
     mut call: impl Future<Output = Reply> + Unpin,
@@ -419,7 +420,7 @@ async fn while_client_stays(
     Some(call.await)
 }
 
-/// The namespaces that a token opens. Used only by requests that concern more than the admitted namespace.
+/// Returns the namespaces that a token opens. They are only needed for requests that concern more than one namespace.
 fn visibility(admitted: &AdmittedHead, leads_to: LeadsTo) -> Visibility {
     let one_was_admitted = matches!(
         admitted.route.namespace,
@@ -442,7 +443,7 @@ pub(super) fn mcp_head(
 ) -> McpHead {
     let text = |value: &HeaderValue| {
         let value = value.as_bytes();
-        // Only values that are not UTF-8 need the slower, lossy conversion.
+        // The slower, lossy conversion is only needed for values that are not UTF-8.
         match std::str::from_utf8(value) {
             Ok(text) => text.to_owned(),
             Err(_) => String::from_utf8_lossy(value).into_owned(),
@@ -458,7 +459,7 @@ pub(super) fn mcp_head(
             json_acceptable: admitted.accept.json_acceptable,
             sse_acceptable: admitted.accept.sse_acceptable,
         },
-        // Resumption exists for streams only.
+        // Only streams can be resumed, which are opened by GET.
         last_event_id: (header.method == Method::GET)
             .then(|| fields.last_event_id().map(text))
             .flatten(),

@@ -1,8 +1,8 @@
-//! The count of requests that are being answered.
+//! The number of requests that are being answered.
 
 use prometheus::IntGauge;
 
-/// A counted request. Dropping it ends the count; the drain waits for the last request.
+/// Guard of a request in flight. Dropping it ends the count. A stopping gateway waits until the count is zero.
 pub(super) struct InFlightRequest(IntGauge);
 
 impl InFlightRequest {
@@ -11,14 +11,14 @@ impl InFlightRequest {
         Self(gauge.clone())
     }
 
-    /// Pauses the count while the request waits for its client to read, which the drain must not wait for.
+    /// Does not count the request while it waits for its client, since a stopping gateway must not wait for that.
     pub(super) fn paused(&self) -> InFlightPause<'_> {
         self.0.dec();
         InFlightPause(&self.0)
     }
 }
 
-/// Ends the pause of an [`InFlightRequest`] when it is dropped.
+/// Guard that counts the request again when it is dropped.
 pub(super) struct InFlightPause<'a>(&'a IntGauge);
 
 impl Drop for InFlightPause<'_> {

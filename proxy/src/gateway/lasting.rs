@@ -1,15 +1,16 @@
-//! The time for which the credential of a request admits a long stream: until the credential's own end, until it is revoked, or
-//! until the key that verified it is no longer valid. The streams of an API key end separately; those of JWTs end together when
-//! an issuer removes a key, and clients whose tokens are still valid open them again.
+//! The time for which a request's credential admits a long stream: until the credential expires, until it is revoked, or until
+//! the issuer's key that verified it is no longer valid. The streams of each API key end separately. The streams of JWTs end
+//! together when an issuer removes a key; clients whose tokens are still valid then open them again.
 //!
-//! | credential | ends by itself | taken back |
+//! | credential | expires | revoked |
 //! |---|---|---|
-//! | API key | at its `expires` | the table in force has another key of its id, or none |
-//! | JWT | at its `exp` | the keys of any issuer have lost one since it was verified |
-//! | opaque token | at its `exp` | its issuer says so: it is asked again; an issuer without an answer takes nothing back |
-//! | token of the configuration | never | by a reload, which admits all streams again |
+//! | API key | at its `expires` | when the table in force has no key of its id, or a changed one |
+//! | JWT | at its `exp` | when the keys of any issuer have lost one since the JWT was verified |
+//! | opaque token | at its `exp` | when its issuer, which is asked repeatedly, reports it as invalid |
+//! | token of the configuration | never | by a reload, after which all streams are admitted again |
 //!
-//! A login at the web UI bounds its streams as well, in addition to the credential that it represents (`web_session`).
+//! An issuer that does not respond revokes no opaque token. A login at the web UI bounds its streams as well, in addition to the
+//! credential that it represents (`web_session`).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +22,7 @@ use tooldock_filters::{Fields, Principal};
 use super::Gateway;
 use crate::stream::End;
 
-/// The credential that admitted a request. `None` for most tokens of the configuration.
+/// The validity of the credential that admitted a request. Most tokens of the configuration have none, since they never end.
 pub(super) struct Lasting {
     ends: Option<SystemTime>,
     principal: Arc<str>,
@@ -41,7 +42,8 @@ impl Lasting {
         })
     }
 
-    /// Returns true if the credential is as valid as when it admitted the request. An opaque token is not asked about again.
+    /// Returns true if the credential has not expired or been revoked since it admitted the request. For an opaque token, the
+    /// issuer is not asked again.
     pub(super) fn counts(&self, gateway: &Gateway) -> bool {
         if self.ends.is_some_and(|end| end <= SystemTime::now()) {
             return false;
@@ -53,13 +55,13 @@ impl Lasting {
         }
     }
 
-    /// The time until the credential ends by itself.
+    /// Returns the time until the credential expires; `None` if it does not expire.
     pub(super) fn left(&self) -> Option<Duration> {
         let left = |end: SystemTime| end.duration_since(SystemTime::now());
         self.ends.map(|end| left(end).unwrap_or_default())
     }
 
-    /// Resolves when the credential of the request is no longer valid.
+    /// Returns a future that completes when the credential of the request is revoked; `None` if it cannot be.
     pub(super) fn taken_back(&self, gateway: &Gateway, fields: &Fields<'_>) -> Option<End> {
         let grant = self.grant.as_ref()?;
         if grant.key_id().is_some() {
@@ -83,7 +85,7 @@ impl Lasting {
     }
 }
 
-/// Waits until the key with that grant is no longer valid, or opens other tools.
+/// Waits until the API key with this grant is revoked or changed.
 async fn outlive_key(keys: &KeyStore, grant: &Arc<Grant>) {
     let mut losses = keys.losses();
     loop {
@@ -97,7 +99,7 @@ async fn outlive_key(keys: &KeyStore, grant: &Arc<Grant>) {
     }
 }
 
-/// Returns true if the key with that grant is unchanged, since an unchanged key is compiled once.
+/// Returns true if the API key with this grant is unchanged. A changed key has another grant object.
 fn is_in_force(keys: &KeyStore, grant: &Arc<Grant>) -> bool {
     let id = grant.key_id().and_then(|id| id.parse().ok());
     let tables = keys.tables();

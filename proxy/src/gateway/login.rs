@@ -1,6 +1,8 @@
-//! Logins at the web UI by an issuer of access tokens: the steps that the login page sends. See [`crate::web_login`].
+//! Logins at the web UI through an issuer of access tokens: handles the requests that the login page sends. See
+//! [`crate::web_login`].
 //!
-//! The access token is admitted as that of a request to `/api/login`: by the checks, limits and rights of any bearer token.
+//! The access token is admitted like that of a request to `/api/login`: with the same checks, limits and rights as any bearer
+//! token.
 
 use std::net::IpAddr;
 
@@ -21,17 +23,17 @@ use crate::issuers::login::LoginFailure;
 use crate::web_login::{self, LoginBeginning, LoginCode};
 use crate::web_session;
 
-/// Maximum size of a step's body, in bytes. Codes have some hundred.
+/// Maximum size of the body of a login request, in bytes. Authorization codes have some hundred.
 const BODY_MAX: usize = 32 * 1024;
 
-/// Message for a login whose issuer cannot be asked. The page has no credentials yet, so the cause is in the log alone.
+/// Error message if the issuer cannot be asked. The cause is only in the log, since the client has no credentials yet.
 const UNREACHABLE: &str = "the gateway cannot ask the issuer now; its log has the cause";
 
-/// Message for a step of a login that is not there, or was begun by another browser.
+/// Error message if no such login has begun, or another browser has begun it.
 const NOT_BEGUN: &str = "This login was not begun in this browser, took longer than 10 minutes, or has ended already. Begin again.";
 
 impl Gateway {
-    /// Answers a request for [`web_login::PATH`] that the filters have admitted.
+    /// Responds to a request below [`web_login::PATH`] that was admitted.
     pub(super) async fn log_in(
         &self,
         session: &mut Session,
@@ -42,7 +44,7 @@ impl Gateway {
             let issuers = passage.rules.admission.oauth().issuers();
             return Ok(web_login::offered(issuers.iter().map(|it| &**it)));
         }
-        // Clients have no credentials yet: bodies of full size could use up the memory for all bodies.
+        // The limit is low because clients have no credentials yet; large bodies could use up the memory for all bodies.
         let limits = BodyLimits {
             bytes: BODY_MAX.min(passage.rules.bodies.bytes),
             ..passage.rules.bodies
@@ -61,7 +63,7 @@ impl Gateway {
         }
     }
 
-    /// Begins a login: the address of the issuer for the browser, and the values by which its answer is recognized.
+    /// Begins a login. Returns the issuer's URL for the browser, and the values by which the issuer's response is recognized.
     async fn begin_login(
         &self,
         session: &Session,
@@ -78,7 +80,7 @@ impl Gateway {
             ));
         };
         let headers = &session.req_header().headers;
-        // The filters have compared it with the Host. The issuer knows which redirect addresses are registered.
+        // Admission has compared `Origin` with `Host`, and the issuer accepts registered redirect addresses only.
         let origin = headers.get(ORIGIN).and_then(|it| it.to_str().ok());
         let origin = origin.ok_or_else(|| Rejection::new(Reason::Csrf, NOT_BEGUN))?;
         let redirect = format!("{origin}{}", web_login::REDIRECT);
@@ -94,7 +96,7 @@ impl Gateway {
         Ok(web_login::begun(&address, &state, &proof, &cookie, secure))
     }
 
-    /// Ends a login: exchanges the code for an access token, and opens a session for the token.
+    /// Completes a login: exchanges the authorization code for an access token, and opens a session of the web UI for the token.
     async fn end_login(
         &self,
         session: &mut Session,
@@ -107,7 +109,7 @@ impl Gateway {
         let Some(request) = request else {
             return Err(Rejection::new(Reason::BadRequest, NOT_BEGUN));
         };
-        // The newest rules: the issuer may have been changed since the login began.
+        // The newest rules are loaded, since the issuer's settings may have changed after the login began.
         let rules = self.rules.load_full();
         let mut issuers = rules.admission.oauth().issuers().iter();
         let Some(issuer) = issuers.find(|it| it.config() == request.config()) else {
@@ -130,7 +132,7 @@ impl Gateway {
         Ok(opened)
     }
 
-    /// Turns the request into one that opens a login with that access token, and judges it as such.
+    /// Rewrites the request into one to `/api/login` with this access token, and admits it as such.
     async fn admit_token(
         &self,
         session: &mut Session,
@@ -152,7 +154,7 @@ impl Gateway {
         header.set_uri(Uri::from_static(web_session::PATH));
         self.renew(passage);
         let fields = Fields::of(&session.req_header().headers);
-        // The flood guard has counted the request.
+        // The flood guard has already counted the request.
         let mut attempt = AdmissionAttempt::Again;
         let mut waited = 0;
         let verdict = loop {
@@ -187,12 +189,12 @@ impl Gateway {
     }
 }
 
-/// Reads the body of a step.
+/// Parses the body of a login request.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
     if body.len() > BODY_MAX {
         return Err(Rejection::body_too_large(BODY_MAX as u64));
     }
-    // The error of the parser may quote a part of the body.
+    // The parser's error is not returned, since it may quote a part of the body.
     serde_json::from_slice(body).map_err(|_| {
         Rejection::new(
             Reason::BadRequest,
@@ -201,7 +203,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
     })
 }
 
-/// The refusal of a step that failed at the issuer.
+/// Creates the refusal of a login that failed at the issuer.
 fn refused(issuer: &Issuer, failure: LoginFailure) -> Rejection {
     let name = &issuer.config().issuer;
     let (reason, cause, told) = match &failure {
@@ -213,7 +215,7 @@ fn refused(issuer: &Issuer, failure: LoginFailure) -> Rejection {
     Rejection::new(reason, format!("The login by {name} failed: {told}."))
 }
 
-/// The refusal of an issuer's token, in words for the person who logs in.
+/// Rewrites the refusal of an issuer's token into a message for the person who logs in.
 fn explained(issuer: &Issuer, mut rejection: Rejection) -> Rejection {
     let name = &issuer.config().issuer;
     let cause = rejection.cause.unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Answers probes of the servers in front of the gateway: with the names of the received headers and the addresses that the
-//! gateway sees. The answer contains no header values except those of `Host` and `X-Forwarded-For`.
+//! Responds to probes of `tooldock doctor`, which examine the servers in front of the gateway. The response contains the names of
+//! the received headers and the addresses that the gateway sees, but no header values except those of `Host` and
+//! `X-Forwarded-For`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +21,8 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
 impl Gateway {
-    /// Answers a probe with a valid nonce. Every other request gets the response for an unknown path, before its body is read.
+    /// Responds to a probe with a valid nonce. For any other nonce the response is that of an unknown path, and the body is not
+    /// read.
     pub(super) async fn probed(
         &self,
         session: &mut Session,
@@ -88,14 +90,14 @@ impl Gateway {
             "body_max": rules.bodies.bytes,
         });
         Reply::Full {
-            // The probe checks whether the name of a session reaches the client.
+            // The probe checks whether servers in front of the gateway remove this response header.
             head: Head::json(StatusCode::OK).with(SESSION, HeaderValue::from_static("probe")),
             body: Bytes::from(facts.to_string()),
         }
     }
 }
 
-/// The duration of silence that the query requests for a stream, as `silence=SECONDS`.
+/// Returns the time without events that the query requests for a stream: `silence=SECONDS`.
 fn silence(query: Option<&str>) -> Option<Duration> {
     let seconds = query?.strip_prefix("silence=")?.parse().ok()?;
     Some(Duration::from_secs(seconds))

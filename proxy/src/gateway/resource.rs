@@ -1,5 +1,5 @@
-//! The gateway as a protected resource (RFC 9728): its metadata, and their address for clients whose tokens lack scopes
-//! for a call. The documents themselves are made by the filters.
+//! The gateway as an OAuth protected resource (RFC 9728): serves its metadata, and names the metadata's URL to clients whose
+//! tokens lack a scope. The crate `filters` creates the documents.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
@@ -11,7 +11,7 @@ use tooldock_upstream::reply::{Head, Reply};
 
 use super::Passage;
 
-/// The metadata that a request asks for; `None` for every other request, and where no access tokens are accepted.
+/// Returns the OAuth metadata if the request is for it; `None` for every other request, and if no access tokens are accepted.
 pub(super) fn metadata(
     session: &Session,
     passage: &Passage,
@@ -31,8 +31,8 @@ pub(super) fn metadata(
     })
 }
 
-/// Completes the challenge of a reply that refuses a call because of a missing scope: the service does not know the address
-/// that clients use.
+/// Adds the metadata's URL to the challenge of a response that refuses a call because of a missing scope. The service cannot add
+/// it, as it does not know the gateway's public address.
 pub(super) fn with_metadata_url(session: &Session, passage: &Passage, mut reply: Reply) -> Reply {
     let Reply::Full { head, .. } = &mut reply else {
         return reply;
@@ -54,7 +54,7 @@ pub(super) fn with_metadata_url(session: &Session, passage: &Passage, mut reply:
     reply
 }
 
-/// The paths of the request's listener.
+/// Returns the paths that the request's listener serves.
 fn place<'a>(session: &Session, passage: &'a Passage) -> Option<ResourcePlace<'a>> {
     let listener = passage.listener(session).ok()?;
     Some(ResourcePlace::of(&listener.rules))

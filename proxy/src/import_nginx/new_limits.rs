@@ -1,17 +1,17 @@
-//! Limits of the gateway that the imported nginx did not have, for the report, and the end of sessions by a restart. Each
-//! is in force from the first request on.
+//! Lines of the import's report about limits that the gateway has by default and the imported nginx did not have, and about
+//! sessions, which end with a restart of the gateway.
 
 use tooldock_base::yaml::Value;
 
 use crate::config::Config;
 
-/// A limit: the path of its key in the imported configuration, and its description.
+/// A limit that the gateway has by default: the path of its configuration key, and its description for the report.
 struct NewLimit {
     path: &'static [&'static str],
     words: String,
 }
 
-/// The lines of the report's section: limits whose key the imported configuration does not set.
+/// Returns the report's lines about limits whose key the imported configuration does not set.
 pub(super) fn lines(yaml: &Value) -> Vec<String> {
     let defaults = Config::default();
     let limits = &defaults.namespaces.defaults;
@@ -82,7 +82,7 @@ pub(super) fn lines(yaml: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Returns true if the limits of each remote server set the key that the path ends with.
+/// Returns true if every remote server sets the last key of `path` below its `limits`.
 fn every_server_has(yaml: &Value, path: &[&str]) -> bool {
     let servers = yaml.get("upstreams").and_then(|it| it.get("remote"));
     let (Some(Value::Mapping(servers)), Some(key)) = (servers, path.last()) else {

@@ -1,4 +1,4 @@
-//! Asking an issuer about a token (RFC 7662).
+//! Token introspection: asks an issuer whether an opaque token is valid (RFC 7662).
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use tooldock_filters::oauth::Issuer;
 use crate::config::client_password;
 use crate::remote::{Fetch, Fetcher};
 
-/// Maximum size of an answer, in bytes.
+/// Maximum size of an issuer's response, in bytes.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// Time limit for the answer.
+/// Time limit for an issuer's response.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The answer of the issuer about a token.
+/// Asks an issuer about a token. Returns the body of the response.
 ///
 /// # Errors
 ///
-/// The cause, for the log. Neither the token nor the gateway's password is in it.
+/// The cause, for the log. It contains neither the token nor the gateway's password.
 pub(super) async fn ask(fetcher: &Fetcher, issuer: &Issuer, token: &str) -> Result<Bytes, String> {
     let at = issuer
         .introspection()
@@ -49,7 +49,7 @@ pub(super) async fn ask(fetcher: &Fetcher, issuer: &Issuer, token: &str) -> Resu
     }
 }
 
-/// Encodes a text as a value of a form.
+/// Encodes a text as a value in a URL-encoded form.
 fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! Fetches the keys of an issuer: from its metadata, from a URL, or from a file.
+//! Fetches the keys of an issuer: from the URL in its metadata, from a configured URL, or from a file.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use tooldock_filters::oauth::KeySet;
 use super::metadata::{self, DOCUMENT_MAX, get};
 use crate::remote::Fetcher;
 
-/// Fetched keys, and the URL from which they came; empty for a file.
+/// Fetched keys of an issuer, and the URL from which they came; the URL is empty for a file.
 pub(super) struct FetchedKeys {
     pub(super) keys: KeySet,
     pub(super) endpoint: String,
 }
 
-/// Fetches the keys. `endpoint` is the URL of the keys in the issuer's metadata, where that is known.
+/// Fetches the keys of an issuer. `endpoint` is their URL if it is known from the issuer's metadata.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! Logins of persons by an issuer: the authorization request that a browser is sent to, and the exchange of its code for an
-//! access token. The grant is `authorization_code` with PKCE (RFC 6749, RFC 7636).
+//! Logins of persons at an issuer: creates the authorization request to which a browser is sent, and exchanges the resulting
+//! code for an access token. The grant is `authorization_code` with PKCE (RFC 6749, RFC 7636).
 //!
-//! The access token is judged by the filters as any other. Nothing else of the token endpoint's answer is used: neither an ID
-//! token, which is for the client alone, nor a refresh token.
+//! The access token is admitted like any other. The rest of the token endpoint's response is ignored, such as an ID token or a
+//! refresh token.
 
 use std::time::Duration;
 
@@ -22,69 +22,71 @@ use super::{Issuers, lock};
 use crate::config::client_password;
 use crate::remote::Fetch;
 
-/// Maximum size of the token endpoint's answer, in bytes.
+/// Maximum size of the token endpoint's response, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
 
-/// Time limit for the token endpoint's answer.
+/// Time limit for the token endpoint's response.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Time for which an issuer's metadata are used for logins without fetching them again.
+/// Time after which an issuer's metadata is fetched again for a login.
 const METADATA_COUNT: Duration = Duration::from_secs(300);
 
-/// Maximum number of exchanges with issuers for logins at the same time.
+/// Maximum number of concurrent requests to issuers for logins; further logins are refused.
 pub(super) const EXCHANGES_MAX: usize = 16;
 
-/// Metadata of an issuer as they were fetched for a login.
+/// Metadata of an issuer that was fetched for a login.
 pub(super) struct FetchedMetadata {
     config: OauthConfig,
     metadata: Metadata,
     since: Instant,
 }
 
-/// An authorization request whose code has not come yet. Not `Debug`.
+/// An authorization request whose code has not arrived yet. It has no `Debug`, since it contains a secret.
 pub(crate) struct AuthorizationRequest {
-    /// The issuer's entry when the request was made.
+    /// The issuer's configuration at the time of the request.
     config: OauthConfig,
     token_endpoint: String,
-    /// True if the client secret is sent in the body.
+    /// True if the client secret is sent in the body; false if it is sent in the header `Authorization`.
     posts_secret: bool,
-    /// True if the redirect has to name the issuer.
+    /// True if the redirect must name the issuer (RFC 9207).
     names_issuer: bool,
     verifier: PkceCodeVerifier,
     redirect: String,
 }
 
-/// The reason why a login by an issuer failed.
+/// The reason why a login at an issuer failed.
 #[derive(Debug)]
 pub(crate) enum LoginFailure {
-    /// The issuer or the redirect refused it: another login may succeed.
+    /// The issuer or a check of the redirect refused the login; another attempt may succeed.
     Refused(String),
-    /// The issuer answered in a way that no login can continue with, or too many logins run.
+    /// The issuer's response is unusable, or too many logins are running.
     Unavailable(String),
-    /// The issuer cannot be asked. The cause, such as a private address or a variable without a value, is for the operator alone.
+    /// No request can be sent to the issuer. The cause, such as a private address or a missing variable, is only shown to the
+    /// operator.
     Unreachable(String),
 }
 
-/// The members of a token endpoint's answer that are read. Not `Debug`.
+/// The used members of a token endpoint's response. It has no `Debug`, since it contains a token.
 #[derive(Deserialize)]
 struct TokenAnswer {
     access_token: String,
     token_type: String,
 }
 
-/// An error of a token endpoint (RFC 6749, 5.2).
+/// An error response of a token endpoint (RFC 6749, 5.2).
 #[derive(Deserialize)]
 struct TokenError {
     error: String,
 }
 
 impl AuthorizationRequest {
-    /// The issuer's entry when the request was made.
+    /// Returns the issuer's configuration at the time of the request.
     pub(crate) fn config(&self) -> &OauthConfig {
         &self.config
     }
 
-    /// Refuses a redirect that names another issuer, or none where the issuer always names itself (RFC 9207).
+    /// Returns an error if a redirect names another issuer than the one of the request, or names none although it must (RFC
+    /// 9207).
     fn check_issuer(&self, named: Option<&str>) -> Result<(), LoginFailure> {
         let is_right = match named {
             Some(named) => named == self.config.issuer,
@@ -100,12 +102,12 @@ impl AuthorizationRequest {
 }
 
 impl Issuers {
-    /// Makes an authorization request of the web UI's client at an issuer: the address for the browser, and the part that
-    /// stays here. `redirect`: the address of the login page. `state`: the value by which the redirect is recognized.
+    /// Creates an authorization request at an issuer for the web UI. Returns the URL for the browser, and the data needed to
+    /// handle the redirect. `redirect` is the URL of the login page; `state` is the value by which the redirect is recognized.
     ///
     /// # Errors
     ///
-    /// [`LoginFailure::Unreachable`] without metadata of the issuer, [`LoginFailure::Unavailable`] if they cannot be used.
+    /// [`LoginFailure::Unreachable`] if the issuer's metadata cannot be fetched, [`LoginFailure::Unavailable`] if it is unusable.
     pub(crate) async fn request_authorization(
         &self,
         issuer: &Issuer,
@@ -153,11 +155,11 @@ impl Issuers {
         ))
     }
 
-    /// Exchanges the code of a redirect for an access token. `named`: the issuer that the redirect names.
+    /// Exchanges the code of a redirect for an access token. `named` is the issuer that the redirect names.
     ///
     /// # Errors
     ///
-    /// [`LoginFailure`] in words for the person who logs in. Neither the code nor a secret is in it.
+    /// [`LoginFailure`] with a message for the person who logs in. It contains neither the code nor a secret.
     pub(crate) async fn exchange(
         &self,
         request: AuthorizationRequest,
@@ -207,7 +209,7 @@ impl Issuers {
         })
     }
 
-    /// The metadata of an issuer, fetched anew every few minutes.
+    /// Returns the metadata of an issuer, which is fetched again when it is older than [`METADATA_COUNT`].
     async fn metadata_for_login(&self, config: &OauthConfig) -> Result<Metadata, String> {
         {
             let known = lock(&self.metadata);
@@ -232,7 +234,7 @@ impl Issuers {
     }
 }
 
-/// The address of an authorization request.
+/// Returns the URL of an authorization request.
 fn address(
     endpoint: &str,
     config: &OauthConfig,
@@ -261,7 +263,7 @@ fn address(
     format!("{endpoint}{joint}{}", query.finish())
 }
 
-/// The form for the token endpoint, and the value of `Authorization`.
+/// Returns the form for the token endpoint, and the value of the header `Authorization` if the secret is sent in it.
 fn form(
     request: &AuthorizationRequest,
     client: &WebLoginConfig,
@@ -298,7 +300,7 @@ fn form(
     (Secret::new(form.finish()), authorization)
 }
 
-/// The access token in the answer of a token endpoint.
+/// Extracts the access token from a token endpoint's response.
 fn access_token(body: &[u8]) -> Result<Secret, LoginFailure> {
     let unusable = || LoginFailure::Unavailable("it answered with no bearer token".to_owned());
     let answer: TokenAnswer = serde_json::from_slice(body).map_err(|_| unusable())?;
@@ -312,7 +314,7 @@ fn access_token(body: &[u8]) -> Result<Secret, LoginFailure> {
     }
 }
 
-/// Returns true for an error code as RFC 6749 and its extensions spell them.
+/// Returns true if a text has the form of an error code of OAuth (RFC 6749): lower-case letters and underscores.
 fn is_error_code(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     (1..=64).contains(&text.len()) && text.bytes().all(fits)
@@ -324,7 +326,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A request of a client that is configured by `web`.
+    /// Creates an authorization request for tests. `web` is the configuration of the client.
     pub(crate) fn request(
         web: &str,
         posts_secret: bool,

@@ -1,6 +1,7 @@
-//! The metadata of an issuer (RFC 8414, OpenID Connect Discovery): which endpoints it has.
+//! The metadata of an issuer (RFC 8414, OpenID Connect Discovery), which contains the URLs of its endpoints.
 //!
-//! The operator has written the issuer's address alone. Endpoints at other hosts must be public, unless `allow_private` is set.
+//! The operator configures only the issuer's URL. Endpoints on other hosts must have public addresses, unless `allow_private` is
+//! set.
 
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use tooldock_workers::remote::{Backend, Host};
 
 use crate::remote::{Fetch, Fetcher};
 
-/// Maximum size of a document, in bytes. Key sets and metadata have some KiB.
+/// Maximum size of a document of an issuer, in bytes. Key sets and metadata have some KiB.
 pub(super) const DOCUMENT_MAX: usize = 1024 * 1024;
 
-/// Time limit for each document.
+/// Time limit for fetching a document of an issuer.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The members of an issuer's metadata that are read.
+/// The used members of an issuer's metadata.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Metadata {
     pub(super) issuer: String,
@@ -29,10 +30,10 @@ pub(super) struct Metadata {
     pub(super) authorization_endpoint: Option<String>,
     #[serde(default)]
     pub(super) token_endpoint: Option<String>,
-    /// Forms in which clients may send their secrets to the token endpoint; empty where the issuer names none.
+    /// Methods by which clients may authenticate at the token endpoint; empty if the issuer names none.
     #[serde(default)]
     pub(super) token_endpoint_auth_methods_supported: Vec<String>,
-    /// Methods of PKCE; `None` where the issuer names none.
+    /// Supported methods of PKCE; `None` if the issuer names none.
     #[serde(default)]
     pub(super) code_challenge_methods_supported: Option<Vec<String>>,
     /// True if redirects name the issuer (RFC 9207).
@@ -44,7 +45,7 @@ pub(super) struct Metadata {
 ///
 /// # Errors
 ///
-/// The cause, for the log. Metadata of another issuer are refused.
+/// The cause, for the log. Metadata that names another issuer is refused.
 pub(super) async fn discover(fetcher: &Fetcher, config: &OauthConfig) -> Result<Metadata, String> {
     let mut last = String::new();
     for url in metadata_urls(&config.issuer) {
@@ -59,7 +60,7 @@ pub(super) async fn discover(fetcher: &Fetcher, config: &OauthConfig) -> Result<
                     .map_err(|error| format!("{url}: {error}"));
             }
             Ok((status, _)) => last = format!("{url}: answered {status}"),
-            // The next address would lead to the same host.
+            // After a failed connection the other URLs are not tried, since they have the same host.
             Err(error) => return Err(error),
         }
     }
@@ -88,7 +89,7 @@ pub(super) async fn get(
         .await
 }
 
-/// The addresses at which an issuer's metadata may be.
+/// Returns the URLs at which an issuer's metadata may be, by the specifications.
 fn metadata_urls(issuer: &str) -> Vec<String> {
     let issuer = issuer.strip_suffix('/').unwrap_or(issuer);
     let host_ends = issuer.find("://").map_or(0, |at| at + 3);
@@ -105,11 +106,11 @@ fn metadata_urls(issuer: &str) -> Vec<String> {
 }
 
 impl Metadata {
-    /// Checks that the metadata name the configured issuer.
+    /// Returns the metadata if it names the configured issuer.
     ///
     /// # Errors
     ///
-    /// When they name another issuer.
+    /// If the metadata names another issuer.
     fn of(self, config: &OauthConfig) -> Result<Self, String> {
         match self.issuer == config.issuer {
             true => Ok(self),
@@ -117,42 +118,42 @@ impl Metadata {
         }
     }
 
-    /// The URL of the issuer's keys.
+    /// Returns the URL of the issuer's keys.
     ///
     /// # Errors
     ///
-    /// The URL is missing, or the gateway may not connect to it.
+    /// If the URL is missing, or the gateway may not connect to it.
     pub(super) fn keys(&self, config: &OauthConfig) -> Result<String, String> {
         endpoint(config, "jwks_uri", self.jwks_uri.as_deref())
     }
 
-    /// The URL of the token endpoint.
+    /// Returns the URL of the token endpoint.
     ///
     /// # Errors
     ///
-    /// As [`Metadata::keys`].
+    /// If the URL is missing, or the gateway may not connect to it.
     pub(super) fn token(&self, config: &OauthConfig) -> Result<String, String> {
         endpoint(config, "token_endpoint", self.token_endpoint.as_deref())
     }
 
-    /// The URL to which browsers are sent.
+    /// Returns the URL of the authorization endpoint, to which browsers are sent.
     ///
     /// # Errors
     ///
-    /// As [`Metadata::keys`].
+    /// If the URL is missing, or the gateway may not connect to it.
     pub(super) fn authorization(&self, config: &OauthConfig) -> Result<String, String> {
         let url = self.authorization_endpoint.as_deref();
         endpoint(config, "authorization_endpoint", url)
     }
 }
 
-/// An endpoint in the metadata, if its address may be used.
+/// Returns an endpoint's URL from the metadata, if the gateway may connect to its address.
 fn endpoint(config: &OauthConfig, member: &str, url: Option<&str>) -> Result<String, String> {
     let url = url.ok_or_else(|| format!("its metadata has no {member}"))?;
     let named = config.endpoint(url);
     let named = named.map_err(|error| format!("its {member} {error}"))?;
     let own = config.endpoint(&config.issuer)?;
-    // The operator has written the issuer's own address, but not this address.
+    // This address was chosen by the issuer and not by the operator, so that it must be public.
     if let Host::Address(address, _) = &named.host
         && !config.allow_private
         && !is_public(*address)

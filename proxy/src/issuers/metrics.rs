@@ -1,11 +1,11 @@
-//! Metrics of issuers.
+//! Metrics about the issuers of access tokens.
 
 use std::time::Duration;
 
 use tooldock_base::metric_table;
 
 metric_table! {
-    /// Counters and gauges of the issuers of access tokens.
+    /// Metrics about the issuers of access tokens.
     pub(crate) struct IssuerMetrics(registry) {
         fetches: IntCounterVec["issuer", "outcome"] = "tooldock_oauth_key_fetches_total",
             "Fetches of an issuer's keys by outcome: fetched or failed";
@@ -32,7 +32,7 @@ impl IssuerMetrics {
         self.ages.with_label_values(&[issuer]).set(seconds);
     }
 
-    /// Removes an issuer that is no longer configured.
+    /// Removes the metrics of an issuer that is no longer configured.
     pub(super) fn forget(&self, issuer: &str) {
         let _ = self.ages.remove_label_values(&[issuer]);
     }

@@ -1,8 +1,8 @@
-//! Limits on concurrent questions to an issuer about opaque tokens, and on waits for its newer keys.
+//! Limits on concurrent questions to an issuer about opaque tokens, and on waits of clients for its newer keys.
 //!
-//! A place is a permit to ask. Tokens that counted before have places of their own. Unknown tokens have others, of
-//! which each client address gets a few, so that a client that makes tokens up takes no place that others need; further
-//! questions wait in the order of their arrival.
+//! A place is a permit to ask the issuer one question. Tokens that were accepted before and unknown tokens have separate places,
+//! and each client address may ask only a few questions about unknown tokens. So a client that invents tokens cannot use up the
+//! places that others need. Further questions wait in the order of their arrival.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,37 +15,37 @@ use tooldock_filters::network::network_of;
 
 use super::lock;
 
-/// Maximum numbers of concurrent questions to one issuer: about tokens that counted before, and about unknown tokens.
+/// Maximum numbers of concurrent questions to one issuer: about tokens that were accepted before, and about unknown tokens.
 const COUNTED_MAX: usize = 128;
 const UNKNOWN_MAX: usize = 128;
 
-/// Maximum number of questions about unknown tokens of one client address, asked or waiting.
+/// Maximum number of running and waiting questions about unknown tokens of one client address; further ones are refused.
 const SHARE: usize = 16;
 
-/// Maximum time for which a question waits for a place: longer than a request waits for its answer.
+/// Maximum time for which a question waits for a place. It is longer than a request waits for the answer.
 const PLACE_WAIT: Duration = Duration::from_secs(4);
 
-/// Minimum time between two waits of a client address for keys that are newer than the newest ones.
+/// Minimum time between two waits of a client address for newer keys.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Maximum number of client addresses whose last wait is remembered.
+/// Maximum number of client addresses for which the last wait is stored. Further clients may not wait.
 const PATIENT_MAX: usize = 4_096;
 
-/// The places for questions at one issuer.
+/// The places for questions to one issuer.
 pub(super) struct Places {
     counted: Arc<Semaphore>,
     unknown: Arc<Semaphore>,
-    /// Plain data. The number of questions about unknown tokens by client network; networks without a question are dropped.
+    /// Number of questions about unknown tokens, by client network. Networks without questions have no entry.
     shares: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// The claim of a question to a place; kept until the question is answered.
+/// A question's entry in the limits of its issuer, with which it waits for a place. It is kept until the question is answered.
 pub(super) struct Claim {
     places: Arc<Semaphore>,
     _share: Option<Share>,
 }
 
-/// Count of a question about an unknown token at its client address. Dropping it ends the count.
+/// Guard that counts a question about an unknown token at its client address. Dropping it ends the count.
 struct Share {
     places: Arc<Places>,
     network: IpAddr,
@@ -60,7 +60,7 @@ impl Places {
         })
     }
 
-    /// The claim of a question about a token that counted before.
+    /// Creates the claim of a question about a token that was accepted before.
     pub(super) fn of_counted(&self) -> Claim {
         Claim {
             places: Arc::clone(&self.counted),
@@ -68,7 +68,7 @@ impl Places {
         }
     }
 
-    /// The claim of a question about an unknown token. `None` where its client address has too many.
+    /// Creates the claim of a question about an unknown token; `None` if its client address has too many questions.
     pub(super) fn of_unknown(self: &Arc<Self>, client: IpAddr) -> Option<Claim> {
         let network = network_of(client);
         let mut shares = lock(&self.shares);
@@ -89,7 +89,7 @@ impl Places {
 }
 
 impl Claim {
-    /// Waits for a place; `None` after [`PLACE_WAIT`].
+    /// Waits for a place, for at most [`PLACE_WAIT`]; `None` if none became free.
     pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).acquire_owned();
         timeout(PLACE_WAIT, place).await.ok()?.ok()
@@ -108,12 +108,13 @@ impl Drop for Share {
     }
 }
 
-/// The client addresses that have lately waited for keys newer than the newest ones, each with the time of its wait.
+/// The client addresses that have recently waited for newer keys of an issuer, each with the time of its wait.
 #[derive(Default)]
 pub(super) struct Patience(Mutex<HashMap<IpAddr, Instant>>);
 
 impl Patience {
-    /// Returns true if a client may wait. A client that may not wait is refused at once, for a token by an unknown key.
+    /// Returns true, and stores the time, if a client may wait for newer keys. If it may not, its token by an unknown key is
+    /// refused immediately.
     pub(super) fn take(&self, client: IpAddr, now: Instant) -> bool {
         let network = network_of(client);
         let mut waited = lock(&self.0);

@@ -1,5 +1,5 @@
-//! The schedule of fetching one issuer's keys: regularly, sooner after a failure, and soon after a token by an unknown key or
-//! with a wrong signature, but never twice at once and never in a row for clients that make up key ids.
+//! The schedule of fetching an issuer's keys: at regular times, earlier after a failure, and soon after a token with an unknown
+//! key or a wrong signature. Fetches never overlap, and there is a minimum time between them, since clients can invent key ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,42 +10,43 @@ use tooldock_filters::oauth::{Issuer, IssuerKeys};
 
 use super::Flight;
 
-/// Interval of regular fetches: over the network, and from a file.
+/// Time between regular fetches of keys: over the network, and from a file.
 const REFRESH: Duration = Duration::from_secs(300);
 const REFRESH_FILE: Duration = Duration::from_secs(15);
 
-/// Time for which fetched keys count as the newest: a token by another key is refused without a fetch. Two fetches are
-/// at least this far apart, even if clients make up key ids; a new key is in use after at most this time and that of
-/// one fetch.
+/// Minimum time between two fetches of an issuer's keys, even if clients invent key ids. For this time after a fetch, a token
+/// with an unknown key is refused without another fetch. So a new key of the issuer is accepted after at most this time and the
+/// time of one fetch.
 const NEWEST: Duration = Duration::from_secs(5);
 
-/// Pause before the next attempt after a failure: the first pause, and the longest.
+/// Pause before the next attempt after a failed fetch: the first pause, and the maximum.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// The schedule of one issuer's keys, with the running fetch.
+/// The schedule of fetching an issuer's keys.
 pub(super) struct Schedule {
     keys: Arc<IssuerKeys>,
     flight: Option<Flight>,
     /// Time of the next regular fetch.
     next: Instant,
-    /// Earliest time of a fetch for an unknown key.
+    /// Earliest time of a fetch that is caused by an unknown key.
     unknown_from: Instant,
-    /// True when a token by an unknown key waits for the next fetch.
+    /// True if a token with an unknown key has requested a fetch that has not begun.
     unknown: bool,
     failures: u32,
-    /// The moment at which the keys were fetched last.
+    /// Time of the last successful fetch; `None` before the first.
     fetched: Option<Instant>,
-    /// The end of the time in which the keys fetched last are the newest ones.
+    /// Time until which the last fetched keys count as the newest, so that unknown keys are refused; `None` before the first
+    /// fetch.
     newest_until: Option<Instant>,
-    /// The moment at which the running flight, or the last one, began.
+    /// Time at which the last fetch began.
     departed: Instant,
-    /// The URL of the keys in the issuer's metadata.
+    /// The URL of the keys in the issuer's metadata; `None` before the first fetch.
     endpoint: Option<String>,
 }
 
 impl Schedule {
-    /// A schedule whose first fetch is due at once.
+    /// Creates a schedule whose first fetch is due immediately.
     pub(super) fn new(issuer: &Issuer) -> Self {
         let now = Instant::now();
         Self {
@@ -62,22 +63,22 @@ impl Schedule {
         }
     }
 
-    /// Returns true if the schedule is for the keys of `issuer`.
+    /// Returns true if the schedule belongs to the keys of `issuer`.
     pub(super) fn is_of(&self, issuer: &Issuer) -> bool {
         Arc::ptr_eq(&self.keys, issuer.keys())
     }
 
-    /// The running fetch, if any.
+    /// Returns the running fetch; `None` if there is none.
     pub(super) fn flight(&self) -> Option<Flight> {
         self.flight.clone()
     }
 
-    /// The time since the keys were fetched last; `None` before the first fetch.
+    /// Returns the time since the last successful fetch; `None` before the first.
     pub(super) fn age(&self) -> Option<Duration> {
         self.fetched.map(|at| at.elapsed())
     }
 
-    /// The end of the time in which the known keys are the newest ones, if that lasts now.
+    /// Returns the time until which the known keys count as the newest; `None` if that time is over.
     pub(super) fn newest_until(&self, now: Instant) -> Option<Instant> {
         self.newest_until.filter(|until| now < *until)
     }
@@ -89,8 +90,8 @@ impl Schedule {
         self.flight.is_none() && (now >= self.next || unknown)
     }
 
-    /// Notes a fetch that begins. Returns the URL of the keys if the metadata need not be read again: only regular
-    /// fetches read them.
+    /// Records the begin of a fetch. Returns the URL of the keys, or `None` if the fetch has to read the issuer's metadata first.
+    /// Only regular fetches read them again.
     pub(super) fn take_off(&mut self, flight: Flight, now: Instant) -> Option<String> {
         self.flight = Some(flight);
         self.unknown = false;
@@ -100,7 +101,7 @@ impl Schedule {
         self.endpoint.clone().filter(|_| !regular)
     }
 
-    /// Notes the end of a fetch. `endpoint` is the URL of the keys, or `None` after a failure.
+    /// Records the end of a fetch, and sets the time of the next. `endpoint` is the URL of the keys, or `None` after a failure.
     pub(super) fn land(&mut self, endpoint: Option<String>, config: &OauthConfig, now: Instant) {
         self.flight = None;
         let pause = match endpoint {
@@ -120,7 +121,7 @@ impl Schedule {
                 (RETRY * 2_u32.pow(doublings)).min(RETRY_MAX)
             }
         };
-        // So that replicas that started together soon fetch at different times.
+        // The time varies at random, so that replicas which started together do not fetch at the same times.
         self.next = now + pause.mul_f64(0.9 + 0.1 * fastrand::f64());
     }
 }

@@ -1,16 +1,15 @@
-//! Texts of several lines in the log: the output of an installer, or a traceback. Each further line is indented, so that none
-//! looks like a line of the gateway itself.
+//! Indents texts of several lines in the log, such as an installer's output or a traceback: each line after the first is
+//! indented, so that it cannot be mistaken for a log line of the gateway.
 
 use std::io::{self, Write};
 
-/// The text before each further line.
+/// Text before each line of an event after the first.
 const INDENT: &str = "    ";
 
-/// A writer that indents the further lines of each event. Each write must be a whole event with a line break at its
-/// end.
+/// A writer that indents each line of an event after the first. Each write must be a complete event that ends with a line break.
 pub(super) struct IndentingWriter<W>(pub(super) W);
 
-/// Returns true for a character at which a terminal or a reader of the log may begin a line.
+/// Returns true for a character after which a terminal or a log viewer may begin a new line.
 fn is_break(character: char) -> bool {
     matches!(
         character,
@@ -38,7 +37,7 @@ impl<W: Write> Write for IndentingWriter<W> {
             indented.push_str(line);
             indented.push('\n');
         }
-        // Written in one call, so that no line of another thread comes in between.
+        // The event is written in one call, so that lines of other threads cannot come between its lines.
         self.0.write_all(indented.as_bytes())
     }
 

@@ -1,13 +1,13 @@
-//! The last lines of the log in memory, for readers of the web UI.
+//! Stores the last lines of the log in memory, for display in the web UI.
 
 use std::io::{self, Write};
 
 use tooldock_process::child::output::{RecentLines, Stream, printable_text};
 
-/// Maximum size of a stored line, in bytes. The log itself has the complete line.
+/// Maximum size of a stored line, in bytes; longer lines are cut. The log itself contains the complete line.
 const LINE_MAX: usize = 8 * 1024;
 
-/// A writer that stores each event as one line. Each write must be a complete event.
+/// A writer that stores each log event as one line. Each write must be a complete event.
 pub(super) struct RecentWriter<'a>(pub(super) &'a RecentLines);
 
 impl Write for RecentWriter<'_> {

@@ -1,20 +1,20 @@
 //! Reasons for the end of a long stream, as metrics count them.
 
-/// The reason why a stream is over.
+/// The reason why a long stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// There are no more events, and the client has received a regular end.
+    /// The stream had no more events, and the client has received its regular end.
     Complete,
-    /// The client closed its writing half, or sent unexpected bytes.
+    /// The client closed its sending direction, or sent unexpected bytes.
     ClientLeft,
-    /// The client read nothing for the time limit of a write.
+    /// The client read nothing until the time limit for a write expired.
     SlowReader,
-    /// The server aborted the stream, and the gateway did so, too.
+    /// The server aborted the stream. The gateway then aborted the client's connection, too.
     ServerLeft,
 }
 
 impl Ending {
-    /// Every ending.
+    /// All reasons for the end of a long stream.
     pub(crate) const ALL: [Self; 4] = [
         Self::Complete,
         Self::ClientLeft,
@@ -22,7 +22,7 @@ impl Ending {
         Self::ServerLeft,
     ];
 
-    /// The ending's label in metrics.
+    /// The label that names the reason in metrics.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Complete => "complete",

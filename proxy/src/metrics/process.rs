@@ -1,6 +1,6 @@
 //! The process metrics of Prometheus, under their usual names. Their values are read at each scrape.
 //!
-//! The `prometheus` crate has such a collector, too, which counts CPU time in whole seconds and needs two more crates.
+//! The collector in the `prometheus` crate is not used: it counts CPU time in whole seconds only and needs two more crates.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tooldock_base::metric_table;
 
 metric_table! {
-    /// The metrics of this process.
+    /// Prometheus metrics of this operating system process.
     pub(crate) struct ProcessMetrics(registry) {
         cpu_seconds: Counter = "process_cpu_seconds_total",
             "CPU time of this process in seconds, without its children";
@@ -24,13 +24,13 @@ metric_table! {
     }
     {
         started: f64 = seconds_since_epoch();
-        /// The CPU time already added to `cpu_seconds`; locked because two scrapes may run at once.
+        /// CPU time in seconds that was already added to `cpu_seconds`. It has a lock because two scrapes may run at once.
         counted: Mutex<f64> = Mutex::default();
     }
 }
 
 impl ProcessMetrics {
-    /// Reads all values. A value that cannot be read keeps its last state.
+    /// Reads all values from the operating system. A metric whose value cannot be read keeps its previous value.
     pub(crate) fn read(&self) {
         self.start_time.set(self.started);
         let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -41,7 +41,7 @@ impl ProcessMetrics {
             *counted = counted.max(cpu);
         }
         if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
-            // Without the descriptor that is open for this count.
+            // The count is reduced by 1, because listing the directory opens a descriptor itself.
             self.open_fds.set(open.count().saturating_sub(1) as f64);
         }
         let max = getrlimit(Resource::Nofile).current;
@@ -64,7 +64,7 @@ impl ProcessMetrics {
     }
 }
 
-/// The current time in seconds since the epoch.
+/// The current time in seconds since the Unix epoch.
 pub(super) fn seconds_since_epoch() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! Metrics for alerts about the installation: its version, the success of the last reload, the ends of certificates.
+//! Metrics for alerts about the installation: its version, the success of the last reload, the expiry of certificates.
 
 use prometheus::Registry;
 use prometheus::core::Collector;
@@ -26,7 +26,7 @@ impl StateMetrics {
     ///
     /// # Errors
     ///
-    /// When a name is taken in the registry.
+    /// When the registry already has a metric of the same name.
     pub(crate) fn start(registry: &Registry) -> prometheus::Result<Self> {
         let metrics = Self::new(registry)?;
         let build = [
@@ -39,7 +39,7 @@ impl StateMetrics {
         Ok(metrics)
     }
 
-    /// Records the success or failure of putting configuration and certificates into force.
+    /// Records whether the last reload of the configuration and certificates succeeded.
     pub(crate) fn reloaded(&self, successful: bool) {
         self.reload_successful.set(successful.into());
         if successful {
@@ -47,7 +47,7 @@ impl StateMetrics {
         }
     }
 
-    /// Records the end of a listener's certificate.
+    /// Records when a listener's certificate expires, in seconds since the Unix epoch.
     pub(crate) fn certificate(&self, listener: &str, not_after: i64) {
         self.certificate_not_after
             .with_label_values(&[listener])
@@ -61,7 +61,7 @@ impl CertificateEnds for StateMetrics {
         let gauges = families.iter().flat_map(|family| family.get_metric());
         let ends = gauges.map(|gauge| {
             let listener = gauge.get_label().iter().map(|label| label.value());
-            // The value of an integer gauge, which the exported form has as a float.
+            // The gauge contains an integer; the exported form converts it to a float.
             (listener.collect(), gauge.get_gauge().value() as i64)
         });
         let mut ends: Vec<_> = ends.collect();

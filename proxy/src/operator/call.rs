@@ -1,4 +1,4 @@
-//! `tooldock call`: one call of one tool, with its progress, log messages and questions on standard error.
+//! `tooldock call`: calls one tool once. Progress, log messages and questions appear on standard error.
 
 use std::io::IsTerminal as _;
 
@@ -19,7 +19,7 @@ use crate::cli::{CallArgs, CallOutput};
 mod arguments;
 mod conversation;
 
-/// Level from which log messages of the tool are shown.
+/// Lowest level of the tool's log messages that are shown.
 const LOG_LEVEL: &str = "info";
 
 pub(super) async fn run(arguments: CallArgs) -> Outcome {
@@ -32,7 +32,7 @@ pub(super) async fn run(arguments: CallArgs) -> Outcome {
     mcp::known("namespace", &arguments.namespace, names, "tooldock tools")?;
     let session = mcp::open(&client, &arguments.namespace, Conversation::new()).await?;
     let outcome = called(&session, &arguments, given).await;
-    // The outcome is known: a session that cannot be ended expires.
+    // A failure is ignored: the call's outcome is already available, and the session expires by itself.
     let _ = session.cancel().await;
     let result = outcome?;
     let is_error = result["isError"] == true;
@@ -44,7 +44,7 @@ pub(super) async fn run(arguments: CallArgs) -> Outcome {
         (false, false) => {
             output::show(&text_of(&result));
         }
-        // Standard output is for results.
+        // Errors of the tool go to standard error: standard output is for results.
         (false, true) => eprint!("{}", text_of(&result)),
     }
     match is_error {
@@ -53,7 +53,7 @@ pub(super) async fn run(arguments: CallArgs) -> Outcome {
     }
 }
 
-/// Calls the tool. Returns its result as the wire has it.
+/// Calls the tool. Returns its result unchanged, as JSON.
 #[allow(
     deprecated,
     reason = "log messages are deprecated in MCP and still sent"
@@ -73,7 +73,7 @@ async fn called(
     let logs = session.peer_info();
     if logs.is_some_and(|info| info.capabilities.logging.is_some()) {
         let level = serde_json::from_value(json!({ "level": LOG_LEVEL }));
-        // Without it, the server decides which messages it sends.
+        // A failure is ignored: the server then decides which log messages it sends.
         let _ = session.set_level(level.expect("a level")).await;
     }
     let params: CallToolRequestParams =
@@ -105,7 +105,7 @@ async fn called(
     }
 }
 
-/// The result as text: its blocks, and the structured content if there are none.
+/// The result as text: its content blocks, or the structured content if there are no blocks.
 fn text_of(result: &Value) -> String {
     let blocks: Vec<_> = list(&result["content"]).iter().map(block).collect();
     if blocks.is_empty() {
@@ -137,7 +137,7 @@ fn block(block: &Value) -> String {
     }
 }
 
-/// True if questions can be asked: standard input and standard error are a terminal.
+/// Returns true if questions can be asked: both standard input and standard error are a terminal.
 fn has_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }

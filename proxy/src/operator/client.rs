@@ -1,5 +1,5 @@
-//! Client of the running gateway: one HTTP client for all requests of a command, with the token, over TCP, TLS or a Unix
-//! socket. Proxies of the environment and redirects are not followed: the token is sent to the gateway only.
+//! HTTP client for the commands that query a running gateway. It sends all requests of a command, with the token, over TCP,
+//! TLS or a Unix socket. It ignores the environment's proxies and follows no redirects, so that only the gateway gets the token.
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -17,26 +17,26 @@ use super::{CommandFailure, Outcome};
 use crate::config::{self, CoreUrl};
 use crate::serve::CoreTrust;
 
-/// Time limit for connecting.
+/// Time limit for connecting to the gateway.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Time limit for answers that take no work.
+/// Time limit for requests that the gateway answers without long work.
 const QUICK: Duration = Duration::from_secs(15);
-/// Maximum size of an answer, in bytes.
+/// Maximum size of an answer of the gateway, in bytes.
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
-/// HTTP client of a running gateway, with the token.
+/// HTTP client for a running gateway. It sends the user's token with each request.
 pub(crate) struct GatewayClient {
     http: reqwest::Client,
-    /// The gateway's URL, without a slash at its end.
+    /// The gateway's base URL, without a slash at its end.
     base: String,
     gateway: RunningGateway,
 }
 
-/// An event of a stream: its name and data.
+/// Name and data of a server-sent event.
 pub(super) type NamedEvent = (String, Value);
 
 impl GatewayClient {
-    /// A client of the gateway. Connects at the first request.
+    /// Creates a client of the gateway. It connects at the first request.
     pub(crate) fn new(gateway: RunningGateway) -> Outcome<Self> {
         let unusable = |why: String| CommandFailure::Usage(format!("{gateway}: {why}"));
         let at = &gateway.address;
@@ -63,7 +63,8 @@ impl GatewayClient {
                 ("http://localhost".to_owned(), false)
             }
             CoreUrl::Tcp { host, port, tls } => match tls_name(&gateway) {
-                // The listener is reached by its address, and its certificate is for a name.
+                // The certificate is for a name, but the listener is reached by its address. So the name is resolved to that
+                // address.
                 Some(name) if *tls => {
                     let address = address(host, *port).map_err(unusable)?;
                     builder = builder.resolve(&name, address);
@@ -72,7 +73,7 @@ impl GatewayClient {
                 _ => (at.url.to_string(), *tls),
             },
         };
-        // Without TLS no certificate is read, and none has to exist.
+        // Without TLS, no file of trusted certificates is read; it may be missing then.
         let trust = if tls { &at.trust } else { &CoreTrust::Any };
         let http = builder
             .tls_backend_preconfigured(trust.client().map_err(unusable)?)
@@ -85,22 +86,23 @@ impl GatewayClient {
         })
     }
 
-    /// The HTTP client, which sends the token by itself.
+    /// The underlying HTTP client. It adds the token to each request.
     pub(super) fn http(&self) -> &reqwest::Client {
         &self.http
     }
 
-    /// The URL of an MCP endpoint.
+    /// The URL of a namespace's MCP endpoint.
     pub(super) fn mcp_url(&self, namespace: &str) -> Outcome<String> {
         Ok(self.url(&["mcp", namespace], &[])?.into())
     }
 
-    /// The gateway, for messages.
+    /// The gateway that the client queries, for use in messages.
     pub(crate) fn gateway(&self) -> &RunningGateway {
         &self.gateway
     }
 
-    /// Requests JSON. Segments of the path are encoded. Without a time limit for reloads, which may install packages.
+    /// Sends a request and returns the JSON answer. Segments of the path are encoded here. POST requests have no time limit,
+    /// because a reload may install packages.
     pub(crate) async fn json(
         &self,
         method: Method,
@@ -111,7 +113,7 @@ impl GatewayClient {
         self.value(status, &text)
     }
 
-    /// Requests JSON that may not exist: `None` if the gateway refuses with this code.
+    /// Requests JSON with GET. Returns `None` if the gateway answers with an error of the given code.
     pub(super) async fn json_unless(
         &self,
         code: &str,
@@ -153,7 +155,7 @@ impl GatewayClient {
         })
     }
 
-    /// Opens a stream of events.
+    /// Opens a stream of server-sent events.
     pub(super) async fn events(
         &self,
         path: &[&str],
@@ -203,7 +205,7 @@ impl GatewayClient {
         answer.map_err(|error| self.unreachable(&error))
     }
 
-    /// The failure of a request that got no answer.
+    /// Creates the failure that a command reports when its request got no answer.
     fn unreachable(&self, error: &reqwest::Error) -> CommandFailure {
         let why = match error.is_timeout() {
             true => "no answer in time".to_owned(),
@@ -212,7 +214,8 @@ impl GatewayClient {
         self.gone(&why)
     }
 
-    /// The failure of a command whose gateway cannot be reached, or no longer responds.
+    /// Creates the failure that a command reports when the gateway cannot be reached or no longer responds. The text proposes a
+    /// remedy.
     pub(super) fn gone(&self, why: &str) -> CommandFailure {
         let gateway = &self.gateway;
         let remedy = if why.contains("not valid for name") {
@@ -242,7 +245,7 @@ impl GatewayClient {
         Ok((response.status(), body))
     }
 
-    /// The failure that the gateway answered with, and its remedy.
+    /// Creates the failure that a command reports when the gateway answered with an error. The text proposes a remedy.
     fn refused(&self, status: StatusCode, body: &[u8]) -> CommandFailure {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let error = &body["error"];
@@ -278,21 +281,21 @@ impl GatewayClient {
     }
 }
 
-/// A stream of events.
+/// A stream of server-sent events from the gateway.
 pub(super) struct EventSource<'a> {
     client: &'a GatewayClient,
     stream: std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<NamedEvent, String>> + 'a>>,
 }
 
 impl EventSource<'_> {
-    /// The next event; `None` at the end of the stream.
+    /// Waits for the next event. Returns `None` at the end of the stream.
     pub(super) async fn next(&mut self) -> Outcome<Option<NamedEvent>> {
         let event = futures_util::StreamExt::next(&mut self.stream).await;
         event.transpose().map_err(|why| self.client.gone(&why))
     }
 }
 
-/// The name of the gateway's certificate. A certificate for an address needs no name.
+/// The host name to expect in the gateway's certificate. `None` if an address is expected instead.
 fn tls_name(gateway: &RunningGateway) -> Option<String> {
     let name = gateway.address.tls_name.clone()?;
     name.parse::<IpAddr>().is_err().then_some(name)
@@ -304,7 +307,7 @@ fn address(host: &str, port: u16) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| format!("{host} has no address"))
 }
 
-/// The innermost cause of an error: the outer errors repeat it in more general terms.
+/// The innermost cause of an error. The errors around it are omitted because they repeat it in more general terms.
 pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

@@ -1,4 +1,4 @@
-//! Finding the running gateway: its address, the trust in its certificate, and the token to send.
+//! Finds the running gateway for commands: its address, the certificates to trust, and the token to send.
 
 use std::fmt;
 use std::fs;
@@ -19,17 +19,17 @@ use crate::tls;
 /// Environment variable with the token that commands send.
 const TOKEN_VARIABLE: &str = "TOOLDOCK_TOKEN";
 
-/// The gateway that a command asks.
+/// The gateway that a command queries.
 #[derive(Debug, Clone)]
 pub(crate) struct RunningGateway {
     pub(crate) address: CoreAddress,
-    /// The source of the address, as text.
+    /// The option, variable or configuration from which the address was taken, as text for messages.
     pub(crate) found: String,
-    /// The token, if there is one.
+    /// The token that the command sends to the gateway; `None` if no token was found.
     pub(crate) token: Option<FoundToken>,
 }
 
-/// A token, and its source as text.
+/// A token, and the file or variable from which it was read, as text for messages.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundToken {
     pub(crate) secret: Secret,
@@ -54,7 +54,7 @@ impl RunningGateway {
 
     fn found(arguments: &GatewayArgs) -> Result<Self, String> {
         let given = given_token(arguments.token_file.as_deref())?;
-        // With both, the configuration of another machine's gateway is not needed.
+        // If both are given, no configuration is read: this machine may have none, or one for another gateway.
         if let (Some(url), Some(token)) = (&arguments.url, &given) {
             let url: CoreUrl = url.parse().map_err(|error| format!("--url: {error}"))?;
             let address = trusted(url.into(), &arguments.trust)?;
@@ -83,7 +83,7 @@ impl RunningGateway {
     }
 }
 
-/// The token of `--token-file` or of the environment.
+/// The token from `--token-file` or, without that option, from the environment variable.
 fn given_token(file: Option<&Path>) -> Result<Option<FoundToken>, String> {
     let (text, source) = match file {
         Some(file) => {
@@ -112,7 +112,7 @@ fn given_token(file: Option<&Path>) -> Result<Option<FoundToken>, String> {
         .ok_or_else(|| format!("{source}: a token is one word of printable ASCII characters"))
 }
 
-/// The token of the configuration, or the token that `serve --dev` keeps in the data directory.
+/// The configured token, or else the token that `serve --dev` has stored in the data directory.
 fn own_token(effective: &Effective) -> Result<Option<FoundToken>, String> {
     if let Some(bearer) = &effective.bearer {
         return Ok(Some(FoundToken {
@@ -131,8 +131,9 @@ fn own_token(effective: &Effective) -> Result<Option<FoundToken>, String> {
     }))
 }
 
-/// The address of the core, by an option (its name and value) or by the configuration, with the trust that options choose; and
-/// the source of the address as text.
+/// The address of the listener with the profile `core`. It is read from an option (its name and value) or, without the option,
+/// from the configuration. `trust` determines which certificates are accepted. The second value is the source of the address, as
+/// text for messages.
 ///
 /// # Errors
 ///
@@ -169,7 +170,7 @@ fn trusted(mut at: CoreAddress, trust: &GatewayTrust) -> Result<CoreAddress, Str
     Ok(at)
 }
 
-/// The address of the core, by `CORE_URL` or by the listeners of the configuration.
+/// The address of the listener with the profile `core`, from `CORE_URL` or from the configured listeners.
 fn core_of(effective: &Effective) -> Result<(CoreAddress, String), String> {
     if effective.core_url != CoreUrl::default() {
         return Ok((effective.core_url.clone().into(), "CORE_URL".to_owned()));
@@ -213,7 +214,8 @@ fn core_of(effective: &Effective) -> Result<(CoreAddress, String), String> {
     Ok((address, words))
 }
 
-/// A host name under which the listener answers, if it does not answer to its address. Loopback listeners always do.
+/// A configured host name to send in requests, for listeners that refuse requests to their bare address. `None` for loopback
+/// addresses, which are always accepted.
 fn served_host(effective: &Effective, address: &SocketAddr) -> Option<String> {
     if address.ip().is_loopback() {
         return None;
@@ -223,12 +225,12 @@ fn served_host(effective: &Effective, address: &SocketAddr) -> Option<String> {
     names.into_iter().find(|it| !it.contains('*'))
 }
 
-/// Returns true for an address that this machine has: a configuration of the current folder may name any other.
+/// Returns true if this machine has the address. The configuration in the current folder may be that of another machine.
 fn is_of_this_machine(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// The URL at which a client on this machine reaches a listener; loopback for a listener on all addresses.
+/// The URL under which a client on this machine reaches a listener. For a listener on all addresses it is the loopback address.
 fn reachable(address: SocketAddr, tls: bool) -> CoreUrl {
     let host = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),

@@ -1,4 +1,4 @@
-//! `tooldock logs`: the output of a namespace's processes, and the gateway's records of its calls, in the order of time.
+//! `tooldock logs`: prints the output of a namespace's processes and the gateway's records of its calls, in order of time.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::output;
 use super::status::{list, word};
 use crate::cli::LogsArgs;
 
-/// Code of the gateway's refusal for a namespace without recorded output: its processes, if it has any, print elsewhere.
+/// Error code of the gateway for a namespace whose output is not recorded.
 const NO_OUTPUT: &str = "no_output";
 
 pub(super) async fn run(arguments: LogsArgs) -> Outcome {
@@ -23,7 +23,7 @@ pub(super) async fn run(arguments: LogsArgs) -> Outcome {
         .map(|name| ("namespace", name))
         .into_iter()
         .collect();
-    // Opened before the stored records are read, so that none in between is missed.
+    // The stream is opened before the stored records are read, so that no record between the two is lost.
     let mut records = match arguments.follow {
         true => Some(
             client
@@ -88,18 +88,18 @@ pub(super) async fn run(arguments: LogsArgs) -> Outcome {
     followed.show(records).await
 }
 
-/// Streams that a command follows.
+/// The streams of `tooldock logs --follow`.
 struct Followed<'a> {
     client: &'a GatewayClient,
     lines: Option<EventSource<'a>>,
-    /// Ids of records that were shown before the stream began.
+    /// Ids of records that were already printed and may be sent again by the stream.
     seen: BTreeSet<String>,
     namespace: &'a str,
     as_json: bool,
 }
 
 impl Followed<'_> {
-    /// Shows records as they arrive, until the reader of standard output has closed it or the gateway ends the streams.
+    /// Prints records as they arrive. Ends when standard output has been closed, or when the gateway ends a stream.
     async fn show(mut self, records: &mut EventSource<'_>) -> Outcome {
         loop {
             let of_lines = async {
@@ -140,11 +140,11 @@ impl Followed<'_> {
     }
 }
 
-/// An entry of the log.
+/// An entry in the output of `tooldock logs`.
 enum LogEntry<'a> {
-    /// A line that a process of the namespace printed.
+    /// A line of output of a process, and the name of its namespace.
     Line(&'a Value, &'a str),
-    /// A call or a change, as the gateway records it.
+    /// The gateway's record of a call or of a change.
     Record(&'a Value),
 }
 
@@ -155,7 +155,7 @@ impl LogEntry<'_> {
         }
     }
 
-    /// The time, in a form whose order is that of time up to the second.
+    /// The entry's time as text. Comparing the texts sorts entries by time, up to the second.
     fn time(&self) -> &str {
         word(&self.value()["ts"])
     }

@@ -1,4 +1,4 @@
-//! MCP client of one namespace: Streamable HTTP of 2025-11-25, by the official SDK over the command's HTTP client.
+//! MCP client for one namespace. It uses the official SDK, Streamable HTTP of 2025-11-25, and the HTTP client of the command.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use super::client::{GatewayClient, cause};
 use super::{CommandFailure, Outcome};
 use crate::nearest::proposal;
 
-/// The client as it introduces itself to a namespace.
+/// Name, version and capabilities that the client sends when it opens a session.
 pub(super) fn client_info(capabilities: Value) -> ClientConfig {
     let info = json!({
         "protocolVersion": "2025-11-25",
@@ -25,10 +25,10 @@ pub(super) fn client_info(capabilities: Value) -> ClientConfig {
     serde_json::from_value(info).expect("the members of the specification")
 }
 
-/// A session with a namespace.
+/// An open MCP session with a namespace.
 pub(super) type McpSession<H> = RunningService<RoleClient, H>;
 
-/// Names of the namespaces that the token opens. Empty for a listener that does not list them.
+/// Names of the namespaces that the token opens. Empty if the listener does not list namespaces.
 ///
 /// # Errors
 ///
@@ -40,14 +40,14 @@ pub(super) async fn namespaces(client: &GatewayClient) -> Outcome<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Opens a session with a namespace.
+/// Opens an MCP session with a namespace. `handler` receives the server's messages.
 pub(super) async fn open<H: ClientHandler>(
     client: &GatewayClient,
     namespace: &str,
     handler: H,
 ) -> Outcome<McpSession<H>> {
     let mut config = StreamableHttpClientTransportConfig::with_uri(client.mcp_url(namespace)?);
-    // A namespace may answer without a session.
+    // Some namespaces answer without creating a session.
     config.allow_stateless = true;
     let transport = StreamableHttpClientTransport::with_client(client.http().clone(), config);
     let opened = handler
@@ -59,12 +59,12 @@ pub(super) async fn open<H: ClientHandler>(
     })
 }
 
-/// All tools of a namespace.
+/// Requests the list of all tools of a namespace.
 pub(super) async fn list<H: ClientHandler>(session: &McpSession<H>) -> Outcome<Vec<Tool>> {
     session.list_all_tools().await.map_err(failed)
 }
 
-/// Refuses a name that is not among `names`.
+/// Returns an error if `name` is not among `names`. `list` is the command that the error message proposes for listing them.
 pub(super) fn known<'a>(
     kind: &str,
     name: &str,
@@ -84,7 +84,7 @@ pub(super) fn known<'a>(
     )))
 }
 
-/// The failure of a request.
+/// Converts an error of the MCP client to a command's failure.
 pub(super) fn failed(error: ServiceError) -> CommandFailure {
     match error {
         ServiceError::McpError(error) => told(&error),
@@ -101,13 +101,13 @@ pub(super) fn input_schema(tool: &Tool) -> Value {
     Value::Object((*tool.input_schema).clone())
 }
 
-/// A tool's title.
+/// The tool's title, from the tool itself or from its annotations. Empty if it has none.
 pub(super) fn title(tool: &Tool) -> &str {
     let annotated = tool.annotations.as_ref().and_then(|it| it.title.as_deref());
     tool.title.as_deref().or(annotated).unwrap_or_default()
 }
 
-/// A tool's description.
+/// The tool's description. Empty if it has none.
 pub(super) fn description(tool: &Tool) -> &str {
     tool.description.as_ref().map_or("", Cow::as_ref)
 }

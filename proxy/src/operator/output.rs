@@ -1,5 +1,5 @@
-//! Output of commands: tables, colours on a terminal, JSON. Texts come from tools, clients and configurations, so characters
-//! that control a terminal are escaped everywhere.
+//! Output of commands: tables, colours on a terminal, JSON. Texts come from tools, clients and configurations. Therefore control
+//! characters are escaped everywhere; otherwise such a text could control the user's terminal.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -7,19 +7,19 @@ use serde::Serialize;
 use tooldock_process::child::output::printable_text;
 use unicode_width::UnicodeWidthStr as _;
 
-/// A colour of a cell.
+/// Colour of a table cell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Colour {
-    /// The terminal's default colour.
+    /// The default colour of the terminal, for text without a special meaning.
     #[default]
     Plain,
-    /// Colour of a working state.
+    /// Green, for working states.
     Green,
-    /// Colour of a state that works in part, or does not work yet.
+    /// Yellow, for states that work in part or do not work yet.
     Yellow,
-    /// Colour of a failed state.
+    /// Red, for failed states.
     Red,
-    /// Colour of less important text.
+    /// Dimmed, for less important text.
     Dim,
 }
 
@@ -34,7 +34,7 @@ impl Colour {
         })
     }
 
-    /// The colour of a state of a namespace, a server or a backend.
+    /// The colour for the state of a namespace, a server or a backend.
     pub(crate) fn of_state(state: &str) -> Self {
         match state {
             "ready" | "running" | "up" | "idle" | "complete" => Self::Green,
@@ -45,7 +45,7 @@ impl Colour {
     }
 }
 
-/// Text for standard output, with colours if a terminal shows it.
+/// Text for standard output. It contains colours only if standard output is a terminal.
 #[derive(Debug, Default)]
 pub(crate) struct TerminalText {
     text: String,
@@ -53,7 +53,7 @@ pub(crate) struct TerminalText {
 }
 
 impl TerminalText {
-    /// A text with colours where standard output is a terminal and `NO_COLOR` is not set.
+    /// An empty text. It will contain colours if standard output is a terminal that supports them and `NO_COLOR` is not set.
     pub(crate) fn for_stdout() -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|it| it == "dumb");
@@ -63,13 +63,13 @@ impl TerminalText {
         }
     }
 
-    /// Adds a line.
+    /// Adds a line to the text. Control characters in it are escaped.
     pub(crate) fn push(&mut self, line: impl AsRef<str>) {
         self.text.push_str(&printable_text(line.as_ref()));
         self.text.push('\n');
     }
 
-    /// Adds a table, with a line of titles. Columns are as wide as their widest cell on a terminal.
+    /// Adds a table with a line of column titles. Each column is as wide as its widest cell.
     pub(crate) fn table<const N: usize>(&mut self, titles: [&str; N], rows: &[[Cell; N]]) {
         let titles = titles.map(|title| Cell::new(title).coloured(Colour::Dim));
         let all = || std::iter::once(&titles).chain(rows);
@@ -103,7 +103,7 @@ impl TerminalText {
         }
     }
 
-    /// The complete text.
+    /// Returns the complete text for standard output.
     pub(crate) fn into_text(self) -> String {
         self.text
     }
@@ -139,7 +139,7 @@ impl<T: AsRef<str>> From<T> for Cell {
 
 /// A value as indented JSON with a line break at its end.
 pub(crate) fn json(value: &impl Serialize) -> String {
-    // Answers hold texts and numbers, which can always be written as JSON.
+    // Serialization cannot fail: answers contain only texts and numbers.
     safe_json(&serde_json::to_string_pretty(value).unwrap_or_default()) + "\n"
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn json_line(value: &impl Serialize) -> String {
     safe_json(&serde_json::to_string(value).unwrap_or_default()) + "\n"
 }
 
-/// Escapes characters of a JSON text that control a terminal: JSON itself escapes only some of them.
+/// Escapes all characters of a JSON text that control a terminal. JSON itself escapes only some of them.
 fn safe_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
@@ -165,7 +165,7 @@ fn safe_json(json: &str) -> String {
     text
 }
 
-/// A text of several lines with every other control character escaped.
+/// The text with all control characters escaped except line breaks.
 pub(crate) fn printable_lines(text: &str) -> String {
     let lines = text.split('\n').map(|line| {
         let line = line.strip_suffix('\r').unwrap_or(line);
@@ -183,7 +183,7 @@ pub(crate) fn shortened(text: &str, width: usize) -> String {
     }
 }
 
-/// Writes to standard output. Returns false when its reader is gone.
+/// Writes a text to standard output. Returns false if standard output has been closed.
 pub(crate) fn show(text: &str) -> bool {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())

@@ -1,4 +1,5 @@
-//! `tooldock pins`: lists recorded definitions of servers, shows their changes, approves and forgets them.
+//! `tooldock pins`: lists the recorded definitions of servers (tools, prompts, resource templates), shows their changes, and
+//! approves or forgets them.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -10,9 +11,9 @@ use super::status::{list, word};
 use super::{CommandFailure, Outcome};
 use crate::cli::{PinsArgs, PinsCommand};
 
-/// Number of definitions that one request gets.
+/// Maximum number of definitions that one request returns.
 const PAGE: &str = "500";
-/// Number of characters of a digest that the table shows.
+/// Number of characters of a digest that the table shows; the rest is cut off.
 const DIGEST_SHOWN: usize = 12;
 
 pub(super) async fn run(arguments: PinsArgs) -> Outcome {
@@ -66,7 +67,7 @@ fn show(as_json: bool, value: &Value, as_text: impl FnOnce(&Value) -> String) {
     });
 }
 
-/// The recorded definitions, all pages together. `waiting`: only those of which a version waits for approval.
+/// Requests the recorded definitions, all pages. With `waiting`, only definitions with a version that waits for approval.
 async fn asked(
     client: &GatewayClient,
     namespace: Option<&str>,
@@ -107,7 +108,7 @@ fn state(pin: &Value) -> Cell {
     Cell::new(state).coloured(colour)
 }
 
-/// The version that counts: the newest waiting one, else the newest approved one.
+/// The version to show: the newest one that waits for approval, or else the newest approved one.
 fn current(pin: &Value) -> &Value {
     let waiting = list(&pin["pending"]).last();
     let current = waiting.or_else(|| list(&pin["approved"]).last());
@@ -172,7 +173,7 @@ fn told(pin: &Value, text: &mut TerminalText) {
             word(&pin["state"]),
             word(&version["digest"]),
         ));
-        // The newest version's differences stand at the definition, too.
+        // For the newest version, the differences may be stored with the definition instead of the version.
         let is_last = at + 1 == versions.len();
         let differences = match list(&version["differences"]) {
             [] if is_last => list(&pin["differences"]),

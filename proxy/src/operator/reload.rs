@@ -1,4 +1,4 @@
-//! `tooldock reload`: reads the namespaces again, in this gateway and on all replicas, and prints the outcome of each.
+//! `tooldock reload`: makes this gateway and all replicas read their namespaces again, and prints the outcome of each.
 
 use http::Method;
 use serde_json::Value;
@@ -32,18 +32,18 @@ pub(super) async fn run(arguments: ReloadArgs) -> Outcome {
     }
 }
 
-/// Returns true if a namespace or a replica is not up to date.
+/// Returns true if a namespace could not be reloaded, or a replica did not complete its reload.
 fn has_failed(report: &Value) -> bool {
     let replicas = list(&report["replicas"]).iter();
     !list(&report["failed"]).is_empty() || replicas.into_iter().any(|it| !is_done(it))
 }
 
-/// Returns true if a replica has reloaded all its namespaces.
+/// Returns true if a replica has reloaded all its namespaces without a failure.
 fn is_done(replica: &Value) -> bool {
     replica["outcome"] == DONE && replica["failed"].as_u64().unwrap_or_default() == 0
 }
 
-/// Outcome of a replica that has reloaded everything.
+/// Outcome that a replica reports after a complete reload.
 const DONE: &str = "ok";
 
 fn told(report: &Value, text: &mut TerminalText) {

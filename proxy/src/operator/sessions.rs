@@ -1,4 +1,4 @@
-//! `tooldock sessions`: lists the sessions of the queried gateway, or ends one of them.
+//! `tooldock sessions`: lists the sessions of the queried gateway, or ends one session.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::output::{self, TerminalText};
 use super::status::{list, time, word};
 use crate::cli::{SessionsArgs, SessionsCommand};
 
-/// Number of sessions that one request gets.
+/// Maximum number of sessions that one request returns.
 const PAGE: &str = "500";
 
 pub(super) async fn run(arguments: SessionsArgs) -> Outcome {

@@ -12,9 +12,9 @@ use super::output::{self, Cell, Colour, TerminalText};
 use super::{CommandFailure, Outcome};
 use crate::cli::StatusArgs;
 
-/// Interval of `--watch`.
+/// Interval at which `--watch` prints the state again.
 const EVERY: Duration = Duration::from_secs(2);
-/// Clears a terminal and puts the cursor to its beginning.
+/// Escape sequence that clears a terminal and moves the cursor to its beginning.
 const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
 
 pub(super) async fn run(arguments: StatusArgs) -> Outcome {
@@ -37,7 +37,7 @@ pub(super) async fn run(arguments: StatusArgs) -> Outcome {
         let text = match asked(&client).await {
             Ok(status) if arguments.json => output::json_line(&status),
             Ok(status) => shown(&status, &client) + if clear.is_empty() { "\n" } else { "" },
-            // The gateway may be restarted.
+            // The failure is shown and the next attempt follows: the gateway may be restarting.
             Err(CommandFailure::Unreachable(reason)) => {
                 eprint!("{clear}");
                 CommandFailure::Unreachable(reason).exit();
@@ -55,7 +55,7 @@ async fn asked(client: &GatewayClient) -> Outcome<Value> {
     client.json(Method::GET, &["operator", "status"], &[]).await
 }
 
-/// The problem of the gateway as a whole, such as a refused configuration.
+/// Requests the problem of the gateway as a whole, such as an invalid configuration. `None` if there is none.
 pub(super) async fn problem(client: &GatewayClient) -> Outcome<Option<String>> {
     let status = asked(client).await?;
     let message = &status["gateway"]["problem"]["message"];
@@ -160,7 +160,7 @@ fn namespaces(status: &Value, text: &mut TerminalText) {
                 ]);
             }
         }
-        // A member that is down has a separate row.
+        // The issue of a member that is down is omitted: such a member has a separate row.
         let issues = list(&namespace["issues"]).iter();
         for issue in issues.filter(|issue| issue["code"] != "member_down") {
             rows.push([
@@ -244,7 +244,7 @@ pub(super) fn count(number: u64, thing: &str) -> String {
     }
 }
 
-/// A duration with its two largest units.
+/// A duration as text with its two largest units, such as `3h 20m`.
 pub(super) fn time(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),

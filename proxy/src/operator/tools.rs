@@ -1,4 +1,4 @@
-//! `tooldock tools`: the tools of one namespace, or of all that the token opens.
+//! `tooldock tools`: lists the tools of one namespace, or of all namespaces that the token opens.
 
 use rmcp::ClientHandler;
 use rmcp::model::ClientConfig;
@@ -14,7 +14,7 @@ use crate::cli::ToolsArgs;
 /// Maximum length of a description in a table, in characters.
 const DESCRIPTION_MAX: usize = 80;
 
-/// A client that only lists.
+/// Handler for the server's messages in sessions that only list tools. It ignores all messages.
 #[derive(Clone, Copy)]
 struct Lister;
 
@@ -42,7 +42,7 @@ pub(super) async fn run(arguments: ToolsArgs) -> Outcome {
             Ok(tools) => listed.extend(tools.into_iter().map(|tool| (namespace.clone(), tool))),
             Err(failure @ CommandFailure::Refused(_)) if arguments.namespace.is_none() => {
                 failures += 1;
-                // The tools of the other namespaces are shown nevertheless.
+                // Prints the failure and continues with the other namespaces.
                 failure.exit();
             }
             Err(failure) => return Err(failure),
@@ -61,7 +61,7 @@ pub(super) async fn run(arguments: ToolsArgs) -> Outcome {
 async fn tools_of(client: &GatewayClient, namespace: &str) -> Outcome<Vec<rmcp::model::Tool>> {
     let session = mcp::open(client, namespace, Lister).await?;
     let tools = mcp::list(&session).await;
-    // The response has arrived: a session that cannot be ended expires.
+    // A failure is ignored: the list has arrived, and the session expires by itself.
     let _ = session.cancel().await;
     tools
 }

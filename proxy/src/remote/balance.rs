@@ -1,7 +1,8 @@
 //! Chooses a usable backend for the next session or request.
 //!
-//! Round robin, random choice and hashing are Pingora's, over the usable backends; when those change, the structures are
-//! rebuilt, so that the remaining backends get requests by their weights. The least busy backend is found by counting.
+//! Round robin, random choice and hashing are implemented by Pingora. Their structures contain the usable backends only. They are
+//! rebuilt when that set changes, so that requests are shared among the usable backends by their weights. The backend with the
+//! fewest requests is found by comparing counts.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -16,7 +17,7 @@ use pingora_load_balancing::selection::{
 };
 use tooldock_workers::remote::{BackendId, Balance};
 
-/// A backend to choose from.
+/// A backend that can be chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     /// Index of the backend in the pool.
@@ -25,15 +26,15 @@ pub(super) struct Candidate {
     pub(super) weight: u32,
 }
 
-/// State of the candidates by which one is chosen.
+/// Current state of the candidates, read when a backend is chosen.
 pub(super) trait CandidateFacts {
-    /// The number of requests that the candidate works on.
+    /// The number of requests that the candidate is answering now.
     fn in_flight(&self, index: usize) -> usize;
     /// The fraction of its usual requests that the candidate gets: 1, or less during the slow start after it was down or ejected.
     fn share(&self, index: usize) -> f64;
 }
 
-/// A way to choose among some backends, with its state.
+/// The balancing method of a pool, with its candidates and its state.
 pub(super) struct Choice {
     pub(super) among: Vec<Candidate>,
     by: By,
@@ -58,7 +59,7 @@ impl Choice {
         Self { among, by }
     }
 
-    /// Chooses a backend that is none of `avoid`; returns its index in the pool.
+    /// Chooses a backend that is not in `avoid`. Returns its index in the pool; `None` if there is no such backend.
     pub(super) fn pick(
         &self,
         avoid: &[BackendId],
@@ -69,7 +70,7 @@ impl Choice {
         match &self.by {
             By::Turns(turns) => self.first(turns.iter(&key), avoid, Some(facts)),
             By::Chance(chance) => self.first(chance.iter(&key), avoid, Some(facts)),
-            // Equal hashes select the same backend, even if it was down until now.
+            // The slow start is ignored here: equal hashes must select the same backend, even if it was down until now.
             By::Hash(ring) => self.first(ring.iter(&key), avoid, None),
             By::LeastBusy(turn) => self.least_busy(turn, avoid, facts),
         }
@@ -81,7 +82,7 @@ impl Choice {
         avoid: &[BackendId],
         facts: Option<&dyn CandidateFacts>,
     ) -> Option<usize> {
-        // Twice the number of candidates, as random choice may draw a backend several times.
+        // Up to twice as many attempts as candidates, because a random choice may draw the same backend several times.
         for _ in 0..2 * self.among.len() {
             let Some(&index) = order.next().and_then(|it| it.ext.get::<usize>()) else {
                 break;
@@ -100,7 +101,7 @@ impl Choice {
         !avoid.is_empty() && candidate.is_none_or(|it| avoid.contains(&it.id))
     }
 
-    /// The candidate with the fewest requests in relation to its weight; equally busy ones are chosen in turn.
+    /// The candidate with the fewest requests in relation to its weight. Equally busy candidates are chosen by round robin.
     fn least_busy(
         &self,
         turn: &AtomicUsize,
@@ -113,7 +114,7 @@ impl Choice {
         let left = in_turn.filter(|it| !avoid.contains(&it.id));
         let load = |it: &Candidate| {
             let capacity = f64::from(it.weight) * facts.share(it.index);
-            // Counts are far below the largest integer that a float holds exactly.
+            // The conversion to a float is exact, because counts are far below 2^53.
             (facts.in_flight(it.index) + 1) as f64 / capacity.max(f64::MIN_POSITIVE)
         };
         left.min_by(|a, b| load(a).total_cmp(&load(b)))
@@ -121,8 +122,8 @@ impl Choice {
     }
 }
 
-/// A candidate in Pingora's type. The address only encodes the id and is never connected to. Since it depends only on the id,
-/// hashing selects the same backend in each replica and after each reload.
+/// Converts a candidate to Pingora's type. Its address is only a hash of the backend's id and is never connected to. Since it
+/// depends only on the id, hashing selects the same backend in each replica and after each reload.
 fn backend(candidate: &Candidate) -> Backend {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();

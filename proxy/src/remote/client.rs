@@ -1,7 +1,8 @@
-//! The pools of all remote servers: created when a server is added, replaced when it changes, and dropped after its removal.
+//! The connection pools of all remote servers. A pool is created when a server is added, replaced when the server's configuration
+//! changes, and dropped after the server is removed.
 //!
-//! Only the pool of the served version has an upkeep task. A request from before a reload, or one that arrives before this
-//! module has processed the reload, uses a pool of its own version until its end.
+//! Only the pool of the served version has an upkeep task. Requests may use a pool of another version until they end: requests
+//! from before a reload, and requests that arrive before this module has processed the reload.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -27,34 +28,34 @@ use super::pool::{Core, Pool, PoolMember};
 use super::tls::Material;
 use super::upkeep;
 
-/// Maximum number of versions of one server in use; older ones are kept for requests that began before a reload.
+/// Maximum number of versions of one server that have a pool. Older versions are kept for requests from before a reload.
 const VERSIONS_MAX: usize = 16;
 
-/// Client of all remote servers.
+/// HTTP client for all remote servers.
 pub(crate) struct RemoteClient {
     connector: Arc<Connector>,
     names: Arc<dyn Names>,
     metrics: Arc<RemoteMetrics>,
-    /// The runtime for the upkeep of pools.
+    /// The runtime on which the upkeep tasks of the pools run.
     control: Handle,
-    /// Personal credentials, by principal.
+    /// Personal credentials of each principal for remote servers.
     personal: Arc<PersonalSecrets>,
     tokens: Arc<RemoteTokens>,
-    /// Plain data: the pools by server.
+    /// The pools by server.
     servers: Mutex<Servers>,
 }
 
 type Servers = HashMap<NamespaceName, Versions>;
 
-/// The pools of one server.
+/// The pools of one server: that of the served version, and those of older versions.
 #[derive(Default)]
 struct Versions {
     served: Option<ServedPool>,
-    /// Pools of other versions, while a request holds them.
+    /// Pools of other versions. Each exists only while a request uses it.
     others: Vec<Weak<Pool>>,
 }
 
-/// The pool of the served version. Dropping this ends the pool's upkeep, even if requests still hold the pool.
+/// The pool of the served version. Dropping this value ends the pool's upkeep, even if requests still use the pool.
 struct ServedPool {
     pool: Arc<Pool>,
     upkeep: AbortHandle,
@@ -86,12 +87,13 @@ impl RemoteClient {
         })
     }
 
-    /// The forms in which clients must send their secrets to token endpoints.
+    /// For each OAuth client at a server, the form in which token endpoints accept its secret.
     pub(super) fn client_auths(&self) -> &ClientAuths {
         &self.tokens.client_auths
     }
 
-    /// Observes the registry: creates and drops pools as servers are added and removed. Runs until its future is dropped.
+    /// Waits for changes of the registry, and creates and drops pools as servers are added and removed. Never returns while the
+    /// registry exists.
     pub(crate) async fn follow(&self, registry: &Registry) {
         let mut published = registry.subscribe();
         loop {
@@ -120,7 +122,7 @@ impl RemoteClient {
         }
     }
 
-    /// Replaces the served version of a server by `server`.
+    /// Makes `server` the served version of its server, and returns its pool.
     fn serve_by(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
         let pool = self.pool(servers, server);
         let versions = servers.entry(server.name.clone()).or_default();
@@ -141,12 +143,12 @@ impl RemoteClient {
         pool
     }
 
-    /// The pool of a server, for requests of the gateway itself.
+    /// The pool for requests that the gateway itself sends to a server.
     pub(super) fn pool_of(&self, server: &Arc<RemoteServer>) -> Arc<Pool> {
         self.pool(&mut lock(&self.servers), server)
     }
 
-    /// The pool of the version `server`, served or not.
+    /// The pool of the version `server`, whether it is served or not. Creates the pool if it does not exist.
     fn pool(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
         let known = servers.get(&server.name);
         if let Some(found) = known.and_then(|known| known.of(server)) {
@@ -174,7 +176,8 @@ impl RemoteClient {
         Pool::new(Arc::clone(server), members.collect())
     }
 
-    /// The certificates of a server. If they cannot be used, those of `before` remain in use, so that connections continue.
+    /// The certificates of a server. If the configured ones cannot be used, those of the pool `before` stay in use, so that
+    /// connections are still possible.
     fn material(&self, server: &RemoteServer, before: Option<&Pool>) -> Material {
         match Material::new(&server.spec.tls) {
             Ok(material) => material,
@@ -230,7 +233,7 @@ fn member(
     })
 }
 
-/// Returns true if connections made for one version of a server may serve another.
+/// Returns true if connections that were opened for one version of a server may be used for the other version.
 fn same_connections(one: &RemoteServer, other: &RemoteServer) -> bool {
     let (one, other) = (&one.spec, &other.spec);
     one.tls == other.tls
@@ -238,7 +241,7 @@ fn same_connections(one: &RemoteServer, other: &RemoteServer) -> bool {
         && one.keepalive == other.keepalive
 }
 
-/// Backends with running requests that a new version does not have.
+/// Backends that still have running requests but are not among `members`, the backends of the new version.
 fn leaving(before: &Pool, members: &[Arc<PoolMember>]) -> Vec<Arc<PoolMember>> {
     let earlier = lock(&before.leaving);
     let all = before.members.iter().chain(&*earlier);
@@ -291,17 +294,17 @@ impl HttpClient for RemoteClient {
 
 #[cfg(test)]
 impl RemoteClient {
-    /// Behaves as if a reload had published the version `server`.
+    /// Serves the version `server`, as after a reload that published it.
     pub(super) fn serve(&self, server: &Arc<RemoteServer>) -> Arc<Pool> {
         self.serve_by(&mut lock(&self.servers), server)
     }
 
-    /// Acts as if a reload had removed all servers.
+    /// Drops all pools, as after a reload that removed all servers.
     pub(super) fn forget_all(&self) {
         self.install(&Snapshot::default());
     }
 
-    /// The upkeep task of a version's pool, if the version is served.
+    /// The upkeep task of the pool of `server`. `None` if this version is not the served one.
     pub(super) fn upkeep(&self, server: &Arc<RemoteServer>) -> Option<AbortHandle> {
         let servers = lock(&self.servers);
         let served = servers.get(&server.name)?.served.as_ref()?;

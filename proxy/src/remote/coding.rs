@@ -1,9 +1,9 @@
 //! Decodes compressed bodies by their `Content-Encoding`.
 //!
-//! Requests of the gateway name no accepted coding, and then any is acceptable (RFC 9110 §12.5.3): some servers and front ends
-//! always compress. The output is produced on demand in chunks of bounded size, so that the bounds of a reader apply to the
-//! decoded body: a short body that would decode to an endless one costs no memory. The memory of a decoder, its window, is
-//! bounded, too: [`WINDOW_MAX`] for one body.
+//! The gateway's requests name no accepted coding, and then a server may use any (RFC 9110 §12.5.3). Some servers and front ends
+//! always compress. The output is produced on demand in pieces of bounded size. Therefore the size limits of a reader apply to
+//! the decoded body, and a short body that would decode to an endless one costs no memory. The memory of a decoder, its window,
+//! is bounded, too: [`WINDOW_MAX`] for one body.
 
 use std::fmt;
 use std::io;
@@ -18,20 +18,21 @@ use smallvec::SmallVec;
 use tooldock_upstream::http_client::{BodyError, CodingName};
 use zstd::stream::raw::{DParameter, Decoder as ZstdDecoder, InBuffer, Operation as _, OutBuffer};
 
-/// Bounds for the length of a piece of output, in bytes.
+/// Maximum and minimum length of one piece of decoded output, in bytes.
 const PIECE_MAX: usize = 64 * 1024;
 const PIECE_MIN: usize = 1024;
-/// Maximum number of codings of one body, for gzip and deflate, whose windows are small. Other codings may not be combined.
+/// Maximum number of codings that may be applied to one body. More than one is allowed only for gzip and deflate, whose windows
+/// are small.
 const STAGES_MAX: usize = 2;
-/// Maximum size of a window in bytes, and its binary logarithm: 8 MiB, as RFC 9659 bounds the window of zstd.
+/// Maximum size of a decoder's window in bytes, and its binary logarithm: 8 MiB, the limit of RFC 9659 for zstd.
 const WINDOW_MAX: usize = 1 << WINDOW_LOG_MAX;
 const WINDOW_LOG_MAX: u32 = 23;
-/// Maximum size of one allocation of brotli: the window, and a small reserve for writes that overlap its end.
+/// Maximum size in bytes of one allocation by the brotli decoder: the window, and a small reserve for writes beyond its end.
 const BROTLI_ALLOCATION_MAX: usize = WINDOW_MAX + 1024;
-/// Binary logarithm of the largest window of gzip.
+/// Binary logarithm of the largest window of gzip, in bytes.
 const GZIP_WINDOW_BITS: u8 = 15;
 
-/// A coding that can be decoded.
+/// A content coding that can be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coding {
     Gzip,
@@ -52,7 +53,7 @@ impl Coding {
         })
     }
 
-    /// True if the coding's window may have megabytes. The window of gzip and deflate has 32 KiB.
+    /// Returns true if the coding's window may have megabytes. False for gzip and deflate, whose windows have at most 32 KiB.
     fn has_wide_window(self) -> bool {
         match self {
             Self::Gzip | Self::Deflate => false,
@@ -60,7 +61,7 @@ impl Coding {
         }
     }
 
-    /// The coding's name in error messages.
+    /// The content coding's name, for error messages.
     fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -71,7 +72,7 @@ impl Coding {
     }
 }
 
-/// The error of a body whose coding is unknown.
+/// Creates the error for a body whose content coding is unknown.
 fn unknown(name: &[u8]) -> BodyError {
     BodyError::UnknownCoding(CodingName::new(name))
 }
@@ -80,8 +81,8 @@ fn unknown(name: &[u8]) -> BodyError {
 const STACKED: BodyError =
     BodyError::Coding("is compressed more than once, and not twice by gzip and deflate alone");
 
-/// Returns true for names that appear in `Content-Encoding` by mistake and leave the body as it is: character sets,
-/// framings.
+/// Returns true for names that servers put into `Content-Encoding` by mistake although the body is not encoded, such as
+/// character sets and framings.
 fn is_no_coding(name: &str) -> bool {
     let none = [
         "",
@@ -98,7 +99,7 @@ fn is_no_coding(name: &str) -> bool {
     none.iter().any(|it| name.eq_ignore_ascii_case(it))
 }
 
-/// The codings of a response in the order of their application; empty for most responses.
+/// The codings of a response in the order in which they were applied. Empty for most responses.
 ///
 /// # Errors
 ///
@@ -127,7 +128,7 @@ fn codings(headers: &HeaderMap) -> Result<SmallVec<[Coding; 1]>, BodyError> {
     }
 }
 
-/// Returns true if an `Accept-Encoding` accepts the coding.
+/// Returns true if the request's header `Accept-Encoding` accepts the coding.
 fn accepts<'a>(accept: impl Iterator<Item = &'a HeaderValue>, coding: Coding) -> bool {
     let (mut named, mut any) = (None, false);
     let lists = accept.filter_map(|value| value.to_str().ok());
@@ -147,8 +148,8 @@ fn accepts<'a>(accept: impl Iterator<Item = &'a HeaderValue>, coding: Coding) ->
     named.unwrap_or(any)
 }
 
-/// Removes the codings from the headers of a response, and returns the decoder of its body; `None` if the body is not
-/// compressed. `accept` is the `Accept-Encoding` of the client's request, which is not sent to the server.
+/// Removes the coding headers of a response, and returns the decoder for its body; `None` if the body is not compressed. `accept`
+/// is the `Accept-Encoding` of the client's request. This header is not sent to the server.
 ///
 /// # Errors
 ///
@@ -163,7 +164,7 @@ pub(super) fn decoder<'a>(
         return Ok(None);
     };
     let coded = HeaderValue::from_static(first.name());
-    // The header has the length of the compressed body.
+    // The header is removed because it states the length of the compressed body.
     headers.remove(header::CONTENT_LENGTH);
     let is_accepted = codings.len() == 1 && accepts(accept, codings[0]);
     let stages = codings.into_iter().rev().map(DecodingStage::new);
@@ -173,11 +174,11 @@ pub(super) fn decoder<'a>(
     })))
 }
 
-/// The decoder of one body.
+/// The decoder for the body of one response.
 pub(super) struct BodyDecoder {
-    /// Decoders in the order of decoding: that of the coding applied last comes first.
+    /// Decoders in the order in which they are used: first the one for the coding that was applied last.
     stages: SmallVec<[DecodingStage; 1]>,
-    /// The name of the coding and the undecoded body, if the client accepts the coding and the body is short.
+    /// The coding's name and the body as received. It is kept only if the client accepts the coding and the body is short.
     received: Option<(HeaderValue, BytesMut)>,
 }
 
@@ -189,7 +190,7 @@ impl fmt::Debug for BodyDecoder {
 }
 
 impl BodyDecoder {
-    /// Adds the next undecoded chunk of the body. Must only be called after [`BodyDecoder::next`] has returned `None`.
+    /// Adds the next undecoded piece of the body. Must only be called after [`BodyDecoder::next`] has returned `None`.
     pub(super) fn push(&mut self, piece: Bytes) {
         if let Some((_, received)) = &mut self.received {
             if received.len() + piece.len() > PIECE_MAX {
@@ -205,25 +206,25 @@ impl BodyDecoder {
     ///
     /// # Errors
     ///
-    /// When the body is not in its declared coding.
+    /// When the body cannot be decoded with the coding that its headers declare.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
         produce(&mut self.stages)
     }
 
-    /// Returns true if the coded data may end here.
+    /// Returns true if the input so far is a complete encoded body.
     pub(super) fn is_complete(&self) -> bool {
         self.stages.iter().all(DecodingStage::is_complete)
     }
 
-    /// The body as received, with the name of its coding, if it was short, ended with the coded data, and the client accepts
-    /// the coding. Clients treat bytes after the first member or frame in different ways.
+    /// Returns the body as received, with the name of its coding. `None` if the client does not accept the coding, the body was
+    /// too long, or bytes followed its first gzip member or zstd frame: clients treat such bytes in different ways.
     pub(super) fn take_received(&mut self) -> Option<(HeaderValue, Bytes)> {
         let has_more = self.stages.iter().any(|it| it.has_more);
         let (coding, received) = self.received.take().filter(|_| !has_more)?;
         Some((coding, received.freeze()))
     }
 
-    /// Drops the undecoded body, so that it is not forwarded.
+    /// Drops the copy of the undecoded body, so that it is not forwarded to the client.
     pub(super) fn forget_received(&mut self) {
         self.received = None;
     }
@@ -244,39 +245,39 @@ fn produce(stages: &mut [DecodingStage]) -> Result<Option<Bytes>, BodyError> {
     }
 }
 
-/// The decoder of one coding of a body, with its unread input.
+/// The decoder for one coding of a body, with its unread input.
 struct DecodingStage {
     coding: Coding,
     engine: CodecState,
     input: Bytes,
-    /// True once any input has arrived.
+    /// True if the decoder has received any input.
     begun: bool,
-    /// True when the coded data have ended. Further input is skipped.
+    /// True after the end of the encoded data. Further input is skipped.
     ended: bool,
-    /// True when bytes followed the end of the first member or frame.
+    /// True if bytes followed the end of the first gzip member or zstd frame.
     has_more: bool,
 }
 
 enum CodecState {
-    /// `between`: a member has ended, and another may follow.
+    /// Decoder for gzip. `between` is true after the end of one gzip member, when another may follow.
     Gzip {
         member: Decompress,
         between: bool,
     },
-    /// Raw deflate or zlib; the first two bytes decide.
+    /// Decoder for raw deflate or zlib data. The first two bytes of the body decide between them; `None` until they have arrived.
     Deflate(Option<Decompress>),
     Brotli(Box<BrotliState<BoundedAlloc, StandardAlloc, StandardAlloc>>),
-    /// `open`: a frame has begun and not ended; `between`: a frame has ended, and another may follow.
+    /// Decoder for zstd. `open` is true inside a frame; `between` is true after the end of one frame, when another may follow.
     Zstd {
         decoder: ZstdDecoder<'static>,
         open: bool,
         between: bool,
-        /// True after a frame's window was too large.
+        /// True if decoding failed because a frame needs a window that is too large.
         too_wide: bool,
     },
 }
 
-/// Allocator of a brotli decoder. It refuses windows that are too large, and the decoder then fails.
+/// Memory allocator for a brotli decoder. It refuses windows that are too large; the decoder then fails.
 #[derive(Default)]
 struct BoundedAlloc(StandardAlloc);
 
@@ -295,7 +296,7 @@ impl Allocator<u8> for BoundedAlloc {
     }
 }
 
-/// The result of one step of a codec.
+/// Number of bytes that one step of a decoder read and wrote, and whether it reached the end of the data.
 #[derive(Default)]
 struct DecodeStep {
     read: usize,
@@ -407,7 +408,7 @@ impl DecodingStage {
 }
 
 impl CodecState {
-    /// Returns true while one member or frame has ended, and another may follow.
+    /// Returns true after the end of a gzip member or zstd frame, when another may follow.
     fn is_between(&self) -> bool {
         match self {
             Self::Gzip { between, .. } | Self::Zstd { between, .. } => *between,
@@ -415,7 +416,7 @@ impl CodecState {
         }
     }
 
-    /// Returns true after decoding failed because of a window that is too large.
+    /// Returns true if decoding failed because the window would be too large.
     fn needs_wide_window(&self) -> bool {
         match self {
             Self::Gzip { .. } | Self::Deflate(_) => false,
@@ -427,7 +428,7 @@ impl CodecState {
         }
     }
 
-    /// Decodes as much as the input and the room in `output` allow. `None` if the input is not in the coding.
+    /// Decodes as much as the input and the free space in `output` allow. `None` if the input does not conform to the coding.
     fn run(&mut self, input: &[u8], output: &mut [u8]) -> Option<DecodeStep> {
         match self {
             Self::Gzip { member, between } => {
@@ -438,7 +439,7 @@ impl CodecState {
                             *member = Decompress::new_gzip(GZIP_WINDOW_BITS);
                             *between = false;
                         }
-                        // Padding after the last gzip member.
+                        // Bytes other than the start of a gzip member are padding, which is skipped.
                         Some(_) => {
                             return Some(DecodeStep {
                                 ended: true,
@@ -491,7 +492,7 @@ impl CodecState {
                 let mut from = InBuffer::around(input);
                 let mut to = OutBuffer::around(output);
                 let ran = decoder.run(&mut from, &mut to);
-                // The library has no error codes, only texts.
+                // The error is recognized by its text, because the library has no error codes.
                 let is_too_wide = |error: &io::Error| error.to_string().contains("too much memory");
                 *too_wide = ran.as_ref().is_err_and(is_too_wide);
                 let hint = ran.ok()?;

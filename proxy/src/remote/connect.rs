@@ -1,4 +1,4 @@
-//! Opening a connection to a backend.
+//! Opens connections to backends.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use super::failure::{failed, late, no_address, not_connected};
 use super::names::Addresses;
 use super::tls::Material;
 
-/// Opens connections for all servers. Contains the system's certificates, and stores no connection.
+/// Opens connections for all servers. It contains the system's trusted certificates. Open connections are stored elsewhere.
 #[derive(Default)]
 pub(crate) struct Connector(OnceLock<TransportConnector>);
 
@@ -25,14 +25,14 @@ pub(crate) struct ConnectTarget<'a> {
     pub(crate) id: &'a BackendId,
     pub(crate) backend: &'a Backend,
     pub(crate) tls: &'a TlsSpec,
-    /// Time limit for trying all addresses.
+    /// Time limit for trying all addresses together.
     pub(crate) limit: Duration,
     pub(crate) addresses: &'a Addresses,
     pub(crate) material: &'a Material,
 }
 
 impl Connector {
-    /// Opens a connection to one of a backend's addresses, within `timeouts.connect` for all of them.
+    /// Opens a connection to one of a backend's addresses. `timeouts.connect` limits the time for all addresses together.
     pub(crate) async fn connect(
         &self,
         server: &RemoteServer,
@@ -51,7 +51,7 @@ impl Connector {
         .await
     }
 
-    /// Opens a connection to one of the target's addresses, which are tried in turn.
+    /// Opens a connection to the target. Its addresses are tried one after the other until one connects.
     pub(crate) async fn connect_to(
         &self,
         target: ConnectTarget<'_>,
@@ -77,7 +77,7 @@ impl Connector {
             if remaining.is_zero() {
                 break;
             }
-            // An unresponsive address must not use up the time of other addresses.
+            // Each address gets an equal share of the remaining time, so that an unresponsive one does not use up all of it.
             let share = remaining / u32::try_from(left).unwrap_or(1);
             left -= 1;
             let mut peer = peer(address, target);
@@ -93,7 +93,7 @@ impl Connector {
     async fn open(&self, peer: &mut HttpPeer, limit: Duration) -> pingora_core::Result<Stream> {
         peer.options.connection_timeout = Some(limit);
         peer.options.total_connection_timeout = Some(limit);
-        // Made with the first connection, since it reads the system's certificates.
+        // The connector is created for the first connection only, because creating it reads the system's trusted certificates.
         let connector = || TransportConnector::new(Some(ConnectorOptions::new(1)));
         self.0.get_or_init(connector).new_stream(peer).await
     }
@@ -106,7 +106,7 @@ fn peer(address: SocketAddr, target: ConnectTarget<'_>) -> HttpPeer {
         (false, ..) => String::new(),
         (true, Some(name), _) => name.clone(),
         (true, None, Host::Name(name, _)) => name.trim_end_matches('.').to_owned(),
-        // The name must not be empty: without a name, Pingora does not check the certificate.
+        // The expected name must not be empty, because Pingora then would not check the certificate.
         (true, None, _) => address.ip().to_string(),
     };
     let mut peer = HttpPeer::new(address, encrypted, name);

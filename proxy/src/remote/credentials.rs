@@ -1,4 +1,4 @@
-//! The credentials of a request to a backend that differ between requests: personal credentials, and access tokens.
+//! Credentials that are added to a request to a backend and differ between requests: personal credentials and access tokens.
 
 use http::{HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
@@ -8,27 +8,27 @@ use super::failure::failed;
 use super::headers;
 use super::pool::PoolMember;
 
-/// The credentials of a request; empty for most servers.
+/// Headers with credentials for one request to a backend. Empty for most servers.
 #[derive(Default)]
 pub(super) struct Credentials {
     pub(super) headers: SmallVec<[(HeaderName, HeaderValue); 1]>,
-    /// The value of `Authorization` with an access token; `None` if `headers` contains no token.
+    /// The value of the header `Authorization` if it is an OAuth access token; otherwise `None`.
     token: Option<HeaderValue>,
 }
 
 impl Credentials {
-    /// Returns true if another token may be accepted after this one was refused.
+    /// Returns true if the request may be repeated with a new access token after the backend refused this one.
     pub(super) fn may_be_renewed(&self) -> bool {
         self.token.is_some()
     }
 }
 
-/// The credentials that are added to a request. Health checks have none: they belong to no principal, and must test the
+/// The credentials to add to a request. Must not be used for health checks: those belong to no principal, and must test the
 /// backend, not its authorization server.
 ///
 /// # Errors
 ///
-/// When the principal lacks a credential, or no token can be had. Nothing was sent then.
+/// When the principal lacks a credential, or no token could be obtained. Nothing was sent to the backend then.
 pub(super) async fn of(
     member: &PoolMember,
     request: &BackendRequest,
@@ -36,11 +36,11 @@ pub(super) async fn of(
     with_token(member, request, None).await
 }
 
-/// The credentials after the backend refused a token; `None` if there is no other token.
+/// The credentials to use after the backend refused an access token. `None` if no other token is available.
 ///
 /// # Errors
 ///
-/// When no other token can be fetched.
+/// When another token was requested but could not be obtained.
 pub(super) async fn renewed(
     member: &PoolMember,
     request: &BackendRequest,
@@ -61,7 +61,7 @@ async fn with_token(
         let tokens = &member.core.tokens;
         let principal = request.on_behalf_of.as_deref();
         let token = tokens.authorization(&member.server, &member.spec.id, principal, refused);
-        // The future is boxed, so that the future of a request without a token stays small.
+        // The future is boxed, so that futures of requests without a token stay small.
         own.token = Box::pin(token).await?;
         let token = own.token.clone();
         own.headers

@@ -1,4 +1,4 @@
-//! A request to a backend: opens or reuses a connection, writes the request, and reads the head and the body of the
+//! Sends a request to a backend: opens or reuses a connection, writes the request, and reads the head and the body of the
 //! response.
 
 use std::io::IoSlice;
@@ -25,39 +25,40 @@ use super::pool::{BackendInFlight, PoolMember};
 use super::response::{ReadError, Response};
 use crate::timeout::fast_timeout;
 
-/// Maximum time for the response of a backend that closed its connection while the body was being written.
+/// Time limit for reading the response of a backend that closed its connection while the request's body was being written.
 const EARLY_ANSWER: Duration = Duration::from_millis(200);
 
-/// Minimum time for which a standing stream may be silent, regardless of `timeouts.idle`: servers without keep-alive send data
-/// only when their tools change.
+/// Minimum time for which a standing stream may be silent, regardless of `timeouts.idle`. Servers without keep-alive messages
+/// send data on it only when their tools change.
 const STANDING_SILENCE: Duration = Duration::from_secs(60 * 60);
 
-/// Maximum size of a body that is copied after its head, in bytes, so that both are one TLS record.
+/// Maximum size in bytes of a body that is copied behind its head on a TLS connection, so that both fit into one TLS record.
 const ONE_RECORD: usize = 16 * 1024;
-/// As `ONE_RECORD`, for plain connections. Head and body are sent in one system call for any length of the body, and passing
-/// the body as a separate slice costs about as much as copying this number of bytes.
+/// Maximum size in bytes of a body that is copied behind its head on a connection without TLS. Larger bodies are passed to the
+/// system call as a separate slice, which costs about as much as copying this number of bytes.
 const COPIED: usize = 2 * 1024;
 
-/// The outcome of a request, for health and metrics. Reported once.
+/// The outcome of a request, which is reported once to the backend's health and metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The status of a response that was read to its end, or dropped by its reader.
+    /// The response's body was read to its end, or its reader stopped reading. Contains the response's status.
     Status(StatusCode),
-    /// The connection ended before the response did.
+    /// The connection ended before the end of the response.
     Cut,
-    /// The body did not arrive in time.
+    /// The response's body did not arrive within its time limit.
     BodyTimeout,
 }
 
-/// A connection to which a request was written.
+/// A connection on which a request was written and whose response is being read.
 struct BackendConnection {
     response: Response,
     address: Option<SocketAddr>,
-    /// True if the complete request was written. Otherwise the backend would read the next request as the rest of this one.
+    /// True if the complete request was written. If false, the connection cannot be reused: the backend would read the next
+    /// request as the rest of this one.
     whole: bool,
 }
 
-/// Sends a request to the path and query `target` of a backend, and waits for the head of the response.
+/// Sends a request to a backend and waits for the head of the response. `target` is the path and query of the request.
 pub(super) async fn send(
     member: &Arc<PoolMember>,
     request: &BackendRequest,
@@ -78,14 +79,15 @@ pub(super) async fn send(
             return Err(failed(id, SendErrorKind::GivenUp, true, what));
         }
         let reused = open.reused;
-        // Nearly every write completes immediately, and needs no timer.
+        // Nearly every write completes immediately. `fast_timeout` starts a timer only if one does not.
         let written = {
             let written = pin!(write(&mut open.stream, &head, behind));
             fast_timeout(timeouts.head, written).await
         };
         match written {
             Ok(Ok(())) => break (BackendConnection::of(open), None),
-            // The backend has closed an idle connection. It cannot have read a complete request, so another connection is used.
+            // The backend has closed an idle connection. It cannot have read a complete request, so the loop tries another
+            // connection.
             Ok(Err(_)) if reused && short => {}
             Ok(Err(Unwritten::Head)) if reused => {}
             Ok(Err(Unwritten::Head)) => {
@@ -93,7 +95,7 @@ pub(super) async fn send(
                 return Err(failed(id, SendErrorKind::Closed, true, what));
             }
             Ok(Err(Unwritten::Body)) => {
-                // The backend may have answered without reading the complete body.
+                // The backend may have sent a response without reading the complete body.
                 let mut connection = BackendConnection::of(open);
                 let early = timeout(EARLY_ANSWER, connection.response.read_head()).await;
                 if let Ok(Ok(head)) = early {
@@ -159,13 +161,13 @@ pub(super) fn is_event_stream(headers: &http::HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("text/event-stream")
 }
 
-/// Path and query of a request: its own, or else those of the configuration.
+/// Path and query of a request. If the request has none, those of the configured URL are used.
 pub(super) fn target<'a>(member: &'a PoolMember, request: &'a BackendRequest) -> &'a str {
     let target = request.target.as_ref();
     target.unwrap_or(&member.spec.backend.target)
 }
 
-/// The head of the request as it is written, followed by the body if it is `short`.
+/// The bytes of the request's head as it is sent, followed by the body if `short` is true.
 fn head(
     member: &PoolMember,
     request: &BackendRequest,
@@ -184,7 +186,7 @@ fn head(
     head.put_u8(b' ');
     head.put_slice(target.as_bytes());
     head.put_slice(b" HTTP/1.1\r\n");
-    // Names and values cannot contain a line end.
+    // No line can be injected, because header names and values cannot contain a line end.
     let line = |name: &HeaderName, value: &[u8]| {
         head.put_slice(name.as_str().as_bytes());
         head.put_slice(b": ");
@@ -210,7 +212,7 @@ fn goes_with_head(member: &PoolMember, body: &Bytes) -> bool {
     body.len() <= most
 }
 
-/// A connection to which no part of this request has been written.
+/// A connection on which nothing of this request has been written yet.
 struct OpenedConnection {
     stream: Stream,
     address: Option<SocketAddr>,
@@ -229,8 +231,8 @@ async fn connection(member: &PoolMember) -> Result<OpenedConnection, SendError> 
                 &core.addresses,
                 &core.material,
             );
-            // The future is boxed, so that the future of requests on reused connections is not as large as one that resolves
-            // names and opens TLS.
+            // The future is boxed, because it resolves names and opens TLS and is therefore large. Requests on reused connections
+            // do not need it.
             (false, Box::pin(opening).await?)
         }
     };
@@ -242,7 +244,7 @@ async fn connection(member: &PoolMember) -> Result<OpenedConnection, SendError> 
 }
 
 impl BackendConnection {
-    /// A connection to which the complete request has been written.
+    /// Creates the state of a connection on which the complete request has been written.
     fn of(open: OpenedConnection) -> Self {
         Self {
             response: Response::new(open.stream),
@@ -252,16 +254,16 @@ impl BackendConnection {
     }
 }
 
-/// How much of a failed request may have been sent.
+/// The state of a request whose writing failed, by how much of it the backend may have received.
 enum Unwritten {
     /// Nothing was written: the kernel accepted no bytes, so the backend cannot have read a request.
     Head,
-    /// Possibly a part without the end was written: the connection cannot be used for another request.
+    /// Some bytes may have been written, but not the whole request. The connection cannot be used for another request.
     Body,
 }
 
-/// Writes a request, head and body in one call. Pingora's own client would send the head separately, which costs another system
-/// call at both ends.
+/// Writes head and body of a request in one system call. Pingora's own client would send the head separately, which costs
+/// another system call on both sides.
 async fn write(stream: &mut Stream, head: &[u8], body: &[u8]) -> Result<(), Unwritten> {
     let parts = [IoSlice::new(head), IoSlice::new(body)];
     let taken = stream.write_vectored(&parts).await;
@@ -286,34 +288,34 @@ fn unreadable(member: &PoolMember, error: ReadError) -> SendError {
     failed(&member.spec.id, kind, false, what)
 }
 
-/// The decoding of a response's body.
+/// The decoding that a response's body needs.
 enum Decoding {
     /// The body is not compressed.
     None,
     By(Box<BodyDecoder>),
-    /// The coding is unknown, so the body is not read.
+    /// The body cannot be decoded, because its coding is unknown or not supported. The body is not read.
     Impossible(BodyError),
 }
 
-/// A byte order mark, which some servers write before their JSON (RFC 8259 §8.1).
+/// A UTF-8 byte order mark. Some servers write it before their JSON (RFC 8259 §8.1).
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The body of a response. Dropped before its end, it closes the connection.
+/// The body of a response. If it is dropped before its end was read, the connection is closed.
 struct Body {
-    /// `None` after the end of the body.
+    /// The connection from which the body is read. `None` after the end of the body.
     connection: Option<BackendConnection>,
     member: Arc<PoolMember>,
     status: StatusCode,
-    /// True when the response's framing defines the end of its body.
+    /// True if the length or chunking in the response defines the end of the body; false if the connection's end does.
     is_framed: bool,
     decoding: Decoding,
-    /// The first bytes of the body, until it is known whether they are a byte order mark.
+    /// The first bytes of the body, stored until it is decided whether they are a byte order mark. `None` after that.
     beginning: Option<Bytes>,
-    /// Deadline of the complete body; `None` for a stream.
+    /// Time at which the complete body must have arrived. `None` for a stream, which only has a limit for silence.
     deadline: Option<Instant>,
-    /// See [`BackendRequest::standing`].
+    /// True for a stream that belongs to no request ([`BackendRequest::standing`]). Its silence is no failure of the backend.
     standing: bool,
-    /// `None` after the outcome was reported.
+    /// The request's entry among the backend's running requests. `None` after the outcome was reported.
     in_flight: Option<BackendInFlight>,
 }
 
@@ -369,7 +371,7 @@ impl ResponseBody for Body {
 }
 
 impl Body {
-    /// Returns the next piece of the body, decoded.
+    /// Returns the next piece of the body after decoding it.
     async fn decoded(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             match &mut self.decoding {
@@ -399,7 +401,7 @@ impl Body {
         }
     }
 
-    /// Returns the next piece of the body as it was received.
+    /// Returns the next piece of the body as received, without decoding it.
     async fn received(&mut self) -> Result<Option<Bytes>, BodyError> {
         let timeouts = self.member.server.spec.timeouts;
         let Some(connection) = &mut self.connection else {
@@ -439,7 +441,7 @@ impl Body {
         }
     }
 
-    /// Returns the connection for other requests, if the body is complete.
+    /// If the body is complete, reports the outcome and makes the connection available for other requests.
     fn release_if_done(&mut self) {
         let Some(connection) = self.connection.take_if(|it| it.response.is_done()) else {
             return;

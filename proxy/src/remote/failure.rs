@@ -51,7 +51,7 @@ pub(crate) fn not_connected(id: &BackendId, error: &Error) -> SendError {
     failed(id, kind, true, &what)
 }
 
-/// Creates the error for a connection that was not opened in time.
+/// Creates the error for a connection that could not be opened within its time limit.
 pub(crate) fn late(id: &BackendId) -> SendError {
     let what = "no connection came about in time (timeouts.connect)";
     failed(id, SendErrorKind::ConnectTimeout, true, what)
@@ -66,8 +66,8 @@ pub(crate) fn no_head(id: &BackendId, limit: Duration) -> SendError {
     failed(id, SendErrorKind::HeadTimeout, false, &what)
 }
 
-/// Pingora's text about the cause, or else about the error itself. It quotes addresses and certificates, but no data of
-/// the request.
+/// Pingora's text about the cause of an error, or else about the error itself. The text may contain addresses and facts about
+/// certificates, but no data of the request.
 fn cause(error: &Error) -> String {
     match (&error.context, &error.cause) {
         (Some(context), _) => context.as_str().to_owned(),

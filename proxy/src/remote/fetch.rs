@@ -1,8 +1,8 @@
-//! Requests of the gateway itself, to a URL that the operator has configured, or that a configured server has named.
-//! Connection, request and response have limits of time and size.
+//! Requests that the gateway itself sends, to a URL that the operator has configured or that a configured server has named.
+//! Each request has limits for its duration and for the size of its response.
 //!
-//! Redirects are not followed: only the requested URL may answer. Names may resolve only to public addresses, unless the
-//! operator allows others, by the rules of remote servers ([`super::names`]).
+//! Redirects are not followed: the response must come from the requested URL. Names may resolve only to public addresses, unless
+//! the operator allows others. These rules are those for remote servers ([`super::names`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,23 +24,23 @@ use super::tls::Material;
 /// Time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// A request for a document, or to an endpoint that takes a form.
+/// A GET request for a document, or a POST request with a form.
 pub(crate) struct Fetch<'a> {
-    /// The host, port and path; never a Unix socket.
+    /// The host, port and path to request. The host is never a Unix socket.
     pub(crate) from: &'a Backend,
-    /// True when the name may lead to addresses that are not public.
+    /// True if the name may resolve to addresses that are not public; false if such addresses are refused.
     pub(crate) allow_private: bool,
-    /// The form that a POST sends; `None` for a GET.
+    /// The encoded form that is sent with POST; `None` for a GET request.
     pub(crate) form: Option<&'a str>,
-    /// The value of `Authorization`.
+    /// The value of the header `Authorization`; `None` to send no such header.
     pub(crate) authorization: Option<&'a str>,
     /// Maximum size of the response's body, in bytes.
     pub(crate) bytes_max: usize,
-    /// Time limit for the complete exchange.
+    /// Time limit for connecting, the request and the complete response.
     pub(crate) deadline: Duration,
 }
 
-/// Client for [`Fetch`] requests. It keeps no connection.
+/// Client that sends [`Fetch`] requests. Each request uses a new connection.
 pub(crate) struct Fetcher {
     connector: Arc<Connector>,
     names: Arc<dyn Names>,
@@ -58,7 +58,7 @@ impl Fetcher {
     ///
     /// # Errors
     ///
-    /// The cause, for the log. Of the request it contains only the address.
+    /// The cause as text for the log. It contains the request's address, but no other data of the request.
     pub(crate) async fn fetch(&self, fetch: Fetch<'_>) -> Result<(StatusCode, Bytes), String> {
         let all = timeout(fetch.deadline, self.exchange(&fetch)).await;
         all.unwrap_or_else(|_| {
@@ -127,7 +127,7 @@ impl Fetcher {
     }
 }
 
-/// The complete request as text. URLs and credentials were checked to contain no character that would end a line.
+/// The complete request as text. No line can be injected: URLs and credentials were already checked for line ends.
 fn head(fetch: &Fetch<'_>) -> String {
     let method = if fetch.form.is_some() { "POST" } else { "GET" };
     let mut head = format!(

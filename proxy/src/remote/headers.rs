@@ -1,4 +1,4 @@
-//! The headers of a request that are sent to a backend, and the headers of a response that are sent to the client.
+//! Selects the headers of a request that are sent to a backend, and the headers of a response that are sent to the client.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
@@ -7,8 +7,8 @@ use tooldock_workers::remote::{HeaderRules, is_hop_by_hop};
 
 use crate::request_id::X_REQUEST_ID;
 
-/// Header names of the protocol and of the message. Other headers are sent to a backend only if the configuration
-/// passes them.
+/// Names of the client's headers that are sent to a backend in any case. Other headers are sent only if the configuration lists
+/// them.
 const OF_THE_MESSAGE: [&str; 6] = [
     "accept",
     "content-type",
@@ -18,26 +18,27 @@ const OF_THE_MESSAGE: [&str; 6] = [
     "user-agent",
 ];
 
-/// The gateway's own `User-Agent`.
+/// The `User-Agent` that is sent if neither the client nor the configuration sets one.
 const USER_AGENT: &str = concat!("tooldock/", env!("CARGO_PKG_VERSION"));
 
-/// The header rules of a server's configuration, prepared once.
+/// The header rules of a server, converted once from its configuration.
 pub(crate) struct Headers {
     set: Vec<(HeaderName, HeaderValue)>,
     remove: Vec<HeaderName>,
     pass: Vec<HeaderName>,
-    /// True when the gateway's id of the request is sent to the backend.
+    /// True if the gateway's id of the request is sent to the backend.
     forward_id: bool,
-    /// Names of headers whose values differ by request, such as personal credentials. A client's own value is never sent.
+    /// Names of headers whose values the gateway sets for each request, such as personal credentials. A client's header of that
+    /// name is not sent.
     of_request: Vec<HeaderName>,
 }
 
-/// The credentials of one request: personal ones, or a token.
+/// Headers with the credentials of one request: personal credentials or an access token.
 pub(crate) type Own = [(HeaderName, HeaderValue)];
 
 impl Headers {
-    /// Prepares the rules of a checked configuration; entries that are no valid headers nevertheless are omitted. The values of
-    /// `of_request` are passed with each request.
+    /// Converts the header rules of a checked configuration. Entries that are no valid headers are omitted. `of_request` contains
+    /// the names of headers whose values are passed with each request.
     pub(crate) fn new(
         rules: &HeaderRules,
         credentials: Option<&Secret>,
@@ -67,15 +68,15 @@ impl Headers {
         }
     }
 
-    /// The `Host` that the configuration sets instead of the backend's own.
+    /// The configured value of `Host`. `None` if the backend's own host name is sent.
     pub(crate) fn host(&self) -> Option<&str> {
         let mut set = self.set.iter();
         let (_, host) = set.find(|(name, _)| *name == header::HOST)?;
         host.to_str().ok()
     }
 
-    /// Calls a function with each header that is sent to the backend. `host` is the backend's; `length` is that of the
-    /// body, if it is to be sent.
+    /// Calls `say` with each header to send to the backend. `host` is the backend's host name. `length` is the length of the
+    /// body; `None` if no `Content-Length` is sent.
     pub(crate) fn up<'a>(
         &self,
         given: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>,
@@ -127,14 +128,14 @@ impl Headers {
     }
 }
 
-/// The value of a header that holds a credential; `None` if the credential contains forbidden bytes.
+/// Converts a credential to the value of a header. `None` if it contains bytes that are not allowed there.
 pub(crate) fn value(secret: &Secret) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_bytes(secret.expose().as_bytes()).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// A response's headers without those that only concern the connection.
+/// Removes the headers that concern only the connection (hop-by-hop headers) from a response's headers.
 pub(crate) fn down(mut headers: HeaderMap) -> HeaderMap {
     let nominated: SmallVec<[HeaderName; 2]> = headers
         .get_all(header::CONNECTION)

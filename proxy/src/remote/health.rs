@@ -1,4 +1,5 @@
-//! The health of a backend: the results of checks and requests, as a state that needs neither a clock nor a connection.
+//! The health of a backend, computed from the results of checks and requests. The current time is passed in, so that this module
+//! needs neither a clock nor a connection.
 //!
 //! ```text
 //!              failures in a row           eject is over
@@ -19,40 +20,40 @@ const SLOW_START: Duration = Duration::from_secs(10);
 /// The fraction of its usual requests that a backend gets at first after recovering.
 const FIRST_SHARE: f64 = 0.1;
 
-/// Interval at which each backend is tried while none is healthy.
+/// Minimum time between two requests to a backend as a trial, while no backend is healthy.
 const TRIAL_EVERY: Duration = Duration::from_secs(1);
 
-/// The health of a backend.
+/// The health of one backend of a remote server.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     failures: u32,
-    /// The end of the ejection, and the cause of the last failures.
+    /// The time at which the ejection ends, and the cause of the last failure.
     ejected: Option<(Instant, String)>,
-    /// The result of the last check, if it failed.
+    /// The reason why the last check failed; `None` if it passed.
     down: Option<String>,
-    /// True if the last check was not answered in time.
+    /// True if the last check got no answer in time; false if it was answered.
     silent: bool,
     recovered: Option<Instant>,
     tried: Option<Instant>,
     has_answered: bool,
 }
 
-/// An event at a backend.
+/// A result of a request or check at a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HealthEvent {
-    /// A request was answered.
+    /// The backend answered a request.
     Answered,
-    /// A request got no answer, or the answer was a fault of the server.
+    /// The backend did not answer a request, or its answer reported an error of the server. Contains the cause as text.
     Failed(String),
-    /// A check passed.
+    /// The backend passed a health check.
     CheckPassed,
-    /// A check did not pass.
+    /// The backend answered a health check, but did not pass it. Contains the reason as text.
     CheckFailed(String),
-    /// A check had no answer in time.
+    /// The backend did not answer a health check in time. Contains the reason as text.
     CheckTimedOut(String),
 }
 
-/// Change of a backend's health by an event.
+/// The change of a backend's health that an event caused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     None,
@@ -66,7 +67,7 @@ impl Health {
         self.down.is_none() && !self.is_ejected(now)
     }
 
-    /// The reason why the backend is not used.
+    /// The reason why the backend gets no requests; `None` if it is healthy.
     pub(super) fn problem(&self, now: Instant) -> Option<&str> {
         let ejected = self.ejected.as_ref().filter(|(until, _)| now < *until);
         let down = self.down.as_deref();
@@ -88,18 +89,18 @@ impl Health {
         self.has_answered
     }
 
-    /// Returns true if the backend is not used only because the last check was not answered in time.
+    /// Returns true if the backend gets no requests for the only reason that its last check got no answer in time.
     pub(super) fn is_silent(&self) -> bool {
         self.silent && self.ejected.is_none()
     }
 
-    /// Returns true if the backend was not tried within the last second. For backends that are not healthy.
+    /// Returns true if no request was sent as a trial within the last second. Used for backends that are not healthy.
     pub(super) fn is_trial_due(&self, now: Instant) -> bool {
         self.tried
             .is_none_or(|at| now.saturating_duration_since(at) >= TRIAL_EVERY)
     }
 
-    /// Returns true if a backend that is not healthy may be tried now, and notes the attempt.
+    /// Returns true if a request may be sent as a trial to a backend that is not healthy. The time of the trial is then recorded.
     pub(super) fn may_be_tried(&mut self, now: Instant) -> bool {
         let due = self.is_trial_due(now);
         if due {
@@ -108,7 +109,7 @@ impl Health {
         due
     }
 
-    /// Applies an event; returns the change of health.
+    /// Applies an event to the health. Returns how the health changed.
     pub(super) fn on(&mut self, event: HealthEvent, now: Instant, rules: &PassiveHealth) -> Change {
         let before = self.is_healthy(now);
         self.has_answered |= matches!(event, HealthEvent::Answered | HealthEvent::CheckPassed);

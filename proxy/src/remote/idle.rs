@@ -1,4 +1,4 @@
-//! Connections to one backend that wait for their next request.
+//! Stores idle connections to a backend until their next request.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -15,10 +15,11 @@ use super::lock;
 /// Maximum idle time of a connection, even if the backend would allow more.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Subtracted from the idle time that a backend announces, so that no request is sent while the backend closes.
+/// Time subtracted from the idle time that a backend announces, so that no request is sent while the backend is closing the
+/// connection.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// The idle connections of one backend, over all runtimes.
+/// The idle connections to one backend, from all runtimes.
 pub(crate) struct Idle {
     max: usize,
     kept: Mutex<Vec<IdleConnection>>,
@@ -26,7 +27,7 @@ pub(crate) struct Idle {
 
 struct IdleConnection {
     stream: Stream,
-    /// `None` for a Unix socket.
+    /// The address to which the connection was opened. `None` for a Unix socket.
     address: Option<SocketAddr>,
     runtime: runtime::Id,
     until: Instant,
@@ -40,7 +41,8 @@ impl Idle {
         }
     }
 
-    /// Returns the connection of this runtime with the shortest idle time that is still open, and removes it from the pool.
+    /// Removes and returns the connection of the current runtime that became idle last. Connections that are closed, too old, or
+    /// at an address that the name no longer has, are dropped.
     pub(crate) fn take(
         &self,
         still_has: impl Fn(&SocketAddr) -> bool,
@@ -60,7 +62,7 @@ impl Idle {
         }
     }
 
-    /// Adds a connection whose last response was read completely. `patience` is the idle time that the backend announced.
+    /// Stores a connection whose last response was read completely. `patience` is the idle time that the backend announced.
     pub(crate) fn put(
         &self,
         stream: Stream,
@@ -79,7 +81,7 @@ impl Idle {
             return;
         }
         if all.len() >= self.max {
-            // The oldest connection, which would be closed first.
+            // Too many connections: the oldest one is closed.
             all.remove(0);
         }
         all.push(kept);
@@ -90,8 +92,8 @@ impl Idle {
         lock(&self.kept).is_empty()
     }
 
-    /// Closes connections that are too old, that the backend has closed, or whose address the name no longer resolves
-    /// to.
+    /// Closes connections that are too old, that the backend has closed, or that lead to an address to which the name no longer
+    /// resolves.
     pub(crate) fn sweep(&self, still_has: impl Fn(&SocketAddr) -> bool) {
         let now = Instant::now();
         lock(&self.kept).retain_mut(|kept| {
@@ -101,7 +103,7 @@ impl Idle {
     }
 }
 
-/// Returns true if a backend neither closed the connection nor sent unrequested bytes.
+/// Returns true if the backend has neither closed the connection nor sent unrequested bytes.
 fn is_open(stream: &mut Stream) -> bool {
     let mut byte = [0; 1];
     let read = tokio::task::unconstrained(stream.read(&mut byte));

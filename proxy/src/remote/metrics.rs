@@ -1,4 +1,4 @@
-//! Metrics of backends.
+//! Metrics of the backends of remote servers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -25,12 +25,12 @@ metric_table! {
             "Authorizations of the gateway at a remote server that count no more: issuer (the server names another authorization server), configuration, unbound or refused";
     }
     {
-        /// The series in use, so that a backend's series are removed with their last user.
+        /// The metrics in use. The metrics of a backend are removed when their last user is dropped.
         known: Mutex<HashMap<(NamespaceName, BackendId), Weak<Series>>> = Mutex::default();
     }
 }
 
-/// The series of one backend.
+/// The metrics of one backend. Dropping the value removes them from the output.
 pub(super) struct Series {
     metrics: Weak<RemoteMetrics>,
     namespace: NamespaceName,
@@ -40,7 +40,7 @@ pub(super) struct Series {
 }
 
 impl RemoteMetrics {
-    /// The series of a backend, shared by all its users.
+    /// The metrics of a backend. All callers share one value for the same backend.
     pub(super) fn series(
         self: &Arc<Self>,
         namespace: &NamespaceName,
@@ -65,13 +65,13 @@ impl RemoteMetrics {
 }
 
 impl RemoteMetrics {
-    /// Counts an authorization of a namespace's server that is no longer valid.
+    /// Counts an authorization of the gateway at a remote server that has become invalid.
     pub(super) fn authorization_ended(&self, namespace: &NamespaceName, reason: &'static str) {
         let labels = [namespace.as_str(), reason];
         self.authorizations_ended.with_label_values(&labels).inc();
     }
 
-    /// Removes the counts of a namespace that is no remote server any more.
+    /// Removes the counts of invalid authorizations of a namespace that is no longer a remote server.
     pub(super) fn forget_ends(&self, namespace: &NamespaceName, reasons: &[&'static str]) {
         for reason in reasons {
             let labels = [namespace.as_str(), reason];
@@ -80,7 +80,7 @@ impl RemoteMetrics {
     }
 }
 
-/// The label values for outcomes of a request.
+/// All values of the label `outcome`, which names the outcome of a request to a backend.
 pub(super) const OUTCOMES: [&str; 15] = [
     "2xx",
     "3xx",
@@ -100,7 +100,7 @@ pub(super) const OUTCOMES: [&str; 15] = [
 ];
 
 impl Series {
-    /// Sets the series for the backend's health; `None` removes the series.
+    /// Sets the gauge for the backend's health. `None` removes the gauge.
     pub(super) fn show_up(&self, healthy: Option<bool>) {
         let Some(metrics) = self.metrics.upgrade() else {
             return;
@@ -114,7 +114,7 @@ impl Series {
         }
     }
 
-    /// Counts a request. The outcome is one of [`OUTCOMES`].
+    /// Counts a request to the backend. `outcome` must be one of [`OUTCOMES`].
     pub(super) fn count(&self, outcome: &'static str) {
         if let Some(metrics) = self.metrics.upgrade() {
             let labels = [self.namespace.as_str(), self.backend.as_str(), outcome];
@@ -130,7 +130,7 @@ impl Drop for Series {
         };
         let key = (self.namespace.clone(), self.backend.clone());
         let mut known = lock(&metrics.known);
-        // The backend's series may be in use again already.
+        // If the backend's metrics are in use again, they must not be removed.
         if known.get(&key).is_some_and(|it| it.strong_count() > 0) {
             return;
         }

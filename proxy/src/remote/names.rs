@@ -1,5 +1,4 @@
-//! The addresses of a backend: its name is resolved again from time to time, and addresses that are not public are
-//! refused.
+//! The addresses of a backend. Its name is resolved again at intervals, and addresses that are not public are refused.
 
 use std::future::Future;
 use std::io;
@@ -22,16 +21,16 @@ pub(crate) const REFRESH: Duration = Duration::from_secs(15);
 /// Maximum number of addresses of one name that are tried; further addresses are ignored.
 const ADDRESSES_MAX: usize = 16;
 
-/// Resolution of a name, in progress.
+/// Future that resolves a name to addresses.
 pub(crate) type Lookup<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
 
-/// Resolves host names.
+/// Resolver for host names.
 pub(crate) trait Names: Send + Sync {
-    /// All addresses of a name, with the given port.
+    /// Resolves a name to all its addresses. Each address gets the given port.
     fn look_up<'a>(&'a self, name: &'a str, port: u16) -> Lookup<'a>;
 }
 
-/// The system's resolver: `/etc/hosts`, then name servers.
+/// The operating system's resolver: `/etc/hosts`, then name servers.
 pub(crate) struct SystemNames;
 
 impl Names for SystemNames {
@@ -46,22 +45,22 @@ impl Names for SystemNames {
 /// The reason why a backend has no address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoAddress {
-    /// The name does not exist, or no name server responded.
+    /// The name does not exist, or no name server responded. Contains the reason as text.
     NotFound(String),
-    /// The name resolves to an address that is not public.
+    /// The name resolves only to addresses that are not public. Contains the name and one of these addresses.
     NotPublic(String, SocketAddr),
-    /// The resolution of the name took too long.
+    /// The name could not be resolved within the time limit. Contains the name.
     Timeout(String),
 }
 
-/// The addresses of one backend.
+/// The network addresses of one backend.
 pub(crate) struct Addresses {
     host: Host,
     allow_private: bool,
     names: Arc<dyn Names>,
-    /// The resolved addresses.
+    /// The addresses that the last successful resolution returned.
     known: Mutex<ResolvedAddresses>,
-    /// Semaphore with one permit, held during a resolution, so that only one request resolves the name.
+    /// Semaphore with one permit. It is held during a resolution, so that concurrent requests do not resolve the same name.
     looking: Semaphore,
     turn: AtomicUsize,
 }
@@ -91,8 +90,8 @@ impl Addresses {
         }
     }
 
-    /// The addresses to try, in this order. Each is checked here, immediately before its use, and the name is not resolved
-    /// again in between.
+    /// The addresses to try, in this order. Each address is checked here, and the name is not resolved again before the
+    /// connection is opened. So an address that passed the check cannot be replaced by another one.
     pub(crate) async fn to_try(&self, limit: Duration) -> Result<Vec<SocketAddr>, NoAddress> {
         if let Host::Name(name, port) = &self.host
             && self.age().is_none()
@@ -119,23 +118,24 @@ impl Addresses {
         Ok(addresses)
     }
 
-    /// Returns true if an open connection may be used: the backend's name still resolves to its address.
+    /// Returns true if a connection to the address may be reused, because the backend's name still resolves to that address.
     pub(crate) fn still_has(&self, address: &SocketAddr) -> bool {
         !matches!(self.host, Host::Name(..)) || lock(&self.known).addresses.contains(address)
     }
 
-    /// Marks the addresses as outdated after no connection could be opened, so that the next connection resolves the name
-    /// again.
+    /// Marks the addresses as outdated. Called when no connection could be opened; the next request then resolves the name again.
     pub(crate) fn doubt(&self) {
         lock(&self.known).at = None;
     }
 
-    /// Resolves the name again if that is due, within `limit`. Called by the upkeep task, so that requests do not wait for it.
+    /// Resolves the name again if its addresses are old enough. `limit` is the time limit. Called by the upkeep task, so that
+    /// requests need not wait for it.
     pub(crate) async fn refresh(&self, limit: Duration) {
         if let Host::Name(name, port) = &self.host
             && self.age().is_some_and(|age| age >= REFRESH)
         {
-            // After a failure the known addresses remain in use; the next request without a connection resolves the name again.
+            // After a failure the known addresses remain in use. Requests resolve the name again when no connection can be
+            // opened.
             let _ = tokio::time::timeout(limit, self.look_up(name, *port, true)).await;
         }
     }
@@ -149,10 +149,10 @@ impl Addresses {
     }
 
     async fn look_up(&self, name: &str, port: u16, again: bool) -> Result<(), NoAddress> {
-        // The semaphore is never closed, so a permit is always granted.
+        // The result needs no check: acquiring fails only if the semaphore is closed, which never happens.
         let _looking = self.looking.acquire().await;
         if !again && self.age().is_some() {
-            // Another request has resolved the name meanwhile.
+            // Another request has resolved the name while this one waited for the semaphore.
             return Ok(());
         }
         let found = self.names.look_up(name, port).await;

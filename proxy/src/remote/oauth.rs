@@ -1,4 +1,5 @@
-//! Access tokens for remote servers: fetched when needed, renewed before they expire, each by one task at a time.
+//! Access tokens for remote servers. They are fetched when needed and renewed before they expire. Only one task at a time fetches
+//! a given token.
 //!
 //! ```text
 //! request ─▶ RemoteTokens::authorization ─▶ TokenEntry: of a server ─┬─ fresh ───────────▶ used
@@ -6,17 +7,16 @@
 //!                                                                    └─ none, expired ────▶ one fetches, the others wait
 //! ```
 //!
-//! A token is old after four fifths of its lifetime. A token that the server refuses is fetched again once. A failed fetch is
-//! an error for all waiting callers, and is not retried within [`PAUSE`]. Tokens that the gateway gets in its own name
-//! ([`fetch`]) are in memory only, and are fetched again after a start. Tokens that a person authorized ([`kept`]) belong to
-//! one server, or to one principal at one server.
+//! - A token counts as old after four fifths of its lifetime. A token that the server refuses is fetched again once.
+//! - A failed fetch is an error for all waiting callers, and is not retried within [`PAUSE`].
+//! - Tokens that the gateway gets in its own name ([`fetch`]) are in memory only, and are fetched again after a start. Tokens
+//!   that a person authorized ([`kept`]) belong to one server, or to one principal at one server.
+//! - A token is sent only to the backends for which it was fetched, and its refresh token only to the authorization server that
+//!   issued it ([`binding`]). A configuration with another backend, issuer, client or scope requires new tokens.
 //!
-//! A token is sent only to the backends for which it was fetched, and its refresh token only to the authorization server that
-//! issued it ([`binding`]): a configuration with another backend, issuer, client or scope requires new ones.
-//!
-//! A person authorizes the gateway by `tooldock secrets` ([`authorize`]; `secrets_cli/authorize/visitors.rs` reads the browser's
-//! request). `issuer.rs` reads metadata, `renewal.rs` renews tokens at the endpoint that issued them, and `token_endpoint.rs`
-//! adapts to endpoints that deviate.
+//! A person authorizes the gateway with `tooldock secrets` ([`authorize`]; `secrets_cli/authorize/visitors.rs` reads the
+//! browser's request). `issuer.rs` reads metadata, `renewal.rs` renews tokens at the endpoint that issued them, and
+//! `token_endpoint.rs` adapts to endpoints that deviate from the standard.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -50,34 +50,36 @@ mod renewal;
 mod token_endpoint;
 mod words;
 
-/// Pause after a failed fetch, in which the authorization server gets no request.
+/// Minimum time after a failed fetch before the next request to the authorization server.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Lifetime of a token whose endpoint states none.
+/// Assumed lifetime of a token whose lifetime the token endpoint does not state.
 const UNSAID: Duration = Duration::from_secs(300);
-/// Maximum lifetime of a token: ten years. Endpoints may write any number, and clocks overflow.
+/// Maximum lifetime of a token: ten years. The limit is needed because endpoints may state any number, and adding a large one to
+/// the current time would overflow.
 const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// The error for a token that no header can hold.
+/// Error text for a token that contains a character that is not allowed in a header.
 const UNSENDABLE: &str = "the token has a character that no header can hold";
 
-/// The access tokens of all remote servers.
+/// The OAuth access tokens for all remote servers.
 pub(super) struct RemoteTokens {
     client: Weak<RemoteClient>,
-    /// The runtime of fetches, which continue after their callers were dropped.
+    /// The runtime on which tokens are fetched. A fetch continues there even if its caller was dropped.
     control: Handle,
-    /// The store of the authorizations that persons gave; `None` if this process has none.
+    /// The stored authorizations that persons gave; `None` if this process has no such store.
     authorizations: Option<Arc<AuthorizationStore>>,
     metrics: Arc<RemoteMetrics>,
     pub(super) client_auths: ClientAuths,
-    /// Token entries by server and principal.
+    /// The access tokens by server and principal.
     entries: Mutex<HashMap<TokenKey, Arc<TokenEntry>>>,
 }
 
-/// For each client of a server, the form in which it must send its secret, after an endpoint has refused the other form.
+/// For each OAuth client at a server, the form in which its secret must be sent. An entry is added when a token endpoint refuses
+/// one form and accepts the other.
 #[derive(Default)]
 pub(super) struct ClientAuths(Mutex<HashMap<(NamespaceName, String), ClientAuth>>);
 
-/// Maximum number of clients whose form is remembered.
+/// Maximum number of OAuth clients for which the form of sending the secret is stored.
 const CLIENT_AUTHS_MAX: usize = 1024;
 
 impl ClientAuths {
@@ -95,24 +97,25 @@ impl ClientAuths {
     }
 }
 
-/// Key of an access token: the namespace of the remote server and, if a person authorized the gateway, the principal (or the
-/// operator) who did.
+/// Key of an access token: the namespace of the remote server, and the principal or operator who authorized the gateway. The
+/// second is `None` for tokens that no person authorized.
 type TokenKey = (NamespaceName, Option<Authorizer>);
 
-/// The token of a server, or of a principal at a server.
+/// The access token for a server, or for a principal at a server.
 struct TokenEntry {
-    /// The settings for getting the token. Another configuration has another entry.
+    /// The OAuth settings with which the token is fetched. If the settings change, a new entry replaces this one.
     spec: OAuthSpec,
     given: Option<AuthorizationId>,
-    /// The hosts that the token may be sent to, each with true if it is encrypted.
+    /// The hosts to which the token may be sent. The second value is true if connections to the host use TLS.
     hosts: Vec<(Host, bool)>,
-    /// State of the token.
+    /// The current token and the results of the last fetches.
     state: Mutex<TokenState>,
-    /// Semaphore with one permit, held during a fetch.
+    /// Semaphore with one permit, held during a fetch, so that the token is fetched by one task at a time.
     flight: Semaphore,
 }
 
-/// The authorization from which an access token was derived. Each new authorization has another value.
+/// Identifies the authorization from which an access token was derived. A new authorization by the same person has another
+/// value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AuthorizationId {
     authorizer: Authorizer,
@@ -122,32 +125,32 @@ struct AuthorizationId {
 #[derive(Default)]
 struct TokenState {
     token: Option<Token>,
-    /// The token that the server refused.
+    /// The `Authorization` value that the server has refused; `None` since the last successful fetch.
     refused: Option<HeaderValue>,
-    /// The moment of the last failed attempt, and its reason as text for clients.
+    /// The time of the last failed fetch, and its reason as text for clients.
     failed: Option<(Instant, String)>,
-    /// The end of the authorization that was logged and counted last.
+    /// The reason for the end of the authorization that was logged and counted last. A repeated reason is not logged again.
     ended: Option<End>,
 }
 
-/// The reason why there is no token.
+/// The reason why there is no access token for a request.
 enum NoToken {
-    /// The next attempt may succeed.
+    /// A temporary failure to get an access token: the next attempt may succeed.
     Now(Reason),
-    /// The authorization is no longer valid, until an operator renews it.
+    /// The authorization is no longer valid. An operator must authorize the gateway again.
     Ended(End, Reason),
 }
 
 /// The reason why an authorization is no longer valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// The remote server names another authorization server.
+    /// The remote server now names another authorization server.
     Issuer,
-    /// The configuration names another server, issuer, client, resource or scope.
+    /// The configuration now names another server, issuer, client, resource or scope.
     Configuration,
-    /// The record is older than the binding of authorizations to their authorization servers.
+    /// The stored authorization does not name its authorization server. Earlier versions stored such authorizations.
     Unbound,
-    /// The authorization server refuses to renew it.
+    /// The authorization server refuses to renew the tokens.
     Refused,
 }
 
@@ -159,7 +162,7 @@ impl End {
         Self::Refused,
     ];
 
-    /// The label in metrics.
+    /// The label that names the reason in metrics.
     fn label(self) -> &'static str {
         match self {
             Self::Issuer => "issuer",
@@ -170,11 +173,11 @@ impl End {
     }
 }
 
-/// A token, with the header value that sends it.
+/// An access token, as the value of the header `Authorization`.
 #[derive(Clone)]
 pub(super) struct Token {
     authorization: HeaderValue,
-    /// The time from which the token is renewed.
+    /// The time from which the token counts as old and is renewed at its next use.
     old_at: Instant,
     expires_at: Instant,
 }
@@ -186,18 +189,18 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// A bearer token that is valid for `lifetime` from now on; `None` if it cannot be the value of a header.
+    /// Creates a bearer token that is valid for `lifetime` from now on. `None` if the token cannot be the value of a header.
     fn new(bearer: &str, lifetime: Option<Duration>) -> Option<Self> {
         Self::aged(bearer, lifetime.unwrap_or(UNSAID), Duration::ZERO)
     }
 
-    /// A bearer token that was issued `age` ago.
+    /// Creates a bearer token that was issued `age` ago with the given lifetime. `None` if it cannot be the value of a header.
     fn aged(bearer: &str, lifetime: Duration, age: Duration) -> Option<Self> {
         let mut authorization = HeaderValue::from_str(&format!("Bearer {bearer}")).ok()?;
         authorization.set_sensitive(true);
         let lifetime = lifetime.min(LIFETIME_MAX);
         let now = Instant::now();
-        // If the clock cannot represent the time, the token is fetched again.
+        // If the clock cannot represent the time, the token counts as expired and is fetched again.
         let after = |age_then: Duration| now.checked_add(age_then.saturating_sub(age));
         Some(Self {
             authorization,
@@ -216,7 +219,7 @@ impl Token {
 }
 
 impl RemoteTokens {
-    /// Creates an empty table. `client` reaches the authorization servers.
+    /// Creates a value without tokens. `client` is used to send requests to authorization servers.
     pub(super) fn new(
         client: Weak<RemoteClient>,
         control: Handle,
@@ -233,7 +236,7 @@ impl RemoteTokens {
         })
     }
 
-    /// Drops the tokens of namespaces for which `keep` returns false.
+    /// Drops the tokens and metrics of all namespaces for which `keep` returns false.
     pub(super) fn retain(&self, keep: impl Fn(&NamespaceName) -> bool) {
         lock(&self.entries).retain(|(name, _), _| {
             let keeps = keep(name);
@@ -244,7 +247,8 @@ impl RemoteTokens {
         });
     }
 
-    /// The `Authorization` of a principal's request to a server; `refused` is the value that the server has refused.
+    /// Returns the header `Authorization` for a principal's request to a server; `None` if the server uses no OAuth. `refused` is
+    /// a value that the server has refused; it is not returned again.
     pub(super) async fn authorization(
         self: &Arc<Self>,
         server: &Arc<RemoteServer>,
@@ -273,7 +277,8 @@ impl RemoteTokens {
         token.map(Some).map_err(refuse)
     }
 
-    /// The authorization from which the tokens for a server are derived, if a person must authorize the gateway.
+    /// The stored authorization from which the tokens for a server are derived. `None` if no person needs to authorize the
+    /// gateway.
     fn given(
         &self,
         server: &RemoteServer,
@@ -333,7 +338,7 @@ impl RemoteTokens {
             if renews && entry.flight.available_permits() > 0 {
                 let (tokens, entry, server) =
                     (Arc::clone(self), Arc::clone(entry), Arc::clone(server));
-                // At most one task per server, bounded by the time limit of a fetch.
+                // At most one such task runs per entry, and the time limit of a fetch bounds its duration.
                 self.control.spawn(async move {
                     let Ok(_flight) = entry.flight.try_acquire() else {
                         return;
@@ -344,7 +349,7 @@ impl RemoteTokens {
             return Ok(token.authorization);
         }
         let (tokens, entry, server) = (Arc::clone(self), Arc::clone(entry), Arc::clone(server));
-        // In a task, so that a fetch that has begun is completed even if no caller waits for it.
+        // The fetch runs in a separate task, so that it is completed even if its caller is dropped.
         let fetching = self.control.spawn(async move {
             let Ok(_flight) = entry.flight.acquire().await else {
                 return Err("the gateway is shutting down".to_owned());
@@ -362,7 +367,7 @@ impl RemoteTokens {
             .unwrap_or_else(|_| Err("the fetch was interrupted".to_owned()))
     }
 
-    /// Fetches the token. The caller holds the permit of `entry.flight`.
+    /// Fetches the token. The caller must hold the permit of `entry.flight`.
     async fn fetch(
         &self,
         entry: &TokenEntry,
@@ -396,7 +401,8 @@ impl RemoteTokens {
                 let Reason { logged, told } = reason.map(|it| server.without_secrets(it));
                 state.failed = Some((Instant::now(), told.clone()));
                 if end.is_some() {
-                    // The token's lifetime may not be over yet.
+                    // The token is dropped even if its lifetime is not over: it was derived from an authorization that is no
+                    // longer valid.
                     state.token = None;
                 }
                 let is_told = end.is_some() && state.ended == end;
@@ -412,7 +418,7 @@ impl RemoteTokens {
 }
 
 impl RemoteTokens {
-    /// Logs the reason why there is no token, and counts an authorization that ended.
+    /// Logs the reason why there is no token. If an authorization ended, counts that in the metrics.
     fn tell(&self, server: &RemoteServer, end: Option<End>, reason: &str) {
         let name = &server.name;
         if let Some(end) = end {
@@ -446,7 +452,7 @@ impl RemoteTokens {
 }
 
 impl TokenEntry {
-    /// Returns true if the token may be sent to all backends of a server.
+    /// Returns true if the token may be sent to each backend of the server.
     fn covers(&self, server: &RemoteServer) -> bool {
         let mut backends = server.spec.backends.iter().map(|it| &it.backend);
         backends.all(|it| {
@@ -455,7 +461,7 @@ impl TokenEntry {
         })
     }
 
-    /// The current token of the entry, and the one that the server refused.
+    /// The values of the current token and of the token that the server refused.
     fn tokens(&self) -> Vec<Secret> {
         let state = lock(&self.state);
         let current = state.token.as_ref().map(|it| &it.authorization);
@@ -469,21 +475,22 @@ impl TokenEntry {
         token.filter(|it| now < it.expires_at)
     }
 
-    /// Returns true if an attempt failed within the last [`PAUSE`].
+    /// Returns true if the last fetch failed less than [`PAUSE`] ago. No new fetch is started then.
     fn rests(&self, now: Instant) -> bool {
         let state = lock(&self.state);
         let failed = state.failed.as_ref();
         failed.is_some_and(|(at, _)| now.saturating_duration_since(*at) < PAUSE)
     }
 
-    /// The reason of an attempt that failed after a caller began to wait, or within the [`PAUSE`] before.
+    /// The reason of a fetch that failed after `began`, the time at which a caller began to wait, or less than [`PAUSE`] before.
+    /// `None` if there was no such failure.
     fn failed_since(&self, began: Instant) -> Option<String> {
         let state = lock(&self.state);
         let (at, reason) = state.failed.as_ref()?;
         (*at >= began || began.saturating_duration_since(*at) < PAUSE).then(|| reason.clone())
     }
 
-    /// Drops the token that the server refused, but not a token that was fetched since then.
+    /// Drops the token that the server refused. A newer token is not dropped.
     fn forget(&self, refused: &HeaderValue) {
         let mut state = lock(&self.state);
         if state

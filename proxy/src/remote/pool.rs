@@ -1,4 +1,4 @@
-//! The backends of one server, and the choice among them.
+//! The backends of one server, and the choice of a backend for a request.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -27,9 +27,9 @@ use super::oauth::RemoteTokens;
 use super::redirect;
 use super::tls::Material;
 
-/// The state of a backend that survives changes of its server's configuration.
+/// The state of a backend that is not affected by changes of its server's configuration.
 pub(super) struct Core {
-    /// Health of the backend.
+    /// The backend's health, from its requests and checks.
     pub(super) health: Mutex<Health>,
     pub(super) idle: Idle,
     pub(super) addresses: Addresses,
@@ -39,36 +39,37 @@ pub(super) struct Core {
     pub(super) tokens: Arc<RemoteTokens>,
     pub(super) in_flight: AtomicUsize,
     pub(super) series: Arc<Series>,
-    /// The served pool that the backend belongs to, if any. Plain data.
+    /// The pool of the served version that the backend belongs to, if any.
     pub(super) served_in: Mutex<Weak<Pool>>,
 }
 
-/// A backend, as one version of its server's configuration describes it.
+/// A backend as described by one version of its server's configuration.
 pub(super) struct PoolMember {
     pub(super) spec: BackendSpec,
     pub(super) server: Arc<RemoteServer>,
     pub(super) headers: Headers,
     pub(super) authority: String,
     pub(super) core: Arc<Core>,
-    /// True when a reload took the backend out of the configuration.
+    /// True if a reload has removed the backend from the configuration. It then gets no new requests.
     pub(super) removed: bool,
-    /// Path and query of a redirect that was followed, used instead of the configured ones; `None` without such a redirect.
+    /// Path and query from a redirect that was followed. They replace the configured ones; `None` if there was no redirect.
     pub(super) moved: ArcSwapOption<String>,
-    /// True once the target of a redirect that was not followed was logged.
+    /// True if a redirect that was not followed has been logged. Further ones are not logged.
     pub(super) told_redirect: AtomicBool,
 }
 
-/// The backends of one version of a server's configuration.
+/// The pool of backends of one version of a server's configuration.
 pub(super) struct Pool {
     pub(super) server: Arc<RemoteServer>,
     pub(super) members: Vec<Arc<PoolMember>>,
-    /// Backends that a reload took out of the configuration and that still have running requests.
+    /// Backends that a reload removed from the configuration and that still have running requests.
     pub(super) leaving: Mutex<Vec<Arc<PoolMember>>>,
-    /// The choices among the primaries, and among the backups, that were usable at the last request.
+    /// State of the balancing among usable primaries (first) and among usable backups (second). It is rebuilt when another set of
+    /// backends is usable.
     choices: [ArcSwapOption<Choice>; 2],
-    /// Locked while a slow backend is evaluated, so that two slow backends do not each count as the replacement of the other.
+    /// Held while a slow backend is evaluated. Otherwise two slow backends could each be counted as the other's replacement.
     slow: Mutex<()>,
-    /// True when the first checks are over.
+    /// True when the first checks of all backends have ended.
     #[cfg(test)]
     pub(super) checked: std::sync::atomic::AtomicBool,
 }
@@ -86,7 +87,7 @@ impl Pool {
         }
     }
 
-    /// The primaries, or the backups, that are usable.
+    /// The usable backends: only the backups if `backup` is true, only the primaries otherwise.
     fn usable(
         &self,
         backup: bool,
@@ -96,7 +97,7 @@ impl Pool {
         members.filter(move |(_, member)| member.spec.backup == backup && member.takes_new(now))
     }
 
-    /// Returns true if a primary, or a backup, is usable and none of `avoid`.
+    /// Returns true if a backend is usable that is not in `avoid`. `backup` selects the backups or the primaries.
     fn is_left(&self, backup: bool, avoid: &[BackendId], now: Instant) -> bool {
         let mut usable = self.usable(backup, now);
         usable.any(|(_, member)| !avoid.contains(&member.spec.id))
@@ -106,7 +107,7 @@ impl Pool {
         self.members.iter().any(|member| member.takes_new(now))
     }
 
-    /// The choice among usable primaries, or among usable backups.
+    /// The balancing among the usable backups or the usable primaries.
     fn choice(&self, backup: bool, now: Instant) -> Arc<Choice> {
         let cached = &self.choices[usize::from(backup)];
         let is_current = |choice: &Arc<Choice>| {
@@ -127,8 +128,8 @@ impl Pool {
         choice
     }
 
-    /// Returns true if another backend would take over a backend's requests. A backup counts only for other backups: using
-    /// backups because of a few slow tools is worse than waiting for the tools.
+    /// Returns true if another backend could take over the requests of `member`. For a primary, backups do not count: using them
+    /// because a few tools are slow would be worse than waiting for these tools.
     fn stands_in_for(&self, member: &PoolMember, now: Instant) -> bool {
         let mut others = self.members.iter();
         others.any(|it| {
@@ -137,16 +138,17 @@ impl Pool {
         })
     }
 
-    /// The backends with a weight that are not healthy and none of `avoid`.
+    /// The backends that should get requests (their weight is not 0) but are not healthy, except those in `avoid`.
     fn ailing(&self, avoid: &[BackendId], now: Instant) -> impl Iterator<Item = &Arc<PoolMember>> {
         self.members.iter().filter(move |member| {
             member.spec.weight > 0 && !member.is_healthy_at(now) && !avoid.contains(&member.spec.id)
         })
     }
 
-    /// A backend to try while none is healthy; each one is tried once a second. So a server that has recovered is detected by
-    /// the next request, and a server that is down delays few requests. Exception: the only backend of a pool is tried by
-    /// each request while its checks time out, since a tool may keep it busy. Backends in `avoid` are left out.
+    /// A backend that gets a request as a trial while no backend is healthy. Each backend is tried at most once a second. So the
+    /// next request detects a server that has recovered, and a server that is down delays few requests. Exception: if a pool has
+    /// only one backend and its checks time out, each request is sent to it, because a long-running tool may keep it busy.
+    /// Backends in `avoid` are not tried.
     fn trial(&self, avoid: &[BackendId], now: Instant) -> Option<&Arc<PoolMember>> {
         let mut left = self.ailing(avoid, now);
         left.find(|member| {
@@ -155,7 +157,7 @@ impl Pool {
         })
     }
 
-    /// Returns true if no other backend of the pool accepts requests.
+    /// Returns true if all other backends of the pool have the weight 0, so that only this one gets requests.
     fn is_only(&self, member: &PoolMember) -> bool {
         let mut others = self.members.iter();
         !others.any(|it| it.spec.id != member.spec.id && it.spec.weight > 0)
@@ -169,7 +171,7 @@ impl Backends for Pool {
             members: &self.members,
             now,
         };
-        // Backups are also used once all primaries have been tried for this request, even if these still count as healthy.
+        // If this request has been tried at all primaries, backups are used even if the primaries still count as healthy.
         let backup = if self.is_left(false, avoid, now) {
             false
         } else if self.is_left(true, avoid, now) {
@@ -216,7 +218,7 @@ impl Backends for Pool {
     }
 }
 
-/// The members, with the time for which their state is read.
+/// The backends of a pool, with the time at which their state is read.
 struct Now<'a> {
     members: &'a [Arc<PoolMember>],
     now: Instant,
@@ -241,15 +243,15 @@ impl PoolMember {
         lock(&self.core.health).is_healthy(now)
     }
 
-    /// Sets the metric for the backend's health. A backend that gets no new requests is not shown: its failure affects no
-    /// client, and an alert would never end.
+    /// Sets the metric for the backend's health. For a backend that gets no new requests the metric is removed: its failure
+    /// affects no client, and an alert about it would never end.
     pub(super) fn show_health(&self, now: Instant) {
         let is_shown = !self.removed && self.spec.weight > 0;
         let healthy = is_shown.then(|| self.is_healthy_at(now));
         self.core.series.show_up(healthy);
     }
 
-    /// Returns true once the backend has answered a request or passed a check.
+    /// Returns true if the backend has answered a request or passed a check since the gateway's start.
     pub(super) fn has_answered(&self) -> bool {
         lock(&self.core.health).has_answered()
     }
@@ -270,7 +272,7 @@ impl PoolMember {
         }
     }
 
-    /// Applies an event to the health, and reports changes to the log. Upkeep shows them in the metrics.
+    /// Applies an event to the backend's health, and logs a change of it. The upkeep task updates the metrics.
     pub(super) fn note(&self, event: HealthEvent) {
         let now = Instant::now();
         let (change, problem) = {
@@ -297,7 +299,7 @@ impl PoolMember {
         }
     }
 
-    /// Applies a failed request to the health.
+    /// Applies the error of a request to the backend's health.
     fn note_error(&self, error: &SendError) {
         match error.kind {
             SendErrorKind::Request | SendErrorKind::Authorization | SendErrorKind::GivenUp => {}
@@ -306,8 +308,8 @@ impl PoolMember {
         }
     }
 
-    /// Applies a bad or missing answer to the health. A tool may have caused it, and so a client: the last usable
-    /// backend is not ejected for that, and checks find out whether it answers at all.
+    /// Applies a bad or missing response to the health. Such a response may be the fault of a tool, and therefore of a client. So
+    /// the last usable backend is not ejected for it; the health checks find out whether that backend answers at all.
     fn note_bad_answer(&self, problem: String) {
         let Some(pool) = lock(&self.core.served_in).upgrade() else {
             return;
@@ -318,7 +320,7 @@ impl PoolMember {
         }
     }
 
-    /// Sends a request whose outcome does not change the backend's health.
+    /// Sends a request whose outcome does not change the backend's health. Used for health checks.
     pub(super) async fn ask(
         self: &Arc<Self>,
         request: BackendRequest,
@@ -326,7 +328,7 @@ impl PoolMember {
         redirect::send(self, &request, &[], BackendInFlight::uncounted).await
     }
 
-    /// Sends a request to the backend's own address only: a redirect is returned as the response.
+    /// Sends a request to the configured path, without following redirects: a redirect is returned as the response.
     pub(super) async fn ask_here(
         self: &Arc<Self>,
         request: &BackendRequest,
@@ -340,7 +342,7 @@ impl PoolMember {
     }
 }
 
-/// A member as the trait of `tooldock_upstream`.
+/// Implements the trait for backends of `tooldock_upstream` for a member of the pool.
 struct MemberBackend(Arc<PoolMember>);
 
 impl MemberBackend {
@@ -370,10 +372,10 @@ impl Backend for MemberBackend {
             BackendInFlight::new(member)
         })
         .await;
-        // A token may have been revoked before its expiry: then the request is sent once more with another token.
+        // A token may have been revoked before its expiry. So a refused request is sent once more with another token.
         let refused = matches!(&sent, Ok(it) if it.status == StatusCode::UNAUTHORIZED);
         if refused && own.may_be_renewed() {
-            // The future is boxed, so that the future of usual requests stays small.
+            // The future is boxed, so that futures of ordinary requests stay small.
             let again = Box::pin(send_again(member, &request, own)).await?;
             sent = again.unwrap_or(sent);
         }
@@ -391,8 +393,8 @@ impl Backend for MemberBackend {
     }
 }
 
-/// Sends a request with another token than the refused one; `None` if there is no other. The inner result is that of the second
-/// request.
+/// Repeats a request with another token after the backend refused the first one. `None` if there is no other token; otherwise the
+/// result of the repeated request.
 async fn send_again(
     member: &Arc<PoolMember>,
     request: &BackendRequest,
@@ -408,7 +410,7 @@ async fn send_again(
     Ok(Some(sent))
 }
 
-/// A request that counts as running at a backend, until its outcome is known or its caller has dropped it.
+/// Counts a request as running at a backend. Dropping the value ends that; `ended` also reports the outcome.
 pub(super) struct BackendInFlight(Option<Arc<PoolMember>>);
 
 impl BackendInFlight {
@@ -422,7 +424,7 @@ impl BackendInFlight {
         Self(None)
     }
 
-    /// Reports the outcome when the response has ended.
+    /// Reports the outcome of the response to the metrics and to the backend's health.
     pub(super) fn ended(self, outcome: Outcome) {
         let Some(member) = &self.0 else { return };
         let label = match &outcome {

@@ -1,7 +1,11 @@
-//! Redirects of backends. A redirect that only adds or removes the slash at the end of the path, at the same origin, is
-//! followed once, with the same method and body, and remembered for the backend, until its target is not found or redirects
-//! back; frameworks send it if a mounted path is requested without its slash. No other redirect is followed: errors name its
-//! target without query, user and secrets, and for servers with tokens or personal credentials only its origin.
+//! Redirects of backends. Web frameworks send a redirect if a path is requested without its slash at the end.
+//!
+//! Therefore a redirect is followed once, with the same method and body, if it only adds or removes that slash at the same
+//! origin. Its target is stored for the backend and requested directly from then on, until the target is not found or redirects
+//! back.
+//!
+//! No other redirect is followed. Errors name its target without query, user and secrets; for servers with tokens or personal
+//! credentials they name only its origin.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,11 +17,12 @@ use super::exchange;
 use super::headers::Own;
 use super::pool::{BackendInFlight, PoolMember};
 
-/// Maximum number of characters of a redirect's target in errors and the log.
+/// Maximum number of characters of a redirect's target in errors and in the log.
 const TOLD_MAX: usize = 200;
 
-/// Sends a request, and once more if the backend answers with a redirect that is followed. If the target of an earlier redirect
-/// no longer exists, it is dropped, and the configured path is requested. `in_flight` counts each request.
+/// Sends a request. If the backend answers with a redirect that may be followed, sends it once more to the redirect's target. If
+/// the target of an earlier redirect no longer exists, drops that target and requests the configured path. `in_flight` creates
+/// the value that counts a request; it is called for each request.
 pub(super) async fn send(
     member: &Arc<PoolMember>,
     request: &BackendRequest,
@@ -36,7 +41,7 @@ pub(super) async fn send(
     let is_gone = |status| moved.is_some() && status == StatusCode::NOT_FOUND;
     match sent {
         Ok(response) if response.status.is_redirection() || is_gone(response.status) => {
-            // The future is boxed, so that the future of usual requests stays small.
+            // The future is boxed, so that futures of ordinary requests stay small.
             Box::pin(redirected(member, request, own, in_flight, moved, response)).await
         }
         sent => sent,
@@ -56,7 +61,7 @@ async fn redirected(
         let target = followed(member, remembered, &response);
         let leads_back = target.as_deref() == Some(configured);
         if leads_back || response.status == StatusCode::NOT_FOUND {
-            // A target that another request has found meanwhile is kept.
+            // Drops the stored target, unless another request has replaced it meanwhile.
             member.moved.compare_and_swap(&moved, None);
             drop(response);
             response = exchange::send(member, request, configured, own, in_flight()).await?;
@@ -64,7 +69,7 @@ async fn redirected(
                 return Ok(response);
             }
             if leads_back {
-                // The redirects form a loop.
+                // The stored target and the configured path redirect to each other.
                 tell(member, &mut response);
                 return Ok(response);
             }
@@ -86,7 +91,7 @@ async fn redirected(
     Ok(sent)
 }
 
-/// The target of a redirect; `None` if the redirect is not followed.
+/// The target of a redirect, as path and query. `None` if the redirect must not be followed.
 fn followed(member: &PoolMember, asked: &str, response: &BackendResponse) -> Option<String> {
     let keeps_method = matches!(
         response.status,
@@ -103,7 +108,7 @@ fn location(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::LOCATION)?.to_str().ok()
 }
 
-/// Returns true if two targets have the same query, and their paths differ only in a trailing slash.
+/// Returns true if two request targets have the same query and their paths differ only in a slash at the end.
 fn differs_by_a_slash(one: &str, other: &str) -> bool {
     let parts = |target: &str| {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -114,8 +119,7 @@ fn differs_by_a_slash(one: &str, other: &str) -> bool {
     one.1 == other.1 && (adds(&one.0, &other.0) || adds(&other.0, &one.0))
 }
 
-/// Path and query of a `Location`, resolved against the requested target; `None` if the `Location` has an origin other
-/// than those of the authorities.
+/// Path and query of a header `Location`, resolved against the requested target. `None` if its origin is none of `authorities`.
 fn target_of(
     location: &str,
     asked: &str,
@@ -165,12 +169,13 @@ fn target_of(
         })
 }
 
-/// Removes secrets from the target of a redirect that is not followed, and logs the target once.
+/// Removes secrets from the target of a redirect that is not followed. Logs the first such target of the backend.
 fn tell(member: &PoolMember, response: &mut BackendResponse) {
     let spec = &member.server.spec;
-    // A path may contain a token or a personal credential that is in no configuration.
+    // The server may have put a token or a personal credential into the path. Such a value is in no configuration and cannot be
+    // recognized, so only the origin is shown.
     let origin_alone = spec.oauth.is_some() || spec.personal.is_needed();
-    // The text is cut last, so that no part of a secret remains.
+    // Secrets are removed before the text is cut, so that no part of a secret remains.
     let shown = location(&response.headers).and_then(|it| {
         let told = match origin_alone {
             true => origin(it)?,
@@ -199,7 +204,7 @@ fn tell(member: &PoolMember, response: &mut BackendResponse) {
     }
 }
 
-/// Scheme, host and port of a target; `None` if the target has the origin of the request.
+/// Scheme, host and port of a redirect's target. `None` if the target is relative and so has the origin of the request.
 fn origin(location: &str) -> Option<String> {
     let told = told(location);
     let (scheme, rest) = told.split_once("//")?;
@@ -208,7 +213,7 @@ fn origin(location: &str) -> Option<String> {
     Some(format!("{scheme}//{authority}"))
 }
 
-/// A target without its query, user and password.
+/// A redirect's target without its query, user and password.
 fn told(location: &str) -> String {
     let bare = location.split(['?', '#']).next().unwrap_or_default();
     match bare.split_once("//") {

@@ -1,4 +1,4 @@
-//! Reads a response of HTTP/1.1: its head, and its body chunk by chunk.
+//! Reads a response of HTTP/1.1: its head, and its body in pieces.
 //!
 //! ```text
 //!   read_head ──▶ status, headers, Framing ──▶ next ──▶ piece, piece, … None ──▶ into_idle: the connection again
@@ -7,7 +7,7 @@
 //! Pingora's own reader allocates 64 KiB for each body, and builds each head twice. This reader has a buffer of a few KiB,
 //! which grows for long bodies, and returns slices of the buffer (RFC 9112 §4, §6, §7).
 //!
-//! Every future here may be dropped while it waits and created again without losing bytes that were read.
+//! All futures of this module can be dropped while they wait, and created again later: no bytes are lost.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -22,23 +22,23 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::scratch;
 
-/// Maximum size of a head, in bytes.
+/// Maximum size of a response's head, in bytes.
 const HEAD_MAX: usize = 64 * 1024;
-/// Maximum number of header lines of a head.
+/// Maximum number of header lines in a response's head.
 const HEADERS_MAX: usize = 128;
-/// Maximum length of a line that announces a chunk, and of all trailers together, in bytes.
+/// Maximum length in bytes of the line before a chunk, and of all trailers together.
 const LINES_MAX: usize = 16 * 1024;
-/// Size of the read buffer while little data arrives, in bytes.
+/// Size of the read buffer in bytes after a read that did not fill it.
 const LITTLE: usize = 4 * 1024;
-/// Size of the read buffer while much data arrives, in bytes.
+/// Size of the read buffer in bytes after a read that filled the smaller buffer.
 const MUCH: usize = 64 * 1024;
 
 /// The reason why a response cannot be read further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadError {
-    /// The connection ended.
+    /// The connection ended before the end of the response.
     Closed,
-    /// The bytes are no response of HTTP/1.1.
+    /// The received bytes are no response of HTTP/1.1. Contains the reason as text.
     Malformed(&'static str),
 }
 
@@ -49,43 +49,43 @@ pub(crate) struct ResponseHead {
     pub(crate) headers: HeaderMap,
 }
 
-/// How the end of a body is found.
+/// The rule by which the end of a body is found, with the state of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// The body has this number of bytes left.
+    /// The body has a known length. Contains the number of bytes that are still to be read.
     Length(u64),
-    /// The body ends after its last chunk.
+    /// The body is sent in chunks and ends after the last one. Contains the next element to read.
     Chunks(Chunk),
-    /// The body ends with the connection.
+    /// The body ends where the connection ends.
     Close,
     /// The body has been read completely, or there is none.
     Done,
 }
 
-/// The next element of a chunked body.
+/// The element of a chunked body that is read next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chunk {
-    /// The line with the size of a chunk.
+    /// The line that states the size of the next chunk.
     Size,
-    /// The bytes of the chunk that are still to be read.
+    /// The data of a chunk. Contains the number of bytes that are still to be read.
     Data(u64),
-    /// The line end after the chunk.
+    /// The line end after a chunk's data.
     End,
-    /// A line after the last chunk, with the number of bytes of such lines so far.
+    /// A trailer line after the last chunk, or the empty line at the end. Contains the number of bytes of the trailers so far.
     Trailer(usize),
 }
 
-/// A connection that a request was written to, and its response.
+/// A connection on which a request was written, and the state of reading the response.
 pub(crate) struct Response {
     stream: Stream,
-    /// Bytes that were read and not yet returned.
+    /// Bytes that were read from the connection and not yet returned.
     buffer: BytesMut,
     framing: Framing,
-    /// True when the backend will keep the connection open.
+    /// True if the backend will keep the connection open after the response; false if it will close it.
     persistent: bool,
-    /// Time for which the backend keeps an idle connection, as announced by `Keep-Alive: timeout=5`.
+    /// Time after which the backend closes an idle connection, as announced by a header such as `Keep-Alive: timeout=5`.
     patience: Option<Duration>,
-    /// True when the last read filled its buffer.
+    /// True if the last read filled its buffer. The next read then uses a larger buffer.
     much: bool,
 }
 
@@ -101,11 +101,11 @@ impl Response {
         }
     }
 
-    /// Reads to the end of the final head; heads with an informational status are skipped.
+    /// Reads the head of the final response. Responses with an informational status (1xx) before it are skipped.
     pub(crate) async fn read_head(&mut self) -> Result<ResponseHead, ReadError> {
         let mut known = 0;
         loop {
-            // A head can only be complete when a line ends.
+            // Parsing is tried only if a line end has arrived, because a head always ends with one.
             if memchr::memchr(b'\n', &self.buffer[known..]).is_some()
                 && let Some(head) = self.take_head()?
             {
@@ -121,7 +121,7 @@ impl Response {
         }
     }
 
-    /// Returns the next piece of the body; `None` at its end.
+    /// Returns the next piece of the body. `None` at the end of the body.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
             if let Some(piece) = self.take_piece()? {
@@ -139,26 +139,27 @@ impl Response {
         }
     }
 
-    /// Returns true if the body was read to its end.
+    /// Returns true if the response's body was read to its end.
     pub(crate) fn is_done(&self) -> bool {
         self.framing == Framing::Done
     }
 
-    /// Returns true if the body ends when the connection does.
+    /// Returns true if the end of the response's body is marked only by the end of the connection.
     pub(crate) fn ends_with_connection(&self) -> bool {
         self.framing == Framing::Close
     }
 
-    /// Returns the connection, if another request can be written to it, and the time for which the backend keeps it.
+    /// Returns the connection if another request can be sent on it, with the idle time that the backend announced. `None`
+    /// otherwise.
     pub(crate) fn into_idle(self) -> Option<(Stream, Option<Duration>)> {
-        // Bytes after the end of the body belong to no request.
+        // The connection is not reused if there are bytes after the end of the body: they belong to no request.
         let again = self.persistent && self.is_done() && self.buffer.is_empty();
         again.then_some((self.stream, self.patience))
     }
 
     async fn read(&mut self) -> Result<usize, ReadError> {
         if self.buffer.is_empty() && !self.much {
-            // Most responses arrive in one read, and some only after a long time.
+            // A shared buffer is used for this read: most responses arrive in one read, and no buffer is allocated while waiting.
             let read = scratch::read(&mut self.stream, &mut self.buffer).await;
             let read = read.map_err(|_| ReadError::Closed)?;
             self.much = read >= scratch::MUCH;
@@ -178,7 +179,7 @@ impl Response {
         Ok(read)
     }
 
-    /// Takes the final head out of the buffer; `None` while it is incomplete.
+    /// Removes the head of the final response from the buffer. `None` while it is incomplete.
     fn take_head(&mut self) -> Result<Option<ResponseHead>, ReadError> {
         loop {
             let Some(parsed) = ParsedHead::of(&self.buffer)? else {
@@ -203,7 +204,7 @@ impl Response {
         }
     }
 
-    /// Takes the available bytes of the body out of the buffer.
+    /// Removes the next bytes of the body from the buffer. `None` if none are available.
     fn take_piece(&mut self) -> Result<Option<Bytes>, ReadError> {
         while !self.buffer.is_empty() {
             match &mut self.framing {
@@ -221,7 +222,8 @@ impl Response {
                     if *left == 0 {
                         self.framing = Framing::Chunks(Chunk::End);
                     }
-                    // The line end of the chunk has usually arrived, too, and perhaps the end of the body.
+                    // Reads the end of this chunk now. It has usually arrived with the data, and perhaps the end of the body,
+                    // too.
                     while matches!(self.framing, Framing::Chunks(it) if !matches!(it, Chunk::Data(_)))
                         && self.step()?
                     {}
@@ -237,7 +239,7 @@ impl Response {
         Ok(None)
     }
 
-    /// Takes a line between chunks out of the buffer; returns false while it is incomplete.
+    /// Removes a line between the data of two chunks from the buffer. Returns false while the line is incomplete.
     fn step(&mut self) -> Result<bool, ReadError> {
         const BROKEN: ReadError = ReadError::Malformed("its chunks are broken");
         let Framing::Chunks(chunk) = self.framing else {
@@ -282,7 +284,7 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Bytes {
     buffer.split_to(length).freeze()
 }
 
-/// Positions of a head in the buffer.
+/// The result of parsing a head. Names and values of the headers are given as positions in the buffer.
 struct ParsedHead {
     length: usize,
     status: StatusCode,
@@ -291,7 +293,7 @@ struct ParsedHead {
 }
 
 impl ParsedHead {
-    /// Parses a head; `None` while it is incomplete.
+    /// Parses the head at the beginning of the buffer. `None` while it is incomplete.
     fn of(buffer: &[u8]) -> Result<Option<Self>, ReadError> {
         const NO_RESPONSE: ReadError =
             ReadError::Malformed("what it answered is no response of HTTP/1.1");
@@ -344,8 +346,8 @@ impl ParsedHead {
     }
 }
 
-/// The framing of a response's body (RFC 9112 §6.3). Lengths that contradict each other are refused: another reader
-/// might take the remaining bytes for another response.
+/// Determines how the end of a response's body is found (RFC 9112 §6.3). A response with two different lengths is refused:
+/// another program on the path might use the other length, and take the rest of the body for another response.
 fn framing(status: StatusCode, headers: &HeaderMap) -> Result<Framing, ReadError> {
     if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Ok(Framing::Done);
@@ -380,14 +382,14 @@ fn framing(status: StatusCode, headers: &HeaderMap) -> Result<Framing, ReadError
     })
 }
 
-/// Parses a number that consists of digits only.
+/// Parses a number in decimal digits. `None` if the text contains anything else, such as a sign.
 fn number(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
 }
 
-/// Returns true if the connection stays open after the response (RFC 9112 §9.3).
+/// Returns true if the backend keeps the connection open after the response (RFC 9112 §9.3).
 fn is_persistent(version: Version, headers: &HeaderMap) -> bool {
     let says = |what: &[u8]| {
         let options = headers.get_all(header::CONNECTION).into_iter();
@@ -402,7 +404,8 @@ fn is_persistent(version: Version, headers: &HeaderMap) -> bool {
                 && !says(b"close")
                 && !headers.contains_key(header::TRANSFER_ENCODING)
         }
-        // With two framings, a proxy in between may have used the other one.
+        // A response with `Transfer-Encoding` and `Content-Length` does not keep the connection: a proxy in between may have used
+        // the other one of the two, and then the ends of the body differ.
         _ => !both && !says(b"close"),
     }
 }

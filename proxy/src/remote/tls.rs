@@ -1,4 +1,4 @@
-//! The certificates for connections to a remote server, checked before they are used.
+//! The certificates for connections to a remote server. They are checked before they are used.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use rustls::sign::CertifiedKey;
 use tooldock_workers::remote::TlsSpec;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The authorities and the client certificate for TLS connections to a remote server.
+/// The trusted authorities and the client certificate for TLS connections to a remote server.
 #[derive(Clone, Default)]
 pub(crate) struct Material {
-    /// The authorities by which the certificate of the backends is checked, instead of the system's certificates.
+    /// Authorities that must have issued the backends' certificates. `None` to use the system's trusted authorities.
     pub(super) ca: Option<Arc<CaType>>,
-    /// The client certificate of the gateway.
+    /// The client certificate that the gateway presents; `None` without one.
     pub(super) identity: Option<Arc<CertKey>>,
 }
 
-/// A key of `tls:`, and the fault in its file.
+/// A key in the configuration's section `tls:`, and the fault in the file that it names.
 pub(crate) type Wrong = (&'static str, String);
 
 impl Material {
-    /// Reads the certificates of the configuration.
+    /// Reads the certificates that the configuration contains.
     ///
     /// # Errors
     ///
-    /// The key whose certificate cannot be used.
+    /// The key whose certificate cannot be used, and the reason.
     pub(crate) fn new(spec: &TlsSpec) -> Result<Self, Wrong> {
         let ca = spec.ca.as_ref().map(|pem| authorities(&pem.0));
         let identity = spec
@@ -69,7 +69,7 @@ fn own(cert: &[u8], key: &[u8]) -> Result<Arc<CertKey>, Wrong> {
     Ok(Arc::new(CertKey::new(chain, private.secret_der().to_vec())))
 }
 
-/// The certificates of a PEM file. Their readability is checked here, since Pingora does not check it.
+/// Reads the certificates in a PEM file. Each is parsed here, because Pingora does not check that it can be parsed.
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| format!("is not PEM: {error}"))?;

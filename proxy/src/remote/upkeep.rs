@@ -1,4 +1,4 @@
-//! The upkeep of a served pool: health checks, resolving names, closing idle connections, updating gauges.
+//! Regular work for a served pool: health checks, resolving names, closing idle connections, updating gauges.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,29 +15,29 @@ use super::health::HealthEvent;
 use super::lock;
 use super::pool::{Pool, PoolMember};
 
-/// Interval at which due work is checked.
+/// Interval at which names, idle connections and gauges are updated.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Maximum number of concurrent checks of one pool.
+/// Maximum number of health checks of one pool that run at the same time.
 const CHECKS_MAX: usize = 32;
 
-/// Maximum number of bytes that are read of a check's answer.
+/// Maximum number of bytes that are read of a health check's response.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// A request that every MCP server answers, with a result or an error. It names a session that does not exist: some
-/// servers open a session for each request without one, and would keep one per check.
+/// The body of a health check: an MCP request that every server answers with a result or an error. The request names a session
+/// that does not exist. Without that, some servers would open a session for each check and keep it.
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":"tooldock-check","method":"ping"}"#;
 const NO_SESSION: HeaderValue = HeaderValue::from_static("tooldock-check");
 
-/// The pauses between the first checks of a pool whose backends have never answered; the last pause repeats. A server
-/// that starts together with the gateway is found soon after it listens.
+/// Pauses between the first health checks of a pool none of whose backends has ever answered. The last pause is repeated. They
+/// are short, so that a server that starts together with the gateway is used soon after it accepts connections.
 const FIRST_PAUSES: [Duration; 3] = [
     Duration::from_millis(250),
     Duration::from_millis(500),
     Duration::from_secs(1),
 ];
 
-/// The pause after the last of `checks` checks. Never longer than the configured pause, `every`.
+/// The pause before the next health check, after `checks` checks. Never longer than the configured pause `every`.
 fn pause(has_answered: bool, checks: usize, every: Duration) -> Duration {
     if has_answered {
         return every;
@@ -46,7 +46,7 @@ fn pause(has_answered: bool, checks: usize, every: Duration) -> Duration {
     FIRST_PAUSES[checks.saturating_sub(1).min(last)].min(every)
 }
 
-/// Runs the upkeep of a pool for as long as the pool is served.
+/// Runs the upkeep of a pool until the pool is dropped.
 pub(super) async fn keep(pool: Weak<Pool>) {
     let (mut checks, mut next_check) = (0, Instant::now());
     let mut next_tick = next_check;
@@ -59,7 +59,7 @@ pub(super) async fn keep(pool: Weak<Pool>) {
             checks += 1;
             let has_answered = pool.members.iter().any(|it| it.has_answered());
             let pause = pause(has_answered, checks, pool.server.spec.health.active.every);
-            // Spreads the checks of replicas and pools that started together.
+            // The random factor spreads the checks of replicas and pools that started at the same time.
             next_check = Instant::now() + pause.mul_f64(0.9 + 0.2 * fastrand::f64());
             #[cfg(test)]
             pool.checked
@@ -72,7 +72,7 @@ pub(super) async fn keep(pool: Weak<Pool>) {
     }
 }
 
-/// Updates gauges, closes idle connections and refreshes names. Runs every second.
+/// Updates gauges, closes idle connections and resolves names again. Called every second.
 async fn tend(pool: &Pool, now: Instant) {
     {
         let mut leaving = lock(&pool.leaving);
@@ -105,13 +105,13 @@ async fn check(members: &[Arc<PoolMember>]) {
     while checks.join_next().await.is_some() {}
 }
 
-/// Checks a backend.
+/// Sends a health check to a backend and returns its result.
 pub(super) async fn checked(member: &Arc<PoolMember>) -> HealthEvent {
     let settings = &member.server.spec.health.active;
     let asking = async {
         let mut response = member.ask(request(&settings.path)).await?;
-        // The response is read to its end, so that the connection can be reused. Servers may leave a stream of events open, so
-        // the first chunk of a stream suffices.
+        // The response is read to its end, so that the connection can be reused. If the response is an event stream, reading
+        // stops after the first chunk, because the server may keep the stream open.
         let is_stream = is_event_stream(&response.headers);
         let mut left = ANSWER_MAX;
         while let Ok(Some(piece)) = response.body.chunk().await {

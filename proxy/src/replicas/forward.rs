@@ -32,27 +32,28 @@ use crate::remote::names::Addresses;
 use crate::remote::response::{ReadError, Response, ResponseHead};
 use crate::request_id::X_REQUEST_ID;
 
-/// Time limit for connecting to a replica. Short, since replicas are near.
+/// Time limit for connecting to another replica. It is short because replicas are in the same network.
 const CONNECT: Duration = Duration::from_secs(1);
-/// Time limit for the answer to a health request.
+/// Time limit for the response to a health request.
 const HEALTH: Duration = Duration::from_secs(5);
-/// Time limit for the response head when a stream is opened or a session ended. Calls take as long as their tools do.
+/// Time limit for the head of the response to requests other than POST. Calls (POST) have no limit here, because they take as
+/// long as their tools.
 const HEAD: Duration = Duration::from_secs(10);
-/// Maximum number of idle connections that are kept to each replica.
+/// Maximum number of idle connections to each replica. Further ones are closed.
 const IDLE: usize = 64;
-/// Maximum number of replica addresses whose connections are kept.
+/// Maximum number of replica addresses for which idle connections are stored.
 const REPLICAS: usize = 64;
 
-/// Failure of a request to another replica.
+/// The reason why a request to another replica failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// No part of the request can have reached the replica.
+    /// The replica cannot have received the complete request, so that it was not carried out.
     #[error("{0}")]
     Unsent(String),
-    /// The replica had closed a reused connection: it cannot have read a complete request.
+    /// The replica had closed the reused connection. It cannot have received the complete request.
     #[error("the replica has closed the connection")]
     Stale,
-    /// The request may have been carried out.
+    /// The replica may have received and carried out the request, but its response did not arrive.
     #[error("{0}")]
     Broken(String),
 }
@@ -65,23 +66,23 @@ metric_table! {
     }
 }
 
-/// Connections to the other replicas.
+/// Sends requests to the other replicas, and stores the idle connections to them.
 pub(super) struct Forwarder {
     connector: Connector,
     metrics: Arc<ForwardMetrics>,
-    /// TLS of new connections to the `replicas.address` of other replicas; `None` for plain connections.
+    /// TLS settings for new connections to other replicas; `None` for connections without TLS.
     tls: Option<ArcSwap<ClientTls>>,
-    /// Addresses of replicas, as announced.
+    /// The other replicas by the address that they have announced.
     peers: Mutex<HashMap<Arc<str>, Arc<PeerAddress>>>,
 }
 
-/// Address of a replica, with its idle connections.
+/// The address of another replica, with the idle connections to it.
 struct PeerAddress {
     id: BackendId,
     backend: Backend,
     addresses: Addresses,
     idle: Idle,
-    /// Time at which the last response head arrived from this address.
+    /// Time at which the last response from this address began to arrive; `None` before the first.
     answered: Mutex<Option<Instant>>,
 }
 
@@ -91,7 +92,7 @@ impl PeerAddress {
         *answered = Some(Instant::now());
     }
 
-    /// Returns true if a response arrived within the interval of health requests.
+    /// Returns true if the replica has answered within the interval of health requests. No health request is needed then.
     fn has_just_answered(&self) -> bool {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.is_some_and(|answered| answered.elapsed() < silence::EVERY)
@@ -108,15 +109,15 @@ impl Forwarder {
         }
     }
 
-    /// Replaces the certificates for new connections, if connections are encrypted at all.
+    /// Replaces the certificates for new connections. Does nothing if connections do not use TLS.
     pub(super) fn set_tls(&self, tls: ClientTls) {
         if let Some(before) = &self.tls {
             before.store(Arc::new(tls));
         }
     }
 
-    /// Sends a request, and waits for the head of its response while the replica is up and responds. During a call, `question`
-    /// creates the health requests that check this.
+    /// Sends a request to another replica and waits for the head of the response. The wait ends with a failure if the replica
+    /// ends, or, for a POST request, does not answer health requests meanwhile. `question` creates such a health request.
     ///
     /// # Errors
     ///
@@ -223,7 +224,8 @@ impl Forwarder {
         }
     }
 
-    /// Checks that a replica answers a health request on a new connection, unless it has just answered another request.
+    /// Checks that another replica answers a health request on a new connection. If it has just answered another request, no
+    /// health request is sent.
     ///
     /// # Errors
     ///
@@ -251,8 +253,8 @@ impl Forwarder {
         peer.has_just_answered() || self.ask(peer, other, question).await.is_ok()
     }
 
-    /// Sends a health request on a new connection and reads its response. Any response counts as an answer. Returns the
-    /// connection if the replica keeps it.
+    /// Sends a health request on a new connection and reads the response; every response is accepted. Returns the connection if
+    /// it can be reused.
     async fn ask(
         &self,
         peer: &PeerAddress,
@@ -262,7 +264,8 @@ impl Forwarder {
         let head = head(&question().map_err(Failure::Unsent)?, 0);
         let mut stream = self.open(peer, other).await?;
         let answer = async {
-            // The read after a failed write reports the failure, and first returns a response if there is one.
+            // Errors of writing are ignored: the following read reports them, after any response that the replica has sent
+            // before.
             let _ = stream.write_all(&head).await;
             let _ = stream.flush().await;
             let mut response = Response::new(stream);
@@ -286,8 +289,8 @@ impl Forwarder {
         }
     }
 
-    /// Connects to a replica. Over TLS it is first sent a health request, whose answer is awaited: with TLS 1.3 a replica refuses
-    /// the certificate of this replica only after the handshake, when a client's request would already have been sent.
+    /// Connects to another replica. With TLS, a health request is sent first and its response awaited. The reason: in TLS 1.3 the
+    /// replica refuses this replica's certificate only after the handshake, when a client's request would already have been sent.
     async fn connect(
         &self,
         peer: &PeerAddress,
@@ -336,7 +339,7 @@ impl Forwarder {
         let backend = backend(&address, self.tls.is_some())
             .map_err(|why| format!("its replicas.address {why}"))?;
         if peers.len() >= REPLICAS {
-            // Drops the addresses of all replicas, as most belong to replicas that no longer run.
+            // Too many addresses are stored. All are dropped, because most belong to replicas that no longer run.
             peers.clear();
         }
         let peer = Arc::new(PeerAddress {
@@ -351,7 +354,7 @@ impl Forwarder {
     }
 }
 
-/// The reason why a response cannot be read.
+/// A text for the reason why a response cannot be read.
 fn unreadable(error: ReadError) -> String {
     match error {
         ReadError::Closed => "the connection ended before the response".to_owned(),
@@ -362,10 +365,10 @@ fn unreadable(error: ReadError) -> String {
     }
 }
 
-/// Connects to a replica on this machine.
+/// Connects to a replica on this machine through its Unix socket.
 ///
-/// A process that can write to the data directory can replace the replica's socket by another one. So the listening process, as
-/// the kernel identifies it, must be the process of the sealed announcement.
+/// A process that can write to the data directory could replace the replica's socket by its own. Therefore the listening process,
+/// as reported by the kernel, must be the process that the replica's sealed announcement names.
 async fn connect_unix(path: &Path, process: Option<&str>) -> Result<Stream, String> {
     let printed = path.display();
     let failed = |error| format!("{printed}: cannot connect: {error}");
@@ -383,7 +386,7 @@ async fn connect_unix(path: &Path, process: Option<&str>) -> Result<Stream, Stri
 /// Parses a replica's address: `HOST:PORT`, or `unix:PATH`.
 fn backend(address: &str, encrypts: bool) -> Result<Backend, String> {
     match address.strip_prefix("unix:") {
-        // A path may have characters that URLs do not have.
+        // A socket's path is not parsed as a URL, because it may contain characters that URLs do not allow.
         Some(path) => Ok(Backend {
             host: Host::Unix(path.into()),
             tls: false,
@@ -394,8 +397,8 @@ fn backend(address: &str, encrypts: bool) -> Result<Backend, String> {
     }
 }
 
-/// Builds the request head from the client's, without the headers of its connection. `Origin` is omitted: this replica has
-/// checked it, and adds the response headers for it when it sends the response to the client.
+/// Creates the head of the forwarded request from the client's headers, without those that concern the client's connection.
+/// `Origin` is omitted, too: this replica has checked it, and adds the CORS headers when it sends the response to the client.
 fn head(forwarded: &Forwarded, length: usize) -> Bytes {
     let mut head = BytesMut::with_capacity(2048);
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| head.put_slice(part));
@@ -420,14 +423,14 @@ fn goes_on(name: &HeaderName) -> bool {
     !is_hop_by_hop(name.as_str()) && !stays.contains(name)
 }
 
-/// The events that end a response while it is forwarded: the other replica is gone, or this replica drains.
+/// Events that end a forwarded response early: the other replica ends, or this replica drains.
 struct Watch {
     replica: ReplicaId,
     replicas: Arc<Replicas>,
     ended: watch::Receiver<bool>,
 }
 
-/// Converts the response to the reply to the client.
+/// Converts the other replica's response to the reply for the client.
 async fn reply(
     response: Response,
     head: ResponseHead,
@@ -459,8 +462,8 @@ fn is_stream(headers: &HeaderMap) -> bool {
     value.is_some_and(|value| value.starts_with(b"text/event-stream"))
 }
 
-/// Forwards the body chunk by chunk. A long stream ends when this replica drains; any body is aborted when the other replica is
-/// gone.
+/// Forwards the response's body in pieces. A long stream ends when this replica drains. Any body is aborted when the other
+/// replica ends.
 fn pieces(response: Response, peer: Arc<PeerAddress>, watch: Watch, streams: bool) -> BodyStream {
     let begin = Some((response, peer, watch));
     Box::pin(stream::unfold(begin, move |state| async move {

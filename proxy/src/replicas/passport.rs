@@ -1,4 +1,5 @@
-//! Passport of a forwarded request: states the client and the listener that received the request, sealed by the session key.
+//! The passport of a forwarded request: a header that names the client and the listener that received the request. It is sealed
+//! with the session key.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,27 +15,28 @@ use tooldock_upstream::seal::SessionKey;
 use super::Met;
 use crate::tls::ShownCertificate;
 
-/// Header that contains the passport.
+/// Name of the request header that contains a passport.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("tooldock-passport");
 
-/// Maximum number of times that a request is forwarded: to a replica that no longer has its session, and to the one that has.
+/// Maximum number of times that a request is forwarded. Two are needed if the first replica no longer has the session and
+/// forwards the request to the replica that has it.
 pub(super) const HOPS_MAX: u8 = 2;
 
-/// Time for which a passport is valid, in milliseconds of the clock that the replicas share.
+/// Time for which a passport is valid, in milliseconds. It is measured by the common clock of the replicas.
 const LIFE: u64 = 30_000;
 
-/// Passport of one request to one replica, valid for [`LIFE`].
+/// The passport of one request to one replica. It is valid for [`LIFE`] milliseconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Passport {
-    /// Replica that forwards the request.
+    /// The replica that forwards the request and has sealed the passport.
     from: ReplicaId,
-    /// Replica that receives the request.
+    /// The replica for which the passport is valid.
     to: ReplicaId,
-    /// Number of replicas that have forwarded the request.
+    /// Number of times that the request has been forwarded.
     pub(super) hops: u8,
     /// Time at which the passport was sealed, in milliseconds of Unix time.
     at: u64,
-    /// Random number, different in each passport.
+    /// Random number, different in each passport, by which a second use is detected.
     nonce: u64,
     method: String,
     target: String,
@@ -42,32 +44,32 @@ pub(crate) struct Passport {
     pub(super) listener: Box<str>,
     peer: IpAddr,
     names_no_client: bool,
-    /// Client certificate of the connection at that listener, verified by its handshake.
+    /// Client certificate of the client's connection to that listener, verified in the TLS handshake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     certificate: Option<ShownCertificate>,
     request_id: Box<str>,
-    /// True for a health request of the replica itself.
+    /// True for a health request that the replica sends itself; false for a client's request.
     #[serde(default)]
     health: bool,
 }
 
-/// A request that another replica has forwarded.
+/// Facts about a request that another replica has forwarded to this one.
 pub(crate) struct Arrival {
     /// Name of the listener that received the client's request.
     pub(crate) listener: Box<str>,
-    /// Peer of the connection at that listener.
+    /// Peer of the client's connection to that listener.
     pub(crate) peer: Peer,
-    /// Client certificate of that connection.
+    /// Client certificate of the client's connection to that listener.
     pub(crate) certificate: Option<ShownCertificate>,
-    /// Id that the request got at that listener.
+    /// Id that the listener assigned to the request.
     pub(crate) request_id: Box<str>,
-    /// True for a health request of the replica itself, which is answered without admission.
+    /// True for a health request of another replica. It is answered without admission.
     pub(crate) is_health: bool,
     hops: u8,
 }
 
 impl Passport {
-    /// Creates the passport of a request; the receiver is set when it is sealed.
+    /// Creates the passport of a client's request. The receiving replica, time and nonce are added by `seal`.
     pub(super) fn of(replicas: &Replicas, arrival: Option<&Arrival>, met: Met<'_>) -> Self {
         Self {
             hops: arrival.map_or(0, |arrival| arrival.hops),
@@ -81,8 +83,8 @@ impl Passport {
         }
     }
 
-    /// Creates the passport of a health request. It names a listener and a peer for replicas of earlier versions, which admit a
-    /// health request like a client's.
+    /// Creates the passport of a health request. It contains a listener and a peer address only because replicas of earlier
+    /// versions apply admission to health requests as to those of clients.
     pub(super) fn of_health(replicas: &Replicas) -> Self {
         let listener = replicas.listeners().first();
         Self {
@@ -102,7 +104,8 @@ impl Passport {
         }
     }
 
-    /// Seals the passport for one request to one replica, with one hop more.
+    /// Seals the passport for one request to one replica, and increments its number of hops. `line` is the request's method and
+    /// target.
     pub(super) fn seal(
         &self,
         key: &SessionKey,
@@ -188,12 +191,12 @@ impl From<Passport> for Arrival {
     }
 }
 
-/// Numbers of used passports, so that each is valid once. Only sealed passports are recorded, so the other replicas bound their
-/// number.
+/// Nonces of used passports, so that each passport can be used only once. The number of entries is bounded by the requests of the
+/// other replicas, because only validly sealed passports are stored.
 #[derive(Default)]
 pub(super) struct UsedPassports(Mutex<Generations>);
 
-/// Numbers of used passports in two successive spans of time, each at least as long as a passport is valid.
+/// Nonces of used passports in the present and in the previous period. Each period is at least as long as a passport is valid.
 #[derive(Default)]
 struct Generations {
     begun: u64,
@@ -205,7 +208,8 @@ impl UsedPassports {
     /// Records a passport as used at the time `now`. Returns false if it was used before.
     fn note(&self, nonce: u64, now: u64) -> bool {
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The clocks of two replicas may differ by up to `LIFE`, so numbers are stored for twice that time.
+        // Clocks of replicas may differ by up to `LIFE`, so a passport may be accepted for twice that time. A period is that
+        // long.
         if now.abs_diff(used.begun) > 2 * LIFE {
             used.past = std::mem::take(&mut used.present);
             used.begun = now;

@@ -1,4 +1,4 @@
-//! Lookup for `replicas.peers: dns:NAME:PORT`: requests are forwarded only to the addresses of that name.
+//! Resolves the name in `replicas.peers: dns:NAME:PORT`. Requests are forwarded only to replicas at its addresses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tooldock_sessions::replicas::Replicas;
 
-/// Interval between two lookups.
+/// Interval between two lookups of the name in `replicas.peers`.
 const EVERY: Duration = Duration::from_secs(10);
-/// Time limit of a lookup.
+/// Time limit for one lookup of the name in `replicas.peers`.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// Resolves the name once.
+/// Resolves the name in `replicas.peers` once, and stores its addresses in `replicas`.
 pub(crate) async fn look_up(name: &str, port: u16, replicas: &Replicas) {
     let found = timeout(LOOK_UP, tokio::net::lookup_host((name, port))).await;
     let failure = match found {
@@ -34,7 +34,7 @@ pub(crate) async fn look_up(name: &str, port: u16, replicas: &Replicas) {
     );
 }
 
-/// Resolves the name at regular intervals.
+/// Resolves the name in `replicas.peers` at regular intervals until the future is dropped.
 pub(crate) async fn follow(name: String, port: u16, replicas: Arc<Replicas>) {
     loop {
         tokio::time::sleep(EVERY).await;

@@ -1,9 +1,9 @@
-//! Regular checks that the other replicas respond at their `replicas.address`.
+//! Checks regularly that the other replicas answer at their `replicas.address`.
 //!
-//! Heartbeats are sent through the store, so they do not show that a network, a firewall or a certificate separates two
-//! replicas. A replica that does not respond to two consecutive checks is recorded in
-//! [`Replicas`](tooldock_sessions::replicas::Replicas). A replica whose heartbeats have stopped is checked, too: while it
-//! responds, it is disconnected from the store and has not ended.
+//! Heartbeats are sent through the store. They do not show that a network, a firewall or a certificate separates two replicas.
+//! Therefore a replica that does not answer two consecutive checks is recorded as unreachable in
+//! [`Replicas`](tooldock_sessions::replicas::Replicas). Replicas whose heartbeats have stopped are checked, too: if such a
+//! replica answers, it has only lost the store and has not ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tooldock_sessions::replicas::{Announcement, ReplicaId};
 
 use super::ReplicaLink;
 
-/// Interval between two checks of each replica.
+/// Interval between two checks of the same replica.
 const EVERY: Duration = Duration::from_secs(5);
 /// Number of consecutive checks without an answer after which a replica counts as unreachable.
 const UNANSWERED_MAX: u32 = 2;

@@ -1,6 +1,6 @@
-//! Detection of a replica that is silent while it has a request: health requests are sent to it until the response arrives.
-//! Heartbeats alone prove little: they come from the control runtime, and the threads that answer requests may hang
-//! nevertheless. A call has no separate time limit here, since its tool may take any time.
+//! Detects that another replica has stopped answering while a request waits for its response. Until the response arrives, health
+//! requests are sent to that replica. Heartbeats are not sufficient: they are sent by the control runtime even if the threads
+//! that answer requests hang. There is no time limit for the response itself, because its tool may take any time.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tokio::time::{sleep, timeout};
 
 /// Interval between two health requests.
 pub(super) const EVERY: Duration = Duration::from_secs(5);
-/// Maximum wait for the answer to a health request.
+/// Time limit for the answer to a health request.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Number of consecutive health requests without an answer after which a replica counts as silent.
 const UNANSWERED_MAX: u32 = 3;
 
-/// Waits until a replica is silent. `ask` sends a health request, and returns true if the replica answered.
+/// Waits until a replica counts as silent. `ask` sends a health request, and returns true if the replica answered.
 pub(super) async fn silence<'a>(ask: impl Fn() -> BoxFuture<'a, bool>) {
     let mut unanswered = 0;
     while unanswered < UNANSWERED_MAX {

@@ -1,18 +1,18 @@
-//! TLS of connections to other replicas, from the files of `replicas.tls`.
+//! TLS settings for connections to other replicas, from the files of `replicas.tls`.
 
 use tooldock_workers::remote::TlsSpec;
 
 use crate::config::{ConfigError, ReplicaTls};
 use crate::remote::Material;
 
-/// Certificates as they were last read from the files.
+/// The certificates as last read from their files, with the settings that name these files.
 pub(crate) struct ClientTls {
     pub(super) spec: TlsSpec,
     pub(super) material: Material,
 }
 
 impl ClientTls {
-    /// Reads the files; `None` without TLS.
+    /// Reads the certificates. Returns `None` if connections to other replicas do not use TLS.
     ///
     /// # Errors
     ///

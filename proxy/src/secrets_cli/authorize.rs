@@ -1,7 +1,7 @@
-//! `tooldock secrets authorize`: a person authorizes the gateway, in a browser, to use a remote server in their name.
+//! `tooldock secrets authorize`: a person authorizes the gateway, in a browser, to use a remote server in that person's name.
 //!
-//! The browser is redirected to a port of this machine, or the person pastes the last URL. The authorization is stored in the
-//! store of authorizations, where a running gateway finds it within a second. No token is printed.
+//! The browser is redirected to a port of this machine, or the person pastes the URL at which the browser ended. The
+//! authorization is stored in the store of authorizations, where a running gateway finds it within a second. No token is printed.
 
 mod visitors;
 
@@ -26,12 +26,12 @@ use crate::config::Effective;
 use crate::remote::authorize::{Asking, RedirectOutcome};
 use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 
-/// Time limit for logging in and consenting.
+/// Time limit for the person to log in and consent.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
-/// The path to which browsers are redirected.
+/// Path of the URL to which the browser is redirected.
 const CALLBACK: &str = "/callback";
 
-/// Runs the command.
+/// Runs the command. Returns the text to print.
 pub(super) fn run(
     arguments: &AuthorizeArgs,
     store: SecretStore,
@@ -67,7 +67,7 @@ pub(super) fn run(
     ))
 }
 
-/// All authorizations, a line each, for the list of secrets.
+/// All authorizations as text, one per line, for the list of secrets.
 pub(super) fn list(store: &Arc<SecretStore>) -> Result<String, CommandFailure> {
     let store = AuthorizationStore::new(Arc::clone(store), Arc::default());
     store.refresh()?;
@@ -85,7 +85,7 @@ pub(super) fn list(store: &Arc<SecretStore>) -> Result<String, CommandFailure> {
     Ok(format!("\nAUTHORIZED AT\n{}", lines.collect::<String>()))
 }
 
-/// The configured server that the arguments name.
+/// The configured server that the arguments select.
 fn server(
     arguments: &AuthorizeArgs,
     store: &SecretStore,
@@ -138,7 +138,7 @@ fn authorizer(
     }
 }
 
-/// Asks a person for the authorization, and waits for the answer.
+/// Shows the person the URL for the authorization, and waits for the result.
 async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, CommandFailure> {
     let other = |what: String| CommandFailure::Other(server.without_secrets(&what));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
@@ -180,8 +180,8 @@ async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, C
     }
 }
 
-/// Waits for the redirect: by a browser that connects to this machine, or by a pasted URL. Other connections, including slow or
-/// silent ones, delay neither.
+/// Waits for the redirect: either a browser connects to this machine, or the person pastes a URL. Other connections, even slow or
+/// silent ones, do not delay this.
 async fn answer(
     asking: &Asking,
     listener: &TcpListener,
@@ -214,12 +214,12 @@ async fn answer(
 
 fn say(text: &str) {
     let mut out = io::stdout().lock();
-    // If the text cannot be written, the operator sees the error of the time limit.
+    // If writing fails, the operator at least sees the error after the time limit.
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
 }
 
-/// The lines of standard input, read in a thread; the channel closes at the end of input.
+/// The lines of standard input. A thread reads them; the channel is closed at the end of the input.
 fn lines() -> mpsc::Receiver<String> {
     let (sender, lines) = mpsc::channel(1);
     std::thread::spawn(move || {

@@ -1,7 +1,7 @@
 //! `tooldock secrets edit`: shows all values in an editor, and stores the values that are saved there.
 //!
-//! The store is locked meanwhile: other writers get an error that an edit is in progress. The text is written to a file that
-//! only this user can read, and the file is wiped when the editor ends, when a signal ends this process, and on every error.
+//! Meanwhile the store is locked: other writers get an error that reports the edit. The text is in a file that only this user can
+//! read. The file is wiped when the editor ends, when a signal ends this process, and after each error.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -20,13 +20,13 @@ use super::{CommandFailure, TAKES_EFFECT};
 /// The editor that is used if `EDITOR` is not set.
 const EDITOR: &str = "vi";
 
-/// Interval of checking whether the editor has ended.
+/// Interval at which this process checks whether the editor has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// Maximum time for an editor to end after SIGTERM.
+/// Time limit for an editor to end after SIGTERM. After that it is killed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Variables that open the gateway or its secrets, withheld from the editor and its plugins.
+/// Environment variables with credentials of the gateway. They are removed from the environment of the editor and its plugins.
 const KEPT_BACK: [&str; 5] = [
     "SECRETS_KEY",
     "SECRETS_KEY_NEW",
@@ -35,7 +35,7 @@ const KEPT_BACK: [&str; 5] = [
     "SESSION_KEY",
 ];
 
-/// Lets a person edit all secrets. Returns a message about the outcome.
+/// Opens all secrets in an editor and stores the result. Returns a message about the outcome.
 pub(super) fn edit(store: &SecretStore, data: &Path) -> Result<String, CommandFailure> {
     let signals = Signals::catch()?;
     let mut transaction = store.begin("secrets edit")?;
@@ -71,7 +71,7 @@ pub(super) fn edit(store: &SecretStore, data: &Path) -> Result<String, CommandFa
     Ok(text)
 }
 
-/// The names of the secrets that namespaces declare and that still have no value after the edit.
+/// A line for each namespace with declared secrets that still have no value after the edit.
 fn lacking(transaction: &Transaction<'_>, data: &Path) -> Vec<String> {
     let sources = scan::scan(&data.join("tools")).unwrap_or_default();
     let lines = sources.iter().filter_map(|source| {
@@ -85,9 +85,10 @@ fn lacking(transaction: &Transaction<'_>, data: &Path) -> Vec<String> {
     lines.collect()
 }
 
-/// The signals that would end this process and leave the file with the text.
+/// Handlers for signals that would otherwise end this process and leave the file with the secrets behind.
 struct Signals {
-    /// True after a signal from the terminal: the editor receives such signals, too, and handles them.
+    /// True after SIGTERM or SIGHUP, which end the edit. SIGINT and SIGQUIT are ignored here: the terminal sends them to the
+    /// editor, too, and the editor handles them.
     ended: Arc<AtomicBool>,
 }
 
@@ -104,14 +105,14 @@ impl Signals {
         Ok(Self { ended })
     }
 
-    /// Runs the editor on a file until the editor has ended, or this process is to end.
+    /// Runs the editor on a file. Returns when the editor has ended; a signal to this process ends the editor.
     fn run(&self, file: &Path) -> Result<ExitStatus, CommandFailure> {
         let editor = std::env::var("EDITOR")
             .ok()
             .filter(|it| !it.trim().is_empty());
         let editor = editor.as_deref().unwrap_or(EDITOR);
         let mut command = Command::new("/bin/sh");
-        // Run by the shell, since EDITOR may be a command with options, like `code --wait`.
+        // The editor is started by the shell, because EDITOR may be a command with options, such as `code --wait`.
         command
             .args(["-c", &format!("exec {editor} \"$1\""), "editor"])
             .arg(file);
@@ -138,7 +139,7 @@ impl Signals {
     }
 }
 
-/// Ends the editor, which would otherwise continue with a removed file.
+/// Ends the editor. Otherwise it would continue although its file has been removed.
 fn end(child: &mut Child) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid {

@@ -10,7 +10,7 @@ use tooldock_base::secret::Secret;
 
 use super::CommandFailure;
 
-/// Maximum length of an input line, in bytes.
+/// Maximum length in bytes of a secret value that is read from standard input.
 const LINE_MAX: u64 = 1024 * 1024;
 
 /// Returns true if standard input is a terminal.
@@ -18,18 +18,19 @@ pub(super) fn is_terminal() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Prompts for a value without echo; if standard input is no terminal, reads its first line.
+/// Prompts for a value without echo. If standard input is no terminal, reads its first line instead.
 pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
     let unreadable =
         |error: io::Error| CommandFailure::Other(format!("the value cannot be read: {error}"));
     if is_terminal() {
-        // Echo is turned off before the prompt appears, since the first characters of a fast typist would otherwise be visible.
+        // Echo is turned off before the prompt appears. Otherwise the first characters could be visible if they are typed very
+        // early.
         let quiet = Quiet::new().map_err(unreadable)?;
         let typed = rpassword::prompt_password(prompt);
         drop(quiet);
         return typed.map(Secret::new).map_err(unreadable);
     }
-    // A single allocation, which becomes the secret: a growing buffer would leave copies of the value in freed memory.
+    // The buffer is allocated once and becomes the secret. A growing buffer would leave copies of the value in freed memory.
     let mut line = Vec::with_capacity(64 * 1024);
     let mut stdin = io::stdin().lock().take(LINE_MAX);
     stdin.read_until(b'\n', &mut line).map_err(unreadable)?;
@@ -48,7 +49,7 @@ pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
     }
 }
 
-/// Turns the terminal's echo off until this is dropped.
+/// Turns the terminal's echo off until the value is dropped.
 struct Quiet {
     terminal: File,
     before: Termios,
@@ -56,7 +57,7 @@ struct Quiet {
 
 impl Quiet {
     fn new() -> io::Result<Self> {
-        // With a handler, Ctrl-C ends the prompt with an error, and not the process while the echo is off.
+        // With this handler, Ctrl-C ends the prompt with an error. Without it, the process would end and leave the echo off.
         signal_hook::flag::register(SIGINT, Arc::default())?;
         let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
         let before = tcgetattr(&terminal)?;

@@ -1,5 +1,5 @@
-//! Client of a core in another process, for a manager in a separate process and for commands: one connection and one request at
-//! a time, with the bearer token and the manager's token. Over TCP, with or without TLS, or over a Unix socket.
+//! Client for a core in another process. It is used by commands, and by a manager in a separate process. Each request uses a new
+//! connection, over TCP with or without TLS or over a Unix socket, and contains the bearer token and the manager's token.
 //!
 //! A request is never sent twice. The management tools parse the response.
 
@@ -21,20 +21,20 @@ use tooldock_upstream::management::core::{CoreAnswer, CoreLink, CoreRequest, Unr
 use super::core_trust::CoreTrust;
 use crate::config::{self, CoreUrl, Effective};
 
-/// Time limit for connecting.
+/// Time limit for connecting to the core.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Time limit for answers to requests that take no work.
+/// Time limit for requests that the core answers without long work.
 const QUICK: Duration = Duration::from_secs(10);
-/// Maximum size of an answer, in bytes: a tool's result and its head.
+/// Maximum size of a response, in bytes: a tool's result with its head.
 const ANSWER_MAX: u64 = 64 * 1024 * 1024;
 
 /// The address of a core, with the settings for connecting to it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CoreAddress {
     pub(crate) url: CoreUrl,
-    /// The name that the core's certificate is for; `None` for the host of the URL.
+    /// The host name to expect in the core's certificate; `None` for the host in the URL.
     pub(crate) tls_name: Option<String>,
-    /// The `Host` that the core answers to; `None` for that of the URL.
+    /// The header `Host` to send; `None` for the host in the URL.
     pub(crate) host: Option<String>,
     pub(crate) trust: CoreTrust,
 }
@@ -48,22 +48,22 @@ impl From<CoreUrl> for CoreAddress {
     }
 }
 
-/// Client of the core.
+/// HTTP client for the core.
 pub(crate) struct CoreOverHttp {
     at: CoreAddress,
-    /// The source of the address, as text for errors.
+    /// The source of the address, as text that follows the address in errors.
     named: &'static str,
     bearer: Option<Secret>,
     manager: Secret,
 }
 
 impl CoreOverHttp {
-    /// Client of the core that `CORE_URL` names.
+    /// Creates a client for the core at the address in `CORE_URL`.
     pub(super) fn new(effective: &Effective) -> Self {
         Self::at(effective, effective.core_url.clone().into(), " (CORE_URL)")
     }
 
-    /// Client of the core at an address. `named` follows the address in errors.
+    /// Creates a client for the core at the given address. `named` follows the address in errors.
     pub(crate) fn at(effective: &Effective, at: CoreAddress, named: &'static str) -> Self {
         Self {
             at,
@@ -80,7 +80,7 @@ impl CoreOverHttp {
             CoreRequest::Reload => ("POST", "/reload".to_owned()),
             CoreRequest::Explain { .. } => ("POST", "/explain".to_owned()),
             CoreRequest::Output { .. } => ("POST", "/output".to_owned()),
-            // The names of tools and toolsets contain no character that a URL would have to encode.
+            // The names need no URL encoding: names of tools and toolsets contain no characters that would require it.
             CoreRequest::Call { tool, toolset, .. } => {
                 let query = toolset.as_ref().map(|it| format!("?toolset={it}"));
                 (
@@ -129,7 +129,8 @@ impl CoreOverHttp {
         stream.flush().await?;
         let mut answer = Vec::new();
         match stream.take(ANSWER_MAX).read_to_end(&mut answer).await {
-            // A TLS connection that ended without `close_notify`. The length in the response shows whether it is complete.
+            // A TLS connection that ended without `close_notify` is accepted: the length in the response shows whether it is
+            // complete.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             read => drop(read?),
         }
@@ -156,7 +157,7 @@ impl CoreOverHttp {
     }
 }
 
-/// A connection to the core.
+/// A connection to the core: over TCP, TLS or a Unix socket.
 trait CoreStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<C: AsyncRead + AsyncWrite + Unpin + Send> CoreStream for C {}
@@ -174,7 +175,7 @@ impl CoreLink for CoreOverHttp {
             | CoreRequest::Output { .. } => timeout(QUICK, exchange)
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
-            // The tool that sends this request has its own time limit.
+            // No time limit is needed here: the management tool that sends this request has one.
             CoreRequest::Reload | CoreRequest::Call { .. } => exchange.await,
         };
         let answer = answer.map_err(|error| unreachable(error.to_string()))?;
@@ -182,7 +183,7 @@ impl CoreLink for CoreOverHttp {
     }
 }
 
-/// Parses status and body of an answer; `None` if it is incomplete or no HTTP.
+/// Parses the status and body of a response. `None` if it is incomplete or not HTTP.
 fn read(answer: Vec<u8>) -> Option<CoreAnswer> {
     let end = memchr::memmem::find(&answer, b"\r\n\r\n")?;
     let head = std::str::from_utf8(&answer[..end]).ok()?;

@@ -1,4 +1,4 @@
-//! Trust in the certificate of a core that another process asks over TLS.
+//! Selects the certificates to trust when another process connects to the core over TLS.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use rustls::{
 
 use crate::tls::certificates_in;
 
-/// The certificates by which a core's certificate is verified.
+/// The certificates with which the core's certificate is verified.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum CoreTrust {
-    /// The root certificates of the system.
+    /// The trusted certificates of the system.
     #[default]
     System,
-    /// The certificates of a file.
+    /// The certificates in a file that the user has named.
     Authorities(Vec<CertificateDer<'static>>),
-    /// Every certificate is accepted: only for addresses of this machine.
+    /// Any certificate is accepted. Only allowed for addresses of this machine.
     Any,
 }
 
 impl CoreTrust {
-    /// Trusts the certificates of a file in place of the system's.
+    /// Reads a file of certificates that are trusted in place of the system's.
     ///
     /// # Errors
     ///
@@ -86,8 +86,9 @@ fn store(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Stri
     Ok(roots)
 }
 
-/// Accepts certificates that the file's certificates have signed, and the file's certificates themselves. A usual self-signed
-/// certificate declares itself an authority's, and the rules for web certificates refuse such a certificate from a server.
+/// Accepts certificates that the certificates in the file have signed, and also the certificates in the file themselves. The
+/// second case needs special code: a self-signed certificate usually declares itself to be an authority, and the rules for web
+/// certificates do not allow a server to use the certificate of an authority.
 #[derive(Debug)]
 struct NamedCertificates {
     rules: Arc<WebPkiServerVerifier>,
@@ -119,7 +120,7 @@ impl ServerCertVerifier for NamedCertificates {
     ) -> Result<ServerCertVerified, Error> {
         let judged = (self.rules).verify_server_cert(certificate, intermediates, name, ocsp, now);
         match judged {
-            // The dates were checked before; the name was not.
+            // The dates have been verified before this error, but the name has not.
             Err(error) if is_of_an_authority(&error) && self.named.contains(certificate) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
@@ -153,7 +154,8 @@ impl ServerCertVerifier for NamedCertificates {
     }
 }
 
-/// Returns true if a server's certificate was refused because it is that of an authority. The error's own type is not exported.
+/// Returns true if a server's certificate was refused because it is that of an authority. The error is recognized by its text,
+/// because its type is not exported.
 fn is_of_an_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(refused)) = error else {
         return false;
@@ -161,7 +163,7 @@ fn is_of_an_authority(error: &Error) -> bool {
     refused.to_string().contains("CaUsedAsEndEntity")
 }
 
-/// Accepts every certificate whose key has signed the handshake.
+/// Accepts any certificate. It only verifies that the server has the certificate's private key.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! Finds a credential by a key's id or a principal's name, with the rules and keys in force. For `explain`.
+//! Finds a credential by a key's id or a principal's name, in the rules and keys in force. Used by `explain`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use tooldock_workers::explain::{Credential, KnownPrincipal, Principals};
 
 use crate::rules::Rules;
 
-/// The rules and keys for looking up credentials.
+/// The rules and API keys in which credentials are looked up.
 pub(super) struct CredentialLookup {
     pub(super) rules: Arc<ArcSwap<Rules>>,
     pub(super) keys: KeyTables,
@@ -20,7 +20,7 @@ pub(super) struct CredentialLookup {
 
 impl Credentials for CredentialLookup {
     fn find(&self, who: &str) -> Result<Credential, String> {
-        // A key is a secret: the error repeats no part of a key that was passed in place of its id.
+        // The user may have passed the key itself instead of its id. The key is a secret, so the error does not repeat it.
         if keys::looks_like_key(who.as_bytes()) {
             return Err(
                 "That is an API key. Name it by its id, the 12 letters and digits after its prefix."

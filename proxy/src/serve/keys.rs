@@ -1,5 +1,5 @@
-//! Background work on API keys in a running gateway: follows changes, and warns of keys without tools. Streams of a key that
-//! is no longer valid end by themselves (`gateway/lasting.rs`).
+//! Background tasks for API keys in a running gateway: one follows changes of the keys, another warns of keys that open no tools.
+//! Streams of a key that is no longer valid are ended elsewhere (`gateway/lasting.rs`).
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tooldock_credentials::keys::{ChangeSocket, KeyState, KeyStore, KeyTable};
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 
-/// Starts the tasks that follow changes of keys and warn of keys without tools.
+/// Starts the two background tasks: for changes of the keys, and for warnings about keys that open no tools.
 pub(super) fn start(
     keys: &Arc<KeyStore>,
     changes: Option<ChangeSocket>,
@@ -22,8 +22,8 @@ pub(super) fn start(
     control.spawn(warn_of_idle_scopes(Arc::clone(keys), registry.subscribe()));
 }
 
-/// The socket on which writers announce changes of the keys, bound before the keys are read. Without a socket the file
-/// is still checked several times a second.
+/// Binds the socket on which other processes announce that they have changed the keys. Must be called before the keys are read.
+/// Without the socket, changes are found by checking the file several times a second.
 pub(super) fn change_socket(file: &Path) -> Option<ChangeSocket> {
     let told = |error| {
         let file = file.display();
@@ -32,13 +32,14 @@ pub(super) fn change_socket(file: &Path) -> Option<ChangeSocket> {
     ChangeSocket::bind(file).map_err(told).ok()
 }
 
-/// Warns once about each list of scopes that opens no tool to its keys, if all tools are known.
+/// Warns once about each list of scopes that opens no tool. Nothing is logged while some tools are unknown.
 async fn warn_of_idle_scopes(keys: Arc<KeyStore>, mut published: watch::Receiver<Arc<Snapshot>>) {
     let mut changes = keys.changes();
     let mut told = BTreeSet::new();
     loop {
-        // - other keys or scopes
-        // - other tools
+        // Waits for one of two changes:
+        // - keys or scopes have changed
+        // - tools have changed
         let ended = tokio::select! {
             changed = changes.changed() => changed.is_err(),
             changed = published.changed() => changed.is_err(),
@@ -61,8 +62,8 @@ async fn warn_of_idle_scopes(keys: Arc<KeyStore>, mut published: watch::Receiver
     }
 }
 
-/// The scopes of active keys that open no tool, each with one of the keys. Empty if external servers might offer matching
-/// tools, which are not known here.
+/// The lists of scopes of active keys that open no tool, each with the id of one such key. Empty if there are external servers:
+/// their tools are not known here, and might be opened by the scopes.
 fn idle_scopes(table: &KeyTable, snapshot: &Snapshot) -> Vec<(String, String)> {
     let is_known = |kind: &UpstreamKind| {
         matches!(
@@ -75,7 +76,7 @@ fn idle_scopes(table: &KeyTable, snapshot: &Snapshot) -> Vec<(String, String)> {
         return Vec::new();
     }
     let now = SystemTime::now();
-    // Keys share their compiled lists of scopes, so few lists have to be checked.
+    // Keys with the same scopes share one compiled list, so each list is checked only once.
     let mut seen = HashSet::new();
     let mut idle = Vec::new();
     for key in table

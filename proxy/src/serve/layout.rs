@@ -1,10 +1,10 @@
-//! The number of services that Pingora runs, and of their threads.
+//! The number of Pingora's services and of their threads.
 
-/// The division of threads among Pingora's services.
+/// The number of Pingora's services, and the number of threads of each.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     pub(super) services: usize,
-    /// The number of threads of each service.
+    /// The number of threads of each Pingora service.
     pub(super) threads: usize,
 }
 
@@ -14,9 +14,9 @@ impl Layout {
         threads: 1,
     };
 
-    /// Without work stealing, Pingora runs a service per thread, each of which accepts connections and serves them. With a
-    /// single service Pingora would accept a connection in one runtime and serve it in another, chosen at random; later bytes
-    /// of the client then arrive in the first, which has to wake the second with a write.
+    /// Without work stealing, there is one service per thread, and each accepts and serves connections on that thread. A single
+    /// service would be slower: Pingora would accept a connection in one runtime and serve it in another one, chosen at random.
+    /// Later bytes from the client then arrive in the first runtime, which has to wake the second with a system call.
     pub(super) fn new(threads: usize, work_stealing: bool) -> Self {
         if work_stealing {
             Self {

@@ -1,4 +1,4 @@
-//! Implements the service's traits for functions of this crate: reloads, and limits on calls and requests.
+//! Implements traits of the service with functions of this crate: reloads, and limits on calls and requests.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use tooldock_workers::reload::{ReloadReport, Reloader};
 
 use crate::rules::Rules;
 
-/// Reloads for the service.
+/// Performs reloads that the service requests.
 pub(super) struct Reload {
     pub(super) reloader: Arc<Reloader>,
-    /// The replicas that reload, too.
+    /// The other replicas, which are requested to reload, too.
     pub(super) replicas: Arc<Replicas>,
-    /// The files of `/ui/`, which a reload reads again; `None` without `/ui/`.
+    /// The files of `/ui/`, which a reload also reads again; `None` without `/ui/`.
     pub(super) pages: Option<Arc<Pages>>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Reload {
 impl ReloadControl for Reload {
     async fn reload(&self) -> Result<Arc<ReloadReport>, String> {
         if let Some(pages) = self.pages.clone() {
-            // The reload continues in any case; an unreadable directory is reported in the log.
+            // An unreadable directory does not stop the reload; it is logged.
             let _ = tokio::task::spawn_blocking(move || pages.refresh()).await;
         }
         let reloaded = self.reloader.reload().await;
@@ -39,8 +39,8 @@ impl ReloadControl for Reload {
     }
 }
 
-/// Sends the heartbeats of this replica, reloads when another replica has been reloaded, and forwards announcements of
-/// functions at other replicas to the local clients. Runs until its future is dropped.
+/// Sends the heartbeats of this replica, reloads when another replica has been reloaded, and passes announcements from other
+/// replicas to the service. Runs until its future is dropped.
 pub(super) async fn follow_replicas(
     replicas: Arc<Replicas>,
     reloader: Arc<Reloader>,
@@ -66,7 +66,7 @@ pub(super) async fn follow_replicas(
         .await;
 }
 
-/// Limits on calls and requests, which the admission rules contain.
+/// Applies the limits on calls and requests in the rules that are in force.
 pub(super) struct RuleLimiter(pub(super) Arc<ArcSwap<Rules>>);
 
 impl Limiter for RuleLimiter {

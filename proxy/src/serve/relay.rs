@@ -1,4 +1,4 @@
-//! Starts the relay with the configuration and the objects of the gateway.
+//! Starts the relay with the configuration and the objects of this gateway.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::relay::{RelayServer, RelaySocket};
 use crate::request_id::RequestIds;
 use crate::sockets::PassedSockets;
 
-/// Binds the relay's socket, if this process runs namespaces and the relay is on.
+/// Binds the relay's socket. Returns `None` if the relay is off or this process runs no namespaces.
 ///
 /// # Errors
 ///
@@ -31,12 +31,12 @@ pub(super) fn bind(
     }
 }
 
-/// Serves the relay to holders of API keys, once the gate is open. A frame may be as large as the body of a request, and all
-/// frames together may use as much memory as all bodies do, in addition to those.
+/// Serves the relay to clients with API keys as soon as `gate` is true. A frame may be as large as the body of a request. All
+/// frames together may use as much memory as all bodies together, in addition to the memory of the bodies.
 ///
 /// # Errors
 ///
-/// When there is no randomness, or the runtime cannot watch the socket.
+/// When there is no randomness, or the runtime cannot register the socket.
 pub(super) fn start(
     socket: RelaySocket,
     effective: &Effective,

@@ -1,5 +1,5 @@
-//! Limits that all replicas share: reports this replica's use of budgets to the store, and counts the use by other
-//! replicas.
+//! Limits that all replicas share. This replica reports its use of budgets to the store, and adds the use by other replicas to
+//! its own counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,22 +11,23 @@ use tooldock_sessions::replicas::Replicas;
 
 use crate::rules::Rules;
 
-/// Interval of exchanges. Only requests within one interval can exceed a limit.
+/// Interval at which use is exchanged with the store. A limit can be exceeded only by requests within one interval.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Maximum number of budgets in one exchange: few enough for the time in which Redis has to answer, and not to delay it.
+/// Maximum number of budgets in one exchange. It is small enough that Redis answers within its time limit and other requests to
+/// Redis are not delayed.
 const BUDGETS: usize = 512;
 
 metric_table! {
-    /// Counters of exchanges.
+    /// Counters of the exchanges with the store.
     pub(super) struct ExchangeMetrics(registry) {
         exchanges: IntCounterVec["outcome"] = "tooldock_shared_limit_exchanges_total",
             "Exchanges with the session store about limits that replicas share, by outcome (done, failed)";
     }
 }
 
-/// Shares the limits of the newest rules until its future is dropped. If the store does not respond, this replica counts alone,
-/// and its use in that time is not reported later: it must not use up the budgets of other replicas.
+/// Shares the limits of the rules in force until the future is dropped. While the store does not respond, this replica counts
+/// only its own use. That use is not reported later, because it would reduce the budgets of other replicas at the wrong time.
 pub(super) async fn share(
     rules: Arc<ArcSwap<Rules>>,
     replicas: Arc<Replicas>,
@@ -44,7 +45,7 @@ pub(super) async fn share(
             match answer {
                 Ok(whole_in) => limits.move_on(at * BUDGETS, &whole_in),
                 Err(error) => {
-                    // The heartbeats report that the store does not answer.
+                    // Not logged as a warning: the heartbeats already report that the store does not answer.
                     tracing::debug!(%error, "limits are not shared");
                     break;
                 }

@@ -1,7 +1,7 @@
 //! Sockets that were bound before this process started: by a service manager (`LISTEN_FDS`, as systemd's socket activation does),
-//! or by the gateway that this one succeeds (`serve --upgrade`).
+//! or by the gateway that this process replaces (`serve --upgrade`).
 //!
-//! The process that bound the sockets keeps them open meanwhile: connecting clients wait, and none is refused.
+//! The process that bound these sockets keeps them open meanwhile. Therefore clients that connect are not refused, but wait.
 
 use std::time::{Duration, Instant};
 use std::{io, thread};
@@ -11,23 +11,23 @@ use listenfd::ListenFd;
 use super::BoundSocket;
 use crate::config::{ListenAddress, SocketMode};
 
-/// Time in which a gateway that was told to stop closes the sockets of its clients.
+/// Maximum time for which this process waits for addresses that the replaced gateway is about to close.
 const PREDECESSOR_CLOSES: Duration = Duration::from_secs(5);
 
-/// Pause before an address that was in use is bound again.
+/// Pause before another attempt to bind an address that was in use.
 const BIND_AGAIN: Duration = Duration::from_millis(20);
 
-/// The passed sockets that no listener has taken yet.
+/// The passed sockets that are not yet used by a listener.
 pub(crate) struct PassedSockets {
-    /// End of the wait for addresses in use.
+    /// Time until which binding an address in use is retried.
     free_by: Instant,
     of_predecessor: Vec<(ListenAddress, BoundSocket)>,
     of_manager: Vec<(ListenAddress, BoundSocket)>,
 }
 
 impl PassedSockets {
-    /// Takes the sockets of the predecessor, if there is one, and of `LISTEN_FDS`, if `LISTEN_PID` is this process.
-    /// Must be called once, before there are threads, as the variables are removed.
+    /// Collects the sockets of the replaced gateway, if there is one, and those in `LISTEN_FDS`, if `LISTEN_PID` is this process.
+    /// Must be called once, and before threads are started, because it removes environment variables.
     pub(crate) fn of_process(of_predecessor: Option<Vec<(ListenAddress, BoundSocket)>>) -> Self {
         let patience = of_predecessor
             .as_ref()
@@ -48,8 +48,8 @@ impl PassedSockets {
         }
     }
 
-    /// Takes the socket that is bound to this address, or binds it. `mode`: permissions of the file of a Unix socket. Waits
-    /// for an address that the predecessor is about to close.
+    /// Returns the passed socket that is bound to the address, or else binds a new one. `mode` contains the permissions for the
+    /// file of a Unix socket. If the replaced gateway still uses the address, waits until it is free.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl PassedSockets {
             })
     }
 
-    /// Logs and closes the sockets that no listener has taken.
+    /// Logs and closes the passed sockets that no listener uses.
     pub(crate) fn close_rest(self) {
         for (address, _) in self.of_predecessor {
             tracing::info!("the gateway before listens at {address}, and this one does not");

@@ -1,8 +1,8 @@
-//! Takes a connection out of Pingora after the head of its answer has been written.
+//! Takes a connection out of Pingora after the head of its response has been written.
 //!
 //! `Session::downstream_session` is a public field: it is replaced by a session without a connection, and the request then ends
-//! with an error that writes nothing (see `Gateway::fail_to_proxy`). Pingora drops the replaced session, and neither keeps the
-//! connection nor touches the socket.
+//! with an error that writes nothing (see `Gateway::fail_to_proxy`). Pingora then drops only the replacement, and does not touch
+//! the connection.
 
 use std::future::poll_fn;
 use std::io::Cursor;
@@ -18,21 +18,22 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::connection::{Socket, Wire};
 use crate::respond::ClientGone;
 
-/// A connection taken out of Pingora, or an HTTP/2 stream of one, for a long stream.
+/// A connection, or a stream of an HTTP/2 connection, that was taken out of Pingora for a long stream.
 pub(super) enum DetachedConnection {
-    /// HTTP/1 without TLS: the bare socket.
+    /// The socket of an HTTP/1 connection without TLS.
     Socket(Socket),
-    /// HTTP/1 over TLS.
+    /// An HTTP/1 connection over TLS.
     Tls(Stream),
     /// A stream of an HTTP/2 connection.
     Session(Box<ServerSession>),
 }
 
-/// Takes the connection out of `slot`.
+/// Takes the connection out of `slot`, and leaves a session without a connection there.
 ///
 /// # Errors
 ///
-/// When the client has disconnected, or has sent more than its request: no bytes may follow it on this connection.
+/// When the client has disconnected, or has sent more bytes than its request: this connection must not be used for another
+/// request.
 pub(super) async fn detach(
     slot: &mut Box<ServerSession>,
 ) -> Result<DetachedConnection, ClientGone> {
@@ -50,14 +51,14 @@ pub(super) async fn detach(
     }
 }
 
-/// A session without a connection.
+/// Creates a session without a connection.
 fn nothing() -> Box<ServerSession> {
     Box::new(ServerSession::new_http1(Box::new(Cursor::new(Vec::new()))))
 }
 
-/// The connection of a session whose request has been read completely, if no bytes came after it.
+/// The connection of a session whose request has been read completely. An error if the client has sent more bytes.
 async fn idle(mut session: HttpSession) -> Result<Stream, ClientGone> {
-    // Bytes that arrived together with the request are in the session, which returns them only for a connection that is kept.
+    // The session may have read bytes after the request. It returns them only if the connection is kept, so that is set here.
     session.set_server_keepalive(Some(0));
     session.set_pipelining_enabled(true);
     let mut stream = if session.will_keepalive() {
@@ -70,10 +71,10 @@ async fn idle(mut session: HttpSession) -> Result<Stream, ClientGone> {
         }
         stream
     } else {
-        // The client has announced that no request follows.
+        // The client has announced that it closes the connection, so no bytes after the request are expected.
         session.into_inner()
     };
-    // Further bytes are in the connection's buffer or its socket.
+    // Bytes after the request may also be in the connection's buffer or in the socket.
     let quiet = poll_fn(|context| {
         let mut byte = [0; 1];
         let mut buffer = ReadBuf::new(&mut byte);

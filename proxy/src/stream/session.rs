@@ -1,4 +1,4 @@
-//! Writes a long stream to a session of Pingora: HTTP/2, whose connection transports other streams, too.
+//! Writes a long stream to a session of Pingora. Used for HTTP/2, whose connection also transports other streams.
 
 use std::pin::pin;
 
@@ -12,8 +12,9 @@ use crate::unread::{NotTaken, WriteLimits};
 
 /// Writes events until the service or the client ends the stream.
 ///
-/// Two events wake it: an event, or the end of events; and the client's reset of this stream or the end of its
-/// connection.
+/// Waits for one of two events:
+/// - the next event of the stream, or its end
+/// - the client's reset of the stream, or the end of its connection
 pub(super) async fn run<E: Events>(
     session: &mut ServerSession,
     events: &mut E,

@@ -1,7 +1,7 @@
-//! Writes a long stream to a connection of its own: HTTP/1, with or without TLS.
+//! Writes a long stream to an HTTP/1 connection that carries only this stream, with or without TLS.
 //!
-//! Tens of thousands of streams may be idle, so the memory of each is counted in bytes: no buffer, no timer while nothing is
-//! written, one vectored write per event. Events are already framed as SSE; only HTTP's own framing is added here.
+//! Tens of thousands of streams may be idle, so each must use little memory: there is no buffer, no timer while nothing is
+//! written, and one vectored write per event. Events are already framed as SSE; only HTTP's own framing is added here.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice, Write};
@@ -13,31 +13,31 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use crate::metrics::Ending;
 use crate::unread::{NotTaken, WriteLimits};
 
-/// The chunk that ends a chunked body.
+/// The empty chunk that ends a body in HTTP's chunked coding.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// The source of a stream's events.
 pub(super) trait Events: Send {
-    /// Waits for the next event; `None` at the end. Cancel safe.
+    /// Waits for the next event; `None` at the end. The future can be dropped without losing an event.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 
-    /// Returns true if the events were aborted, so that the client must not get a regular end.
+    /// Returns true if the events ended with a failure. The client's connection must then be closed without a regular end.
     fn are_broken(&self) -> bool {
         false
     }
 }
 
-/// How the end of a body is marked.
+/// The way in which the end of a body is marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// Each event is a chunk, and an empty chunk ends the body.
+    /// Each event is sent as a chunk, and an empty chunk ends the body.
     Chunked,
-    /// The end of the connection ends the body, for HTTP/1.0.
+    /// The body ends where the connection ends. Used for HTTP/1.0.
     UntilClose,
 }
 
 impl From<io::Error> for Ending {
-    /// Every error of a write means that the client has disconnected.
+    /// Converts the error of a write. Every such error means that the client has disconnected.
     fn from(_: io::Error) -> Self {
         Self::ClientLeft
     }
@@ -45,7 +45,9 @@ impl From<io::Error> for Ending {
 
 /// Writes events until the service or the client ends the stream.
 ///
-/// Two events wake it: an event, or the end of events; and incoming bytes, which mean that the client has ended the stream.
+/// Waits for one of two events:
+/// - the next event of the stream, or its end
+/// - incoming bytes or the end of the connection: both mean that the client has ended the stream
 pub(super) async fn run<C, E>(
     connection: &mut C,
     events: &mut E,
@@ -63,7 +65,7 @@ where
             () = readable(connection) => return Ending::ClientLeft,
         };
         let written = match event {
-            // An empty chunk would end the body.
+            // Nothing is written for an empty event, because an empty chunk would end the body.
             Some(event) if event.is_empty() => Ok(()),
             Some(event) => write(connection, &event, framing, limits).await,
             None if events.are_broken() => return Ending::ServerLeft,
@@ -75,7 +77,7 @@ where
     }
 }
 
-/// Resolves when the client closes its writing half or sends a byte.
+/// Resolves when the client closes its sending direction or sends a byte.
 async fn readable<C: AsyncRead + Unpin>(connection: &mut C) {
     poll_fn(|context| {
         let mut bytes = [0; 16];
@@ -96,19 +98,19 @@ async fn write<C: AsyncWrite + Unpin>(
     if framing == Framing::UntilClose {
         return write_all(connection, &mut [IoSlice::new(event)], event.len(), limits).await;
     }
-    // Large enough for the digits of the largest length, and the line end.
+    // The buffer is large enough for the digits of the largest length and the line end.
     let mut line = [0; 2 * size_of::<usize>() + 2];
     let mut free = &mut line[..];
     write!(free, "{:x}\r\n", event.len())?;
     let unused = free.len();
     let line = &line[..line.len() - unused];
-    // Written in one system call, and under TLS in one record.
+    // All three slices are written in one system call, and with TLS in one record.
     let mut parts = [line, event, b"\r\n"].map(IoSlice::new);
     write_all(connection, &mut parts, event.len(), limits).await
 }
 
-/// Writes all slices of an event of `size` bytes. The time limit applies to each step: it is for clients that stop
-/// reading, not for slow ones.
+/// Writes all slices of an event of `size` bytes. Each write has the full time limit, so that the limit ends streams of clients
+/// that do not read, but not of clients that read slowly.
 async fn write_all<C: AsyncWrite + Unpin>(
     connection: &mut C,
     mut parts: &mut [IoSlice<'_>],
@@ -136,7 +138,7 @@ async fn within<T>(
     }
 }
 
-/// Writes the end of the body.
+/// Writes the end of the body and closes the sending direction of the connection.
 async fn end<C: AsyncWrite + Unpin>(
     connection: &mut C,
     framing: Framing,

@@ -1,4 +1,4 @@
-//! The choice of a listener's certificate by the name that the client asks for (SNI).
+//! Selects a listener's certificate by the name that the client requests in the handshake (SNI).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,21 +11,21 @@ use rustls::sign::CertifiedKey;
 
 use super::KeyPair;
 
-/// The certificates of a listener by the names they are for.
+/// The certificates of a listener, indexed by name.
 pub(super) struct ByName {
-    /// Certificate for clients that ask for no name, or for a name without a certificate.
+    /// The certificate for clients that request no name, or a name without a certificate.
     default: Arc<CertifiedKey>,
-    /// The certificates by name, in lower case. The key of a wildcard begins with a dot and matches names with one
-    /// label before it.
+    /// The certificates by name, in lower case. The key for a wildcard name begins with a dot. It matches names with exactly one
+    /// label before that dot.
     names: HashMap<Box<str>, Arc<CertifiedKey>>,
 }
 
 impl ByName {
-    /// Indexes certificates by their names; the first certificate is the default.
+    /// Indexes certificates by their names. The first certificate is the default.
     ///
     /// # Errors
     ///
-    /// A line of text about two certificates for the same name: the choice would depend on their order.
+    /// A line of text about two certificates for the same name. They are refused because the choice would depend on their order.
     pub(super) fn new(pairs: &[KeyPair]) -> Result<Self, String> {
         let Some(first) = pairs.first() else {
             return Err("no certificate".to_owned());
@@ -34,7 +34,7 @@ impl ByName {
         let mut files: HashMap<Box<str>, &Path> = HashMap::new();
         for pair in pairs {
             let mut own: Vec<&str> = pair.facts.host_names().collect();
-            // A certificate may contain a name twice.
+            // Duplicates are removed, because a certificate may contain a name twice.
             own.sort_unstable();
             own.dedup();
             for name in own {
@@ -59,7 +59,7 @@ impl ByName {
         })
     }
 
-    /// The certificate for a name. A wildcard is used only if no certificate has the name itself.
+    /// The certificate for a name. A wildcard certificate is used only if there is none for exactly this name.
     fn of(&self, name: Option<&str>) -> &Arc<CertifiedKey> {
         let found = name.and_then(|name| {
             let name = name.to_ascii_lowercase();

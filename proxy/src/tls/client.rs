@@ -1,4 +1,4 @@
-//! Client certificates: their verification in handshakes, and the names in a verified certificate.
+//! Client certificates: verifies them in handshakes, and reads the names in a verified certificate.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -17,13 +17,13 @@ use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 use super::certificates_in;
 use crate::config::ClientAuth;
 
-/// Verifier of client certificates.
+/// Object that verifies client certificates in handshakes.
 pub(super) type Verifier = Arc<dyn ClientCertVerifier>;
 
-/// The certificates of authorities.
+/// Certificates of authorities that may issue client certificates.
 pub(super) type Authorities = Vec<CertificateDer<'static>>;
 
-/// Reads the authorities of client certificates; `None` if clients are not asked for certificates.
+/// Reads the authorities for client certificates. `None` if clients are not requested to send certificates.
 ///
 /// # Errors
 ///
@@ -35,8 +35,8 @@ pub(super) fn authorities(file: &Path, auth: ClientAuth) -> Result<Option<Author
     }
 }
 
-/// Creates a verifier that accepts certificates signed by one of `authorities`, which were read from `file`. Returns the
-/// verifier with its store of authorities.
+/// Creates a verifier that accepts certificates issued by one of `authorities`, which were read from `file`. Returns the verifier
+/// and its store of authorities.
 ///
 /// # Errors
 ///
@@ -65,8 +65,8 @@ pub(super) fn verifier(
     Ok((roots, verifier))
 }
 
-/// The names in a certificate that the handshake has verified, and its expiry in seconds since 1970. Unreadable names are
-/// omitted; the expiry of an unreadable certificate is 0.
+/// Reads a verified client certificate: its names, and its expiry in seconds since the Unix epoch. Names that cannot be read are
+/// omitted. If the certificate cannot be read, the expiry is 0.
 pub(super) fn certificate(der: &[u8]) -> (ClientCertificate, i64) {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else {
         return (ClientCertificate::default(), 0);
@@ -91,7 +91,7 @@ fn alternative(name: &GeneralName<'_>) -> Option<CertificateName> {
     }
 }
 
-/// The IP address in a subject alternative name; `None` if it has neither 4 nor 16 bytes.
+/// The IP address in a subject alternative name. `None` if it does not have 4 or 16 bytes.
 pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
     let address = <[u8; 4]>::try_from(bytes)
         .map(IpAddr::from)
@@ -99,8 +99,8 @@ pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
     Some(address.ok()?.to_canonical())
 }
 
-/// A subject in the form of RFC 4514: the most specific element first, special characters escaped. `None` for an empty
-/// subject, or one with an element that is no text.
+/// A subject as text in the form of RFC 4514: the most specific element first, special characters escaped. `None` if the subject
+/// is empty or contains an element that is not text.
 fn subject(name: &X509Name<'_>) -> Option<String> {
     let mut parts = Vec::new();
     for part in name.iter_rdn() {

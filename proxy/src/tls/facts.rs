@@ -1,4 +1,4 @@
-//! Validity and names of a certificate.
+//! Reads the validity and the names of a certificate.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,10 +9,10 @@ use x509_parser::time::ASN1Time;
 
 use super::client::address;
 
-/// Maximum number of a certificate's names that a message about a wrong name lists.
+/// Maximum number of a certificate's names that are listed in a message about a wrong name.
 const NAMES_SHOWN: usize = 5;
 
-/// The dates and names of a certificate.
+/// The validity dates and the names of a certificate.
 #[derive(Debug, Clone)]
 pub(super) struct CertificateFacts {
     not_before: ASN1Time,
@@ -22,7 +22,7 @@ pub(super) struct CertificateFacts {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Name {
-    /// DNS name in lower case, perhaps with `*` as its first label.
+    /// A DNS name in lower case. Its first label may be `*`.
     Dns(String),
     Address(IpAddr),
 }
@@ -30,14 +30,14 @@ enum Name {
 /// The names that a listener's certificate should have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExpectedNames<'a> {
-    /// `admission.hosts`; empty where every name is served.
+    /// The host names in `admission.hosts`. Empty if all names are accepted.
     pub(crate) hosts: &'a [HostPattern],
-    /// True if the listener is bound to a loopback address, and therefore also answers to loopback names.
+    /// True if the listener is bound to a loopback address. It then also serves loopback names, such as `localhost`.
     pub(crate) loopback: bool,
 }
 
 impl ExpectedNames<'static> {
-    /// Accepts every name.
+    /// Accepts certificates with any name.
     pub(crate) const ANY: Self = Self {
         hosts: &[],
         loopback: false,
@@ -45,11 +45,11 @@ impl ExpectedNames<'static> {
 }
 
 impl CertificateFacts {
-    /// Reads a certificate.
+    /// Reads the validity and the names of a certificate.
     ///
     /// # Errors
     ///
-    /// The fault of a certificate that no client would accept.
+    /// The reason why no client would accept the certificate.
     pub(super) fn of(der: &[u8]) -> Result<Self, String> {
         let (_, certificate) =
             X509Certificate::from_der(der).map_err(|_| "not an X.509 certificate".to_owned())?;
@@ -72,7 +72,7 @@ impl CertificateFacts {
         })
     }
 
-    /// The expiry of the certificate, in seconds since 1970.
+    /// The expiry of the certificate, in seconds since the Unix epoch.
     pub(super) fn not_after(&self) -> i64 {
         self.not_after.timestamp()
     }
@@ -105,7 +105,7 @@ impl CertificateFacts {
         None
     }
 
-    /// Returns true if the certificate has at least one name that the listener answers to.
+    /// Returns true if at least one name in the certificate is a name of the listener.
     fn fits(&self, expected: ExpectedNames<'_>) -> bool {
         if expected.hosts.is_empty() || expected.hosts.iter().any(HostPattern::is_any) {
             return true;
@@ -140,7 +140,7 @@ impl CertificateFacts {
 
 fn name(name: &GeneralName<'_>) -> Option<Name> {
     match name {
-        // Names are external input and may appear in a log line.
+        // A name with control characters is omitted, because names are external input and may be written to the log.
         GeneralName::DNSName(name) if !name.contains(char::is_control) => {
             Some(Name::Dns(name.to_ascii_lowercase()))
         }

@@ -1,4 +1,4 @@
-//! Checks the certificate that a replica shows to other replicas, as a client and as a server.
+//! Checks the certificate that a replica uses for connections with other replicas, as a client and as a server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rustls::{CertificateError, Error};
 use super::{certificates_in, client, default_provider};
 use crate::config::{ClientAuth, ReplicaCertificate};
 
-/// Checks that replicas with the same authorities accept a certificate, both from a client and from a server.
+/// Checks that replicas with the same authorities accept the certificate, both as that of a client and as that of a server.
 ///
 /// # Errors
 ///

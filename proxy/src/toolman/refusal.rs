@@ -1,5 +1,5 @@
-//! Reports an unusable configuration to the client in its own protocol: its first request is answered with the reason. A client
-//! that only saw the process end could not show its user the reason.
+//! Reports an unusable configuration to the client as an MCP error: its first request is answered with the reason. If the process
+//! only ended, the client could not show its user the reason.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read as _, Write};
 use std::sync::mpsc;
@@ -8,20 +8,21 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// Time limit for the client's first request.
+/// Maximum wait for the client's first request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum size of the request that is read, in bytes.
+/// Maximum number of bytes that are read to find the first request.
 const REQUEST_MAX: u64 = 1024 * 1024;
-/// The JSON-RPC code for an internal error of a server.
+/// The JSON-RPC error code for an internal error of the server.
 const INTERNAL_ERROR: i32 = -32603;
 
-/// Answers the first request on standard input with an error that contains `reason`. Does nothing on a terminal.
+/// Answers the first request on standard input with an error that contains `reason`. Does nothing if standard input is a
+/// terminal.
 pub(super) fn answer_one_request(reason: &str) {
     if std::io::stdin().is_terminal() {
         return;
     }
     let (say, said) = mpsc::sync_channel(1);
-    // The thread is not joined: its read cannot be cancelled, and the process ends.
+    // The thread is not joined, because its read cannot be cancelled. It ends with the process.
     thread::spawn(move || {
         let input = BufReader::new(std::io::stdin().take(REQUEST_MAX));
         let id = input
@@ -32,7 +33,7 @@ pub(super) fn answer_one_request(reason: &str) {
     });
     if let Ok(Some(id)) = said.recv_timeout(PATIENCE) {
         let mut output = std::io::stdout().lock();
-        // A client that does not read this can still show the line on standard error.
+        // A failure is ignored: the reason is also written to standard error, which the client may show.
         let _ = writeln!(output, "{}", answer(&id, reason)).and_then(|()| output.flush());
     }
 }
@@ -45,7 +46,7 @@ fn request_id(line: &str) -> Option<Value> {
     message.get("method").map(|_| id.clone())
 }
 
-/// The error response, with the data that all of the aggregate's own errors have.
+/// The error response. Its `data` has the same form as in other errors of the aggregate.
 fn answer(id: &Value, reason: &str) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": {
         "code": INTERNAL_ERROR,

@@ -1,8 +1,8 @@
-//! Channel between two gateways for packets with file descriptors: a Unix socket that preserves packet boundaries
+//! Channel between two gateways that transports packets with file descriptors: a Unix socket that preserves packet boundaries
 //! (`SOCK_SEQPACKET`).
 //!
-//! Sockets are addressed through the descriptor of their folder, since the path of a data directory may be too long for the
-//! address of a socket.
+//! The path of a data directory may be too long for a socket address. Therefore sockets are addressed through the file descriptor
+//! of their folder.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -23,18 +23,18 @@ use rustix::process::Pid;
 
 use super::folder_of;
 
-/// Maximum size of a packet, in bytes: more than any address or name needs.
+/// Maximum size of a packet in bytes. All addresses and names are shorter.
 const PACKET_MAX: usize = 1024;
 
-/// Maximum number of connections in the queue for `accept`.
+/// Maximum number of successors' connections that wait to be accepted.
 const BACKLOG: i32 = 4;
 
-/// Listening end of the channel.
+/// The listening end of the channel between two gateways.
 pub(super) struct ChannelListener(OwnedFd);
 
 impl ChannelListener {
-    /// Binds a socket to which only this user can connect. A left-over file of an earlier gateway is replaced: the lock of the
-    /// data directory ensures that only one gateway binds it.
+    /// Binds a socket to which only this user can connect. An existing file is replaced: it belongs to a gateway that has ended,
+    /// because the lock of the data directory ensures that only one gateway binds the socket.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl ChannelListener {
         let socket = new_socket()?;
         bind(&socket, &address)?;
         drop(folder);
-        // Permissions are set before the socket listens: until then it refuses every connection.
+        // No other user can connect before the permissions are set: the socket refuses all connections until it listens.
         fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
         listen(&socket, BACKLOG)?;
         Ok(Self(socket))
@@ -64,14 +64,14 @@ impl ChannelListener {
     }
 }
 
-/// Credentials of the process at the other end of a connection.
+/// Process id and user of the process at the other end of a connection.
 pub(super) struct Peer {
-    /// Process id; `None` for a process of another PID namespace.
+    /// The process id; `None` if the process is in another PID namespace.
     pub(super) pid: Option<Pid>,
     pub(super) uid: u32,
 }
 
-/// Connected end of the channel. Reads and writes block.
+/// A connected end of the channel between two gateways. Reads and writes block.
 pub(super) struct Channel(OwnedFd);
 
 impl Channel {
@@ -87,7 +87,7 @@ impl Channel {
         Ok(Self(socket))
     }
 
-    /// Credentials of the process at the other end, as they were when it connected.
+    /// Process id and user of the process at the other end, as they were when it connected.
     ///
     /// # Errors
     ///
@@ -100,11 +100,11 @@ impl Channel {
         })
     }
 
-    /// Sends a packet, with a descriptor if there is one.
+    /// Sends a packet, together with a file descriptor if there is one.
     ///
     /// # Errors
     ///
-    /// Errors of the operating system; the other end was closed.
+    /// Errors of the operating system, or the other end was closed.
     pub(super) fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -121,11 +121,11 @@ impl Channel {
         Ok(())
     }
 
-    /// Waits for a packet, and returns the descriptor that came with it.
+    /// Waits for a packet. Returns its bytes and the file descriptor that was sent with it.
     ///
     /// # Errors
     ///
-    /// Errors of the operating system; the other end was closed.
+    /// Errors of the operating system, or the other end was closed.
     pub(super) fn receive(&self) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
         let mut bytes = vec![0; PACKET_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -149,11 +149,11 @@ impl Channel {
         Ok((bytes, descriptor))
     }
 
-    /// Waits for a packet like [`Channel::receive`], with a time limit.
+    /// Waits for a packet with a time limit. The limit also applies to later packets.
     ///
     /// # Errors
     ///
-    /// As for [`Channel::receive`]; no packet arrived in time.
+    /// No packet arrived in time, or the errors of [`Channel::receive`].
     pub(super) fn receive_within(&self, limit: Duration) -> io::Result<Vec<u8>> {
         set_socket_timeout(&self.0, Timeout::Recv, Some(limit))?;
         Ok(self.receive()?.0)
@@ -170,7 +170,8 @@ fn new_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Resolves the address of a socket. It is valid as long as the returned descriptor of its folder is open.
+/// Creates the address of the socket at a path. The address is valid as long as the returned file descriptor of the folder is
+/// open.
 fn addressed(path: &Path) -> io::Result<(OwnedFd, SocketAddrUnix)> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::PATH;
     let folder = rustix::fs::open(folder_of(path)?, flags, Mode::empty())?;

@@ -1,9 +1,9 @@
-//! Public addresses: a name in the configuration, or from a caller, may lead to no other address unless the operator allows
-//! it.
+//! Decides whether an IP address is public. Names from the configuration or from callers may resolve only to public addresses,
+//! unless the operator allows others.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Networks of IPv4 that are not the public Internet: bits of the prefix, and its length.
+/// IPv4 networks that do not belong to the public Internet: address and length of the prefix in bits.
 const NOT_PUBLIC_V4: [(Ipv4Addr, u32); 16] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
@@ -23,14 +23,15 @@ const NOT_PUBLIC_V4: [(Ipv4Addr, u32); 16] = [
     (Ipv4Addr::new(168, 63, 129, 16), 32),
 ];
 
-/// Networks inside 2000::/3 that are not the public Internet.
+/// IPv6 networks inside 2000::/3 that do not belong to the public Internet: address and length of the prefix in bits.
 const NOT_PUBLIC_V6: [(Ipv6Addr, u32); 3] = [
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 
-/// Returns true if an address belongs to the public Internet. An address that embeds an IPv4 address is judged by that.
+/// Returns true if an address belongs to the public Internet. For an IPv6 address that contains an IPv4 address, the IPv4
+/// address decides.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -52,12 +53,13 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     let within = |(network, length): &(Ipv6Addr, u32)| {
         (u128::from(address) ^ u128::from(*network)) >> (128 - length) == 0
     };
-    // All other addresses are local, reserved or multicast.
+    // Addresses outside 2000::/3 are local, reserved or multicast.
     let global = address.segments()[0] >> 13 == 1;
     global && !NOT_PUBLIC_V6.iter().any(within)
 }
 
-/// The IPv4 address that an IPv6 address leads to: mapped, translated (64:ff9b::/96) or tunnelled (2002::/16).
+/// The IPv4 address that is contained in an IPv6 address: mapped, translated (64:ff9b::/96) or tunnelled (2002::/16). `None` for
+/// other IPv6 addresses.
 fn inner_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let segments = address.segments();
     let of = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));

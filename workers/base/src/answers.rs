@@ -1,16 +1,18 @@
-//! Memory of responses on their way to clients: one bound for all of them, shared fairly by principal.
+//! Limits the memory of responses that have not yet reached their clients. There is one limit for all responses, and each
+//! principal has a fair share of it.
 //!
 //! ```text
 //!   server ──▶ AnswerAccount::keep ──▶ bytes that carry their claim ──▶ reply ──▶ AnswerClaim::waiting ──▶ client
 //! ```
 //!
-//! A claim is attached to the bytes that it counts and ends when the last of them is freed. Responses below [`COUNTED_FROM`]
-//! are not counted at first, so an ordinary call costs one comparison; they are counted like others once one of their writes
-//! has to wait for its client.
+//! A claim counts the bytes of a response. It is attached to these bytes and ends when the last of them is freed. Responses
+//! smaller than [`COUNTED_FROM`] are not counted at first, so that an ordinary call costs only one comparison. They are counted
+//! once one of their writes has to wait for its client.
 //!
-//! When the total is reached, responses that clients do not read are closed. Each principal with counted bytes has an equal
-//! share of the total. A principal within its share displaces the responses of the principal that uses most; a principal beyond
-//! it displaces only stalled responses. A closed response ends with its connection or HTTP/2 stream.
+//! When the limit is reached, responses whose clients do not read are closed. Each principal with counted bytes has an equal
+//! share of the limit. A new response of a principal within its share closes waiting responses of the principal that uses most.
+//! A principal beyond its share can only close responses that have stalled. Closing a response ends its connection or HTTP/2
+//! stream.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -26,17 +28,18 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::{CallError, CallErrorCode};
 use crate::metric_table;
 
-/// Smaller answers, in bytes, are counted only while they wait for their client.
+/// Size in bytes from which a response is always counted. A smaller response is counted only while it waits for its client.
 pub const COUNTED_FROM: usize = 64 * 1024;
 
-/// Time after which a response that its client does not read is stalled, and may be closed for any other: 5 s.
+/// Time after which a response that its client does not read counts as stalled: 5 s. It may then be closed for any other
+/// response.
 const STANDS_STILL: Duration = Duration::from_secs(5);
 
-/// Maximum wait of a call for room before it begins: 1 s.
+/// Maximum time for which a call waits for free memory before it begins: 1 s.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 metric_table! {
-    /// Metrics of answers on their way from servers to clients.
+    /// Metrics of the memory for responses.
     pub struct AnswerMetrics(registry) {
         bytes: IntGauge = "tooldock_answer_bytes",
             "Bytes of large or waiting answers held in memory, from the server to the client";
@@ -47,7 +50,7 @@ metric_table! {
     }
 }
 
-/// Error: all responses together have reached the maximum size.
+/// Error: there is no memory left for further responses, because all responses together have reached their limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the answers that clients have not read yet take all the memory there is for answers")]
 pub struct NoAnswerRoom;
@@ -59,58 +62,59 @@ impl From<NoAnswerRoom> for CallError {
     }
 }
 
-/// The principal whose share an answer belongs to; for a caller without one, the client's address.
+/// The principal in whose share a response is counted. For a caller without a principal it is the client's address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum AnswerOwner {
     Principal(Arc<str>),
     Address(IpAddr),
 }
 
-/// The bound on the memory of all answers that the gateway's process holds for its clients.
+/// The limit on the memory of all responses in this process that have not yet reached their clients.
 pub struct AnswerBudget {
-    /// The limit on all answers together, in bytes.
+    /// The limit for all responses together, in bytes.
     total: AtomicUsize,
-    /// Copy of the ledger's total, read without the lock.
+    /// Copy of the ledger's counted bytes, which can be read without the lock.
     held: AtomicUsize,
-    /// Locked for responses that are large or wait; never held across an await or a call to other modules.
+    /// The counts by principal. The lock is taken only for responses that are large or wait. It is never held across an await or
+    /// a call to other modules.
     ledger: Mutex<AnswerLedger>,
-    /// Notified when an answer has ended, or the total has changed.
+    /// Notified when memory for responses was freed or the limit was changed.
     freed: Notify,
     metrics: AnswerMetrics,
 }
 
 #[derive(Default)]
 struct AnswerLedger {
-    /// Bytes of all open claims.
+    /// Total bytes of all claims that are not closed.
     held: usize,
-    /// Bytes of closed claims whose connections have not ended yet.
+    /// Total bytes of closed claims whose connections have not ended yet.
     closing: usize,
-    /// Owners that hold bytes.
+    /// The counted responses by principal.
     owners: HashMap<AnswerOwner, OwnedAnswers>,
-    /// Number of the answer that began to wait last.
+    /// Sequence number of the response that began to wait last.
     turn: u64,
 }
 
-/// The answers of one owner.
+/// The counted responses of one principal.
 #[derive(Default)]
 struct OwnedAnswers {
     bytes: usize,
     claims: usize,
-    /// Answers that wait for their client, by turn: the first has waited longest.
+    /// Responses that wait for their client, by sequence number. The first has waited longest.
     waiting: BTreeMap<u64, (Instant, Arc<ClaimState>)>,
 }
 
 struct ClaimState {
     account: AnswerAccount,
-    /// Bytes that the claim counts. Changed under the ledger's lock alone.
+    /// Number of bytes that the claim counts. It is changed only under the ledger's lock.
     bytes: AtomicUsize,
-    /// True after the response was closed for others. Set once, under the ledger's lock.
+    /// True if the response was closed because others needed the memory. It is set once, under the ledger's lock.
     is_closed: AtomicBool,
     closed: Notify,
 }
 
 impl AnswerBudget {
-    /// A budget of `total` bytes.
+    /// Creates a memory limit of `total` bytes for all responses.
     pub fn new(total: usize, metrics: AnswerMetrics) -> Arc<Self> {
         Arc::new(Self {
             total: AtomicUsize::new(total),
@@ -121,7 +125,7 @@ impl AnswerBudget {
         })
     }
 
-    /// A budget without a limit, for a process that serves one client.
+    /// Creates a memory limit that is never reached, for a process that serves one client.
     ///
     /// # Panics
     ///
@@ -131,7 +135,8 @@ impl AnswerBudget {
         Self::new(usize::MAX, metrics.expect("valid names of metrics"))
     }
 
-    /// Changes the total, in bytes. Responses beyond a smaller total are not closed.
+    /// Changes the memory limit for all responses, in bytes. If the new limit is already exceeded, no response is closed for
+    /// that.
     pub fn set_total(&self, total: usize) {
         self.total.store(total, Ordering::Relaxed);
         self.freed.notify_waiters();
@@ -152,8 +157,8 @@ impl AnswerBudget {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a change of the ledger. Claims that it closed are notified and dropped after the lock is released, since dropping
-    /// them takes the lock.
+    /// Applies a change to the ledger. Claims that the change closes are notified and dropped after the lock is released, because
+    /// dropping them takes the lock.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut AnswerLedger, usize, &mut Vec<Arc<ClaimState>>) -> T,
@@ -192,18 +197,19 @@ impl AnswerLedger {
         self.owners.get(owner).map_or(0, |owned| owned.bytes)
     }
 
-    /// The equal share of the total, in bytes, of each owner that holds bytes and of `owner`.
+    /// The share of each principal in bytes: the limit, divided by the number of principals with counted bytes, including
+    /// `owner`.
     fn share(&self, owner: &AnswerOwner, total: usize) -> usize {
         let owners = self.owners.len() + usize::from(!self.owners.contains_key(owner));
         total / owners.max(1)
     }
 
-    /// Returns true if an owner is within its share with `bytes` more.
+    /// Returns true if a principal would stay within its share with `bytes` more.
     fn is_within_share(&self, owner: &AnswerOwner, bytes: usize, total: usize) -> bool {
         self.owned_by(owner).saturating_add(bytes) <= self.share(owner, total)
     }
 
-    /// Makes room for `bytes` by closing responses that wait for their clients. Returns true if there is room afterwards.
+    /// Frees memory for `bytes` by closing responses that wait for their clients. Returns true if there is room afterwards.
     fn make_room(
         &mut self,
         owner: &AnswerOwner,
@@ -225,7 +231,8 @@ impl AnswerLedger {
         true
     }
 
-    /// Selects the response to close: of the owner that uses most memory, the response that has waited longest for its client.
+    /// Selects the next response to close. Of the principals whose responses may be closed, it takes the one with the most bytes,
+    /// and of that one the response that has waited longest for its client.
     fn longest_waiting(
         &mut self,
         owner: &AnswerOwner,
@@ -260,7 +267,7 @@ impl AnswerLedger {
     }
 }
 
-/// Counts the answers to one caller.
+/// Counts the responses to one caller.
 #[derive(Debug, Clone)]
 pub struct AnswerAccount {
     budget: Arc<AnswerBudget>,
@@ -279,24 +286,24 @@ impl AnswerAccount {
         }
     }
 
-    /// Waits until a call may begin, for 1 s at most: while there is no room for responses and the caller has used its share,
-    /// the response to its next call would be lost.
+    /// Waits at most 1 s until a call may begin. A call must wait if the limit is reached and the caller has used its share,
+    /// because there would be no memory for its response.
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`] if there was no room in that time.
+    /// [`NoAnswerRoom`] if no memory became free in that time.
     pub async fn room(&self) -> Result<(), NoAnswerRoom> {
         if !self.budget.is_tight() {
             return Ok(());
         }
-        // The future is boxed, so that the usual call does not have its size.
+        // The future is boxed, so that futures of ordinary calls stay small.
         Box::pin(self.wait_for_room()).await
     }
 
     async fn wait_for_room(&self) -> Result<(), NoAnswerRoom> {
         let deadline = Instant::now() + ROOM_WAIT;
         loop {
-            // Created before the check, so that an end between the two is not missed.
+            // Created before the check. Otherwise memory that is freed between the check and the wait would go unnoticed.
             let freed = self.budget.freed.notified();
             let may_begin = self.budget.change(|ledger, total, closed| {
                 ledger.is_within_share(&self.owner, COUNTED_FROM, total)
@@ -312,12 +319,12 @@ impl AnswerAccount {
         }
     }
 
-    /// Charges `bytes` to the caller's account and to the total of all answers, until the returned claim and all its copies are
+    /// Counts `bytes` in the caller's account and in the limit of all responses, until the returned claim and all its copies are
     /// dropped.
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`], if the total has no room for `bytes`; nothing is then charged.
+    /// [`NoAnswerRoom`] if the limit would be exceeded; nothing is counted then.
     #[inline]
     pub fn claim(&self, bytes: usize) -> Result<AnswerClaim, NoAnswerRoom> {
         self.take(bytes, 1)?;
@@ -329,11 +336,11 @@ impl AnswerAccount {
         })))
     }
 
-    /// Counts the bytes of a response until their last part is freed. A small response is returned uncounted.
+    /// Counts the bytes of a response until the last of them is freed. A small response is returned without being counted.
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`], if the total has no room for the bytes.
+    /// [`NoAnswerRoom`] if the limit would be exceeded.
     #[inline]
     pub fn keep(&self, bytes: Bytes) -> Result<Bytes, NoAnswerRoom> {
         if bytes.len() < COUNTED_FROM {
@@ -363,12 +370,12 @@ impl AnswerAccount {
     }
 }
 
-/// A count of an answer's bytes. Copies share the count, which ends when the last of them is dropped.
+/// A count of a response's bytes. Copies share the count. It ends when the last copy is dropped.
 #[derive(Clone)]
 pub struct AnswerClaim(Arc<ClaimState>);
 
 impl AnswerClaim {
-    /// Ties the claim to the bytes: it ends when their last part is freed.
+    /// Attaches the claim to the bytes, so that it ends when the last of them is freed.
     #[must_use]
     #[inline]
     pub fn keep(self, bytes: Bytes) -> Bytes {
@@ -378,11 +385,11 @@ impl AnswerClaim {
         })
     }
 
-    /// Adds bytes to the count of the claim.
+    /// Adds bytes to the claim.
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`]; the claim is not changed.
+    /// [`NoAnswerRoom`] if the limit would be exceeded or the response was closed; the claim is not changed then.
     pub fn grow(&self, bytes: usize) -> Result<(), NoAnswerRoom> {
         if self.0.is_closed.load(Ordering::Acquire) {
             return Err(NoAnswerRoom);
@@ -392,7 +399,7 @@ impl AnswerClaim {
         Ok(())
     }
 
-    /// Lists the response as waiting for its client until the result is dropped.
+    /// Registers the response as waiting for its client until the returned value is dropped.
     pub fn waiting(&self) -> WaitingAnswer {
         let account = &self.0.account;
         let turn = account.budget.change(|ledger, _, _| {
@@ -419,7 +426,7 @@ impl fmt::Debug for AnswerClaim {
     }
 }
 
-/// An answer that waits for its client to read.
+/// A response that is registered as waiting for its client to read.
 #[derive(Debug)]
 pub struct WaitingAnswer {
     claim: AnswerClaim,
@@ -427,7 +434,8 @@ pub struct WaitingAnswer {
 }
 
 impl WaitingAnswer {
-    /// Waits until the response is closed for others. The caller must then drop it immediately, and its connection with it.
+    /// Waits until the response is closed because others need its memory. The caller must then drop the response immediately, and
+    /// close its connection.
     pub async fn closed(&self) {
         let state = &self.claim.0;
         loop {

@@ -1,4 +1,4 @@
-//! Bounds of configured numbers, sizes and times, and the error text for a value outside of its bounds.
+//! Lower and upper bounds of configured numbers, sizes and times, and the error text for a value outside of its bounds.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use humantime_serde::re::humantime::format_duration;
 
-/// Bounds of any time: a longer time is a mistake, and clocks overflow somewhere above.
+/// Bounds of any configured time. A longer time is treated as a mistake, and much longer ones would overflow the clock.
 pub const TIMES: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(365 * 24 * 3600 + 6 * 3600);
 
-/// A kind of value that can have bounds.
+/// A type of values that can have bounds.
 pub trait BoundedValue: Copy + PartialOrd {
-    /// The value as a configuration file spells it.
+    /// The value as it is written in a configuration file.
     fn spelled(self) -> String;
 }
 
@@ -44,7 +44,7 @@ impl BoundedValue for Duration {
 ///
 /// # Errors
 ///
-/// Names the value and its bounds, for a message that begins with the key.
+/// A text that names the value and its bounds. The caller puts the key before it.
 pub fn within<T: BoundedValue>(value: T, bounds: &RangeInclusive<T>) -> Result<(), String> {
     if bounds.contains(&value) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Budgets of rate limits: the remaining budget, which the response's head reports to the client, and its use, which is
-//! reported to other replicas.
+//! Budgets of rate limits: the remaining budget, which is sent to the client in response headers, and the use of a budget, which
+//! is reported to other replicas.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,46 +8,47 @@ use std::time::Duration;
 /// The remaining budget of a rate limit for one caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
-    /// Name of the limit by its kind: `principal`, or several kinds with `+` between them.
+    /// Name of the limit by the kind of its key: `principal`, or several kinds with `+` between them.
     pub limit: Arc<str>,
-    /// Number of uses that are possible at a time after a pause.
+    /// Maximum number of uses of the limit at once, after a long enough pause.
     pub quota: u32,
-    /// Number of uses that are replenished each second.
+    /// Number of uses of the limit that are replenished each second.
     pub rate: NonZeroU32,
-    /// Uses that are possible now.
+    /// Number of uses of the limit that are possible now.
     pub left: u32,
 }
 
-/// The use of a budget in this replica, as reported to the other replicas.
+/// The use of a budget by this replica, as it is reported to the other replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetUse {
-    /// A digest of the limit and of its key; equal in all replicas.
+    /// Digest of the limit and of the key to which it applies. It is the same in all replicas.
     pub name: [u8; 16],
-    /// The time in which the use since the last exchange is replenished.
+    /// The use since the last exchange, as the time that is needed to replenish it.
     pub taken: Duration,
-    /// The time until the budget is full again, as far as this replica knows.
+    /// Time until the budget is full again, as far as this replica can tell.
     pub whole_in: Duration,
-    /// The time in which an empty budget is replenished completely.
+    /// Time in which an empty budget is replenished completely.
     pub window: Duration,
 }
 
-/// The tightest budget that counted a request. Limits on requests and on tool calls are counted by different modules.
+/// The tightest of the budgets that counted a request. A shared value is needed because different modules count requests and tool
+/// calls.
 #[derive(Debug, Default)]
 pub struct BudgetNote(Mutex<Option<Budget>>);
 
 impl Budget {
-    /// The seconds in which an empty budget is replenished completely, rounded up.
+    /// Number of seconds in which an empty budget is replenished completely, rounded up.
     pub fn window(&self) -> u32 {
         self.quota.div_ceil(self.rate.get())
     }
 
-    /// The seconds until the budget is full again, rounded up.
+    /// Number of seconds until the budget is full again, rounded up.
     pub fn reset(&self) -> u32 {
         let used = self.quota.saturating_sub(self.left);
         used.div_ceil(self.rate.get())
     }
 
-    /// Returns true if this budget has the smaller remaining fraction.
+    /// Returns true if a smaller fraction of this budget remains than of the other.
     pub fn is_tighter_than(&self, other: &Self) -> bool {
         let part = |left: u32, of: u32| u64::from(left) * u64::from(of);
         part(self.left, other.quota) < part(other.left, self.quota)
@@ -64,13 +65,13 @@ impl Budget {
 }
 
 impl BudgetNote {
-    /// Stores a budget, unless a tighter one is stored already.
+    /// Stores a budget if no tighter one is stored.
     pub fn write(&self, budget: Budget) {
         let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *noted = Some(Budget::tighter(noted.take(), budget));
     }
 
-    /// The tightest budget so far.
+    /// The tightest budget that was stored; `None` if none was.
     pub fn read(&self) -> Option<Budget> {
         let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         noted.clone()

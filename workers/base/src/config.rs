@@ -20,48 +20,48 @@ pub use limits::{
 };
 pub use sandbox::{InvalidSandboxAddress, Sandbox, SandboxAddress, SandboxMode, SandboxNetwork};
 
-/// `workers:` — the environments, starts and restarts of Python workers.
+/// The key `workers:`: environments, starts and restarts of Python workers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkersConfig {
     /// The Python interpreter that creates environments: a name on `PATH`, or a path.
     pub python: String,
-    /// Packages of the base environment. orjson and uvloop are installed only from wheels, and omitted on platforms without
-    /// them.
+    /// Packages that are installed in the base environment. orjson and uvloop are installed from wheels only; on platforms
+    /// without wheels they are omitted.
     pub base_requirements: Vec<String>,
     /// Path of the base environment; `$DATA` is replaced by the data directory.
     pub base_env: String,
-    /// Maximum time of a worker from spawn to its ready line.
+    /// Maximum time from the start of a worker process until it reports that it is ready.
     #[serde(with = "humantime_serde")]
     pub ready_timeout: Duration,
-    /// Maximum time of installing one namespace's requirements.
+    /// Maximum time for installing the requirements of one namespace.
     #[serde(with = "humantime_serde")]
     pub sync_timeout: Duration,
-    /// Delays between restarts.
+    /// Delays between restarts of a worker.
     pub backoff: BackoffConfig,
-    /// Rule that decides whether a worker with repeated failures counts as crash-looping.
+    /// The rule by which a worker counts as crash-looping. Such a worker is restarted only at the longest delay of `backoff`.
     pub crash_loop: CrashLoopConfig,
 }
 
-/// `workers.backoff:` — exponential, with jitter.
+/// The key `workers.backoff:`: delays between restarts, which grow exponentially and have a random component.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BackoffConfig {
-    /// The delay before the first restart.
+    /// The delay before the first restart of a worker.
     #[serde(with = "humantime_serde")]
     pub initial: Duration,
-    /// The longest delay between restarts.
+    /// The longest delay between restarts of a worker.
     #[serde(with = "humantime_serde")]
     pub max: Duration,
 }
 
-/// `workers.crash_loop:` — a number of failures within a window.
+/// The key `workers.crash_loop:`: the number of failures within a time window that make a crash loop.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CrashLoopConfig {
-    /// Number of failures that make a crash loop.
+    /// Number of failures within the window that make a crash loop.
     pub failures: u32,
-    /// The length of the window in which failures are counted.
+    /// Length of the time window in which failures are counted.
     #[serde(with = "humantime_serde")]
     pub window: Duration,
 }
@@ -100,35 +100,35 @@ impl Default for CrashLoopConfig {
     }
 }
 
-/// `namespaces:` — limits of every namespace, ceilings for its own file, and overrides by name.
+/// The key `namespaces:`: default limits of all namespaces, ceilings for the files of namespaces, and overrides by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NamespacesConfig {
-    /// Limits of a namespace that sets none.
+    /// Limits for namespaces that do not set them.
     pub defaults: Limits,
-    /// True when a fresh data directory gets the namespace `shared`.
+    /// True if the namespace `shared` is created in a new data directory.
     pub starter: bool,
-    /// Variables of the gateway's environment that may be referred to as `${NAME}` by `env` of a namespace's own
+    /// Names of environment variables of the gateway. Only these may be used as `${NAME}` in `env` of a namespace's own
     /// `tooldock.yaml`, and by servers in files of the data directory.
     pub env_allowed: Vec<String>,
-    /// Ceilings for a namespace's own `tooldock.yaml`.
+    /// Maximum values for limits in a namespace's own `tooldock.yaml`.
     pub ceilings: Ceilings,
     /// The operator's limits by namespace. They take precedence over all other limits and may exceed the ceilings.
     pub overrides: BTreeMap<NamespaceName, LimitsPatch>,
-    /// Limits of the operator's file alone, if `$DATA/config.yaml` is merged into the other fields. See `narrow` in
-    /// `tooldock-workers`.
+    /// Limits from the operator's file only, for the case that `$DATA/config.yaml` was merged into the other fields. See `narrow`
+    /// in `tooldock-workers`.
     #[serde(skip)]
     pub operator: Option<Arc<OperatorLimits>>,
 }
 
-/// Limits of the operator's file alone.
+/// Limits from the operator's file only, without those of `$DATA/config.yaml`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OperatorLimits {
-    /// `namespaces:` of the operator's file.
+    /// The key `namespaces:` in the operator's file.
     pub namespaces: NamespacesConfig,
-    /// The limits of the operator's servers, `upstreams.KIND.NAME.limits`.
+    /// The limits of the servers in the operator's file (`upstreams.KIND.NAME.limits`).
     pub servers: BTreeMap<NamespaceName, LimitsPatch>,
-    /// The names of the operator's servers: their limits may not exceed those of the operator's file.
+    /// Names of the servers in the operator's file. Other files cannot raise their limits.
     pub names: BTreeSet<NamespaceName>,
 }
 
@@ -146,7 +146,7 @@ impl Default for NamespacesConfig {
 }
 
 impl NamespacesConfig {
-    /// An entry of `env_allowed` that cannot be allowed, if any: its index, and the reason.
+    /// The first entry of `env_allowed` that cannot be allowed: its index, and the reason. `None` if all entries can be allowed.
     pub fn env_not_allowable(&self) -> Option<(usize, &'static str)> {
         let reason = |name: &str| match name {
             name if !is_variable_name(name) => Some("is not a variable name"),

@@ -1,7 +1,7 @@
 //! The data directory: its layout, permissions, format version, lock and socket paths.
 //!
-//! Files are the database. Every write goes through [`write_atomically`], so readers and crashes never see half a file. Modes
-//! are set explicitly and do not depend on the umask.
+//! All persistent data are in files. Each write goes through [`write_atomically`], so that readers never see a partly written
+//! file, not even after a crash. File modes are set explicitly and do not depend on the umask.
 //!
 //! ```text
 //! $DATA/tools/<ns>/          folders of tools that people drop in
@@ -35,57 +35,58 @@ use crate::gateway_process::GatewayProcess;
 use crate::names::NamespaceName;
 use crate::regular_file;
 
-/// The format that this version writes, and the highest that it supports.
+/// Format number of the data directory that this version writes. It refuses higher numbers.
 const FORMAT: u32 = 1;
 
 /// Maximum size of the `version` file, in bytes.
 const VERSION_BYTES_MAX: u64 = 1024;
 
-/// Maximum length of a socket path, in bytes. The kernel's limit is 107 bytes; other systems have 103.
+/// Maximum length of a socket's path in bytes. The kernel allows 107 bytes, other systems 103.
 const SOCKET_PATH_MAX: usize = 100;
 
-/// Bytes that a worker may put between the name and `.sock`: the number of its process (`.p63`), a dot and a 64-bit
-/// generation.
+/// Maximum number of bytes that a worker adds to the name of its socket before `.sock`: the number of its process (`.p63`), a dot
+/// and a 64-bit generation.
 const GENERATION_MAX: usize = 4 + 21;
 
-/// Name of a worker's socket in the folder of its namespace.
+/// Name of a worker's socket in the namespace's folder for sockets.
 const WORKER_SOCKET: &str = "worker.sock";
 
-/// The tool file of a first start (DRP-14).
+/// Content of the example tool that is created at a first start (DRP-14).
 const HELLO: &str = include_str!("../../../conf/examples/basic-tool/hello.py");
 
-/// The namespace that a first start places (DRP-14).
+/// Name of the namespace that is created at a first start (DRP-14).
 pub const STARTER: &str = "shared";
 
-/// File name of that tool file.
+/// File name of the example tool that is created at a first start.
 const HELLO_FILE: &str = "hello.py";
 
-/// The other gateways that may use a data directory at the same time as this one.
+/// Facts about other gateways that may use the data directory at the same time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Occupancy<'a> {
-    /// The name of this replica, if several share the directory.
+    /// Name of this replica if several share the data directory; otherwise `None`.
     pub replica: Option<&'a str>,
     /// True if this gateway replaces a gateway that still runs (`--upgrade`).
     pub successor: bool,
 }
 
-/// An open data directory. Dropping it releases the lock.
+/// An open data directory. Dropping the value releases the lock.
 #[derive(Debug)]
 pub struct DataDir {
     root: PathBuf,
-    /// The folder of workers' sockets.
+    /// Folder for the sockets of Python workers.
     sockets: PathBuf,
     first_start: bool,
-    /// True if this process holds `gateway.lock` exclusively. False while a previous gateway is still shutting down
-    /// (`--upgrade`), and if replicas share the directory.
+    /// True if this process holds `gateway.lock` exclusively. False while a replaced gateway is still shutting down
+    /// (`--upgrade`), and always if replicas share the directory.
     sole: Arc<AtomicBool>,
-    /// `None` if another process serves the directory, see [`DataDir::beside`].
+    /// The locked file `gateway.lock`. `None` if another process has the lock and this one uses the directory besides it
+    /// ([`DataDir::beside`]).
     _lock: Option<File>,
-    /// See [`DataDir::predecessor`].
+    /// The gateway that used the data directory before ([`DataDir::predecessor`]).
     predecessor: Option<GatewayProcess>,
 }
 
-/// Reason why a data directory cannot be used. One line each, naming the path.
+/// Reason why a data directory cannot be used. The text is one line that names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Another gateway uses the data directory.
@@ -96,29 +97,29 @@ pub enum DataDirError {
     Newer {
         /// Path of the `version` file.
         path: PathBuf,
-        /// Format number of the data directory, as read from its `version` file.
+        /// Format number in the `version` file.
         found: u64,
     },
-    /// The `version` file does not hold a number.
+    /// The `version` file does not contain a number.
     #[error("{}: not a format number; this is not a data directory, or it is damaged", .0.display())]
     BadVersion(PathBuf),
-    /// The directory for short socket paths can be used by other users.
+    /// The directory for short socket paths is accessible to other users.
     #[error("{}: must be a directory of this user with mode 0700; remove it", .0.display())]
     ForeignSocketDir(PathBuf),
-    /// The operating system returned an error.
+    /// The operating system returned an error for an action on the data directory.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io {
-        /// The attempted action.
+        /// The action that failed.
         doing: &'static str,
-        /// The path that the action was tried on.
+        /// The path on which the action failed.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl DataDir {
-    /// Creates the missing parts of the layout, takes the lock and removes stale sockets.
+    /// Opens a data directory: creates missing folders, takes the lock and removes sockets of ended processes.
     ///
     /// # Errors
     ///
@@ -127,11 +128,11 @@ impl DataDir {
         Self::open_with(path, Occupancy::default(), true)
     }
 
-    /// As [`DataDir::open`], while other gateways may use the directory; with `starter` a fresh directory gets its first
-    /// namespace.
+    /// Opens a data directory as [`DataDir::open`] does, but allows the other gateways in `occupancy`. With `starter`, the first
+    /// namespace is created in a new directory.
     ///
-    /// A successor starts while its predecessor holds the lock, and acquires the lock when the predecessor ends. Replicas share
-    /// the lock.
+    /// A gateway that replaces a running one starts while the other has the lock, and takes the lock when the other ends.
+    /// Replicas share the lock.
     ///
     /// # Errors
     ///
@@ -153,14 +154,15 @@ impl DataDir {
         let first_start = !check_version(&version)?;
         make_layout(&root)?;
         let sockets = match occupancy.replica {
-            // Created when the replica holds the lock of its folder: other replicas remove folders whose lock is not held.
+            // This folder is created later, when the replica has locked its folder: other replicas remove folders without a lock.
             Some(name) => root
                 .join("replicas")
                 .join(replica_file_name(name))
                 .join("workers"),
             None => root.join("workers"),
         };
-        // A restored backup or a volume may have another mode; this mode is a security boundary.
+        // The mode is set again because a restored backup or a volume may have another one. Other users must not connect to
+        // workers.
         set_mode(&root.join("workers"), 0o700)?;
         let data = Self {
             root,
@@ -188,7 +190,7 @@ impl DataDir {
         Ok(data)
     }
 
-    /// The directory for a manager that runs at the same time as the gateway: missing parts of the layout are created; the
+    /// Opens the directory for a separate manager that runs at the same time as the gateway. Missing folders are created. The
     /// lock, the sockets and the first namespace are left to the gateway.
     ///
     /// # Errors
@@ -209,37 +211,38 @@ impl DataDir {
         })
     }
 
-    /// Path of the directory, absolute.
+    /// The absolute path of the data directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Returns true if this start created the directory's content.
+    /// Returns true if the data directory was new and its content was created at this start.
     pub fn is_first_start(&self) -> bool {
         self.first_start
     }
 
-    /// Returns true if no other gateway uses the directory, so that files not used by this process are unused.
+    /// Returns true if no other gateway uses the directory. Files that this process does not use are then unused.
     pub fn is_sole_user(&self) -> bool {
         self.sole.load(Ordering::Acquire)
     }
 
-    /// The gateway that used the directory before. If it and its guards were killed together, processes of it may still run.
+    /// The gateway that used the directory before. If it was killed together with its guards, some of its processes may still
+    /// run.
     pub fn predecessor(&self) -> Option<GatewayProcess> {
         self.predecessor
     }
 
-    /// Folder that namespaces are dropped into.
+    /// Folder in which users put the folders of namespaces.
     pub fn tools_dir(&self) -> PathBuf {
         self.root.join("tools")
     }
 
-    /// Folder of the environments: `<ns>` is a symlink into [`DataDir::builds_dir`].
+    /// Folder of the Python environments. Its entry `<ns>` is a symlink into [`DataDir::builds_dir`].
     pub fn venvs_dir(&self) -> PathBuf {
         self.root.join("venvs")
     }
 
-    /// Folder in which environments are built.
+    /// Folder in which Python environments are built.
     pub fn builds_dir(&self) -> PathBuf {
         self.root.join("venvs/.builds")
     }
@@ -249,7 +252,7 @@ impl DataDir {
         self.root.join("logs")
     }
 
-    /// Folder of analysed repositories and packages of other authors. Made when it is needed.
+    /// Folder of analysed repositories and packages of other authors. It is created when it is needed.
     pub fn repos_dir(&self) -> PathBuf {
         self.root.join("repos")
     }
@@ -259,8 +262,9 @@ impl DataDir {
         self.root.join("runtime")
     }
 
-    /// The socket of a namespace: `workers/<ns>/worker.sock` (a replica's below `replicas/<name>/`), alone in its folder, since
-    /// that is what its worker can reach of the sockets; or a name in a short private directory if a generation's own socket beside it would not fit a socket address (Q-22).
+    /// Returns the path of a namespace's socket: `workers/<ns>/worker.sock`, for a replica below `replicas/<name>/`. The socket
+    /// has a separate folder, because its worker can access all sockets in that folder. If the path would be too long for a
+    /// socket address, a folder in a short private directory is used instead (Q-22).
     ///
     /// # Errors
     ///
@@ -279,7 +283,7 @@ impl DataDir {
         Ok(folder.join(WORKER_SOCKET))
     }
 
-    /// `path`, or a name in a short private directory if that path would exceed the length of a socket address.
+    /// Returns `path`. If it is too long for a socket address, returns a path in a short private directory instead.
     ///
     /// # Errors
     ///
@@ -291,7 +295,7 @@ impl DataDir {
         }
     }
 
-    /// Path of a socket in the short private directory, which is created. The file's name is a digest of `name`.
+    /// Creates the short private directory, and returns the path of a socket in it. The file's name is a digest of `name`.
     fn short_socket(&self, name: &[u8]) -> Result<PathBuf, DataDirError> {
         let short = self.short_socket_dir();
         match fs::DirBuilder::new().mode(0o700).create(&short) {
@@ -303,7 +307,8 @@ impl DataDir {
         Ok(short.join(format!("{}.sock", short_hash(name))))
     }
 
-    /// Folder for short socket paths, which may not be there. In `/tmp` on purpose, not `TMPDIR`: that path may be long, too.
+    /// Directory for sockets whose usual path would be too long. It may not exist. It is always in `/tmp`, because the path in
+    /// `TMPDIR` may be long, too.
     pub fn short_socket_dir(&self) -> PathBuf {
         PathBuf::from(format!(
             "/tmp/tooldock-{}-{}",
@@ -312,7 +317,7 @@ impl DataDir {
         ))
     }
 
-    /// Creates the first namespace in an empty `tools/`; existing content, such as that of a mount, is not changed.
+    /// Creates the first namespace if `tools/` is empty. Existing content, such as that of a mount, is not changed.
     fn seed(&self) -> Result<(), DataDirError> {
         let tools = self.tools_dir();
         let mut entries = fs::read_dir(&tools).map_err(io_error("read", &tools))?;
@@ -326,7 +331,7 @@ impl DataDir {
     }
 }
 
-/// Returns true if a folder contains the files of a first start, and nothing else.
+/// Returns true if a folder contains only the files that are created at a first start.
 pub fn is_starter(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else {
         return false;
@@ -346,7 +351,7 @@ pub fn is_starter(folder: &Path) -> bool {
         && fs::read(&hello).is_ok_and(|text| text == HELLO.as_bytes())
 }
 
-/// Creates the folders of the layout that are missing.
+/// Creates the missing folders of the data directory.
 fn make_layout(root: &Path) -> Result<(), DataDirError> {
     for (name, mode) in [
         ("tools", 0o755),
@@ -361,10 +366,10 @@ fn make_layout(root: &Path) -> Result<(), DataDirError> {
     Ok(())
 }
 
-/// Prefix of the temporary files of [`write_atomically`].
+/// Prefix of the names of temporary files that [`write_atomically`] creates.
 pub const TEMPORARY: &str = ".tmp-";
 
-/// Returns true if a name is that of a temporary file of this module: a prefix, six letters or digits, a suffix.
+/// Returns true if a name is that of a temporary file of this module: `beginning`, six letters or digits, `ending`.
 pub fn is_temporary(name: &OsStr, beginning: &str, ending: &str) -> bool {
     let random = name
         .to_str()
@@ -381,7 +386,8 @@ pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> 
     replace_file(path, bytes, mode, TEMPORARY, |_| Ok(()))
 }
 
-/// As [`write_atomically`], with another prefix of the temporary file's name, and a last step before the file is in place.
+/// Replaces a file as [`write_atomically`] does. The temporary file's name begins with `prefix`, and `finish` is called before
+/// the temporary file replaces the old one.
 pub fn replace_file(
     path: &Path,
     bytes: &[u8],
@@ -408,12 +414,12 @@ pub fn replace_file(
     File::open(directory)?.sync_all()
 }
 
-/// The first 16 hex digits of a SHA-256: enough to name a file, and short.
+/// The first 16 hexadecimal digits of a SHA-256 digest, for use in file names.
 pub fn short_hash(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes)[..8])
 }
 
-/// Bytes as lowercase hexadecimal digits.
+/// Converts bytes to lowercase hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -422,8 +428,8 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Replaces the process's name in the lock file by that of this process, and returns the previous one. The name only helps to
-/// find leftovers of a crash, so errors do not stop the start.
+/// Replaces the process in the lock file by this process, and returns the previous one. Errors are ignored, because the process
+/// is only recorded to find processes that remain after a crash.
 fn replace_holder(lock: &File) -> Option<GatewayProcess> {
     let mut text = [0; 64];
     let read = lock.read_at(&mut text, 0).unwrap_or_default();
@@ -464,8 +470,8 @@ fn take_lock(
     match flock(&lock, at_once) {
         Ok(()) => sole.store(is_sole, Ordering::Release),
         Err(Errno::WOULDBLOCK) if occupancy.successor => {
-            // A lock belongs to the open file, so locking through a duplicate locks it for `lock`. The thread waits for another
-            // process and ends with this one.
+            // The lock belongs to the open file, so a lock of the duplicate is also a lock of `lock`. The thread waits until the
+            // other gateway ends.
             let waiting = lock.try_clone().map_err(io_error("open", &path))?;
             let sole = Arc::clone(&sole);
             std::thread::Builder::new()
@@ -484,7 +490,7 @@ fn take_lock(
     Ok((lock, sole))
 }
 
-/// Returns true if a readable version file exists.
+/// Checks the format number in the version file. Returns true if the file exists.
 fn check_version(path: &Path) -> Result<bool, DataDirError> {
     let text = match regular_file::read(path, VERSION_BYTES_MAX) {
         Ok(text) => text,
@@ -505,7 +511,7 @@ fn check_version(path: &Path) -> Result<bool, DataDirError> {
     Ok(true)
 }
 
-/// Creates a directory with its parents; an existing directory keeps its mode.
+/// Creates a directory with its parents. The mode of an existing directory is not changed.
 fn make_dir(path: &Path, mode: u32) -> Result<(), DataDirError> {
     if path.is_dir() {
         return Ok(());
@@ -519,8 +525,8 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), DataDirError> {
         .map_err(io_error("set the mode of", path))
 }
 
-/// Requires that a directory belongs to this user and has mode 0700. All users can write to `/tmp`: a directory that another
-/// user prepared there, or can read, must not contain the gateway's sockets.
+/// Returns an error unless a directory belongs to this user and has mode 0700. The check is needed because all users can write to
+/// `/tmp`: a directory that another user has prepared there, or can read, must not contain the gateway's sockets.
 fn verify_private(path: &Path) -> Result<(), DataDirError> {
     let metadata = path.symlink_metadata().map_err(io_error("read", path))?;
     let private = metadata.is_dir()
@@ -533,14 +539,14 @@ fn verify_private(path: &Path) -> Result<(), DataDirError> {
     }
 }
 
-/// Removes sockets without a listener. A socket that accepts, or whose queue is full, belongs to a running worker (an older
-/// gateway's during an upgrade) and is kept.
+/// Removes the files of sockets on which no process listens. A socket that accepts connections, or whose queue is full, is kept:
+/// it belongs to a running worker, for example of an older gateway during an upgrade.
 fn remove_stale_sockets(directory: &Path) -> Result<(), DataDirError> {
     for entry in fs::read_dir(directory).map_err(io_error("read", directory))? {
         let path = entry.map_err(io_error("read", directory))?.path();
         if path.is_dir() && !path.is_symlink() {
             remove_stale_sockets(&path)?;
-            // A folder with a live socket stays.
+            // Fails for a folder that still contains a socket. It is kept.
             let _ = fs::remove_dir(&path);
             continue;
         }
@@ -563,7 +569,7 @@ fn connect_is_refused(path: &Path) -> bool {
     let Ok(address) = SocketAddrUnix::new(path) else {
         return false;
     };
-    // Non-blocking, since connecting to a worker whose accept queue is full would otherwise wait.
+    // The socket is non-blocking, because connecting to a worker whose accept queue is full would otherwise wait.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else {
         return false;

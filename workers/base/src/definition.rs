@@ -1,14 +1,14 @@
-//! Announcements of a worker: the common part of resources, templates and prompts.
+//! The common fields of resources, templates and prompts in the message by which a worker announces them.
 
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// An entry of a worker's ready line.
+/// An entry in the message with which a worker reports that it is ready.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ReadyEntry {
-    /// The MCP object as lists show it.
+    /// The MCP object as it appears in lists.
     pub(crate) definition: Arc<RawValue>,
     #[serde(default)]
     pub(crate) filename: String,
@@ -17,14 +17,14 @@ pub(crate) struct ReadyEntry {
 }
 
 impl ReadyEntry {
-    /// Reads the member that the gateway needs; the definition itself is not changed.
+    /// Reads the one member of the definition that the gateway needs. The definition itself is not changed.
     ///
     /// # Errors
     ///
     /// The problem with the definition: it is not an object, or a member is missing or of the wrong kind.
     pub(crate) fn key<'a, T: Deserialize<'a>>(&'a self) -> Result<T, String> {
         let text = self.definition.get();
-        // serde would read an array as a struct, member by member.
+        // Arrays are refused here, because serde would accept an array in place of a struct.
         if !text.trim_ascii_start().starts_with('{') {
             return Err("a definition must be an object".into());
         }
@@ -32,7 +32,8 @@ impl ReadyEntry {
     }
 }
 
-/// Declares a type that a worker may announce: an object that clients know by one member of its definition.
+/// Declares a type of objects that a worker may announce. One member of the definition is the key by which clients refer to the
+/// object.
 macro_rules! announced {
     ($(#[$about:meta])* $name:ident by $(#[$key_about:meta])* $key:ident, $member:literal) => {
         $(#[$about])*
@@ -41,11 +42,11 @@ macro_rules! announced {
         pub struct $name {
             $(#[$key_about])*
             pub $key: ::std::sync::Arc<str>,
-            /// The MCP object exactly as its list shows it.
+            /// The MCP object exactly as it appears in lists.
             pub definition: ::std::sync::Arc<::serde_json::value::RawValue>,
-            /// The file that declares the object, relative to its namespace folder.
+            /// The file that declares the object, relative to the folder of its namespace.
             pub filename: String,
-            /// True if the object's function takes a context, and so may report progress, log and ask.
+            /// True if the object's function takes a context, with which it can report progress, log, and ask the client.
             pub context: bool,
         }
 

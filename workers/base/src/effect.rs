@@ -1,22 +1,23 @@
 //! Effects of the management tools and of the paths of `/api`, and the scopes that cover each effect.
 //!
-//! A scope is a list of patterns of tool names, and a tool may do more than its name suggests. So a credential with scopes
-//! opens a management tool only if the scopes match the tool's name and cover all of the tool's effects. The table of a
-//! namespace's tools is in its [`crate::policy::ToolPolicy`], which every surface checks.
+//! A scope is a list of patterns of tool names, and a tool may do more than its name suggests. Therefore a credential with scopes
+//! opens a management tool only if the scopes match the tool's name and cover all effects of the tool. A namespace's
+//! [`crate::policy::ToolPolicy`] contains the table of its tools' effects, and every surface checks it.
 
 use crate::scope::ToolScope;
 
-/// The tool whose name a scope has to match before any tool that runs code of the caller's choice is open.
+/// Name of the tool that writes files. A scope must match this name to open any tool that runs code of the caller's choice.
 pub const WRITE_TOOL: &str = "write_tool";
 
-/// The scopes that cover an effect.
+/// The scopes that are required for an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cover {
-    /// Every scope that opens the tool. A path without a tool is open to each credential for `_system`.
+    /// No further scope is required beyond the one that opens the tool. A path without a tool is open to each credential for
+    /// `_system`.
     Itself,
-    /// Scopes that match the name of this tool.
+    /// A scope that matches the name of this tool is required.
     Tool(&'static str),
-    /// The scope `admin` alone: patterns of other scopes do not count.
+    /// The scope `admin` is required. Patterns of other scopes do not count, not even `*`.
     Admin,
 }
 
@@ -27,10 +28,10 @@ macro_rules! effects {
         pub enum Effect { $($(#[$doc])* $effect,)* }
 
         impl Effect {
-            /// All effects, from the least to the most.
+            /// All effects, from the least to the most dangerous.
             pub const ALL: &'static [Self] = &[$(Self::$effect,)*];
 
-            /// The scopes that cover the effect.
+            /// The scopes that are required for the effect.
             pub const fn cover(self) -> Cover {
                 match self { $(Self::$effect => $cover,)* }
             }
@@ -46,21 +47,21 @@ macro_rules! effects {
 effects! {
     /// Reads names, states and numbers of the served namespaces.
     ReadsState: Cover::Itself, "reads names and states of what is served";
-    /// Reads keys of servers and of the gateway, with credentials masked.
+    /// Reads the configuration of servers and of the gateway, with credentials masked.
     ReadsConfiguration: Cover::Tool("server_config"), "reads configuration, credentials masked";
     /// Reads code of tools and their earlier versions.
     ReadsCode: Cover::Tool("get_tool_source"), "reads code of tools";
-    /// Reads names and states of secrets, never values.
+    /// Reads names and states of secrets, but no values.
     ReadsSecretNames: Cover::Itself, "reads names of secrets";
-    /// Reads the rules between a credential and a tool.
+    /// Reads the rules that decide whether a credential may call a tool.
     ReadsRights: Cover::Itself, "reads which credential may do what";
-    /// Reads repositories, packages and registries of others; runs nothing of them.
+    /// Downloads and reads repositories, packages and registries of other authors. Runs nothing of them.
     FetchesSources: Cover::Itself, "downloads and reads repositories and packages, and runs nothing of them";
     /// Creates an empty namespace.
     CreatesNamespaces: Cover::Itself, "creates empty namespaces";
-    /// Creates a placeholder for a secret; a person sets its value.
+    /// Creates a placeholder for a secret. A person must set its value.
     AsksForSecrets: Cover::Itself, "asks a person for a secret";
-    /// Publishes files on disk by a reload.
+    /// Reloads namespaces, which publishes changed files.
     Reloads: Cover::Tool("reload_core"), "brings what is on disk into service";
     /// Deletes a tool file.
     DeletesTools: Cover::Tool("delete_tool"), "deletes tool files";
@@ -68,8 +69,8 @@ effects! {
     DeletesNamespaces: Cover::Tool("delete_namespace"), "deletes namespaces and servers";
     /// Removes a secret and its value.
     RemovesSecrets: Cover::Tool("remove_secret"), "removes secrets";
-    /// Reads lines that tools printed, and tracebacks. Covered by the tool that writes files, since a tool could send the same
-    /// lines to its author.
+    /// Reads lines that tools printed, and tracebacks. The tool that writes files is required, because a tool that a caller has
+    /// written could send the same lines to that caller anyway.
     ReadsOutput: Cover::Tool(WRITE_TOOL), "reads what tools printed";
     /// Runs code, a package or a command of the caller's choice as the gateway's user: immediately, or after a reload.
     RunsCode: Cover::Tool(WRITE_TOOL), "writes code, or runs code or commands as the gateway's user";
@@ -79,14 +80,14 @@ effects! {
     ReadsActivity: Cover::Admin, "reads calls, sessions and output of others";
     /// Ends sessions, streams and processes that other callers use.
     EndsOthersWork: Cover::Admin, "ends sessions, streams and processes of others";
-    /// Approves changed definitions of servers, and drops their records.
+    /// Approves changed definitions of servers, and deletes the records of definitions.
     ApprovesPins: Cover::Admin, "approves changed tools of servers";
-    /// Makes, lists and revokes API keys.
+    /// Creates, lists and revokes API keys.
     HandlesKeys: Cover::Admin, "makes, lists and revokes API keys";
 }
 
 impl Effect {
-    /// The scopes that cover the effect, as text that follows "it needs".
+    /// The scopes that are required for the effect, as text that follows "it needs".
     pub fn needed(self) -> String {
         match self.cover() {
             Cover::Itself => "no further scope".to_owned(),
@@ -95,7 +96,7 @@ impl Effect {
         }
     }
 
-    /// Returns true if scopes cover the effect.
+    /// Returns true if the scopes are sufficient for the effect.
     pub fn is_covered_by(self, scope: &ToolScope) -> bool {
         match self.cover() {
             Cover::Itself => true,
@@ -105,36 +106,36 @@ impl Effect {
     }
 }
 
-/// The effects of a namespace's tools, by name. Namespaces other than the management tools have no rows.
+/// The effects of a namespace's tools, by the tool's name. Only the namespace of the management tools has rows.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ToolEffects(&'static [(&'static str, &'static [Effect])]);
 
-/// The reason why scopes do not open a tool.
+/// The reason why a credential's scopes do not open a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// No pattern of the scopes matches the tool's name.
+    /// The scopes do not open the tool, because none of their patterns matches its name.
     Name,
-    /// The name is matched, and the tool does more than the scopes cover.
+    /// The scopes match the tool's name, but are not sufficient for this effect of the tool.
     Effect(Effect),
 }
 
 impl ToolEffects {
-    /// A table whose rows are the name of a tool and its effects.
+    /// Creates a table. Each row contains the name of a tool and its effects.
     pub const fn new(rows: &'static [(&'static str, &'static [Effect])]) -> Self {
         Self(rows)
     }
 
-    /// The effects of a tool; empty for a name without a row.
+    /// The effects of a tool. Empty if the table has no row for it.
     pub fn of(self, tool: &str) -> &'static [Effect] {
         let row = self.0.iter().find(|(name, _)| *name == tool);
         row.map_or(&[], |(_, effects)| effects)
     }
 
-    /// Checks that scopes open a tool: its name and all of its effects.
+    /// Checks that the scopes open a tool: that they match its name and are sufficient for all its effects.
     ///
     /// # Errors
     ///
-    /// [`Missing`]: the name or the effect that the scopes lack.
+    /// [`Missing`]: the name or the effect for which the scopes are not sufficient.
     pub fn check(self, scope: &ToolScope, tool: &str) -> Result<(), Missing> {
         if !scope.allows(tool) {
             return Err(Missing::Name);
@@ -146,7 +147,7 @@ impl ToolEffects {
     }
 }
 
-/// The first of some effects that scopes do not cover.
+/// The first of the effects for which the scopes are not sufficient; `None` if they are sufficient for all.
 pub fn uncovered(effects: &[Effect], scope: &ToolScope) -> Option<Effect> {
     let mut effects = effects.iter().copied();
     effects.find(|effect| !effect.is_covered_by(scope))

@@ -1,11 +1,11 @@
-//! Errors of calls, with the codes of the workers (WRK-12). The modules for HTTP and MCP map a code to statuses of their own.
+//! Errors of calls, with the codes that workers also use (WRK-12). The modules for HTTP and MCP map each code to a status.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-/// The stable code of a failed call. Its text is part of the public contract.
+/// The code of a failed call. Its text is part of the public contract and does not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallErrorCode {
     /// The namespace has no such tool, or the policy does not allow it.
@@ -18,41 +18,42 @@ pub enum CallErrorCode {
     PromptNotFound,
     /// The arguments violate the tool's schema; the tool did not run.
     InvalidArguments,
-    /// A package the tool or its namespace needs cannot be imported or installed.
+    /// A package that the tool or its namespace needs cannot be imported or installed.
     DependencyError,
-    /// The call's time limit ran out; the call was cancelled.
+    /// The call's time limit expired, and the call was cancelled.
     ExecutionTimeout,
-    /// The tool raised, or its worker sent an invalid response.
+    /// The tool raised an exception, or its worker sent an invalid response.
     InternalError,
     /// The tool returned a value that violates its output schema.
     OutputType,
-    /// The tool raised `ToolError`: its author wrote the message for the model.
+    /// The tool raised `ToolError`. Its author wrote the message for the model.
     ToolError,
     /// The worker process is down: it ended during the call, or was not restarted in time.
     WorkerUnavailable,
-    /// The namespace is starting.
+    /// The namespace is still starting.
     Starting,
-    /// The namespace's queue is full.
+    /// The namespace's queue of waiting calls is full.
     Overloaded,
-    /// A limit counted in tool calls was reached.
+    /// A rate limit on tool calls was reached.
     RateLimited,
-    /// The result is larger than the namespace allows.
+    /// The call's result is larger than the namespace allows.
     ResultTooLarge,
     /// The caller cancelled the call.
     Cancelled,
-    /// The function asks its client for an unsupported capability. `details` names it as `requiredCapabilities`.
+    /// The function asked its client for a capability that the client does not have. `details` names it as
+    /// `requiredCapabilities`.
     MissingCapability,
-    /// The namespace needs a personal credential of the caller, which is missing. `details` names it as `slots`, with the
+    /// The namespace needs a personal credential of the caller, which is not set. `details` names it as `slots`, with the
     /// `command` that sets it.
     MissingCredential,
-    /// A server refused the gateway, or its response is not MCP.
+    /// A server refused the gateway's request, or its response is not MCP.
     UpstreamError,
-    /// A question to the client has no usable answer: it failed, took too long, or exceeded the number of questions.
+    /// A question to the client got no usable answer: it failed, took too long, or exceeded the maximum number of questions.
     AskFailed,
 }
 
 impl CallErrorCode {
-    /// The code as clients see it.
+    /// The error code as it is sent to clients.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ToolNotFound => "tool_not_found",
@@ -78,7 +79,8 @@ impl CallErrorCode {
         }
     }
 
-    /// Reads a code that a worker sent. An unknown code is an internal error: a worker cannot invent contract codes.
+    /// Reads a code that a worker sent. An unknown code becomes `InternalError`, because workers cannot add codes to the
+    /// contract.
     pub fn from_worker(text: &str) -> Self {
         match text {
             "tool_not_found" => Self::ToolNotFound,
@@ -98,33 +100,33 @@ impl CallErrorCode {
     }
 }
 
-/// A failed call: code, a message for the client, and optional JSON details (a traceback, the schema's errors).
+/// A failed call: code, message for the client, and optional details as JSON (a traceback, the schema's errors).
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: {message}", code.as_str())]
 pub struct CallError {
-    /// Stable code.
+    /// The code of the error.
     pub code: CallErrorCode,
-    /// Text a client may read.
+    /// Message of the error, which clients may read.
     pub message: String,
-    /// A JSON object with details. Its `traceback` is shown only to callers trusted with it (REQUIREMENTS Q-45).
+    /// A JSON object with details. Its `traceback` is shown only to callers that may see it (REQUIREMENTS Q-45).
     pub details: Option<Box<RawValue>>,
-    /// Time after which a retry may succeed.
+    /// Time after which a retry may succeed; `None` if that is unknown.
     pub retry_after: Option<Duration>,
-    /// The reason in full, for operators; `None` if the message has it all.
+    /// The complete reason, for operators; `None` if the message already contains it.
     pub cause: Option<Box<FailureCause>>,
 }
 
-/// The reason of a failure, for logs. It is never shown to clients, and holds no secrets of the gateway.
+/// The reason of a failure, for logs. It is never sent to clients, and contains no secrets of the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailureCause {
-    /// The kind of failure.
+    /// The kind of failure, as a short code for logs.
     pub code: Cow<'static, str>,
-    /// The cause as text.
+    /// The cause of the failure as text for logs.
     pub detail: String,
 }
 
 impl CallError {
-    /// An error with a code and a message.
+    /// Creates an error of a call with a code and a message.
     pub fn new(code: CallErrorCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -135,7 +137,7 @@ impl CallError {
         }
     }
 
-    /// Adds the reason that logs show in place of the message.
+    /// Adds the reason that is logged in place of the message.
     #[must_use]
     pub fn caused_by(
         mut self,
@@ -149,7 +151,7 @@ impl CallError {
         self
     }
 
-    /// Adds the time after which a retry may succeed.
+    /// Adds to the error the time after which a retry may succeed.
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);

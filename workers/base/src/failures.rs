@@ -1,14 +1,15 @@
 //! Counts wrong credentials by their origin, and delays clients that try many.
 //!
-//! A key of the table is a client's address, a user name, or the user of a local process. Its first failures are free. After
-//! them a *spell* begins: each failure starts a delay, twice as long as the previous one, and further failures within the delay
-//! are answered with its remaining time. A key without failures for [`FailureLimits::window`] after its delay is reset.
+//! A key of the table is a client's address, a user name, or the user of a local process. The first failures of a key cause no
+//! delay. After them a *spell* begins: each failure starts a delay, twice as long as the previous one, and further failures
+//! within the delay are answered with its remaining time. A key without failures for [`FailureLimits::window`] after its delay is
+//! reset.
 //!
 //! Only failures are counted. Callers check a credential first and count only wrong ones, so a valid credential is never
 //! delayed, whatever its origin.
 //!
-//! Keys are stored as hashes under a random seed, and their number is bounded: when a part of the table is full of active
-//! spells, further keys share one entry of that part.
+//! Keys are stored as hashes under a random seed. Their number is bounded: if a shard of the table is full of active spells, all
+//! further keys of that shard share one entry.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -16,39 +17,40 @@ use std::hash::{BuildHasher as _, Hash};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of keys in one table.
+/// Maximum number of keys in one table of failures.
 const KEYS_MAX: usize = 16_384;
-/// Number of the table's parts, each under its own lock.
+/// Number of shards of the table. Each has a separate lock.
 const SHARDS: usize = 16;
-/// Maximum number of doublings of the delay. After so many, the delay has its maximum in any case.
+/// Maximum number of doublings of the delay. The delay has then reached its maximum in any case.
 const DOUBLINGS_MAX: u32 = 20;
-/// The first delay of a spell.
+/// The first delay in a spell.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 
-/// Limits of failures, and delays beyond them.
+/// The number of failures without a delay, and the limits of the delays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailureLimits {
-    /// Failures of one key until a spell begins; at least 1.
+    /// Number of failures of one key with which a spell begins; at least 1.
     pub free: u32,
-    /// Time without failures after which a key starts anew.
+    /// Time without failures after which the count of a key is reset.
     pub window: Duration,
-    /// The longest delay.
+    /// Maximum length of a delay that failures cause.
     pub max_delay: Duration,
 }
 
-/// Consequence of a failure.
+/// The consequence of a failure for the answer to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureOutcome {
-    /// The failure is answered like any wrong credential.
+    /// The wrong credential is refused immediately.
     Answered,
-    /// The failure is answered like any wrong credential, and is the first of a spell.
+    /// The wrong credential is refused immediately, and is the first failure of a spell.
     SpellBegan,
-    /// The failure occurred during the delay that earlier failures of its key caused; the value is the rest of that delay.
+    /// The wrong credential was sent during the delay that earlier failures of its key have caused. Contains the rest of that
+    /// delay.
     Delayed(Duration),
 }
 
 impl FailureOutcome {
-    /// The stricter of two outcomes, for a failure that is counted by two keys.
+    /// The stricter of two outcomes. Used for a failure that is counted for two keys.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         match (self, other) {
@@ -65,24 +67,24 @@ impl FailureOutcome {
 pub struct FailureTable {
     limits: FailureLimits,
     seed: RandomState,
-    /// The parts of the table. A panic cannot leave one unusable.
+    /// The shards of the table. A panic while a lock is held does not make a shard unusable.
     shards: [Mutex<Shard>; SHARDS],
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     spells: HashMap<u64, Spell>,
-    /// Shared spell of all keys that this part of the table has no room for.
+    /// The spell that is shared by all keys for which this shard has no free entry.
     overflow: Spell,
-    /// Time of the next search for entries that can be dropped.
+    /// Earliest time of the next search for entries that can be removed.
     next_sweep: Duration,
 }
 
-/// The failures of one key. Times are since the start of the caller's clock.
+/// The failures of one key. Times are measured from the start of the caller's clock.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spell {
     failures: u32,
-    /// The end of the delay, or the last failure if there is no delay.
+    /// The end of the delay. If there is no delay, the time of the last failure.
     until: Duration,
 }
 
@@ -122,12 +124,12 @@ impl FailureTable {
         }
     }
 
-    /// The limits in force.
+    /// The limits that the table applies.
     pub fn limits(&self) -> FailureLimits {
         self.limits
     }
 
-    /// Counts a failure. `now` is the time since any fixed moment, the same for all calls.
+    /// Counts a failure. `now` is the time since a fixed moment that must be the same for all calls.
     pub fn note(&self, key: impl Hash, now: Duration) -> FailureOutcome {
         let hash = self.seed.hash_one(key);
         let shard = &self.shards[(hash >> 32) as usize % SHARDS];

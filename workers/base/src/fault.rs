@@ -1,6 +1,7 @@
-//! Points in the code at which a test can end the process, to test the leftovers of a crash. In the product they do nothing.
+//! Points in the code at which a test can kill the process, to test the state that a crash leaves. Outside of tests they do
+//! nothing.
 
-/// A moment at which a process may die. A test's child process names the moment by its number in `TOOLDOCK_TEST_DIES_AT`.
+/// A point at which a test may kill the process. A test selects the point by its number in `TOOLDOCK_TEST_DIES_AT`.
 #[cfg(not(any(test, feature = "testing")))]
 #[inline]
 pub fn point() {}
@@ -17,12 +18,12 @@ mod dying {
 
     use tempfile::TempDir;
 
-    /// Variable with the point at which the process dies, counted from 1.
+    /// Environment variable with the number of the point at which the process is killed, counted from 1.
     const DIES_AT: &str = "TOOLDOCK_TEST_DIES_AT";
-    /// Variable with the folder that the process works in.
+    /// Environment variable with the folder in which the tested process works.
     pub const FOLDER: &str = "TOOLDOCK_TEST_FOLDER";
 
-    /// Ends the process if this is the point that the test names.
+    /// Kills the process if this point has the number that the test has selected.
     pub fn point() {
         static PASSED: AtomicUsize = AtomicUsize::new(0);
         let Ok(at) = std::env::var(DIES_AT) else {
@@ -35,9 +36,9 @@ mod dying {
         }
     }
 
-    /// Runs an ignored test in separate processes, each in a folder that `prepare` made. The first is killed at the first
-    /// point, the next at the second, until one passes all points. `judge` gets each folder with the number of the point, 0
-    /// for the process that was not killed. Returns the number of killed processes.
+    /// Runs an ignored test in separate processes, each in a folder that `prepare` has created. The first process is killed at
+    /// the first point, the next at the second, and so on, until a process passes all points. `judge` gets each folder with the
+    /// number of the point; the number is 0 for the process that was not killed. Returns the number of killed processes.
     pub fn dying_everywhere(
         test: &str,
         variables: &[(&str, &str)],

@@ -1,7 +1,7 @@
-//! Lock files for files that several processes write: at most one process writes at a time.
+//! Lock files for files that several processes write. At most one process at a time can hold such a lock.
 //!
-//! The kernel's lock on the file decides, so the lock of a process that died is free. The text in the file is for people only:
-//! a process that waits in vain reports the holder.
+//! The kernel locks the file, so the lock is released when its process dies. The text in the file is only for people: a process
+//! that waits too long reports the holder named there.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -16,32 +16,32 @@ use rustix::io::Errno;
 
 use crate::regular_file::tighten;
 
-/// Interval between attempts to acquire a lock that is held.
+/// Interval between two attempts to acquire a lock that another process holds.
 const TRY_EVERY: Duration = Duration::from_millis(25);
 
-/// Mode of lock files: a user who may read the file may hold the lock.
+/// Mode of lock files. Other users cannot read them, because a user who can read the file can also lock it.
 const MODE: u32 = 0o600;
 
-/// Maximum number of bytes read from a lock file; a holder writes fewer.
+/// Maximum number of bytes that are read from a lock file. The text in it is shorter.
 const HOLDER_MAX: u64 = 256;
 
-/// Reason why the lock was not taken. Nothing was changed.
+/// Reason why the lock was not acquired. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process holds the lock.
+    /// Another process holds the lock for too long.
     #[error("{}: held by {holder} for longer than {}; end that command, or try again when it is done", path.display(), format_duration(*waited))]
     Held {
         /// Path of the lock file.
         path: PathBuf,
-        /// The holder, as the lock file names it.
+        /// The process that holds the lock, as text from the lock file.
         holder: String,
-        /// Time that this process waited.
+        /// Time for which this process waited for the lock.
         waited: Duration,
     },
-    /// The operating system returned an error.
+    /// The operating system returned an error for the lock file.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io {
-        /// The attempted action.
+        /// The action that failed.
         doing: &'static str,
         /// Path of the lock file.
         path: PathBuf,
@@ -50,16 +50,16 @@ pub enum LockError {
     },
 }
 
-/// A lock on a file, held until it is dropped.
+/// A lock on a file. Dropping the value releases it.
 #[derive(Debug)]
 pub struct FileLock(File);
 
 impl FileLock {
-    /// Acquires the lock, waiting for up to `patience`. `purpose` is shown to processes that wait.
+    /// Acquires the lock, and waits up to `patience` for it. `purpose` is shown to other processes that wait for the lock.
     ///
     /// # Errors
     ///
-    /// [`LockError`]: another process holds it for longer, or the file cannot be opened or made.
+    /// [`LockError`]: another process holds the lock for longer, or the file cannot be opened or created.
     pub fn take(path: &Path, purpose: &str, patience: Duration) -> Result<Self, LockError> {
         let told = |doing| {
             move |source: io::Error| LockError::Io {
@@ -72,8 +72,8 @@ impl FileLock {
         loop {
             let file = open(path).map_err(told("open the lock"))?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // The lock is worthless if another process removed the file meanwhile: the new file may be locked by a third
-                // process.
+                // The lock does not count if another process has replaced the file meanwhile: a third process may have locked the
+                // new file.
                 Ok(()) if is_at(&file, path) => {
                     let lock = Self(file);
                     lock.say(purpose);
@@ -94,11 +94,11 @@ impl FileLock {
         }
     }
 
-    /// Sets the file's modification time to now, which shows others that the holder is running.
+    /// Sets the file's modification time to now. Other processes can see by it that the holder is still running.
     ///
     /// # Errors
     ///
-    /// When the operating system returns an error, or the file is no longer at `path`: other processes then do not see this
+    /// When the operating system returns an error, or the file is no longer at `path`: other processes then do not respect this
     /// lock.
     pub fn refresh(&self, path: &Path) -> io::Result<()> {
         if !is_at(&self.0, path) {
@@ -116,7 +116,7 @@ impl FileLock {
             "{purpose} (process {}, since {since})\n",
             std::process::id()
         );
-        // The lock works without this text.
+        // Errors are ignored, because the lock works without this text.
         let _ = self.0.set_len(0);
         let _ = self.0.write_all_at(text.as_bytes(), 0);
     }
@@ -128,8 +128,8 @@ impl Drop for FileLock {
     }
 }
 
-/// Opens the lock's file, or creates it. Tools can create files in the same directory, and root may be setting a secret: no
-/// link is followed, the call does not block, and only a file that was created here is given to the directory's owner.
+/// Opens the lock's file, or creates it. Tools can create files in the same directory, and the caller may be root. Therefore no
+/// link is followed, opening does not block, and only a file that was created here gets the directory's owner.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
@@ -161,8 +161,8 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Changes the owner of a file that root created to that of the directory: the gateway that uses the directory must be able to
-/// read the file.
+/// Gives a file that root created the same owner as its directory. Otherwise the gateway that uses the directory could not read
+/// the file.
 pub fn belong_to_owner_of(file: &File, directory: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());

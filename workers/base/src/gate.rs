@@ -1,7 +1,7 @@
-//! Limit on the concurrent calls of one namespace, and on the number of calls that wait (WRK-14, Q-11).
+//! Limits the number of concurrent calls of one namespace, and the number of calls that wait (WRK-14, Q-11).
 //!
-//! Principals take turns: of the waiting calls of a principal, one is in the queue for the next turn, and the others wait until
-//! it has its turn. So a principal with many slow calls delays the calls of others by at most one turn each.
+//! The queue is shared fairly: it contains at most one call of each principal. Further calls of that principal wait until its
+//! call has left the queue. So a principal with many slow calls delays the calls of others by at most one call each time.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,58 +9,58 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Name of a principal. Calls without a principal share one queue.
+/// Name of a principal. All calls without a principal are treated as those of one principal.
 pub type Principal = Option<Arc<str>>;
 
 /// Lets a bounded number of calls run and a bounded number wait.
 ///
-/// Waiting has no separate time limit: the caller's time limit covers it.
+/// Waiting has no separate time limit: the time limit of the call includes it.
 #[derive(Debug)]
 pub struct Gate {
-    /// Permits of running calls. Waiting calls get permits in the order of their arrival in the line.
+    /// Permits of the running calls. Waiting calls get permits in the order in which they joined the queue of this semaphore.
     running: Arc<Semaphore>,
     queues: Mutex<Queues>,
     max_concurrency: usize,
     queue: usize,
-    /// Maximum number of calls of one principal that may wait.
+    /// Maximum number of calls of one principal that may wait. Further ones are refused.
     of_principal: usize,
 }
 
-/// The calls that wait, by principal.
+/// The waiting calls of all principals.
 #[derive(Debug, Default)]
 struct Queues {
     by_principal: HashMap<Principal, PrincipalQueue>,
     calls: usize,
 }
 
-/// The calls of one principal that wait.
+/// The waiting calls of one principal.
 #[derive(Debug)]
 struct PrincipalQueue {
-    /// Permit for the principal's call that is in the queue. There is one per principal.
+    /// Semaphore with one permit. The principal's call that is in the common queue has the permit; its other calls wait for it.
     turn: Arc<Semaphore>,
     calls: usize,
 }
 
-/// A call that waits, until this is dropped.
+/// A waiting call. Dropping it removes the call from the counts.
 struct WaitingCall<'a> {
     gate: &'a Gate,
     principal: &'a Principal,
     turn: Arc<Semaphore>,
 }
 
-/// The right to run one call; dropping it lets the next waiting call run.
+/// The permission to run one call. Dropping it lets the next waiting call run.
 #[derive(Debug)]
 pub struct Permit {
     _running: OwnedSemaphorePermit,
 }
 
-/// The namespace runs and queues as many calls as it may.
+/// The maximum numbers of running and of waiting calls are reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the namespace's queue is full")]
 pub struct QueueFull;
 
 impl Gate {
-    /// A gate for `max_concurrency` running and `queue` waiting calls.
+    /// Creates a gate for `max_concurrency` running and `queue` waiting calls.
     pub fn new(max_concurrency: usize, queue: usize) -> Self {
         Self {
             running: Arc::new(Semaphore::new(max_concurrency)),
@@ -71,7 +71,7 @@ impl Gate {
         }
     }
 
-    /// A gate at which at most `of_principal` calls of each principal wait.
+    /// Limits the number of waiting calls of each principal to `of_principal`.
     #[must_use]
     pub fn with_queue_of_principal(self, of_principal: usize) -> Self {
         Self {
@@ -80,12 +80,12 @@ impl Gate {
         }
     }
 
-    /// Waits for a turn. Dropping the future leaves the queue.
+    /// Waits until the call may run. Dropping the future cancels the wait.
     ///
     /// # Errors
     ///
-    /// [`QueueFull`] immediately when the queue is full. A principal without waiting calls is admitted nevertheless, until
-    /// twice as many calls wait.
+    /// [`QueueFull`] immediately if too many calls wait. Exception: a principal without waiting calls may wait nevertheless,
+    /// until twice the maximum number of calls wait.
     pub async fn enter(&self, principal: &Principal) -> Result<Permit, QueueFull> {
         if let Ok(running) = Arc::clone(&self.running).try_acquire_owned() {
             return Ok(Permit { _running: running });
@@ -97,8 +97,8 @@ impl Gate {
         Ok(self.turn(waiting.ok_or(QueueFull)?).await)
     }
 
-    /// Waits for a turn of a call that released its turn while it asked its client. The call is never refused: its work must
-    /// not be lost to a full queue, and the number of calls that ask is bounded elsewhere.
+    /// Waits until a call may continue that gave its permit back while it waited for its client. The call is never refused,
+    /// because its work would be lost. The number of calls that wait for their clients is limited elsewhere.
     pub async fn resume(&self, principal: &Principal) -> Permit {
         if let Ok(running) = Arc::clone(&self.running).try_acquire_owned() {
             return Permit { _running: running };
@@ -107,7 +107,8 @@ impl Gate {
         self.turn(waiting.expect("every call is let in")).await
     }
 
-    /// Registers a waiting call, if `may` returns true for the number of waiting calls and for the principal's queue.
+    /// Registers a waiting call if `may` returns true. `may` gets the number of all waiting calls and the principal's waiting
+    /// calls.
     fn wait<'a>(
         &'a self,
         principal: &'a Principal,
@@ -148,12 +149,12 @@ impl Gate {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of calls that run now.
+    /// Number of calls that are running now.
     pub fn in_flight(&self) -> usize {
         self.max_concurrency - self.running.available_permits()
     }
 
-    /// Returns true if `max_concurrency` and `queue` are the gate's limits.
+    /// Returns true if the gate was created with these limits.
     pub fn has_limits(&self, max_concurrency: usize, queue: usize) -> bool {
         self.max_concurrency == max_concurrency && self.queue == queue
     }

@@ -1,11 +1,13 @@
-//! The process of a gateway, as `gateway.lock`, the addresses of a running gateway and the tags of its children name it.
+//! Identifies the process of a gateway. It is written to `gateway.lock`, to the list of the gateway's addresses, and to the tags
+//! of its children.
 
 use std::fmt;
 use std::fs;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// A process of the gateway, distinguished from a later process with the same pid by its start time.
+/// A process of a gateway, identified by its process id and its start time. The start time distinguishes it from a later process
+/// with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GatewayProcess {
     pid: i32,
@@ -13,7 +15,7 @@ pub struct GatewayProcess {
 }
 
 impl GatewayProcess {
-    /// The process that calls this function.
+    /// Identifies the process that calls this function.
     pub fn this() -> Self {
         static THIS: OnceLock<GatewayProcess> = OnceLock::new();
         *THIS.get_or_init(|| {
@@ -23,24 +25,24 @@ impl GatewayProcess {
         })
     }
 
-    /// The current process with this pid.
+    /// Identifies the process that has this process id now. `None` if there is none.
     pub fn of(pid: i32) -> Option<Self> {
         let started = start_of(pid)?;
         Some(Self { pid, started })
     }
 
-    /// The pid, which may have been reused by another process.
+    /// The process id. Another process may have it now.
     pub fn pid(self) -> i32 {
         self.pid
     }
 
-    /// True while the process runs.
+    /// Returns true if the process is still running.
     pub fn is_running(self) -> bool {
         start_of(self.pid) == Some(self.started)
     }
 }
 
-/// Text of the process in tags and in `gateway.lock`: its pid and its start time.
+/// Writes the process id and the start time, as in tags and in `gateway.lock`.
 impl fmt::Display for GatewayProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.pid, self.started)
@@ -58,12 +60,12 @@ impl FromStr for GatewayProcess {
     }
 }
 
-/// Start time of a process, in the kernel's unit.
+/// The start time of a process, in the kernel's unit. `None` if the process does not exist.
 pub fn start_of(pid: i32) -> Option<u64> {
     stat_field(pid, 22)
 }
 
-/// A field of a process's `/proc/<pid>/stat`, numbered from 1 as in its manual. `None` if the process does not exist.
+/// A field of a process's `/proc/<pid>/stat`, numbered from 1 as in the manual page. `None` if the process does not exist.
 pub fn stat_field<T: FromStr>(pid: i32, number: usize) -> Option<T> {
     field(
         &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?,
@@ -71,7 +73,8 @@ pub fn stat_field<T: FromStr>(pid: i32, number: usize) -> Option<T> {
     )
 }
 
-/// A field of the text. The second one, the command's name, may itself hold spaces and parentheses.
+/// A field in the text of a `stat` file. Fields are counted after the last parenthesis, because the second field, the command's
+/// name, may contain spaces and parentheses.
 fn field<T: FromStr>(stat: &str, number: usize) -> Option<T> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     let text = after_name

@@ -1,42 +1,42 @@
-//! Rights of a credential in addition to its namespaces. Static tokens have no grant: they open every tool of their namespaces.
+//! Rights of a credential in addition to its namespaces. Static tokens have no grant: they open all tools of their namespaces.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::scope::ToolScope;
 
-/// The rights of a credential with scopes. The edge creates a grant when it admits a request; the service restricts lists and
-/// calls by it.
+/// The rights of a credential with scopes. The edge creates the grant when it admits a request. The service uses it to restrict
+/// lists and calls.
 #[derive(Clone)]
 pub struct Grant {
-    /// The tools that may be listed and called.
+    /// The tools that the credential may list and call.
     pub tools: Arc<ToolScope>,
-    /// Source of the grant.
+    /// The credential from which the grant was created.
     pub source: GrantSource,
 }
 
-/// Kind of a credential, with the data that records may contain.
+/// The kind of a credential, with data that may be written to records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GrantSource {
-    /// An API key, with its public id.
+    /// The credential is an API key.
     Key {
-        /// The key's public id, written to audit lines as `token_id`.
+        /// The key's public id. Audit lines contain it as `token_id`.
         id: Arc<str>,
     },
-    /// An access token of an OAuth issuer.
+    /// The credential is an access token of an OAuth issuer.
     Token(Arc<TokenScopes>),
 }
 
-/// The scopes of an access token, and the other scopes of its issuer.
+/// The scopes of an access token, and all scopes that its issuer can give.
 #[derive(Debug)]
 pub struct TokenScopes {
-    /// Scopes of the token that the configuration maps to scopes of the gateway.
+    /// Scopes of the token for which the configuration defines scopes of the gateway.
     pub held: Vec<Box<str>>,
-    /// All scopes of the issuer that are configured.
+    /// All scopes of the issuer for which the configuration defines scopes of the gateway.
     pub offered: Arc<[OfferedScope]>,
 }
 
-/// A scope that tokens of an issuer may have.
+/// A scope that an issuer can give to tokens.
 #[derive(Debug)]
 pub struct OfferedScope {
     /// The scope's name at the issuer.
@@ -46,8 +46,8 @@ pub struct OfferedScope {
 }
 
 impl TokenScopes {
-    /// The scopes that a token needs for a tool, separated by spaces: those that the token has, and the narrowest one that
-    /// opens the tool. `None` if no scope opens it.
+    /// The scopes that a new token needs to open a tool, separated by spaces: the scopes of this token, and the narrowest scope
+    /// that opens the tool. `None` if no scope opens it.
     pub fn wanted_for(&self, tool: &str) -> Option<String> {
         let opens = |scope: &&OfferedScope| scope.tools.allows(tool);
         let opening = || self.offered.iter().filter(opens);
@@ -70,7 +70,7 @@ impl PartialEq for TokenScopes {
 impl Eq for TokenScopes {}
 
 impl Grant {
-    /// The id of the API key, if the grant comes from one.
+    /// The id of the API key; `None` if the grant was created from an access token.
     pub fn key_id(&self) -> Option<&Arc<str>> {
         match &self.source {
             GrantSource::Key { id } => Some(id),
@@ -78,7 +78,7 @@ impl Grant {
         }
     }
 
-    /// The scopes of the access token, if the grant comes from one.
+    /// The scopes of the access token; `None` if the grant was created from an API key.
     pub fn token_scopes(&self) -> Option<&TokenScopes> {
         match &self.source {
             GrantSource::Key { .. } => None,

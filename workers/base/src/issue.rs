@@ -1,27 +1,28 @@
-//! Issues of namespaces, for operators.
+//! Problems of namespaces that are shown to operators.
 
-/// An issue of a namespace that is still served.
+/// A problem of a namespace that is served in spite of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issue {
-    /// Stable code: `import_error`, `limit_clamped`, `dependency_error`, `duplicate_tool`, …
+    /// Stable code of the problem: `import_error`, `limit_clamped`, `dependency_error`, `duplicate_tool`, …
     pub code: &'static str,
-    /// The file or key with the issue.
+    /// The file or key that has the problem, or [`UPDATE`].
     pub subject: String,
     /// Description of the problem, in one line.
     pub message: String,
 }
 
-/// Subject of an [`Issue`] that reports why the last update of a namespace failed.
+/// Subject of an [`Issue`] that contains the reason why the last update of a namespace failed.
 pub const UPDATE: &str = "reload";
 
 impl Issue {
-    /// Returns true if the issue may keep a tool of this name from being served: a Python file was not loaded, whatever is in
-    /// it, the tool itself was refused, or the last change of the namespace is not served.
+    /// Returns true if the issue may be the reason why a tool of this name is not served. There are three such issues: a Python
+    /// file was not loaded (it may define the tool), the tool itself was refused, or the last update of the namespace failed.
     pub fn may_hide(&self, tool: &str) -> bool {
         if self.is_about_update() {
             return true;
         }
-        // Files in folders below, and files that define no tools, are reported by the files that import them.
+        // Python files in subfolders and files that begin with an underscore define no tools. The files that import them have
+        // issues.
         let is_tool_file = !self.subject.starts_with('_') && !self.subject.contains('/');
         let Some(module) = self.subject.strip_suffix(".py").filter(|_| is_tool_file) else {
             return false;
@@ -35,7 +36,7 @@ impl Issue {
         }
     }
 
-    /// Returns true if the issue says that a Python file was not loaded.
+    /// Returns true if the issue means that a Python file was not loaded.
     pub fn is_about_unloaded_file(&self) -> bool {
         let codes = [
             "dependency_error",

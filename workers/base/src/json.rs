@@ -1,9 +1,10 @@
-//! Reads JSON as spans of its text: the members of an object and their positions. All of the text is validated, and nothing is
-//! decoded.
+//! Reads JSON without decoding it: finds the members of an object and returns their positions in the text (spans). The whole text
+//! is validated.
 //!
-//! Texts that are accepted here are accepted by `serde_json`, with equal spans, and vice versa up to [`DEPTH_MAX`]; the
-//! property tests compare the two. Refused texts are passed to `serde_json` for the error message. Long strings, including
-//! those with escapes, are read many bytes at a time: they dominate the cost of a large body.
+//! The result is the same as that of `serde_json`: a text that is accepted here is accepted by `serde_json`, with the same spans,
+//! and vice versa, up to the nesting depth [`DEPTH_MAX`]. Property tests compare the two. A refused text is passed to
+//! `serde_json` to get the error message. Long strings, including those with escapes, are read many bytes at a time, because
+//! they make up most of a large body.
 
 mod block;
 mod members;

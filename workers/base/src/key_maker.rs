@@ -1,4 +1,4 @@
-//! Makers of API keys: keys, entries of the configuration and access tokens, as the edge names them to the code that makes keys.
+//! Makers of API keys: the credentials with which new keys are created. The edge passes the maker to the code that creates keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,19 +8,19 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Reason for callers that the edge gave no maker.
+/// Reason that is reported if the edge has passed no maker.
 const NO_MAKER: &str = "this caller makes no API keys";
 
-/// The maker of a new API key: the credential with which `token_create` was called, as admitted at the edge.
+/// The maker of a new API key: the credential of the caller of `token_create`, as the edge has admitted it.
 #[derive(Debug, Clone)]
 pub enum KeyMaker {
-    /// The holder of the gateway's own bearer token, who may create keys of any kind. Such keys have no maker.
+    /// The holder of the gateway's own bearer token. It may create all kinds of keys, and these are stored without a maker.
     Operator,
-    /// An API key.
+    /// An API key with which other keys are created.
     Key(KeyId),
-    /// An entry of the configuration, or an access token.
+    /// A credential that belongs to an entry of the configuration, such as a token, a client certificate or an access token.
     Credential(Arc<MakerCredential>),
-    /// A credential that may not create keys. The text is the reason, for the error message.
+    /// A credential that may not create keys. Contains the reason, for the error message.
     Barred(&'static str),
 }
 
@@ -30,49 +30,49 @@ impl Default for KeyMaker {
     }
 }
 
-/// A credential that makes keys and is not a key.
+/// A credential that may create keys and is not an API key itself.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MakerCredential {
-    /// The entry of the configuration that the credential belongs to.
+    /// The entry of the configuration that has admitted the credential.
     pub entry: EntryName,
     /// The principal of the credential.
     pub principal: Arc<str>,
-    /// Hash over the entry.
+    /// Hash of the content of the configuration's entry.
     pub fingerprint: EntryHash,
-    /// Namespaces that the credential opens: names and globs.
+    /// The namespaces that the credential opens, as names and glob patterns.
     pub namespaces: Arc<[String]>,
-    /// End of the credential, if it ends by itself.
+    /// Time at which the credential expires; `None` if it does not expire.
     pub ends: Option<SystemTime>,
 }
 
-/// The kind and the name of an entry: `token:NAME`, `certificate:NAME` or `oauth:ISSUER`.
+/// The kind and the name of an entry in the configuration: `token:NAME`, `certificate:NAME` or `oauth:ISSUER`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EntryName(Box<str>);
 
 impl EntryName {
-    /// Kind and name as text.
+    /// The entry's kind and name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name of an entry of `admission.tokens`.
+    /// Creates the name of an entry in `admission.tokens`.
     pub fn token(name: &str) -> Self {
         Self(format!("token:{name}").into())
     }
 
-    /// The name of an entry of `admission.certificates`.
+    /// Creates the name of an entry in `admission.certificates`.
     pub fn certificate(name: &str) -> Self {
         Self(format!("certificate:{name}").into())
     }
 
-    /// The name of an entry of `admission.oauth`.
+    /// Creates the name of an entry in `admission.oauth`.
     pub fn issuer(issuer: &str) -> Self {
         Self(format!("oauth:{issuer}").into())
     }
 }
 
-/// SHA-256 over an entry of the configuration.
+/// SHA-256 hash of an entry in the configuration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct EntryHash([u8; 32]);
 
@@ -82,7 +82,7 @@ impl EntryHash {
         &self.0
     }
 
-    /// The hash of an entry, over the texts that define it.
+    /// Computes the hash of an entry from the texts that define it.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -99,12 +99,12 @@ impl fmt::Debug for EntryHash {
     }
 }
 
-/// A key's public name: it may appear in logs, and leads to the key's record in one step.
+/// The public id of an API key. It may appear in logs, and the key's record can be found by it directly.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KeyId([u8; KeyId::BYTES]);
 
-/// Error of a text that is not a key's id.
+/// Error for a text that is not the id of an API key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not the id of a key: it has 12 small letters and digits, as `tooldock keys list` shows it"
@@ -112,19 +112,19 @@ pub struct KeyId([u8; KeyId::BYTES]);
 pub struct InvalidKeyId;
 
 impl KeyId {
-    /// Number of characters.
+    /// Number of characters in the id of an API key.
     pub const BYTES: usize = 12;
-    /// Characters of an id: without capitals, so that it is easy to spell.
+    /// Characters that may occur in the id of an API key. There are no capitals, so that an id is easy to spell.
     pub const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-    /// The id as text.
+    /// The API key's id as text.
     #[inline]
     pub fn as_str(&self) -> &str {
-        // The id contains only characters of the alphabet.
+        // The conversion cannot fail, because the id contains only ASCII characters.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// The id of these characters; `None` if they are not an id.
+    /// Converts the characters to an id; `None` if they are not one.
     #[inline]
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let id: [u8; Self::BYTES] = bytes.try_into().ok()?;

@@ -1,7 +1,7 @@
 //! Types and rules that every other crate of the gateway uses, and those files of the data directory that belong to no other
 //! crate.
 //!
-//! This crate handles no served namespaces, child processes, stores of keys or secrets, or servers, which are in
+//! This crate does not contain served namespaces, child processes, stores of keys or secrets, or servers. These are in
 //! `tooldock-credentials`, `tooldock-process` and `tooldock-workers`. It does not depend on HTTP or MCP. Its I/O is limited to
 //! files of the data directory.
 //!
@@ -14,14 +14,14 @@
 //! |---|---|
 //! | `names`, `tool`, `resource`, `prompt`, `definition` | terms of every call: `NamespaceName`, `Tool`, `Resource`, `Prompt` |
 //! | `error`, `server_failure`, `issue`, `worker_state` | errors of calls, failures of servers, issues, states of workers |
-//! | `route` | `RouteId`: `filters` finds it, `mcp-upstream` answers by it, and neither knows the other |
+//! | `route` | `RouteId`: `filters` determines it, `mcp-upstream` uses it; these two crates do not depend on each other |
 //! | `config`, `bounds`, `off_or`, `template` | `workers:` and `namespaces:`; bounds, `off` and `${NAME}` in values |
-//! | `json`, `yaml` | JSON as spans of its text; YAML, whose library no other module names |
-//! | `secret`, `redactor` | a secret in memory; secrets in texts, replaced before a text is logged or shown |
+//! | `json`, `yaml` | JSON as spans of its text; YAML, whose library is used in this module only |
+//! | `secret`, `redactor` | a secret in memory; removal of secrets from texts before these are logged or shown |
 //! | `mask`, `logins` | credentials in server configurations: shown masked, refused in new entries, found in URLs |
 //! | `address`, `network` | public addresses; networks in CIDR notation |
 //! | `pattern`, `precedence` | glob lists; the choice among several claims to a name |
-//! | `metric_table`, `trace` | tables by which each part declares its metrics; traces of requests, absent without an export |
+//! | `metric_table`, `trace` | declaration of metrics as tables; traces of requests, absent without an export |
 //!
 //! `mask/address.rs` masks passwords in mistyped addresses that an error repeats; `mask/pasted.rs` refuses credentials in a new
 //! entry.
@@ -32,13 +32,13 @@
 //! |---|---|
 //! | `scope`, `grant`, `effect` | scopes as tool patterns; rights of one credential; effects of management tools and paths |
 //! | `namespace_scope`, `policy` | namespaces that a credential opens; tools and principals that a namespace admits |
-//! | `key_maker` | makers of API keys, as the edge names them |
-//! | `gate`, `parking` | concurrent calls and the queue in which principals take turns; calls that wait for their client |
+//! | `key_maker` | credentials with which API keys are created |
+//! | `gate`, `parking` | concurrent calls and the queue that principals share fairly; calls that wait for their client |
 //! | `budget`, `answers` | remaining budgets of rate limits; memory of all responses, shared by principal |
 //! | `failures` | wrong credentials by address, user name or user, and the delays that follow |
 //!
-//! A `Grant` travels from the edge into every view and call. The rows of `effect` stand with the tools (`EFFECTS`) and in
-//! `mcp-upstream/web.rs`.
+//! The edge creates a `Grant`, which is passed to every list and call. The rows of `effect` are defined next to the tools
+//! (`EFFECTS`) and in `mcp-upstream/web.rs`.
 //!
 //! # Files and runtimes
 //!
@@ -47,9 +47,9 @@
 //! | `data_dir`, `gateway_process` | layout, permissions, lock, atomic writes; the process that holds the lock |
 //! | `listening` | addresses of the gateways that run on the data directory |
 //! | `regular_file`, `tree_file` | opening files in folders that others can write to, and below `$DATA/tools` |
-//! | `file_lock` | the lock of a store's one writer |
+//! | `file_lock` | the lock that allows one writer of a file at a time |
 //! | `runtimes`, `poll_watch` | the proxy's runtimes; polls over 50 ms, counted and logged with route, method and namespace |
-//! | `fault` | points at which a test ends the process |
+//! | `fault` | points at which a test kills the process |
 //!
 //! A module uses only modules below it, in the order of `tests/architecture/layers.rs`. The feature `testing` adds test support
 //! for other crates: [`fault`], and files that block in [`tree_file`].

@@ -1,5 +1,5 @@
-//! The addresses of the gateways that use a data directory, for checks of a configuration: a port in use by such a gateway is
-//! free for its next start.
+//! The listening addresses of the gateways that use a data directory, for checks of a configuration. A check must not report a
+//! port as occupied if such a gateway uses it, since the port is free when that gateway is restarted.
 //!
 //! The core and the manager each write their addresses and their process to a file of the data directory. Entries of processes
 //! that have ended are ignored.
@@ -12,10 +12,10 @@ use crate::data_dir::write_atomically;
 use crate::gateway_process::GatewayProcess;
 use crate::regular_file;
 
-/// Names of the files in the data directory: of the core, and of the manager.
+/// Names of the address files in the data directory: the first is written by the core, the second by the manager.
 const FILES: [&str; 2] = ["gateway.addresses", "manager.addresses"];
 
-/// Maximum size of a file, in bytes; the addresses of a gateway need less.
+/// Maximum size of an address file, in bytes; a larger file is treated as absent.
 const BYTES_MAX: u64 = 64 * 1024;
 
 /// Writes the addresses of this process to its file in the data directory.
@@ -33,23 +33,23 @@ pub fn note(data: &Path, is_manager: bool, addresses: &[String]) -> io::Result<(
     write_atomically(&file, text.as_bytes(), 0o600)
 }
 
-/// The addresses of the gateways that run on a data directory now.
+/// The listening addresses of the gateways that currently run on a data directory.
 pub fn addresses(data: &Path) -> BTreeSet<String> {
     let noted = FILES.map(|file| running(&data.join(file)).unwrap_or_default());
     noted.into_iter().flatten().collect()
 }
 
-/// The process of the core that runs on a data directory now.
+/// The core process that currently runs on a data directory; `None` if there is none.
 pub fn process(data: &Path) -> Option<GatewayProcess> {
     noted(&data.join(FILES[0])).map(|(process, _)| process)
 }
 
-/// The addresses in a file, if the process runs that has noted them.
+/// The addresses in an address file; `None` if the process that wrote the file has ended.
 fn running(file: &Path) -> Option<Vec<String>> {
     noted(file).map(|(_, addresses)| addresses)
 }
 
-/// The process and the addresses in a file, if the process runs.
+/// The process and the addresses in an address file; `None` if that process has ended.
 fn noted(file: &Path) -> Option<(GatewayProcess, Vec<String>)> {
     let text = regular_file::read(file, BYTES_MAX).ok()?;
     let text = String::from_utf8(text).ok()?;

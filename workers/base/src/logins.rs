@@ -1,4 +1,4 @@
-//! Logins in URLs within texts: addresses of package indexes and of servers may contain credentials.
+//! Finds and removes user names and passwords in the URLs of a text: addresses of package indexes and servers may contain them.
 
 use std::ops::Range;
 
@@ -20,10 +20,10 @@ pub(crate) fn url_logins(text: &str) -> Vec<Range<usize>> {
     logins_by_words(text, |begin| UrlWord::at(text, begin))
 }
 
-/// A word that contains a URL, starting at a byte of a text.
+/// End and last `@` of a word of a text that contains a URL.
 #[derive(Clone, Copy)]
 struct UrlWord {
-    /// Byte at which the word ends.
+    /// Position at which the word ends, in bytes from the beginning of the text.
     end: usize,
     /// Position of the word's last `@`, in bytes from the beginning of the text.
     last_at: Option<usize>,
@@ -41,8 +41,8 @@ impl UrlWord {
     }
 }
 
-/// Byte ranges of the logins in a text. `word_at` is called once for each word, even if the word contains many URLs: a text may
-/// consist of one long word.
+/// Byte ranges of the logins in a text. `word_at` is called only once for each word, even if the word contains many URLs, since a
+/// text may consist of one long word.
 fn logins_by_words(text: &str, mut word_at: impl FnMut(usize) -> UrlWord) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut begin = 0;
@@ -55,7 +55,7 @@ fn logins_by_words(text: &str, mut word_at: impl FnMut(usize) -> UrlWord) -> Vec
                 c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>')
             })
             .unwrap_or(after.len());
-        // A password may contain a slash that is not encoded: there is a colon before the slash and no port after the colon.
+        // If the text after the first colon is not a port, it is a password, which may contain a slash without percent-encoding.
         let end = match after[..end].split_once(':') {
             Some((_, port)) if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) => {
                 let known = word.filter(|word| begin < word.end);

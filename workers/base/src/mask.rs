@@ -14,7 +14,7 @@ use crate::template::Template;
 pub use address::address;
 pub use pasted::{is_credential_of, pasted};
 
-/// Text in place of a masked value.
+/// Text that replaces a masked value.
 pub const MASK: &str = "***MASKED***";
 
 /// Prefixes of credentials of well-known services.
@@ -47,7 +47,7 @@ const KNOWN: [&str; 27] = [
     "oub_",
     "SG.",
 ];
-/// Prefixes that only credentials have. After other prefixes, letters and digits must be mixed.
+/// Prefixes that occur only in credentials. A word with another known prefix is masked only if its rest mixes letters and digits.
 const CERTAIN: [&str; 14] = [
     "ghp_",
     "gho_",
@@ -64,7 +64,7 @@ const CERTAIN: [&str; 14] = [
     "AIza",
     "ya29.",
 ];
-/// The end of the first line of a private key.
+/// The end of the first line of a private key in PEM format.
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 /// Number of characters that must follow a prefix listed in [`KNOWN`] for the word to be masked.
 const KNOWN_REST_MIN: usize = 4;
@@ -76,7 +76,7 @@ pub fn value(text: &str) -> String {
     Template::new(text).masked().to_owned()
 }
 
-/// A URL without user and password, with the values of its query and the credentials in its path masked.
+/// Masks a URL: removes user and password, and masks the values of its query and the credentials in its path.
 pub fn url(text: &str) -> String {
     let clean = redact_credentials(text);
     let (clean, fragment) = split_kept(&clean, '#');
@@ -111,7 +111,7 @@ pub fn text(text: &str) -> String {
     if text.contains(PRIVATE_KEY) {
         return MASK.to_owned();
     }
-    // Logins first: a password may have blanks and quotes in it.
+    // Logins in URLs are removed before the text is split into words, since a password may contain blanks and quotes.
     let text = redact_credentials(text);
     let mut shown = String::with_capacity(text.len());
     let mut next = NextWord::Shown;
@@ -128,7 +128,7 @@ pub fn text(text: &str) -> String {
     shown
 }
 
-/// The arguments of a command, with their credentials masked.
+/// Masks the credentials in the arguments of a command.
 pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut next = NextWord::Shown;
     let masked = arguments.into_iter().map(|argument| {
@@ -136,7 +136,7 @@ pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String
         match now {
             NextWord::Masked => return value(argument),
             NextWord::Pair => return pair(argument),
-            // Another option follows, so the previous one has no value.
+            // If another option follows, the previous one has no value to mask.
             NextWord::Login if !argument.starts_with('-') => return login(argument),
             NextWord::Password if !argument.starts_with('-') => return password(argument),
             NextWord::Shown | NextWord::Separator | NextWord::Login | NextWord::Password => {}
@@ -162,8 +162,8 @@ pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String
     masked.collect()
 }
 
-/// An option of one letter with its value attached, masked: `-pPASSWORD`, `-uUSER:PASSWORD`, `-HName: value`, `-eNAME=value`.
-/// `None` for other arguments.
+/// Masks the value of a one-letter option that is attached to it: `-pPASSWORD`, `-uUSER:PASSWORD`, `-HName: value`,
+/// `-eNAME=value`. Returns `None` for other arguments.
 fn attached(argument: &str) -> Option<String> {
     let (letter, said) = attached_option(argument)?;
     let shown = match letter {
@@ -174,8 +174,8 @@ fn attached(argument: &str) -> Option<String> {
     Some(format!("-{letter}{shown}"))
 }
 
-/// The letter and the value of an option of one letter with its value attached; `None` for other arguments, such as `-p8080`, a
-/// port, and `-python`, a long option.
+/// Splits a one-letter option from the value attached to it. Returns `None` for other arguments, such as `-p8080`, which is a
+/// port, and `-python`, which is a long option.
 fn attached_option(argument: &str) -> Option<(char, &str)> {
     let mut letters = argument.strip_prefix('-')?.chars();
     let letter = letters.next()?;
@@ -193,7 +193,7 @@ fn attached_option(argument: &str) -> Option<(char, &str)> {
     is_one.then_some((letter, said))
 }
 
-/// Returns true if an argument with one dash that begins with `-p` is the name of an option of several letters.
+/// Returns true if an argument such as `-package` is a long option with a single dash, and not `-p` with a value.
 fn is_long_name(argument: &str) -> bool {
     const NAMES: [&str; 44] = [
         "package",
@@ -245,7 +245,7 @@ fn is_long_name(argument: &str) -> bool {
     NAMES.contains(&name.trim_start_matches('-'))
 }
 
-/// Returns true if a text begins with `NAME=`.
+/// Returns true if a text begins with `NAME=`, the name being in capitals.
 fn is_variable(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     text.split_once('=')
@@ -254,7 +254,7 @@ fn is_variable(text: &str) -> bool {
 
 /// Returns true if a text is a port, or a mapping of ports of containers: `8080`, `8080:80/tcp`, `127.0.0.1:8080:80`.
 fn is_port(text: &str) -> bool {
-    /// A longer row of digits is not a port.
+    /// Maximum number of digits of a port; a longer row of digits is not a port.
     const DIGITS_MAX: usize = 5;
     let ports = match text.rsplit_once('/') {
         Some((ports, "tcp" | "udp" | "sctp")) => ports,
@@ -265,7 +265,7 @@ fn is_port(text: &str) -> bool {
     !ports.is_empty() && ports.split([':', '.', '-']).all(is_number)
 }
 
-/// Masks the value of `-p` in a separate argument: a password, unless it is a port, a path, a variable, or a word such as the
+/// Masks an argument that follows `-p`. It counts as a password unless it is a port, a path, a variable, or a word such as the
 /// name of a package.
 fn password(text: &str) -> String {
     let is_word = text
@@ -281,7 +281,7 @@ fn password(text: &str) -> String {
     }
 }
 
-/// A text `USER:PASSWORD` or `USER%PASSWORD` with the password masked; a user alone is shown.
+/// Masks the password in a text `USER:PASSWORD` or `USER%PASSWORD`; a user name alone is shown.
 fn login(text: &str) -> String {
     if text.contains("://") {
         return url(text);
@@ -291,14 +291,14 @@ fn login(text: &str) -> String {
     };
     let (user, said) = text.split_at(at + 1);
     let is_id = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
-    // The user and the group of a container, as in `-u 1000:1000`.
+    // Numbers as in `-u 1000:1000` are the user and the group of a container, and are shown.
     match said.is_empty() || (is_id(&user[..at]) && is_id(said)) {
         true => text.to_owned(),
         false => format!("{user}{}", value(said)),
     }
 }
 
-/// Masks the keys of a server, as a file or the configuration has them.
+/// Masks the credentials in a server's entry, as it stands in a file or in the configuration.
 pub fn server(entry: &Value) -> Value {
     match entry {
         Value::Object(keys) => {
@@ -327,12 +327,12 @@ fn of_key(key: &str, entry: &Value) -> Value {
     }
 }
 
-/// Masks a list of variables or headers, but not their names.
+/// Masks the values in a list of variables or headers; their names are kept.
 fn values(entry: &Value) -> Value {
     match entry {
         Value::Object(keys) => {
             let masked = keys.iter().map(|(key, it)| match key.as_str() {
-                // These two lists hold names of headers, not values.
+                // The lists `pass` and `remove` contain names of headers, not values.
                 "pass" | "remove" => (key.clone(), server(it)),
                 name if has_token(name) => (MASK.to_owned(), values(it)),
                 _ => (key.clone(), values(it)),
@@ -352,20 +352,20 @@ fn values(entry: &Value) -> Value {
     }
 }
 
-/// The kind of word that follows an option or a name.
+/// Meaning of the next word, as announced by the option or name before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextWord {
-    /// A word without a special meaning.
+    /// The next word has no special meaning.
     Shown,
-    /// A credential.
+    /// The next word is a credential.
     Masked,
-    /// A name and its value, as `NAME=VALUE` or `Name: value`.
+    /// The next word is a name with its value, `NAME=VALUE` or `Name: value`.
     Pair,
-    /// A credential, if a colon or an equals sign follows first.
+    /// The next word is a colon or an equals sign before a credential; any other word is shown.
     Separator,
-    /// A user, optionally with a colon and a password.
+    /// The next word is a user name, optionally with a colon and a password.
     Login,
-    /// A password, unless it looks like a port, a path or a name.
+    /// The next word is a password, unless it looks like a port, a path or a name.
     Password,
 }
 
@@ -413,7 +413,7 @@ fn in_text(word: &str, next: &mut NextWord) -> String {
         return shown;
     }
     if word.contains("://") {
-        // `URL=https://…` has its name before the address.
+        // Text before the URL is the name of a pair: `URL=https://…`.
         return url(word);
     }
     if let Some(at) = word.find(['=', ':']) {
@@ -443,7 +443,7 @@ fn in_text(word: &str, next: &mut NextWord) -> String {
     word.to_owned()
 }
 
-/// Masks a word that is an option for a user or a password, or follows such an option. `None` for other words.
+/// Masks a word that is an option for a user or a password, or that follows such an option. Returns `None` for other words.
 fn of_option(word: &str, now: NextWord, next: &mut NextWord) -> Option<String> {
     if !word.starts_with('-') {
         return match now {
@@ -474,14 +474,14 @@ fn is_gap(c: char) -> bool {
     c.is_whitespace() || "\"'`".contains(c)
 }
 
-/// Returns true if a part of a word looks like a credential. Names of files may be long and random.
+/// Returns true if a component of a word looks like a credential. Long random components of file paths do not count.
 fn is_credential(word: &str) -> bool {
     let is_path = word.starts_with(['/', '.', '~']);
     let mut parts = word.split(|c: char| !(c.is_ascii_alphanumeric() || "-_+.=".contains(c)));
     has_token(word) || parts.any(|part| is_known(part) || (!is_path && looks_random(part)))
 }
 
-/// Returns true if a credential follows the word in a header.
+/// Returns true if the word is the scheme of an authorization header, `Bearer` or `Basic`; a credential follows it.
 fn is_scheme(word: &str) -> bool {
     word.eq_ignore_ascii_case("bearer") || word.eq_ignore_ascii_case("basic")
 }
@@ -502,13 +502,13 @@ fn has_token(text: &str) -> bool {
     text.contains(PRIVATE_KEY) || words.any(|word| has_token_in(word, &mut is_dense))
 }
 
-/// Returns true if a word contains a token. Its parts are checked once, even if the prefix of a token occurs many times: an
-/// entry of a server may consist of one long word.
+/// Returns true if a word contains a token. Each component of the word is checked once, even if a token's prefix occurs many
+/// times in it, because a server's entry may consist of a single very long word.
 fn has_token_in(word: &str, is_dense: &mut dyn FnMut(&str) -> bool) -> bool {
-    /// Minimum number of characters of a token whose prefix also occurs in other words.
+    /// Minimum number of characters of a token whose prefix also occurs in ordinary words.
     const UNCERTAIN_MIN: usize = 12;
     let is_end = |c: char| !c.is_ascii_alphanumeric();
-    // Begin of the last part that is dense by itself: a token that begins before includes it.
+    // Start of the last component that looks random by itself: a token that starts before it includes it.
     let mut last_dense: Option<Option<usize>> = None;
     let mut is_token = |known: &str, at: usize| {
         if word[..at].ends_with(|c: char| c.is_ascii_alphanumeric()) {
@@ -534,7 +534,7 @@ fn has_token_in(word: &str, is_dense: &mut dyn FnMut(&str) -> bool) -> bool {
     known.any(|known| word.match_indices(known).any(|(at, _)| is_token(known, at)))
 }
 
-/// Returns true if a part of a word is longer than names are, or mixes letters and digits more than names do.
+/// Returns true if a component of a word is longer than names are, or mixes letters and digits more than names do.
 fn is_dense(word: &str) -> bool {
     const RUN_MIN: usize = 6;
     const DIGITS_MIN: usize = 8;
@@ -557,8 +557,8 @@ fn looks_random(word: &str) -> bool {
         && word.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-/// Returns true if a text that should name an environment variable looks like the value of a secret: it begins as well-known
-/// tokens do, or a part of it is long and changes often between letters and digits, unlike any name.
+/// Returns true if a text that should be the name of an environment variable looks like the value of a secret: it begins with
+/// the prefix of a well-known token, or a component is long and often changes between letters and digits, unlike any name.
 pub fn looks_like_a_value(name: &str) -> bool {
     const PART_MIN: usize = 16;
     const CHANGES_MIN: usize = 3;
@@ -571,7 +571,7 @@ pub fn looks_like_a_value(name: &str) -> bool {
     is_token && name.len() >= PART_MIN || name.split(['_', '-', '.']).any(is_random)
 }
 
-/// Returns true if a name announces a secret.
+/// Returns true if the name of a variable, header or option indicates that its value is a secret.
 fn is_secret(name: &str) -> bool {
     const WORDS: [&str; 13] = [
         "password",

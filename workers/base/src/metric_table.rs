@@ -1,5 +1,5 @@
-//! Metrics as tables: each row has the name, kind, labels, help and buckets of a family. Each part of the gateway has its own
-//! table and counts its events itself.
+//! Declares Prometheus metrics as tables: each row has the name, kind, labels, help text and buckets of a metric family. Each
+//! component of the gateway has its own table and counts its own events.
 
 use prometheus::core::{
     Atomic, Collector, GenericCounter, GenericCounterVec, GenericGauge, GenericGaugeVec, MetricVec,
@@ -7,11 +7,13 @@ use prometheus::core::{
 };
 use prometheus::{Histogram, HistogramOpts, HistogramVec, Opts, Registry, Result};
 
-/// Declares a struct of metrics. Its `new` creates and registers them.
+/// Declares a struct of metrics with a function `new` that creates and registers them.
 ///
-/// - `field: Kind["label", …] = "name", "help", buckets;` is a family. Labels and buckets only if the kind has them.
-/// - `… => Type = expression;` keeps the value of the expression under the family's name: handles that are resolved once.
-/// - A second pair of braces holds fields that are not families: `field: Type = expression;`.
+/// - `field: Kind["label", …] = "name", "help", buckets;` declares a family. Labels and buckets are given only if the kind has
+///   them.
+/// - `… => Type = expression;` stores the value of the expression in the field instead of the family, for example the counters
+///   of constant labels. In the expression, the family's name refers to the family.
+/// - A second pair of braces contains fields that are not families: `field: Type = expression;`.
 #[macro_export]
 macro_rules! metric_table {
     (@kept $kind:ident) => { ::prometheus::$kind };
@@ -39,7 +41,7 @@ macro_rules! metric_table {
             ///
             /// # Errors
             ///
-            /// When the registry already holds one of the names.
+            /// When the registry already contains a metric of the same name.
             $vis fn new($registry: &::prometheus::Registry) -> ::prometheus::Result<Self> {
                 $(
                     let labels: &[&str] = &[$($($label),+)?];
@@ -56,13 +58,13 @@ macro_rules! metric_table {
     };
 }
 
-/// A kind of metric that a table can name.
+/// A kind of metric that can be declared in a table.
 pub trait MetricKind: Collector + Clone + 'static {
     /// Creates a family of this kind. A kind without labels or buckets ignores them.
     ///
     /// # Errors
     ///
-    /// When a name is not one that Prometheus allows.
+    /// When Prometheus does not allow the name of the family or of a label.
     fn make(options: Opts, labels: &[&str], buckets: &[f64]) -> Result<Self>;
 }
 
@@ -105,11 +107,11 @@ impl MetricKind for HistogramVec {
     }
 }
 
-/// Creates a family and registers it.
+/// Creates a metric family and registers it.
 ///
 /// # Errors
 ///
-/// When the registry already holds the name.
+/// When the registry already contains a family of this name.
 pub fn family<K: MetricKind>(
     registry: &Registry,
     name: &str,
@@ -122,14 +124,14 @@ pub fn family<K: MetricKind>(
     Ok(family)
 }
 
-/// Removes every series of a namespace from a family.
+/// Removes all series of a namespace from a metric family.
 pub fn forget<B: MetricVecBuilder>(family: &MetricVec<B>, namespace: &str) {
     for metric in family.collect().iter().flat_map(|it| it.get_metric()) {
         let labels = metric.get_label().iter();
         let labels: std::collections::HashMap<&str, &str> =
             labels.map(|label| (label.name(), label.value())).collect();
         if labels.get("namespace") == Some(&namespace) {
-            // Another thread may have removed the series meanwhile.
+            // An error is ignored: another thread may already have removed the series.
             let _ = family.remove(&labels);
         }
     }

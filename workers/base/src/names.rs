@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 /// Maximum length of a namespace name, in bytes.
 pub const NAMESPACE_NAME_MAX: usize = 63;
 
-/// The principal of every client of a listener without authentication. It is no particular client, so it has no credentials of
-/// its own.
+/// The principal of every client of a listener without authentication. It does not identify a client, so no credentials can be
+/// stored for it.
 pub const ANONYMOUS: &str = "anonymous";
 
 /// Maximum length of a principal name, in bytes.
@@ -23,7 +23,7 @@ pub const PRINCIPAL_NAME_MAX: usize = 512;
 /// The name of the namespace of the management tools. No text parses as this name.
 const SYSTEM: &str = "_system";
 
-/// The name for requests to all namespaces. No text parses as this name.
+/// The name that stands for all namespaces in requests to all of them. No text parses as this name.
 const GLOBAL: &str = "_global";
 
 /// A valid namespace name. Cheap to clone; equal names compare by value.
@@ -39,14 +39,14 @@ pub struct NamespaceName(Arc<str>);
 pub struct InvalidNamespaceName;
 
 impl NamespaceName {
-    /// The name of the management tools' namespace, `_system`: only this program can create it.
+    /// The name of the management tools' namespace, `_system`. No text parses as this name; only this function creates it.
     pub fn system() -> Self {
         static NAME: LazyLock<NamespaceName> = LazyLock::new(|| NamespaceName(Arc::from(SYSTEM)));
         NAME.clone()
     }
 
-    /// Parses a name under which a namespace may be served: any valid one, and `_system`. For queries about namespaces; a new
-    /// namespace never gets that name.
+    /// Parses the name of a served namespace: a valid namespace name, or `_system`. Used for queries about namespaces, not for
+    /// the names of new namespaces, which cannot be `_system`.
     ///
     /// # Errors
     ///
@@ -58,31 +58,31 @@ impl NamespaceName {
         }
     }
 
-    /// Returns true for the name of the management tools' namespace.
+    /// Returns true if the name is `_system`, that of the management tools' namespace.
     #[inline]
     pub fn is_system(&self) -> bool {
         &*self.0 == SYSTEM
     }
 
-    /// The name for requests to all namespaces, `_global`: only this program can create it.
+    /// The name for requests to all namespaces, `_global`. No text parses as this name; only this function creates it.
     pub fn global() -> Self {
         static NAME: LazyLock<NamespaceName> = LazyLock::new(|| NamespaceName(Arc::from(GLOBAL)));
         NAME.clone()
     }
 
-    /// Returns true for the name for requests to all namespaces.
+    /// Returns true if the name is `_global`, which stands for requests to all namespaces.
     #[inline]
     pub fn is_global(&self) -> bool {
         &*self.0 == GLOBAL
     }
 
-    /// The name of a server that belongs to this aggregate alone, `AGGREGATE.LABEL`. No text parses as such a name, so
-    /// requests reach the server only through the aggregate.
+    /// The name of a server that belongs to this aggregate only, `AGGREGATE.LABEL`. No text parses as such a name, so requests
+    /// reach the server only through the aggregate.
     pub fn member(&self, label: &str) -> Self {
         Self(format!("{}.{label}", self.0).into())
     }
 
-    /// The namespace whose secrets this one gets: a member gets those of its aggregate.
+    /// The namespace whose secrets this namespace receives: the aggregate for a member, otherwise the namespace itself.
     pub fn owner(&self) -> Self {
         match self.0.split_once('.') {
             Some((aggregate, _)) => Self(aggregate.into()),
@@ -90,14 +90,14 @@ impl NamespaceName {
         }
     }
 
-    /// The name as text.
+    /// The namespace's name as text.
     #[inline]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Returns true if ToolDock v1 has a path of this name, `/mcp/namespaces` or `/mcp/info`, so that the namespace of the
-    /// name cannot be reached by its path (K-38).
+    /// Returns true if `/mcp/NAME` is a path of ToolDock v1, `/mcp/namespaces` or `/mcp/info`. A namespace of this name cannot be
+    /// reached at its own path (K-38).
     pub fn is_path_of_v1(&self) -> bool {
         matches!(self.as_str(), "namespaces" | "info")
     }
@@ -122,8 +122,8 @@ impl FromStr for NamespaceName {
     }
 }
 
-/// The name of a principal, as admission assigns it: of a token, of a client certificate, of an API key, of a person at an
-/// identity provider. Cheap to clone.
+/// The name of a principal, as admission assigns it to a token, a client certificate, an API key, or a person at an identity
+/// provider. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct PrincipalName(Arc<str>);
@@ -131,12 +131,12 @@ pub struct PrincipalName(Arc<str>);
 /// Reason why a text is not a principal's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPrincipalName {
-    /// The text cannot be a principal's name.
+    /// The text is empty, too long, or contains characters that are not allowed in a principal's name.
     #[error(
         "invalid principal name: use 1 to {PRINCIPAL_NAME_MAX} bytes without control characters, and without a space at either end"
     )]
     Malformed,
-    /// The text is [`ANONYMOUS`], the name of all clients without a token.
+    /// The text is [`ANONYMOUS`], the name that all clients without a token share.
     #[error(
         "{ANONYMOUS:?} is every client of a listener without authentication, and has no secrets of its own; give the client a token"
     )]
@@ -144,7 +144,7 @@ pub enum InvalidPrincipalName {
 }
 
 impl PrincipalName {
-    /// The name as text.
+    /// The principal's name as text.
     #[inline]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,15 +1,15 @@
-//! The namespaces that a credential opens: names and globs, compiled once.
+//! The namespaces that a credential may access: names and glob patterns, compiled once.
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::names::NamespaceName;
 
-/// The namespaces that a token opens.
+/// The namespaces that a credential may access.
 #[derive(Debug)]
 pub struct NamespaceScope {
     names: Names,
-    /// True when the management tools are open, too. They write code that reads every namespace's secrets, so no pattern
-    /// opens them by chance: `_system` has to be listed by its name.
+    /// True if the management tools may be accessed, too. They can write code that reads every namespace's secrets, so no glob
+    /// pattern includes them: `_system` must be listed by its name.
     management: bool,
 }
 
@@ -20,12 +20,12 @@ enum Names {
 }
 
 impl NamespaceScope {
-    /// All namespaces, including the management tools.
+    /// Access to all namespaces, including the management tools.
     pub const UNRESTRICTED: Self = Self {
         names: Names::All,
         management: true,
     };
-    /// Every namespace, except the management tools: those need an identified client.
+    /// Access to every namespace except the management tools, which require an identified client.
     pub const ANYBODY: Self = Self {
         names: Names::All,
         management: false,
@@ -45,7 +45,7 @@ impl NamespaceScope {
         })
     }
 
-    /// Returns true if the scope opens the namespace.
+    /// Returns true if the scope gives access to the namespace.
     pub fn opens(&self, namespace: &NamespaceName) -> bool {
         match namespace.is_system() {
             true => self.management,
@@ -53,7 +53,8 @@ impl NamespaceScope {
         }
     }
 
-    /// Returns true if a name is matched. The management tools are matched by no pattern: see [`NamespaceScope::opens`].
+    /// Returns true if a name or a pattern of the scope matches the name. No pattern matches the management tools: see
+    /// [`NamespaceScope::opens`].
     pub fn contains(&self, namespace: &str) -> bool {
         match &self.names {
             Names::All => true,

@@ -1,4 +1,4 @@
-//! Networks in CIDR notation, and the addresses in them, for every list of networks.
+//! Networks in CIDR notation, used by every list of networks in the configuration.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,15 +7,15 @@ use std::str::FromStr;
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
-/// The address of clients without one, which connected through a Unix socket. No packet has this address; in networks of the
-/// configuration it is written `unix`.
+/// The address recorded for clients of Unix sockets, which have no IP address. No packet comes from this address; in networks of
+/// the configuration it is written `unix`.
 pub const UNIX: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Name of [`UNIX`] in the configuration and the logs.
 pub const UNIX_NAME: &str = "unix";
 
-/// A network in CIDR notation; a bare address is a network of this address alone. `unix` is the network of the clients of Unix
-/// sockets, which are in no other network except that of every address.
+/// A network in CIDR notation; an address without a prefix is a network of this address alone. `unix` is the network of the
+/// clients of Unix sockets; besides it, only `0.0.0.0/0` contains them.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr(IpNet);
@@ -28,7 +28,7 @@ pub struct Cidr(IpNet);
 pub struct InvalidCidr(String);
 
 impl Cidr {
-    /// Returns true if all addresses of another network are in this one.
+    /// Returns true if this network contains all addresses of another network.
     pub fn covers(&self, other: &Self) -> bool {
         match other.0 == IpNet::from(UNIX) {
             true => self.contains(UNIX),
@@ -36,10 +36,10 @@ impl Cidr {
         }
     }
 
-    /// Returns true if the canonical form of the address lies in the network.
+    /// Returns true if the network contains the canonical form of the address, such as `10.0.0.1` for `::ffff:10.0.0.1`.
     pub fn contains(&self, address: IpAddr) -> bool {
         if address == UNIX {
-            // A network of prefix 0 is that of every address, with any bits.
+            // An IPv4 network with prefix length 0 contains every address, including those of clients of Unix sockets.
             let of_every_address = matches!(self.0, IpNet::V4(net) if net.prefix_len() == 0);
             return of_every_address || self.0 == IpNet::from(UNIX);
         }
@@ -47,7 +47,8 @@ impl Cidr {
             (IpNet::V4(net), IpAddr::V4(address)) => {
                 let differ = net.addr().to_bits() ^ address.to_bits();
                 let host_bits = 32 - u32::from(net.prefix_len());
-                // Prefix 0 is a shift by all 32 bits, for which `checked_shr` returns `None`: the network has every address.
+                // With prefix length 0 the shift is by 32 bits, for which `checked_shr` returns `None`: every address is in the
+                // network.
                 differ.checked_shr(host_bits).unwrap_or(0) == 0
             }
             (IpNet::V6(net), IpAddr::V6(address)) => {
@@ -78,8 +79,8 @@ impl FromStr for Cidr {
     }
 }
 
-/// The canonical form of a network: `10.0.0.0/8` for `::ffff:10.0.0.0/104`. Clients are compared in canonical form, so networks
-/// must have that form too.
+/// Converts a network to its canonical form: `10.0.0.0/8` for `::ffff:10.0.0.0/104`. Addresses of clients are compared in
+/// canonical form, so networks must have it, too.
 fn canonical(net: IpNet) -> IpNet {
     let IpNet::V6(v6) = net else { return net };
     let mapped = v6.addr().to_ipv4_mapped();

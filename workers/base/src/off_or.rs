@@ -1,4 +1,4 @@
-//! Keys of a configuration that are `off` or a setting.
+//! Reads and writes configuration keys whose value is either `off` or a setting.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,14 +7,14 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-/// Spelling of the value that stands for no setting.
+/// The configuration value that stands for "no setting".
 const OFF: &str = "off";
 
 /// Reads `off` as `None`, and other values as the setting. `expected` lists the allowed values in errors.
 ///
 /// # Errors
 ///
-/// The errors of the setting's own type, with the place inside the setting, which an untagged enum would not name.
+/// The errors of the setting's own type, with the position inside the setting. An untagged enum would lose the position.
 pub fn deserialize<'de, D, T>(deserializer: D, expected: &str) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -24,7 +24,7 @@ where
     deserializer.deserialize_any(OffOr { expected, setting })
 }
 
-/// Writes the form that [`deserialize`] reads.
+/// Writes a setting in the form that [`deserialize`] reads: `None` as `off`.
 ///
 /// # Errors
 ///
@@ -59,7 +59,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for OffOr<'_, T> {
     }
 
     fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self::Value, E> {
-        // YAML 1.1 tools turn `off` into `false`.
+        // Programs for YAML 1.1 convert `off` to `false`, so `false` is accepted, too.
         match value {
             false => Ok(None),
             true => Err(E::invalid_value(de::Unexpected::Bool(true), &self)),

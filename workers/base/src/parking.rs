@@ -1,16 +1,16 @@
-//! Limit on the calls of one namespace that wait for an answer of their client (`max_parked`), and on the share of one
-//! principal.
+//! Limits the calls of one namespace that wait for an answer of their client (`max_parked`), and the share of one principal.
 //!
-//! Such a call has released its turn in the [`crate::gate::Gate`], so without this limit their number would be unbounded. A
-//! client can keep a call waiting for as long as `ask_timeout`: a principal with all permits would shut out the others.
+//! A waiting call has released its permit of the [`crate::gate::Gate`], so without this limit the number of waiting calls would
+//! be unbounded. A client can keep a call waiting for as long as `ask_timeout`: a principal with all permits would shut out the
+//! others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Limits the calls that wait for a client's answer: each holds a permit. A call is refused immediately if no permit is free.
+/// Limits the calls that wait for a client's answer: each needs a permit. A call is refused immediately if no permit is free.
 #[derive(Debug)]
 pub struct Parking {
-    /// Permits by principal. Critical sections are short; the lock is never held across an await.
+    /// Acquired permits by principal. The lock is held only for a short time, never across an await.
     places: Arc<Mutex<Shares>>,
     max: usize,
 }
@@ -29,19 +29,19 @@ pub struct Shares {
     held: HashMap<Arc<str>, usize>,
 }
 
-/// The reason why a call that asks its client gets no permit.
+/// Reason why a call that has a question to its client gets no permit to wait for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParkingFull {
     /// All permits of the namespace are in use.
     #[error("too many calls of the namespace wait for an answer of their client")]
     Namespace,
-    /// The principal has used up its share: the other permits are for other principals.
+    /// The principal has used up its share; the remaining permits are reserved for other principals.
     #[error("too many calls of this principal wait for an answer of their client")]
     Principal,
 }
 
 impl Parking {
-    /// Creates permits for `max` calls; with 0 no call may ask its client.
+    /// Creates a limit of `max` waiting calls; with 0 no call may wait for an answer of its client.
     pub fn new(max: usize) -> Self {
         Self {
             places: Arc::default(),
@@ -66,12 +66,12 @@ impl Parking {
         })
     }
 
-    /// Number of calls that wait for their client now.
+    /// Number of calls that currently wait for an answer of their client.
     pub fn parked(&self) -> usize {
         lock(&self.places).taken
     }
 
-    /// Returns true if `max` is the number of places.
+    /// Returns true if the maximum number of waiting calls is `max`.
     pub fn has_limit(&self, max: usize) -> bool {
         self.max == max
     }
@@ -84,8 +84,8 @@ impl Drop for ParkingPermit {
 }
 
 impl Shares {
-    /// Checks that the principal may get one more of `max` permits. An eighth of them, rounded down, is for others: a single
-    /// principal may use nearly all permits, and never all if that would shut out others for long.
+    /// Checks that the principal may acquire another of `max` permits. An eighth of the permits, rounded down, is reserved for
+    /// other principals, so that no principal can shut out the others.
     ///
     /// # Errors
     ///
@@ -102,13 +102,13 @@ impl Shares {
         Ok(())
     }
 
-    /// Counts a permit as acquired.
+    /// Counts a permit as acquired by the principal.
     pub fn take(&mut self, principal: Arc<str>) {
         self.taken += 1;
         *self.held.entry(principal).or_insert(0) += 1;
     }
 
-    /// Counts a permit as released. Releasing a permit that was not acquired has no effect.
+    /// Counts a permit as released by the principal. Releasing a permit that was not acquired has no effect.
     pub fn give_back(&mut self, principal: &str) {
         let Some(held) = self.held.get_mut(principal) else {
             return;

@@ -2,7 +2,7 @@
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-/// A list of patterns. Most lists are `*`, for which no automaton is built, since a list is matched on every call.
+/// A list of glob patterns. For the most common list, `*`, no automaton is built, because a list is matched on every call.
 #[derive(Debug, Clone)]
 pub(crate) struct Patterns {
     everything: bool,
@@ -10,7 +10,7 @@ pub(crate) struct Patterns {
 }
 
 impl Patterns {
-    /// Compiles a list; `key` names it in errors.
+    /// Compiles a list of patterns; `key` is the configuration key that errors name.
     pub(crate) fn new(key: &'static str, patterns: &[String]) -> Result<Self, InvalidPattern> {
         let invalid = |pattern: &str, error: globset::Error| InvalidPattern {
             key,
@@ -29,7 +29,7 @@ impl Patterns {
 
     /// Returns true if one of the patterns matches the name.
     pub(crate) fn is_match(&self, name: &str) -> bool {
-        // An empty `GlobSet` is skipped: it would split the name into its parts before it finds that it has no patterns.
+        // An empty `GlobSet` is not asked: it would parse the name before it finds that it has no patterns.
         self.everything || (!self.globs.is_empty() && self.globs.is_match(name))
     }
 
@@ -51,6 +51,6 @@ pub struct InvalidPattern {
     pub key: &'static str,
     /// The invalid pattern.
     pub pattern: String,
-    /// Error of the glob parser.
+    /// Error message of the glob parser.
     pub reason: String,
 }

@@ -1,5 +1,5 @@
-//! Policy of a namespace: the principals that may use it, and its allowed tools (NSR-15), as glob lists, compiled once per
-//! reload.
+//! Policy of a namespace: the principals that may use it, and the tools that they may call (NSR-15). Both are lists of glob
+//! patterns, compiled once per reload.
 
 use sha2::{Digest as _, Sha256};
 
@@ -12,9 +12,9 @@ use crate::scope::ToolScope;
 #[derive(Debug, Clone)]
 pub struct ToolPolicy {
     own: Lists,
-    /// The operator's lists, if they differ. Both lists must allow.
+    /// The operator's lists, if they differ from the namespace's own. A tool must be allowed by both.
     within: Option<Box<Lists>>,
-    /// The effects of the tools, which scopes must cover in addition to the tools' names.
+    /// The effects of the tools, such as running code. A scope must include a tool's effects as well as its name.
     effects: ToolEffects,
     fingerprint: [u8; 32],
 }
@@ -42,13 +42,13 @@ impl ToolPolicy {
         })
     }
 
-    /// Sets the effects of the namespace's tools.
+    /// Sets the effects of the namespace's tools, which [`Self::check_scope`] compares with scopes.
     #[must_use]
     pub fn with_effects(self, effects: ToolEffects) -> Self {
         Self { effects, ..self }
     }
 
-    /// Checks that scopes open a tool of the namespace, by its name and by all of its effects.
+    /// Checks that a scope includes a tool of the namespace, by its name and by all of its effects.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl ToolPolicy {
         self.effects.check(scope, tool)
     }
 
-    /// A hash over the patterns for tools: policies with equal hashes allow the same tools.
+    /// A hash over the patterns for tools. Policies with equal hashes allow the same tools.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
@@ -99,8 +99,8 @@ impl Lists {
     }
 }
 
-/// Returns true if a list is known to match every name that a pattern matches. If the pattern has no wildcards, a pattern of
-/// the list must match it; otherwise, the list must contain the same pattern or `*`.
+/// Returns true if every name that `pattern` matches is certainly matched by the list, too. A pattern without wildcards is
+/// compared as a name with the list's patterns; for a pattern with wildcards, the list must contain the same pattern or `*`.
 pub fn covers(list: &[String], pattern: &str) -> bool {
     let is_name = !pattern.contains(['*', '?', '[', '{', '\\']);
     list.iter().any(|known| known == "*" || known == pattern)
@@ -112,7 +112,7 @@ fn fingerprint(limits: &Limits) -> [u8; 32] {
     let own = limits.lists();
     for lists in [Some(&own), limits.within.as_deref()] {
         let patterns = lists.map(|it| (&it.tools_allow, &it.tools_deny));
-        // JSON separates the lists from each other.
+        // Each list is hashed as JSON, so that the boundaries between lists and between patterns are part of the hash.
         let text = serde_json::to_vec(&patterns).expect("strings serialize into memory");
         hash.update(&text);
     }

@@ -4,10 +4,10 @@
 //! measures each poll by two readings of the clock. A poll longer than [`LONG`] is counted, and logged with its route, method
 //! and namespace.
 //!
-//! The elapsed time alone does not suffice: on a busy machine a thread may be preempted during a poll. So the verdict uses the
-//! processor time of the thread. It is read at most once in `CHECKPOINT_EVERY` before polls, since it costs a system call, and
-//! once more after a long poll: the processor time since the last reading, less the time between that reading and the poll, was
-//! used by the poll. The result is never too high.
+//! The elapsed time alone does not suffice: on a busy machine a thread may be preempted during a poll. So a poll counts as long
+//! only if the thread used that much processor time. Since reading it costs a system call, it is read before a poll at most once
+//! in `CHECKPOINT_EVERY`, and once more after a poll that took long by the clock. The poll's processor time is then the
+//! difference of both readings, less the time between the first reading and the start of the poll. The result is never too high.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -21,16 +21,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::names::NamespaceName;
 
-/// Shortest time of a poll that counts as long.
+/// Minimum duration of a poll that counts as long.
 pub const LONG: Duration = Duration::from_millis(50);
-/// Maximum age of the last reading of a thread's processor time when a poll begins.
+/// Maximum age of the reading of a thread's processor time when a poll begins; an older reading is renewed.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(10);
-/// Shortest time between log lines, except for a poll that computed twice as long as any before.
+/// Minimum time between two log lines. A poll with more than twice the processor time of all logged ones is logged at once.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Maximum number of bytes of a method's name that are kept for the log.
+/// Maximum number of bytes of an MCP method's name that are kept for the log.
 const METHOD_MAX: usize = 32;
 
-/// The beginning of a method's name. No allocation: a method is recorded with every message.
+/// The first bytes of an MCP method's name. Stored without allocation, because it is recorded with every message.
 #[derive(Clone, Copy, Default)]
 struct MethodNote {
     bytes: [u8; METHOD_MAX],
@@ -38,13 +38,13 @@ struct MethodNote {
 }
 
 thread_local! {
-    /// The last reading of the thread's processor time, and its time.
+    /// The last reading of the thread's processor time, and the time at which it was read.
     static CHECKPOINT: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
-    /// The method of the message that the present poll has read.
+    /// The method of the message that was read during the current poll.
     static METHOD: Cell<MethodNote> = const { Cell::new(MethodNote { bytes: [0; METHOD_MAX], length: 0 }) };
 }
 
-/// Records the method of the message that the present poll of this thread handles.
+/// Records the method of the message that the current poll of this thread handles.
 pub fn note_method(method: &str) {
     let mut note = MethodNote::default();
     let length = method.len().min(METHOD_MAX);
@@ -53,14 +53,14 @@ pub fn note_method(method: &str) {
     METHOD.set(note);
 }
 
-/// Counts long polls, and logs them.
+/// Counts and logs long polls.
 #[derive(Debug)]
 pub struct PollWatch {
     polls: IntCounterVec,
     lines: Mutex<LogLines>,
 }
 
-/// Time of the last line, and the longest poll that any line reported.
+/// Time of the last log line, and the duration of the longest logged poll.
 #[derive(Debug, Default)]
 struct LogLines {
     last: Option<Instant>,
@@ -70,13 +70,13 @@ struct LogLines {
 /// The request whose polls are watched.
 #[derive(Debug, Clone)]
 pub struct PollSubject {
-    /// The purpose of the request, as a constant text: a label of the counter.
+    /// The purpose of the request, as a constant text; it is a label of the counter.
     pub route: &'static str,
     /// The namespace that the request names, if it names one.
     pub namespace: Option<NamespaceName>,
 }
 
-/// Duration of a poll, by the clock and by the processor.
+/// Duration of a poll: elapsed time, and processor time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PollTime {
     wall: Duration,
@@ -85,18 +85,18 @@ struct PollTime {
 }
 
 impl PollTime {
-    /// Returns true if computing made the poll long. Otherwise its thread waited for a core, a file or a lock.
+    /// Returns true if the poll was long because its thread computed; false if the thread waited for a core, a file or a lock.
     fn is_computing(self) -> bool {
         self.computed + CHECKPOINT_EVERY >= LONG
     }
 }
 
 impl PollWatch {
-    /// Creates a watch that counts in that registry.
+    /// Creates a watch that counts long polls in a metrics registry.
     ///
     /// # Errors
     ///
-    /// When the registry already holds its counter.
+    /// When the registry already contains the counter.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let polls = crate::metric_table::family(
             registry,
@@ -111,7 +111,7 @@ impl PollWatch {
         })
     }
 
-    /// Watches the future of a request. `begin` creates it, and may already do a part of its work.
+    /// Watches the future of a request. `begin` creates the future; its work counts as part of the first poll.
     pub fn over<F>(&self, subject: PollSubject, begin: impl FnOnce() -> F) -> WatchedFuture<'_, F> {
         let began = before();
         WatchedFuture {
@@ -147,7 +147,8 @@ impl PollWatch {
         );
     }
 
-    /// Returns true if a poll with this processor time must be logged now.
+    /// Returns true if a poll with this processor time must be logged: no line was logged recently, or the poll was much longer
+    /// than all logged ones.
     fn has_a_line(&self, computed: Duration) -> bool {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = lines.last.is_none_or(|last| last.elapsed() >= LINE_EVERY);
@@ -160,15 +161,15 @@ impl PollWatch {
     }
 }
 
-/// A future whose polls are timed.
+/// A future whose polls are measured.
 #[derive(Debug)]
 pub struct WatchedFuture<'a, F> {
     future: F,
     watch: &'a PollWatch,
     subject: PollSubject,
-    /// The method that an earlier poll has read.
+    /// The method of the message that was read in an earlier poll; empty if none was.
     method: MethodNote,
-    /// Time before the future was created; `None` after its first poll.
+    /// Time at which the creation of the future began; `None` after the first poll.
     began: Option<Instant>,
 }
 
@@ -198,7 +199,7 @@ impl std::fmt::Debug for MethodNote {
     }
 }
 
-/// The current time, at which a poll begins. Also reads the thread's processor time if the last reading is too old.
+/// Returns the current time as the start of a poll. Also reads the thread's processor time if the last reading is too old.
 fn before() -> Instant {
     let now = Instant::now();
     let known = CHECKPOINT.get();
@@ -208,7 +209,7 @@ fn before() -> Instant {
     now
 }
 
-/// Lower bound of the processor time of this thread since `began`.
+/// Lower bound of the processor time that this thread has used since `began`.
 fn computed_since(began: Instant) -> Duration {
     let Some((at, before)) = CHECKPOINT.get() else {
         return Duration::ZERO;
@@ -217,7 +218,7 @@ fn computed_since(began: Instant) -> Duration {
     computed.saturating_sub(began.duration_since(at))
 }
 
-/// The processor time of this thread.
+/// The processor time that this thread has used since its start.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();

@@ -1,12 +1,12 @@
-//! Precedence of sources: decides which of several claims to a name is served.
+//! Precedence of sources: if several sources configure a namespace of the same name, decides which of them is served.
 //!
 //! ```text
 //! operator's file ─▶ $DATA/config.yaml ─▶ folders ─▶ external/config.yaml
 //! ```
 //!
-//! Tool code can write everywhere except in the operator's file, so a name of the operator's file is never served from another
-//! place, not even while the operator's server is disabled. A claim that loses is an issue of its name: in the log, in `/ready`
-//! and in `tooldock check`.
+//! Tool code can write to every source except the operator's file, so a name in the operator's file is never served from another
+//! source, not even while the operator's server is disabled. A claim that loses is reported as an issue of its name: in the log,
+//! in `/ready` and by `tooldock check`.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::issue::Issue;
 use crate::names::NamespaceName;
 
-/// The code of an [`Issue`] about a name that several sources claim.
+/// Code of the [`Issue`] that several sources claim the same name.
 pub const COLLISION: &str = "name_collision";
 
 /// Name of `$DATA/config.yaml` in messages.
@@ -55,7 +55,7 @@ pub enum Kind {
     Aggregate,
 }
 
-/// The source and the kind of a namespace. Credentials belong to these two and the name.
+/// The source and the kind of a namespace. Stored credentials are bound to a namespace's source, kind and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {
     /// Source of the namespace's configuration.
@@ -64,20 +64,20 @@ pub struct Origin {
     pub kind: Kind,
 }
 
-/// A claim of one source to the name of a namespace.
+/// An entry of one source that claims the name of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The claimed name.
     pub name: NamespaceName,
     /// Source and kind of the claimed namespace.
     pub origin: Origin,
-    /// The file or key, for messages.
+    /// The file or configuration key of the claim, for messages.
     pub place: String,
-    /// True when the namespace must be served. A disabled claim reserves its name nevertheless.
+    /// True if the namespace is to be served; false if it is disabled. A disabled claim still reserves its name.
     pub enabled: bool,
 }
 
-/// Every claimed name with the claim that has it, and the claims that lost.
+/// All claimed names, each with the claim that won it and the claims that lost.
 #[derive(Debug, Default)]
 pub struct Names(BTreeMap<NamespaceName, NameDecision>);
 
@@ -85,9 +85,9 @@ pub struct Names(BTreeMap<NamespaceName, NameDecision>);
 struct NameDecision {
     winner: Claim,
     losers: Vec<Claim>,
-    /// Changes of the winner by another file that were refused.
+    /// Changes of the winner's configuration by another file that were refused.
     refused: Vec<String>,
-    /// Further issues of the namespace that has the name.
+    /// Further issues of the winning namespace.
     notes: Vec<Issue>,
 }
 
@@ -139,7 +139,7 @@ impl Claim {
         }
     }
 
-    /// The claim of the folder outside of `tools/` that `vault.tools_dir` names.
+    /// The claim of the folder that `vault.tools_dir` names, which lies outside of `tools/`.
     pub fn vault(name: &NamespaceName) -> Self {
         Self {
             origin: Origin {
@@ -164,7 +164,7 @@ impl Claim {
         }
     }
 
-    /// The claim of an entry of the configuration, below `key`.
+    /// The claim of an entry of the configuration below the key `key`.
     pub fn configured(name: &NamespaceName, origin: Origin, key: &str, enabled: bool) -> Self {
         let key = format!("{key}.{name}");
         Self {
@@ -180,7 +180,7 @@ impl Claim {
 }
 
 impl Names {
-    /// Gives each name to the claim with the highest precedence: by source, then enabled before disabled, then by kind.
+    /// Assigns each name to the claim with the highest precedence: by source, then enabled before disabled, then by kind.
     pub fn settle(claims: impl IntoIterator<Item = Claim>) -> Self {
         let mut claims: Vec<_> = claims.into_iter().collect();
         claims.sort_by_key(|it| (it.origin.source, !it.enabled, it.origin.kind));
@@ -202,7 +202,8 @@ impl Names {
         Self(names)
     }
 
-    /// Adds the refused changes of `$DATA/config.yaml` to the operator's servers.
+    /// Adds the changes that `$DATA/config.yaml` would make to the operator's servers and that were refused, for the issues of
+    /// their names.
     #[must_use]
     pub fn with_refused(mut self, refused: &BTreeMap<NamespaceName, Vec<String>>) -> Self {
         for (name, refused) in refused {
@@ -228,18 +229,18 @@ impl Names {
         settled.is_some_and(|it| it.winner.enabled && it.winner.origin == origin)
     }
 
-    /// The claim that gets the name.
+    /// The claim that won the name.
     pub fn winner(&self, name: &NamespaceName) -> Option<&Claim> {
         self.0.get(name).map(|it| &it.winner)
     }
 
-    /// The origin that is served under a name.
+    /// The origin of the namespace that is served under a name; `None` if none is.
     pub fn served(&self, name: &NamespaceName) -> Option<Origin> {
         let winner = self.winner(name)?;
         winner.enabled.then_some(winner.origin)
     }
 
-    /// Issues about the claims to a name that lost, and about changes of its namespace that were refused.
+    /// Issues of a name: claims to it that lost, and refused changes of its namespace.
     pub fn issues(&self, name: &NamespaceName) -> Vec<Issue> {
         self.0
             .get(name)
@@ -247,7 +248,7 @@ impl Names {
             .unwrap_or_default()
     }
 
-    /// The issues of names under which nothing is served, since the claim that has the name is switched off.
+    /// Issues of the names under which no namespace is served, since the claim that won the name is disabled.
     pub fn unserved(&self) -> Vec<(NamespaceName, Issue)> {
         let off = self.0.iter().filter(|(_, it)| !it.winner.enabled);
         let issues = off.flat_map(|(name, it)| {
@@ -257,14 +258,14 @@ impl Names {
         issues.collect()
     }
 
-    /// All issues with their names.
+    /// The issues of all names, each with its name.
     pub fn all_issues(&self) -> Vec<(NamespaceName, Issue)> {
         let all = self.0.iter();
         all.flat_map(|(name, it)| it.issues().into_iter().map(|issue| (name.clone(), issue)))
             .collect()
     }
 
-    /// Names that now have another origin than before, or that nothing is served under any more.
+    /// Names whose served namespace has another origin than before, or under which no namespace is served any more.
     pub fn changed_hands<'a>(&'a self, before: &'a Self) -> Vec<&'a NamespaceName> {
         let all = before.0.iter();
         let changed = all

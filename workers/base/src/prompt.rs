@@ -1,4 +1,4 @@
-//! A prompt as a worker declared it. The gateway does not read its arguments.
+//! A prompt as declared by a worker. The gateway does not interpret the prompt's arguments.
 
 use crate::definition::announced;
 

@@ -1,7 +1,7 @@
 //! Hides secrets in the output of a child process before a line is logged.
 //!
-//! Exact copies are found, and copies escaped by Python's `repr` or JSON. A secret that a child encodes in another way before
-//! printing it is not hidden.
+//! Exact copies of a secret are found, and copies that Python's `repr` or JSON has escaped. A secret that a child encodes in
+//! another way before printing it is not hidden.
 
 use std::fmt::Write as _;
 
@@ -9,24 +9,24 @@ use memchr::memmem::Finder;
 
 use crate::secret::Secret;
 
-/// Text in place of a secret.
+/// Text that replaces a secret.
 const MARK: &[u8] = b"[redacted]";
-/// Minimum length of a value that is hidden, in bytes: hiding every `1` would make texts unreadable.
+/// Minimum length of a value that is hidden, in bytes. Hiding shorter values, such as every `1`, would make logs unreadable.
 const SECRET_MIN: usize = 4;
-/// Minimum length, in bytes, from which a line of a longer value (a key in PEM) is hidden by itself, since output is logged
-/// line by line.
+/// Minimum length, in bytes, of a line of a multi-line value, such as a key in PEM, that is hidden by itself. Output is logged
+/// line by line, so the complete value would never be found.
 const PART_MIN: usize = 8;
 
-/// The values that must not show.
+/// The secret values that are hidden in texts.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// Search of each value and its escaped forms, longest first, so that a value that begins like another is hidden
-    /// completely.
+    /// Searchers for each value and its escaped forms, longest first: if one value is the beginning of another, the longer one
+    /// must be hidden completely.
     needles: Vec<Finder<'static>>,
 }
 
 impl Redactor {
-    /// Creates a redactor of these values.
+    /// Creates a redactor that hides these secrets.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
         let mut needles = Vec::new();
         for secret in secrets {
@@ -38,7 +38,7 @@ impl Redactor {
                     push_forms(&mut needles, part);
                     needles.push(part.to_owned());
                 }
-                // The complete value, in the forms that escape it into a single line.
+                // The complete value in its escaped forms, which write all its lines as one.
                 push_forms(&mut needles, whole);
             } else if whole.len() >= SECRET_MIN {
                 push_forms(&mut needles, whole);
@@ -55,19 +55,20 @@ impl Redactor {
         }
     }
 
-    /// Returns true if there is nothing to hide.
+    /// Returns true if there are no values to hide.
     pub fn is_empty(&self) -> bool {
         self.needles.is_empty()
     }
 
-    /// Returns true if a value may be in JSON: written out, or with characters that are escaped.
+    /// Returns true if a JSON text may contain a value, written literally or in an escaped form. Any backslash counts as an
+    /// escape.
     pub fn may_be_in_json(&self, json: &[u8]) -> bool {
         let is_escaped = || memchr::memchr(b'\\', json).is_some();
         let mut needles = self.needles.iter();
         !self.is_empty() && (is_escaped() || needles.any(|needle| needle.find(json).is_some()))
     }
 
-    /// The line with its values hidden. The end of a line that was `cut` may be the beginning of a value.
+    /// Returns the line with all values hidden. If the line was `cut`, its end is hidden, too, if a value begins with it.
     pub fn hide(&self, line: Vec<u8>, cut: bool) -> Vec<u8> {
         self.needles
             .iter()
@@ -93,7 +94,7 @@ fn push_forms(needles: &mut Vec<String>, value: &str) {
     needles.extend(forms.into_iter().filter(|form| form != value));
 }
 
-/// JSON as Python's `json.dumps` writes it: every character beyond ASCII is escaped.
+/// Converts JSON to the form that Python's `json.dumps` writes, in which every character beyond ASCII is escaped.
 fn json_in_ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {

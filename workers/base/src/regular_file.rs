@@ -1,8 +1,8 @@
-//! Opens regular files in directories that others can write to: without blocking, and only regular files.
+//! Opens regular files in directories to which others can write. Other kinds of files are refused, and opening never blocks.
 //!
 //! Tools run as the gateway's user and can create any kind of file under any name in the data directory. A named pipe would
 //! block for ever, a device can have effects when it is opened, and a symbolic link can refer to any file that the gateway may
-//! read or write. Files below `tools/` have one more rule, see `tree_file`.
+//! read or write. For files below `tools/` there is a further rule, see `tree_file`.
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Read as _};
@@ -11,14 +11,14 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Treatment of a symbolic link at the end of a path. Links to directories on the way are followed in either case.
+/// Treatment of a symbolic link as the last component of a path. Links in the directories before it are always followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Links {
     Refused,
     Followed,
 }
 
-/// Opens a regular file to read it. A symbolic link in its place is refused.
+/// Opens a regular file for reading. A symbolic link at this path is refused.
 ///
 /// # Errors
 ///
@@ -27,7 +27,8 @@ pub fn open(path: &Path) -> io::Result<File> {
     opened(path, OFlags::RDONLY, 0, Links::Refused)
 }
 
-/// Opens a regular file to read it, in places where only the operator creates links: files that are mounted as links.
+/// Opens a regular file for reading and follows symbolic links, for directories where only the operator creates links, such as
+/// mounted secrets.
 ///
 /// # Errors
 ///
@@ -36,7 +37,7 @@ pub fn open_following(path: &Path) -> io::Result<File> {
     opened(path, OFlags::RDONLY, 0, Links::Followed)
 }
 
-/// Opens a regular file to append to it, or creates it with this mode. A symbolic link in its place is refused.
+/// Opens a regular file to append to it, or creates it with this mode. A symbolic link at this path is refused.
 ///
 /// # Errors
 ///
@@ -46,14 +47,14 @@ pub fn open_to_append(path: &Path, mode: u32) -> io::Result<File> {
     opened(path, flags, mode, Links::Refused)
 }
 
-/// Opens a log file that the operator names, to append to it, or makes it with this mode: a regular file, a named pipe or a
-/// device. Writing to a full pipe returns [`io::ErrorKind::WouldBlock`] instead of blocking.
+/// Opens a log file that the operator configured, to append to it, or creates it with this mode. A regular file, a named pipe
+/// or a device is opened. Writing to a full pipe returns [`io::ErrorKind::WouldBlock`] instead of blocking.
 ///
 /// # Errors
 ///
 /// The error of the operating system.
 pub fn open_log_of_the_operator(path: &Path, mode: u32) -> io::Result<File> {
-    // A named pipe without a reader cannot be opened for writing alone.
+    // A named pipe without a reader cannot be opened for writing only, so it is opened for reading and writing.
     let is_pipe = fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
     let access = match is_pipe {
         true => OFlags::RDWR,
@@ -64,8 +65,8 @@ pub fn open_log_of_the_operator(path: &Path, mode: u32) -> io::Result<File> {
     Ok(File::from(file))
 }
 
-/// Opens a regular file to read and write it, or creates it with this mode. If a file of this user gives others more
-/// permissions, they are reduced to the mode. A symbolic link in its place is refused.
+/// Opens a regular file for reading and writing, or creates it with this mode. If the file belongs to this user and has more
+/// permissions than the mode, they are reduced to it. A symbolic link at this path is refused.
 ///
 /// # Errors
 ///
@@ -76,8 +77,8 @@ pub fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes the permissions of a file that exceed a mode: a user who can read a lock file can hold the lock, and a user who can
-/// read the file of secrets' names learns them. A file of another user, and a file with further hard links, is not changed.
+/// Removes the permissions of a file that exceed a mode. Otherwise another user could lock a lock file, or read the file with
+/// the secrets' names. A file that belongs to another user, or that has further hard links, is not changed.
 pub fn tighten(file: &File, mode: u32) {
     let Ok(found) = file.metadata() else { return };
     let beyond = found.mode() & 0o777 & !mode;
@@ -87,7 +88,7 @@ pub fn tighten(file: &File, mode: u32) {
     }
 }
 
-/// The content of a regular file of at most `max` bytes. A symbolic link in its place is refused.
+/// Reads a regular file of at most `max` bytes. A symbolic link at this path is refused.
 ///
 /// # Errors
 ///
@@ -96,7 +97,7 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     content(open(path)?, max)
 }
 
-/// Reads a regular file, following links, in places where only the operator creates links.
+/// Reads a regular file and follows symbolic links, for directories where only the operator creates links.
 ///
 /// # Errors
 ///
@@ -119,13 +120,13 @@ fn opened(path: &Path, flags: OFlags, mode: u32, links: Links) -> io::Result<Fil
         Links::Refused => (fs::symlink_metadata(path), OFlags::NOFOLLOW),
         Links::Followed => (fs::metadata(path), OFlags::empty()),
     };
-    // Checked before the file is opened: opening a device can have effects.
+    // The kind of file is checked before it is opened, because opening a device can have effects.
     match found {
         Ok(found) => regular(found.file_type())?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    // The path may have been replaced meanwhile: a pipe must not block, and a link must not be followed.
+    // The file may have been replaced since the check, so it is opened without blocking and without following links.
     let flags = flags | follow | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode))?;
     let file = File::from(file);

@@ -1,5 +1,5 @@
-//! A resource or resource template as a worker declared it. The worker reads contents and matches templates, the gateway does
-//! not.
+//! A resource or resource template as declared by a worker. The worker reads the contents and matches the templates; the
+//! gateway does neither.
 
 use crate::definition::announced;
 

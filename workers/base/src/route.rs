@@ -1,70 +1,71 @@
-//! Ids of the purposes of requests. The edge determines the id by path and method, and the service answers by it; the two
-//! crates do not depend on each other, so the ids are defined in this crate.
+//! Ids of the purposes of requests. The edge determines a request's id from its path and method, and the service selects the
+//! handler by the id. The two crates do not depend on each other, so the ids are defined in this crate.
 
-/// Returns true if the path of a request can name a tool of this name, percent-encoded. It cannot if the name has a control
-/// character, a backslash, an empty part or a dot segment, which readers of paths interpret in another way.
+/// Returns true if a tool's name can be written into the path of a URL, percent-encoded. It cannot if the name contains a
+/// control character, a backslash, an empty segment or a dot segment, since URL parsers change or reject these.
 pub fn can_stand_in_path(tool: &str) -> bool {
     let is_odd = |c: char| c.is_control() || c == '\\';
     !tool.contains(is_odd) && !tool.split('/').any(|part| matches!(part, "" | "." | ".."))
 }
 
-/// Purpose of a request.
+/// Purpose of an HTTP request, by which its handler is selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RouteId {
-    /// MCP over Streamable HTTP, and 2026-07-28.
+    /// MCP over Streamable HTTP, in the legacy versions and in 2026-07-28.
     Mcp,
-    /// Opens a session of HTTP+SSE.
+    /// Opens an event stream of the transport HTTP+SSE.
     Sse,
-    /// Messages of a client in a session of HTTP+SSE.
+    /// Receives a client's messages of the transport HTTP+SSE.
     Messages,
-    /// The tools of a namespace.
+    /// Lists the tools of a namespace.
     Tools,
-    /// A call of one tool.
+    /// Calls the tool that the path names.
     Tool,
-    /// The input schema of one tool.
+    /// Returns the input schema of one tool.
     ToolSchema,
-    /// The tools as Tool Vault lists them.
+    /// Lists the tools in the format of Tool Vault.
     ToolIndex,
-    /// A call of the tool that the body names, as Tool Vault makes it.
+    /// Calls the tool that the request's body names, in the format of Tool Vault.
     VaultCall,
-    /// The names of the namespaces, as ToolDock v1 lists them.
+    /// Lists the names of the namespaces in the format of ToolDock v1.
     McpNamespaces,
-    /// Description of an MCP endpoint of ToolDock v1.
+    /// Describes an MCP endpoint in the format of ToolDock v1.
     McpInfo,
-    /// A file of Tool Vault's single-page app.
+    /// Returns a file of Tool Vault's single-page app.
     Ui,
-    /// The namespaces that are open to the caller.
+    /// Lists the namespaces that the caller may access.
     Namespaces,
-    /// A namespace as an OpenAPI document.
+    /// Returns the tools of a namespace as an OpenAPI document.
     OpenApi,
     /// Reloads the namespaces.
     Reload,
-    /// Access of a principal in a namespace, with the reasons.
+    /// Explains the access of a principal to a namespace, with the reasons.
     Explain,
-    /// The last lines that the tools of a namespace printed.
+    /// Returns the last lines that the tools of a namespace printed.
     Output,
-    /// Liveness: the process is up.
+    /// Liveness probe: succeeds while the process runs.
     Health,
-    /// Readiness: the process accepts traffic.
+    /// Readiness probe: succeeds while the process accepts traffic.
     Ready,
-    /// Metadata below `/.well-known/`.
+    /// Returns metadata below `/.well-known/`.
     WellKnown,
-    /// The metrics, which the edge itself writes.
+    /// The Prometheus metrics; the edge itself answers the request.
     Metrics,
-    /// The page of the web UI, which the edge itself has.
+    /// The HTML page of the web UI; the edge itself answers the request.
     WebPage,
-    /// A file that the page needs, which the edge itself has.
+    /// A file that the page of the web UI loads; the edge itself answers the request.
     WebAsset,
-    /// Logins at the web UI by an issuer of access tokens, which the edge itself answers.
+    /// Login to the web UI with an issuer of access tokens; the edge itself answers the request.
     WebLogin,
-    /// Requests of the page, and of programs like it: everything below `/api/`.
+    /// Management requests of the web UI and of similar programs: everything below `/api/`.
     Api,
-    /// A probe of the servers in front of the gateway, by a nonce that `tooldock doctor` got from it. The edge itself answers.
+    /// Request by which `tooldock doctor` tests the proxies in front of the gateway. It contains a nonce that the gateway issued;
+    /// the edge itself answers the request.
     FrontProbe,
 }
 
 impl RouteId {
-    /// The id as a label of metrics and of the log.
+    /// The id as text, for labels of metrics and for the log.
     pub fn label(self) -> &'static str {
         match self {
             Self::Mcp => "/mcp",

@@ -1,7 +1,8 @@
-//! The proxy's runtimes, which run the I/O of the message path.
+//! The async runtimes of the proxy, which perform all I/O of requests.
 //!
-//! A hop between runtimes costs more than the rest of a call at low load, so worker connections are opened and driven in the
-//! runtimes that serve clients. Those exist only after the listening service has started; until then [`Runtimes::pick`] waits.
+//! At low load, moving a request to another runtime costs more than the rest of a call. So connections to workers are opened
+//! and driven in the runtimes that serve clients. Those exist only after the listening service has started; until then
+//! [`Runtimes::pick`] waits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,17 +13,18 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// Interval of each runtime's standing timer. Calls may take longer than this, so their timers are never the next.
+/// Interval of the timer that each runtime always has. It is shorter than the time limits of calls, so that this timer, and
+/// not one of a call, is the next to expire.
 const STANDING_TIMER: Duration = Duration::from_secs(1);
 
-/// Selects runtimes in turn, once they are known.
+/// Selects the proxy's runtimes in turn. The list is empty until the proxy has started.
 pub struct Runtimes {
     handles: watch::Sender<Option<Arc<[Handle]>>>,
     next: AtomicUsize,
 }
 
 impl Runtimes {
-    /// Creates an empty list, for runtimes that are not known yet.
+    /// Creates an empty list; the runtimes are added by [`Runtimes::provide`].
     pub fn new() -> Self {
         Self {
             handles: watch::Sender::new(None),
@@ -30,13 +32,13 @@ impl Runtimes {
         }
     }
 
-    /// Sets the runtimes, once. Later calls and an empty list have no effect.
+    /// Sets the runtimes. Only the first call with a non-empty list has an effect.
     pub fn provide(&self, handles: Vec<Handle>) {
         self.handles.send_if_modified(|current| {
             let first = current.is_none() && !handles.is_empty();
             if first {
                 for handle in &handles {
-                    // The task ends with its runtime.
+                    // The task ends when its runtime is shut down.
                     handle.spawn(keep_a_timer());
                 }
                 *current = Some(handles.into());
@@ -45,29 +47,29 @@ impl Runtimes {
         });
     }
 
-    /// The next runtime in turn. Waits until there is one; the caller bounds the wait.
+    /// Returns the next runtime in turn. Waits until the runtimes are set; the caller must limit the wait.
     pub async fn pick(&self) -> Handle {
         let handles = self.all().await;
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         handles[turn % handles.len()].clone()
     }
 
-    /// All runtimes, at least one. Waits until they are known; the caller bounds the wait.
+    /// Returns all runtimes, at least one. Waits until they are set; the caller must limit the wait.
     pub async fn all(&self) -> Arc<[Handle]> {
         let mut known = self.handles.subscribe();
         loop {
             if let Some(handles) = known.borrow_and_update().as_ref() {
                 return Arc::clone(handles);
             }
-            // The sender is `self`, so this returns only when runtimes were provided.
+            // Cannot fail: `self` owns the sender, so the channel stays open. The call returns when the runtimes are set.
             let _ = known.changed().await;
         }
     }
 }
 
-/// Keeps a timer pending in the current runtime. A timer that becomes the next one of its runtime makes the runtime wake
-/// itself: a write, and a useless iteration of its loop. The time limit of every call would be that timer if a client waits for
-/// each response before its next call.
+/// Keeps a timer pending in the current runtime that expires before the time limits of calls. A runtime wakes itself when a
+/// timer is set that expires before all its others, which costs a system call and an iteration of the event loop. Without this
+/// timer, that would happen for the time limit of every call of a client that sends one call at a time.
 async fn keep_a_timer() {
     loop {
         sleep(STANDING_TIMER).await;

@@ -1,11 +1,11 @@
 //! Scopes of credentials: names for lists of tool patterns, such as `read` for tools that change nothing (REL-08, K-24).
 //!
-//! `admin` opens every tool. `write` and `read` have the patterns of the table in [`ScopeTable::default`], which `relay.scopes`
-//! replaces or extends. Patterns are matched against the name that a tool has in its own namespace. Several scopes of a
-//! credential together open all tools that each of them opens.
+//! `admin` allows every tool. `write` and `read` have the patterns of [`ScopeTable::default`], which the configuration key
+//! `relay.scopes` replaces or extends. Patterns are matched against the name that a tool has in its own namespace. A credential
+//! with several scopes may call all tools that any of them allows.
 //!
 //! The tools that create, list and revoke API keys require `admin` (REL-09), even if a pattern matches: a caller that creates
-//! keys could create one that opens everything.
+//! keys could create a key that allows everything.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::pattern::{InvalidPattern, Patterns};
 
-/// The scope that opens every tool.
+/// Name of the scope that allows every tool.
 pub const ADMIN: &str = "admin";
 
 const WRITE: &[&str] = &[
@@ -34,17 +34,17 @@ const READ: &[&str] = &[
     "config_limits",
 ];
 
-/// The tools that handle API keys.
+/// The tools that manage API keys; only the scope `admin` allows them.
 const KEY_TOOLS: &[&str] = &["token_create", "token_list", "token_revoke"];
 
-/// The configuration key of scopes.
+/// The configuration key with the scopes and their patterns.
 const KEY: &str = "relay.scopes";
 
-/// All existing scopes.
+/// All existing scopes with their patterns, except `admin`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScopeTable(BTreeMap<String, Vec<String>>);
 
-/// The tools that a credential's scopes open.
+/// The tools that a credential's scopes allow.
 #[derive(Debug)]
 pub struct ToolScope {
     names: Box<[Box<str>]>,
@@ -54,7 +54,7 @@ pub struct ToolScope {
     fingerprint: [u8; 32],
 }
 
-/// Error of a name that no scope has.
+/// Error for a scope name that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown scope {name:?}: known are {known}")]
 pub struct UnknownScope {
@@ -62,7 +62,7 @@ pub struct UnknownScope {
     known: String,
 }
 
-/// A scope that cannot be configured.
+/// Reason why a scope of the configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidScope {
     /// A pattern of the scope is not a valid glob.
@@ -73,10 +73,10 @@ pub enum InvalidScope {
         /// Error of the glob parser.
         error: InvalidPattern,
     },
-    /// The configuration gives patterns to `admin`, which opens every tool.
+    /// The configuration gives patterns to `admin`, which always allows every tool.
     #[error("{ADMIN} opens every tool and cannot be given patterns; choose another name")]
     Admin,
-    /// The name could not be written in lists, which have commas or spaces between scopes.
+    /// The name contains characters that are not allowed, such as the commas and spaces that separate scopes in lists.
     #[error("invalid name {0:?}: 1 to 64 letters, digits, `_`, `-`, `.` and `:` are allowed")]
     Name(String),
 }
@@ -120,12 +120,12 @@ impl ScopeTable {
         std::iter::once(ADMIN).chain(self.0.keys().map(String::as_str))
     }
 
-    /// The scopes with patterns, by name: all but [`ADMIN`].
+    /// All scopes except [`ADMIN`], each with its name and its patterns.
     pub fn patterns(&self) -> impl Iterator<Item = (&str, &[String])> {
         self.0.iter().map(|(name, all)| (&**name, &**all))
     }
 
-    /// The tools that scopes of these names open together: none without scopes.
+    /// Compiles the patterns of the scopes with these names. An empty list of names allows no tool.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl ScopeTable {
         Ok(ToolScope {
             names: names.iter().map(|it| it.as_ref().into()).collect(),
             admin,
-            // The patterns of the table were compiled separately when it was made.
+            // Cannot fail: each pattern of the table was already compiled when the table was created.
             tools: tools.map_err(|_| self.unknown(""))?,
             fingerprint: fingerprint(admin, &patterns),
         })
@@ -160,12 +160,12 @@ impl ScopeTable {
 }
 
 impl ToolScope {
-    /// The scopes' names, in the order given.
+    /// The names of the scopes, in the order in which they were given.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(|name| &**name)
     }
 
-    /// Returns true if a tool of that name, as its namespace calls it, may be listed and called.
+    /// Returns true if the tool may be listed and called. `tool` is its name in its own namespace.
     pub fn allows(&self, tool: &str) -> bool {
         self.admin || self.tools.is_match(tool) && !KEY_TOOLS.contains(&tool)
     }
@@ -175,7 +175,7 @@ impl ToolScope {
         self.admin
     }
 
-    /// A hash over the scopes: scopes with equal hashes open the same tools.
+    /// A hash over the scopes. Scopes with equal hashes allow the same tools.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// A secret value: never printed, compared only by its holder, and wiped from memory when it is dropped.
+/// A secret value: never printed, and wiped from memory when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
@@ -14,7 +14,7 @@ impl Secret {
         Self(Zeroizing::new(value.into()))
     }
 
-    /// The value, only for code that must pass it on.
+    /// The secret value. Use only to pass it on; never print it.
     #[inline]
     pub fn expose(&self) -> &str {
         &self.0

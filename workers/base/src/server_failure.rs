@@ -1,29 +1,29 @@
-//! Failures of servers whose configuration cannot be used.
+//! Errors of MCP servers whose configuration cannot be used.
 
 use crate::error::{CallError, CallErrorCode};
 use crate::names::NamespaceName;
 
-/// Code of a failure over a missing variable.
+/// Code of the failure that a variable named in the server's configuration is not set.
 pub const MISSING: &str = "missing_variable";
 
-/// Code of any other failure.
+/// Code of any other failure of a server's configuration.
 pub const INVALID: &str = "invalid_config";
 
-/// Code of a failure, and of an issue, over a value that belongs to another namespace of the name.
+/// Code of the failure, and of the issue, that a stored secret belongs to another namespace that had the same name.
 pub const FOREIGN: &str = "secret_of_another";
 
-/// Reason why the keys of a server cannot be used.
+/// Reason why the configuration of a server cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct InvalidServer {
-    /// The key, relative to the server's entry.
+    /// The configuration key with the problem, relative to the server's entry.
     pub key: String,
-    /// Description of the problem. Holds no value of a variable.
+    /// Description of the problem, without values of variables.
     pub message: String,
 }
 
 impl InvalidServer {
-    /// A problem with a key.
+    /// Creates the error for a problem with a configuration key.
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             key: key.into(),
@@ -35,19 +35,19 @@ impl InvalidServer {
 /// Reason why a server cannot be started.
 #[derive(Debug)]
 pub struct ExternalFailure {
-    /// The stable code for reports.
+    /// Stable code of the failure, for reports.
     pub code: &'static str,
-    /// The key, and the problem with it.
+    /// The configuration key, and the problem with it.
     pub reason: Box<InvalidServer>,
-    /// Error that calls of the server's namespace get.
+    /// Error returned to calls of the server's namespace.
     pub error: CallError,
-    /// True when the previously served server may continue. False when a variable is no longer set, since the value may have
-    /// been revoked.
+    /// True if a running server with the previous configuration may continue. False if a variable is no longer set or its secret
+    /// belongs to another namespace, since the value may have been revoked.
     pub keeps_old: bool,
 }
 
 impl ExternalFailure {
-    /// The failure of a server that `cannot` be something, as in "cannot be started".
+    /// Creates the failure of a server. `cannot` is the predicate of the message, such as "cannot be started".
     pub fn new(
         name: &NamespaceName,
         cannot: &str,

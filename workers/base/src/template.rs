@@ -1,4 +1,4 @@
-//! Templates: values of environment variables that contain `${NAME}`, and the sources of these names.
+//! Templates: configured values that may contain references `${NAME}`, and the secrets and variables that the names refer to.
 //!
 //! Only `${NAME}` is special: a dollar sign alone is literal, and `$${` is written for `${`.
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::secret::Secret;
 use crate::yaml::Value;
 
-/// Variables of the gateway that no server gets, even if its entry names them: they open the gateway itself.
+/// Variables with the gateway's own credentials. They are never passed to a server, even if its entry names them.
 const OWN: [&str; 5] = [
     "BEARER_TOKEN",
     "MANAGER_INTERNAL_TOKEN",
@@ -19,7 +19,7 @@ const OWN: [&str; 5] = [
     "SECRETS_KEY_NEW",
 ];
 
-/// Variables of the gateway that are not secret, whatever their values.
+/// Variables of the gateway's environment that are never secret.
 const PLAIN: [&str; 8] = [
     "HOME", "HOSTNAME", "LANG", "PATH", "PWD", "TMPDIR", "TZ", "USER",
 ];
@@ -28,41 +28,41 @@ const PLAIN: [&str; 8] = [
 #[derive(Clone, PartialEq, Eq)]
 pub struct Template(String);
 
-/// Reason why a template has no value. Names the variable, never a value.
+/// Reason why a template cannot be filled in. Names the variable, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoValue {
-    /// Neither a secret nor a variable of the gateway has the name.
+    /// The name is neither that of a secret nor that of a variable of the gateway's environment.
     #[error(
         "${{{0}}} is set neither in the gateway's environment nor in the secrets store; prepare_secret asks for it, `tooldock secrets set` sets it"
     )]
     Missing(String),
-    /// The variable is for the gateway itself.
+    /// The variable contains a credential of the gateway itself.
     #[error("${{{0}}} is the gateway's own and is not given away")]
     Own(String),
-    /// No secret has the name, and the variable is not allowed.
+    /// No secret has the name, and the name is not in the list of allowed environment variables.
     #[error(
         "${{{0}}} is not in the secrets store, and namespaces.env_allowed of the gateway's configuration does not name it; prepare_secret asks for it, `tooldock secrets set` sets it"
     )]
     NotAllowed(String),
-    /// A `${` without a name.
+    /// The template contains `${` without a name after it.
     #[error(
         "\"${{\" is not followed by a variable name and \"}}\"; write \"$${{\" for the text \"${{\""
     )]
     Malformed,
 }
 
-/// Sources of names: the namespace's secrets, then the gateway's environment.
+/// The values that names may refer to: first the namespace's secrets, then the gateway's environment.
 pub struct Sources<'a> {
-    /// Secrets of the namespace.
+    /// Secrets of the namespace, by name.
     pub secrets: &'a BTreeMap<String, Secret>,
-    /// Variables of the gateway's environment.
+    /// Looks up a variable of the gateway's environment.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
-    /// The names that may be looked up in the environment. `None` for texts of the operator, which may refer to any name.
+    /// Names that may be looked up in the environment. `None` for templates of the operator, which may refer to any name.
     pub allowed: Option<&'a [String]>,
 }
 
 impl Sources<'_> {
-    /// The value of a name, from the secrets or the environment.
+    /// Looks up the value of a name, in the secrets first and then in the environment.
     fn value(&self, name: &str) -> Result<Secret, NoValue> {
         if let Some(secret) = self.secrets.get(name) {
             return Ok(secret.clone());
@@ -85,7 +85,8 @@ impl Sources<'_> {
     }
 }
 
-/// Returns true if a variable opens the gateway itself, so that no process started by the gateway may have its value.
+/// Returns true if a variable contains a credential of the gateway itself, or names the file of such a credential. No process
+/// that the gateway starts may receive its value.
 pub fn is_own(name: &str) -> bool {
     let name = name.strip_suffix("_FILE").unwrap_or(name);
     OWN.contains(&name)
@@ -97,7 +98,7 @@ impl Template {
         Self(text.into())
     }
 
-    /// The text in a form that is safe to show: a single `${NAME}` as it is, any other text hidden.
+    /// The text in a form that is safe to show: a text that consists of one `${NAME}` is unchanged, any other text is masked.
     pub fn masked(&self) -> &str {
         match self.pieces().as_deref() {
             Ok([Piece::Variable(_)]) => &self.0,
@@ -105,12 +106,12 @@ impl Template {
         }
     }
 
-    /// Returns true if the template is exactly this text, whatever the text refers to.
+    /// Returns true if the template's text, before names are replaced, equals this text.
     pub fn is(&self, text: &str) -> bool {
         self.0 == text
     }
 
-    /// The names that the template refers to.
+    /// The names of the references `${NAME}` in the template.
     pub fn names(&self) -> Vec<&str> {
         let pieces = self.pieces().unwrap_or_default();
         let names = pieces.into_iter().filter_map(|piece| match piece {
@@ -120,12 +121,12 @@ impl Template {
         names.collect()
     }
 
-    /// Checks that each reference in the template is well-formed; otherwise the template can never have a value.
+    /// Checks that each reference in the template is well-formed; otherwise the template can never be filled in.
     pub fn check(&self) -> Result<(), NoValue> {
         self.pieces().map(drop)
     }
 
-    /// The template's text with each reference replaced by its value.
+    /// Returns the template's text with each reference replaced by its value.
     pub fn fill(&self, sources: &Sources<'_>) -> Result<Secret, NoValue> {
         let mut value = String::new();
         for piece in self.pieces()? {
@@ -137,8 +138,8 @@ impl Template {
         Ok(Secret::new(value))
     }
 
-    /// Values that must be hidden in the server's logged output: those of its references, and the complete value, which may be
-    /// or contain a credential. Plain words and short texts are not hidden.
+    /// Values that must be hidden in the server's logged output: the values of the template's references, and the filled-in text,
+    /// which may contain a credential. A literal text is not hidden if it is short or a plain word.
     pub fn hidden(&self, sources: &Sources<'_>) -> Vec<Secret> {
         let mut hidden = Vec::new();
         let mut literal = true;
@@ -159,7 +160,7 @@ impl Template {
         hidden
     }
 
-    /// Looks up all names except those that are `personal`, for which each principal has its own value.
+    /// Looks up all names except the `personal` ones, which have a separate value for each principal.
     pub fn parts(
         &self,
         sources: &Sources<'_>,
@@ -201,19 +202,19 @@ impl Template {
     }
 }
 
-/// A template whose personal names are not filled in yet.
+/// A template in which only personal names are still to be filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parts(Vec<Part>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Known(Secret),
-    /// Name of a personal value.
+    /// Name of a personal value that is filled in later.
     Personal(String),
 }
 
 impl Parts {
-    /// The value for a principal; `None` if that principal lacks a personal value.
+    /// Returns the filled-in text for a principal; `None` if the principal has not stored one of the personal values.
     pub fn fill(&self, own: &BTreeMap<String, Secret>) -> Option<Secret> {
         let mut value = String::new();
         for part in &self.0 {
@@ -257,14 +258,14 @@ impl fmt::Debug for Template {
 }
 
 impl Serialize for Template {
-    /// Writes the text with its secrets: to show it, use [`Template::masked`].
+    /// Writes the unmasked text with its secrets. Use [`Template::masked`] to show it.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0)
     }
 }
 
 impl<'de> Deserialize<'de> for Template {
-    /// Reads any single value: people write `PORT: 8080` without quotes.
+    /// Reads any single value, such as a number, because people write `PORT: 8080` without quotes.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         scalar(Value::deserialize(deserializer)?)
             .map(Self)
@@ -272,7 +273,7 @@ impl<'de> Deserialize<'de> for Template {
     }
 }
 
-/// A single value as text; null is the empty text.
+/// Converts a single value to text, null to an empty text. Returns `None` for lists and objects.
 pub fn scalar(value: Value) -> Option<String> {
     match value {
         Value::Null => Some(String::new()),

@@ -1,17 +1,17 @@
-//! A tool as a worker declared it.
+//! A tool as declared by a worker.
 
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// A tool of a namespace. Schemas and annotations are kept as the raw JSON that the worker sent, and not parsed.
+/// A tool of a namespace. Schemas and annotations are stored as the raw JSON that the worker sent, without parsing.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tool {
-    /// Function name, by which clients call the tool.
+    /// Name of the tool, by which clients call it: the name of its function.
     pub name: Arc<str>,
-    /// Human title, if the author gave one or the worker derived one.
+    /// Title of the tool for people, if the author gave one or the worker derived one.
     #[serde(default)]
     pub title: Option<String>,
     /// Description of the tool: the function's docstring.
@@ -34,7 +34,8 @@ pub struct Tool {
     /// The file that declares the tool, relative to its namespace folder.
     #[serde(default)]
     pub filename: String,
-    /// True if the tool's function takes a context, and so may report progress, log and ask.
+    /// True if the tool's function has a context parameter, with which it may report progress, log, and send questions to the
+    /// client.
     #[serde(default)]
     pub context: bool,
 }

@@ -1,6 +1,6 @@
 //! Traces of requests: trace and span ids in the form of W3C Trace Context (`traceparent`), and finished spans.
 //!
-//! A request has a [`RequestTrace`] only if an exporter is configured. Otherwise nothing is measured or allocated.
+//! A request has a [`RequestTrace`] only if an exporter is configured. Otherwise tracing costs neither time nor memory.
 
 mod request;
 
@@ -10,24 +10,25 @@ use std::time::{Duration, SystemTime};
 
 pub use request::{CallEnd, Interval, Origin, RequestTrace, UpstreamSpan};
 
-/// Maximum length of the `tracestate` that is passed on, in bytes. The specification asks for at least 512.
+/// Maximum length of a `tracestate` that is forwarded, in bytes; a longer one is dropped. The specification requires at least
+/// 512.
 const STATE_MAX: usize = 2048;
-/// Maximum number of characters of a client's text in an attribute.
+/// Maximum number of characters of a client's text in an attribute; longer texts are cut.
 const TEXT_MAX: usize = 128;
 
-/// A span in a trace, as `traceparent` names it.
+/// Identification of a span and its trace, as in a `traceparent` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext {
     /// Id of the trace; never 0.
     pub trace_id: u128,
     /// Id of the span; never 0.
     pub span_id: u64,
-    /// True if the trace is recorded.
+    /// True if the trace is recorded and exported.
     pub is_sampled: bool,
 }
 
 impl TraceContext {
-    /// Reads the value of `traceparent`; `None` if it is not valid.
+    /// Parses the value of a `traceparent` header; returns `None` if it is not valid.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let (head, rest) = text.split_at_checked(55)?;
@@ -42,7 +43,7 @@ impl TraceContext {
         hex(trace, 32)?;
         hex(span, 16)?;
         hex(flags, 2)?;
-        // Later versions may append further parts after a dash.
+        // Later versions of the format may append further fields after a dash.
         let is_whole = rest.is_empty() || (version != "00" && rest.starts_with('-'));
         if parts.next().is_some() || !is_whole || version == "ff" {
             return None;
@@ -57,7 +58,7 @@ impl TraceContext {
 }
 
 impl fmt::Display for TraceContext {
-    /// Writes the value of `traceparent`.
+    /// Writes the value of a `traceparent` header.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let flags = u8::from(self.is_sampled);
         write!(
@@ -68,14 +69,14 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// The trace that a request to an upstream belongs to, as it is sent there.
+/// Trace context that is sent with a request to an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedTrace {
-    /// The value of `traceparent`.
+    /// The value of `traceparent` in the request to the upstream.
     pub parent: Arc<str>,
-    /// The value of `tracestate`, which the client sent.
+    /// The value of `tracestate`, forwarded as the client sent it.
     pub state: Option<Arc<str>>,
-    /// True if the parent is a span of the gateway, which replaces the client's; false for the client's own trace, which is
+    /// True if `parent` names a span of the gateway and replaces the client's value; false if the client's own trace context is
     /// forwarded unchanged.
     pub is_own: bool,
 }
@@ -83,25 +84,25 @@ pub struct PassedTrace {
 /// The role of a span in its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanKind {
-    /// A request that the gateway answers.
+    /// The span is a request that the gateway answers.
     Server,
-    /// A request of the gateway to an upstream.
+    /// The span is a request of the gateway to an upstream.
     Client,
-    /// A part of the gateway's work.
+    /// A step of the gateway's own work.
     Internal,
 }
 
-/// Value of an attribute.
+/// Value of an attribute of a span.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttributeValue {
-    /// A text.
+    /// A text that was created at run time.
     Text(Arc<str>),
-    /// A text of the program.
+    /// A constant text of the program.
     Static(&'static str),
 }
 
 impl AttributeValue {
-    /// The text.
+    /// The attribute's value as text.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Text(text) => text,
@@ -122,56 +123,56 @@ impl From<Arc<str>> for AttributeValue {
     }
 }
 
-/// Name and value of an attribute.
+/// Name and value of an attribute of a span.
 pub type Attribute = (&'static str, AttributeValue);
 
 /// A finished span.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
-    /// Trace and id of the span.
+    /// Trace id and span id of the span.
     pub context: TraceContext,
-    /// The parent's id; `None` for the first span of a trace.
+    /// Span id of the parent; `None` for the first span of a trace.
     pub parent: Option<u64>,
-    /// True if the parent is a span of another program.
+    /// True if the parent is a span of another program, false if it is one of the gateway.
     pub has_remote_parent: bool,
-    /// The client's `tracestate`.
+    /// The `tracestate` that the client sent.
     pub state: Option<Arc<str>>,
-    /// Name of the span, one of few values.
+    /// Name of the span. There are only a few different names, so that spans can be grouped by them.
     pub name: Arc<str>,
-    /// Role in the trace.
+    /// Role of the span in the trace.
     pub kind: SpanKind,
     /// Time at which the span began.
     pub start: SystemTime,
     /// Time at which the span ended.
     pub end: SystemTime,
-    /// Attributes, each with a name of its own.
+    /// Attributes of the span, with distinct names.
     pub attributes: Vec<Attribute>,
-    /// The `error.type`, if the work failed.
+    /// The `error.type` of the span; `None` if the work succeeded.
     pub error: Option<AttributeValue>,
 }
 
-/// Receiver of finished requests. Never waits.
+/// Receiver of the spans and durations of finished requests. Its functions never block.
 pub trait TraceSink: Send + Sync {
-    /// Returns true if the trace is to be recorded. `parent`: the client's span, if it sent one.
+    /// Returns true if the trace is to be recorded. `parent` is the client's span, if it sent one.
     fn is_sampled(&self, parent: Option<&TraceContext>, trace_id: u128) -> bool;
 
     /// Receives the spans of a finished request.
     fn spans(&self, spans: Vec<Span>);
 
-    /// Counts a request with its duration. `attributes` have few values.
+    /// Counts a request with its duration. `attributes` must have few different values, since they are labels of a metric.
     fn operation(&self, attributes: &[Attribute], time: Duration);
 
-    /// A random id, which is not 0.
+    /// Creates a random id other than 0.
     fn new_id(&self) -> u64;
 }
 
-/// Cuts a client's text to a length that an attribute can hold.
+/// Cuts a client's text to the maximum length of an attribute.
 fn shortened(text: &str) -> &str {
     let end = text.char_indices().nth(TEXT_MAX);
     &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
-/// The `tracestate` if it can be passed on: visible ASCII of a usual length.
+/// Returns the `tracestate` if it may be forwarded: printable ASCII that is not too long.
 fn passable(state: &str) -> Option<Arc<str>> {
     let is_visible = |byte: u8| (b' '..=b'~').contains(&byte) || byte == b'\t';
     let is_usual = !state.is_empty() && state.len() <= STATE_MAX;

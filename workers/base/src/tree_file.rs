@@ -1,4 +1,5 @@
-//! Opens files below `tools/`, to which others can write: never outside of it, never blocking, always with a size limit.
+//! Opens files below `tools/`, to which others can write. Files outside of it are refused, opening never blocks, and reading
+//! always has a size limit.
 //!
 //! A process that can write to the directory can create any kind of file under any name. A named pipe would block for ever and
 //! a symlink could refer to any file that the gateway may read, so every file of a namespace is opened by this module.
@@ -9,19 +10,19 @@ use std::path::{Path, PathBuf};
 
 use crate::regular_file;
 
-/// Reason why a path in the tree is not opened or not read.
+/// Reason why a file below `tools/` is not opened or not read.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeFileError {
-    /// A symlink leads out of the tree.
+    /// The path is a symlink that leads out of the directory.
     #[error("a symlink that leaves the tools directory")]
     Outside,
     /// The path is a directory.
     #[error("a directory, not a regular file")]
     Directory,
-    /// A named pipe, a socket, a device.
+    /// The path is a named pipe, a socket or a device.
     #[error("not a regular file")]
     Special,
-    /// The file is larger than its reader's maximum.
+    /// The file is larger than the maximum, given in bytes.
     #[error("larger than {} KiB", .0 / 1024)]
     TooLarge(u64),
     /// The operating system returned an error.
@@ -29,23 +30,23 @@ pub enum TreeFileError {
     Unreadable(#[from] io::Error),
 }
 
-/// The real path of `path`; `None` if a symlink leads out of the tree. `tree` is a real path itself.
+/// Resolves the symlinks of `path`; returns `None` if the result is not below `tree`, which must be a resolved path itself.
 pub fn resolve(path: &Path, tree: &Path) -> io::Result<Option<PathBuf>> {
     let real = path.canonicalize()?;
     Ok(real.starts_with(tree).then_some(real))
 }
 
-/// Opens a regular file in the tree, without blocking.
+/// Opens a regular file below the directory `tree`, without blocking.
 pub fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), TreeFileError> {
     let real = resolve(path, tree)?.ok_or(TreeFileError::Outside)?;
-    // Checked before the file is opened: opening a device can have effects.
+    // The kind of file is checked before it is opened, because opening a device can have effects.
     regular(&real.metadata()?)?;
     let file = regular_file::open(&real)?;
     let metadata = file.metadata()?;
     Ok((file, metadata))
 }
 
-/// The content of a small file; `None` if there is no file of that name. A dangling symlink is an error.
+/// Reads a file of at most `max` bytes; returns `None` if it does not exist. A dangling symlink is an error.
 pub fn read(path: &Path, tree: &Path, max: u64) -> Result<Option<Vec<u8>>, TreeFileError> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -71,14 +72,14 @@ fn regular(metadata: &Metadata) -> Result<(), TreeFileError> {
     }
 }
 
-/// Creates a named pipe without a writer: opening it the usual way blocks.
+/// Creates a named pipe without a writer. Opening it in the usual way blocks.
 #[cfg(any(test, feature = "testing"))]
 pub fn make_pipe(path: &Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("made");
 }
 
-/// The result of work that might block for ever.
+/// Runs `work` in a thread and returns its result; panics if it does not end in time, because it blocks.
 #[cfg(any(test, feature = "testing"))]
 pub fn without_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);

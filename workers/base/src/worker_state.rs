@@ -1,23 +1,23 @@
-//! States of workers, as metrics and `/ready` show them.
+//! States of workers, as reported by metrics and `/ready`.
 
 /// State of a worker, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
-    /// The worker's process boots.
+    /// The worker's process is starting.
     Starting,
     /// The worker accepts calls.
     Ready,
-    /// The worker's process accepts calls and runs none of them, since a function blocks the event loop; with several
-    /// processes, one is in this state.
+    /// A process of the worker accepts calls but runs none of them, since a tool's function blocks its event loop. A worker with
+    /// several processes is in this state if at least one of them is.
     Degraded,
-    /// The worker's process failed; the next one starts after a delay.
+    /// The worker's process failed; another one is started after a delay.
     Backoff {
-        /// True if processes failed so often that they are retried at the longest delay.
+        /// True if processes failed so often that the delay has reached its maximum.
         crash_loop: bool,
     },
-    /// The worker drains and ends.
+    /// The worker finishes its running calls and then ends.
     Stopping,
-    /// The worker's processes have permanently ended.
+    /// The worker's processes have ended, and no others are started.
     Stopped,
     /// The worker cannot start, and no retry would change that.
     Failed,
@@ -36,7 +36,7 @@ impl WorkerState {
         "failed",
     ];
 
-    /// The state as metrics and `/ready` show it. A crash loop is a separate state there.
+    /// The state as reported by metrics and `/ready`, where a crash loop is a separate state.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -50,7 +50,7 @@ impl WorkerState {
         }
     }
 
-    /// Returns true if a process that accepts calls may follow.
+    /// Returns true if the worker accepts calls or may do so later; false if it is ending, has ended or cannot start.
     pub fn may_come(self) -> bool {
         match self {
             Self::Starting | Self::Ready | Self::Degraded | Self::Backoff { .. } => true,
@@ -58,8 +58,8 @@ impl WorkerState {
         }
     }
 
-    /// Distance of the state from accepting calls. The state of several processes is the nearest one, so "stopped" has the
-    /// largest distance: a worker has stopped when all its processes have.
+    /// Distance of the state from accepting calls. The state of a worker with several processes is the one with the smallest
+    /// distance. "Stopped" has the largest, so a worker counts as stopped only when all its processes have stopped.
     pub fn distance(self) -> u8 {
         match self {
             Self::Ready => 0,

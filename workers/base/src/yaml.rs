@@ -1,17 +1,17 @@
-//! Reads and writes YAML. No other module names the YAML crate, so that replacing it is one change.
+//! Reads and writes YAML. Only this module uses the YAML crate, so that the crate can be replaced here.
 //!
-//! Tool code can write some of the files, so they must not be able to keep the parser busy: [`readable_in_time`].
+//! Tool code can write some of the files and must not be able to keep the parser busy: see [`readable_in_time`].
 
 pub use serde_yaml::{
     Deserializer, Error, Mapping, Value, from_slice, from_str, from_value, to_string, to_value,
 };
 
-/// Maximum number of steps of the parser. It inspects every open bracket again for each token, so a small file of brackets
-/// could keep it busy for hours. This number of steps takes a second or less; a hand-written file of the largest size needs far
-/// fewer.
+/// Maximum number of steps of the parser for one text. For each token, the parser inspects every open bracket again, so a small
+/// file of brackets could keep it busy for hours. This number of steps takes at most a second; a hand-written file of the
+/// largest size needs far fewer.
 const READER_STEPS_MAX: usize = 500_000_000;
 
-/// Returns true if a text can be read in reasonable time.
+/// Returns true if the parser can read a text in about a second. The number of brackets times the length is the estimate.
 pub fn readable_in_time(text: &[u8]) -> bool {
     let brackets = text
         .iter()
@@ -20,7 +20,7 @@ pub fn readable_in_time(text: &[u8]) -> bool {
     brackets.saturating_mul(text.len()) <= READER_STEPS_MAX
 }
 
-/// Error for a text that cannot be read in reasonable time.
+/// Error message for a text that the parser could not read in reasonable time.
 pub const UNREADABLE: &str = "too many brackets for its size; use lines instead";
 
 #[cfg(test)]

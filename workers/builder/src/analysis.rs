@@ -23,19 +23,19 @@ use crate::progress::{Show, step};
 use crate::tree::Tree;
 use dependencies::Dependencies;
 
-/// Bounds of one analysis: parsed files, their bytes together, the bytes of one file, and time.
+/// Limits of one analysis: number of parsed files, bytes of all of them, bytes of one file, time of all and time of one file.
 const PARSED_FILES_MAX: usize = 3000;
 const PARSED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const PARSED_FILE_MAX: u64 = 512 * 1024;
 const TIME_MAX: Duration = Duration::from_secs(90);
 const FILE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Maximum numbers of files, tools and names in the result of an analysis, and of characters in a description.
+/// Maximum numbers of files, tools and names in the result of an analysis, and maximum number of characters of a description.
 const FILES_SHOWN: usize = 1000;
 const TOOLS_SHOWN: usize = 500;
 const NAMES_SHOWN: usize = 200;
 const DESCRIPTION_MAX: usize = 2000;
 
-/// Languages that are read. The first of several languages with equal amounts of text wins.
+/// Languages that are analysed. If several have equal amounts of text, the first in this order is the main language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Language {
     Python,
@@ -45,13 +45,13 @@ enum Language {
     Rust,
 }
 
-/// Facts found in all source files.
+/// Facts that were found in all source files together.
 #[derive(Debug, Default)]
 struct SourceFacts {
     tools: Vec<FoundTool>,
     hosts: BTreeSet<String>,
     secrets: BTreeSet<String>,
-    /// Modules, by the names that the sources import them by.
+    /// Names of the modules that the sources import.
     imports: BTreeSet<String>,
 }
 
@@ -95,7 +95,7 @@ impl Language {
     }
 }
 
-/// Analyses the source files of a repository or package in `tree`. `source` is its URL in the result.
+/// Analyses the source files of a repository or package in `tree`. `source` is the URL that the result names.
 pub(crate) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
     let started = Instant::now();
     let mut notes = Vec::new();
@@ -104,7 +104,7 @@ pub(crate) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
         .filter(|path| !is_vendored(path))
         .filter_map(|path| Some((path, Language::of(path)?)))
         .collect();
-    // Build output and tests are read only if there are no other files, as in many npm packages.
+    // Build output and tests are read only if there are no other source files, as in many npm packages.
     let main: Vec<_> = all
         .iter()
         .copied()
@@ -162,7 +162,7 @@ pub(crate) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
     }
 }
 
-/// Parses a file and reads its tree; returns false if that takes too long.
+/// Parses a file and adds its facts; returns false if parsing takes too long or is impossible.
 fn look_into(path: &str, language: Language, text: &str, facts: &mut SourceFacts) -> bool {
     let mut parser = Parser::new();
     if parser.set_language(&language.grammar(path)).is_err() {
@@ -198,7 +198,7 @@ fn read(tree: &Tree, path: &str) -> Option<String> {
     String::from_utf8(bytes.ok()?).ok()
 }
 
-/// The language with the most text.
+/// The language in which most of the source text is written.
 fn most_of(tree: &Tree, sources: &[(&str, Language)]) -> Option<Language> {
     let mut bytes: BTreeMap<Language, u64> = BTreeMap::new();
     for (path, language) in sources {
@@ -228,7 +228,7 @@ fn is_vendored(path: &str) -> bool {
         .any(|part| folders.contains(&part))
 }
 
-/// Returns true for tests and build output.
+/// Returns true if a file belongs to tests or to build output.
 fn is_secondary(path: &str) -> bool {
     let folders = [
         "test",
@@ -286,8 +286,8 @@ fn tools_shown(found: Vec<FoundTool>, notes: &mut Vec<String>) -> Vec<FoundTool>
     let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
     for mut tool in found {
         tool.description = shortened(tool.description.trim(), DESCRIPTION_MAX);
-        // A tool may be declared and registered at different points of a file: the second adds a description and parameters that
-        // the first lacks.
+        // A tool may be declared at one point of a file and registered at another. A description or parameters that are missing
+        // at the first point are taken from the second.
         let key = (tool.file.clone(), tool.name.clone());
         match places.get(&key) {
             Some(at) => {

@@ -1,8 +1,8 @@
-//! A repository's newest commit, through git, without a checkout.
+//! Reads the files of a repository's newest commit through git, without a checkout.
 //!
-//! Checkouts let repositories run code: hooks, filters of `.gitattributes`, links, submodules. So git only fetches the objects
-//! of one commit into a bare repository, and the files are read with `ls-tree` and `cat-file`, which apply nothing. The
-//! environment and the configuration of git are built from scratch.
+//! In a checkout, a repository can run code: by hooks, filters of `.gitattributes`, links and submodules. So git only fetches
+//! the objects of one commit into a bare repository, and the files are read with `ls-tree` and `cat-file`, which run none of
+//! these. git's environment and configuration are created by this module; those of the user are not used.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,18 +23,19 @@ use crate::tree::Tree;
 
 /// Interval at which the size of the clone is measured.
 const WATCH: Duration = Duration::from_millis(100);
-/// Maximum number of bytes of git's output in an error.
+/// Maximum number of bytes of git's output that an error quotes.
 const SAID_MAX: usize = 600;
-/// Maximum size of an entry of a listing, in bytes. The path of a longer entry is longer than any that is kept.
+/// Maximum size of an entry of `git ls-tree`, in bytes. A longer entry has a path that is too long to be stored; the commit is
+/// refused.
 const ENTRY_MAX: u64 = 64 * 1024;
-/// Maximum number of files in git's internal folders.
+/// Maximum number of files in git's internal folders; a clone with more files is refused.
 const OBJECTS_MAX: usize = 200_000;
-/// Number of the signal that git gets when a file grows beyond the limit of this process (SIGXFSZ).
+/// Signal that the kernel sends to git when a file grows beyond the size limit of this process (SIGXFSZ).
 const FILE_TOO_LARGE: i32 = 25;
-/// Minimum version of git, which can connect to an address that was resolved before (`http.curloptResolve`).
+/// Minimum version of git. It must support `http.curloptResolve`, which makes it connect to an address resolved earlier.
 const GIT_NEEDED: (u32, u32) = (2, 37);
 
-/// Fills a tree with the newest commit's files and returns the commit's id. `folder` is for git's internal files.
+/// Fills a tree with the files of the newest commit and returns the commit's id. `folder` is for git's internal files.
 pub(crate) fn read(
     repository: &Repository,
     addresses: &[IpAddr],
@@ -55,14 +56,14 @@ pub(crate) fn read(
     let blobs = git.list(&revision, tree)?;
     step(show, 70, format!("reading {} files", blobs.len()));
     git.take(&blobs, tree)?;
-    // git's internal folders are no longer needed, only the tree is.
+    // The files are now in the tree, so git's internal folders are removed.
     for folder in [&git.directory, &git.home] {
         let _ = fs::remove_dir_all(folder);
     }
     Ok(revision)
 }
 
-/// A file of the commit.
+/// A file of the commit that is to be copied.
 struct Blob {
     id: String,
     size: u64,
@@ -73,7 +74,7 @@ struct Git {
     directory: PathBuf,
     home: PathBuf,
     environment: Vec<(&'static str, OsString)>,
-    /// Options of git, before the subcommand.
+    /// Command-line options of git that precede the subcommand.
     options: Vec<String>,
 }
 
@@ -110,7 +111,7 @@ impl Git {
         command
     }
 
-    /// A git command that works on the clone.
+    /// Creates a git command for the cloned repository.
     fn inside(&self, arguments: &[&str]) -> Command {
         let mut command = self.command();
         command
@@ -137,7 +138,7 @@ impl Git {
         Ok(())
     }
 
-    /// Fetches the newest commit, watching how large it gets.
+    /// Fetches the newest commit, and stops git if the clone gets too large.
     fn clone_into(
         &self,
         repository: &Repository,
@@ -188,7 +189,7 @@ impl Git {
         });
         let status = status?;
         if status.success() {
-            // The clone may have grown since the last check.
+            // The size is checked once more: the clone may have grown since the last check.
             return fits(&self.directory, bytes_max)
                 .then_some(())
                 .ok_or_else(too_large);
@@ -204,7 +205,8 @@ impl Git {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The files of a commit to extract. The listing is read as a stream: a commit may name more files than fit in memory.
+    /// Lists the files of a commit that are to be copied. git's listing is read as a stream: a commit may name more files than
+    /// fit in memory.
     fn list(&self, revision: &str, tree: &mut Tree) -> Result<Vec<Blob>, BuilderError> {
         let mut command = self.inside(&["ls-tree", "-r", "-l", "-z", "--full-tree", revision]);
         let mut child = ChildGuard(command.stderr(Stdio::null()).spawn().map_err(not_started)?);
@@ -236,7 +238,7 @@ impl Git {
                 tree.leave_out(&path, parsed.reason)?;
                 continue;
             };
-            // Counted here, not when the file is written: many files may refer to one small object.
+            // Each file is counted here and not when it is written: many files may refer to the same small object.
             if tree.admits(&path, size)? {
                 blobs.push(Blob {
                     id: parsed.id.to_owned(),
@@ -258,7 +260,8 @@ impl Git {
             return Err(unreadable());
         };
         thread::scope(|scope| {
-            // Runs in a separate thread: git answers while requests are still being sent, and both pipes are bounded.
+            // Requests are written by a separate thread. git sends responses before all requests are written, and since both
+            // pipes have limited buffers, a single thread could block for ever.
             scope.spawn(move || {
                 let mut stdin = BufWriter::new(stdin);
                 for blob in blobs {
@@ -272,7 +275,7 @@ impl Git {
                 .iter()
                 .try_for_each(|blob| take_one(blob, &mut stdout, tree));
             if result.is_err() {
-                // Otherwise the thread may wait for git to read more.
+                // git is killed, so that the writing thread does not wait for ever until git reads more.
                 child.end();
             }
             result
@@ -299,7 +302,7 @@ fn take_one(
     tree.write(&blob.path, &content)
 }
 
-/// An entry of `ls-tree -l`. Without a size, it has the reason why it is not kept.
+/// An entry of `git ls-tree -l`. If it is not copied, its size is `None` and `reason` describes why.
 struct TreeEntry<'a> {
     id: &'a str,
     size: Option<u64>,
@@ -307,7 +310,7 @@ struct TreeEntry<'a> {
     path: &'a [u8],
 }
 
-/// Parses `MODE SP TYPE SP ID SP+ SIZE TAB PATH`.
+/// Parses an entry of `git ls-tree -l`: `MODE SP TYPE SP ID SP+ SIZE TAB PATH`.
 fn parse_entry(entry: &[u8]) -> Option<TreeEntry<'_>> {
     let tab = memchr::memchr(b'\t', entry)?;
     let head = std::str::from_utf8(&entry[..tab]).ok()?;
@@ -328,7 +331,7 @@ fn parse_entry(entry: &[u8]) -> Option<TreeEntry<'_>> {
 }
 
 /// A child process that is killed when this value is dropped. Processes that the child started are ended by the guard
-/// above this process.
+/// process, which is the parent of this process.
 struct ChildGuard(Child);
 
 impl ChildGuard {
@@ -344,7 +347,7 @@ impl Drop for ChildGuard {
     }
 }
 
-/// The environment that git needs, and nothing more.
+/// The environment variables that git needs; no others are passed to it.
 fn environment(
     home: &Path,
     repository: &Repository,
@@ -366,7 +369,7 @@ fn environment(
         ("GIT_NO_LAZY_FETCH", "1".into()),
     ];
     if repository.scheme == GitScheme::Ssh {
-        // ssh does not prompt, accepts no key of an unknown host, and does not resolve the name again.
+        // ssh must not prompt, must refuse the key of an unknown host, and must not resolve the host's name again.
         let mut ssh =
             "ssh -F /dev/null -oBatchMode=yes -oStrictHostKeyChecking=yes -oConnectTimeout=30"
                 .to_owned();
@@ -409,7 +412,7 @@ fn options(repository: &Repository, addresses: &[IpAddr]) -> Vec<String> {
         "credential.helper=",
         "fetch.recurseSubmodules=false",
         "submodule.recurse=false",
-        // A redirection would lead to a host that was not checked.
+        // Redirections are refused: they could lead to a host whose addresses were not checked.
         "http.followRedirects=false",
         "http.lowSpeedLimit=1000",
         "http.lowSpeedTime=30",
@@ -443,7 +446,8 @@ fn options(repository: &Repository, addresses: &[IpAddr]) -> Vec<String> {
         .collect()
 }
 
-/// Returns true if git's internal files are within bounds. Files that disappear meanwhile are not counted.
+/// Returns true if the size and number of git's internal files are within the limits. Files that are removed during the count
+/// are ignored.
 fn fits(directory: &Path, bytes_max: u64) -> bool {
     let (mut bytes, mut files) = (0, 0);
     let mut folders = vec![directory.to_owned()];
@@ -463,7 +467,7 @@ fn fits(directory: &Path, bytes_max: u64) -> bool {
     true
 }
 
-/// Reads git's standard error to its end, reports progress, and returns the last output.
+/// Reads git's standard error to its end, reports progress, and returns the last lines of the output.
 fn follow(mut stderr: impl Read, news: &SyncSender<Progress>) -> String {
     let mut kept = Vec::new();
     let mut chunk = [0; 4096];
@@ -475,7 +479,7 @@ fn follow(mut stderr: impl Read, news: &SyncSender<Progress>) -> String {
         if let Some(progress) = progress
             && last.as_ref() != Some(&progress)
         {
-            // If the queue is full, a later report follows.
+            // If the queue is full, this report is dropped; a later one follows.
             let _ = news.try_send(progress.clone());
             last = Some(progress);
         }
@@ -504,8 +508,8 @@ fn progress(line: &str) -> Option<Progress> {
     })
 }
 
-/// Returns true if a process of git was ended by the limit on the size of a file. git reports either that, or only that the
-/// unpacking process ended without a message; all other reasons have messages.
+/// Returns true if a git process was killed because a file exceeded the size limit. git then reports the signal, or only that
+/// its unpacking process ended without an error message; for all other failures there is such a message.
 fn ended_by_size(status: ExitStatus, said: &str) -> bool {
     let silently = said.contains("invalid index-pack output")
         && said.matches("fatal:").count() == 1
@@ -517,7 +521,7 @@ fn ended_by_size(status: ExitStatus, said: &str) -> bool {
         || said.contains("File too large")
 }
 
-/// Error of a failed clone, with the remedy.
+/// Creates the error for a failed clone, with a remedy for well-known causes.
 fn explain(repository: &Repository, status: ExitStatus, said: &str) -> BuilderError {
     let lines: Vec<_> = said
         .split(['\n', '\r'])

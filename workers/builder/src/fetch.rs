@@ -1,6 +1,6 @@
-//! Source packages of npm and PyPI: found, downloaded, checked against the digest from their registry, unpacked.
+//! Source packages of npm and PyPI: finds a package, downloads it, compares it with its registry's digest, and unpacks it.
 //!
-//! Packages are not installed: no installer runs, so no script of a package does.
+//! Packages are not installed. No installer is started, so no script of a package runs.
 
 mod archive;
 mod npm;
@@ -14,9 +14,9 @@ use crate::progress::{Show, step};
 use crate::registry;
 use crate::tree::Tree;
 
-/// Maximum size of an archive, which is held in memory, in bytes.
+/// Maximum size of a package's archive, in bytes. The archive is read into memory.
 const ARCHIVE_MAX: u64 = 64 * 1024 * 1024;
-/// Maximum length of a package's name.
+/// Maximum length of a package's name, in bytes.
 const NAME_MAX: usize = 214;
 
 /// Client for package registries.
@@ -25,34 +25,34 @@ pub(crate) struct Fetch {
     registries: Registries,
 }
 
-/// Registry that a package is published in.
+/// The registry in which a package is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PackageRegistry {
     Npm,
     Pypi,
 }
 
-/// A package as the caller asks for it.
+/// A package as the caller named it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PackageRequest {
-    /// The registry, if the caller named one.
+    /// The package's registry; `None` if the caller did not name one.
     kind: Option<PackageRegistry>,
     name: String,
     version: Option<String>,
 }
 
-/// A package that can be downloaded.
+/// A version of a package that was found in its registry and can be downloaded.
 #[derive(Debug, Clone)]
 pub(crate) struct Package {
     kind: PackageRegistry,
     name: String,
     version: String,
-    /// Address of the package's archive.
+    /// URL of the package's archive.
     archive: String,
     digest: ExpectedDigest,
 }
 
-/// Expected digest of an archive.
+/// Digest that the registry specifies for an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ExpectedDigest {
     Sha256(Vec<u8>),
@@ -80,7 +80,7 @@ impl PackageRegistry {
 }
 
 impl Package {
-    /// The address that `read_repo_file` takes: `npm:@scope/name`.
+    /// The package's address in the form that the tool `read_repo_file` accepts, such as `npm:@scope/name`.
     pub(crate) fn address(&self) -> String {
         format!("{}:{}", self.kind.as_str(), self.name)
     }
@@ -102,7 +102,7 @@ impl Fetch {
         &self.client
     }
 
-    /// Finds a package in the registry of its name, or in both registries.
+    /// Finds a package in the registry that the caller named; without one, asks the MCP registry, then npm and PyPI.
     pub(crate) fn find(
         &self,
         package: &str,
@@ -112,7 +112,7 @@ impl Fetch {
         let mut wanted = parse(package)?;
         step(show, 1, format!("looking for {}", wanted.name));
         if wanted.kind.is_none() {
-            // The MCP registry lists the package registry of each server.
+            // The MCP registry lists, for each server, the package registry of its package.
             wanted.kind =
                 registry::kind_of(&self.client, config, &wanted.name).and_then(
                     |kind| match &kind[..] {
@@ -125,8 +125,8 @@ impl Fetch {
         match wanted.kind {
             Some(PackageRegistry::Npm) => npm::find(self, &wanted),
             Some(PackageRegistry::Pypi) => pypi::find(self, &wanted),
-            // PyPI is asked only if npm has no such package: while npm is unreachable, its package must not be replaced by
-            // another one.
+            // PyPI is used only if npm reports that it has no such package. Otherwise, while npm is unreachable, a different
+            // package of the same name could be taken from PyPI.
             None => npm::find(self, &wanted).or_else(|at_npm| {
                 if at_npm.code != BuilderErrorCode::NotFound {
                     return Err(at_npm);
@@ -168,7 +168,7 @@ impl Fetch {
     }
 }
 
-/// Parses a package: `name`, `@scope/name`, `npm:name`, `pypi:name`, each with `@VERSION` or `==VERSION`.
+/// Parses the name of a package: `name`, `@scope/name`, `npm:name` or `pypi:name`, optionally with `@VERSION` or `==VERSION`.
 fn parse(text: &str) -> Result<PackageRequest, BuilderError> {
     let text = text.trim();
     let (kind, rest) = match text.split_once(':') {
@@ -183,7 +183,7 @@ fn parse(text: &str) -> Result<PackageRequest, BuilderError> {
     };
     let (name, version) = match rest.split_once("==") {
         Some((name, version)) => (name, Some(version)),
-        // The first `@` may begin a scope; it does not begin a version.
+        // An `@` as the first character begins a scope and not a version, so it is skipped.
         None => match rest.char_indices().skip(1).find(|(_, it)| *it == '@') {
             Some((at, _)) => (&rest[..at], Some(&rest[at + 1..])),
             None => (rest, None),

@@ -1,6 +1,8 @@
-//! The HTTP client: bounded responses, and connections to public addresses only, including redirects.
+//! The builder's HTTP client. Responses have a maximum size, and connections, including redirects, are made only to public
+//! addresses.
 //!
-//! Registries of the operator may have any address. URLs in their responses may not, unless they have the same host and port.
+//! Registries that the operator configured may have private addresses. URLs in their responses may not, unless they have the
+//! same host and port.
 
 use std::fmt;
 use std::io;
@@ -21,13 +23,14 @@ use url::Url;
 
 use crate::reach::{Reach, refused};
 
-/// Maximum time of one request.
+/// Maximum duration of one HTTP request.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
 const CONNECT_TIME: Duration = Duration::from_secs(15);
-/// Maximum number of redirections.
+/// Maximum number of redirections of one HTTP request.
 const REDIRECTS_MAX: u32 = 5;
 
-/// Registries of packages, by the variables that npm, pip and uv read. May hold credentials: never shown.
+/// URLs of the package registries, from the environment variables of npm, pip and uv. They may contain credentials and must
+/// never be shown.
 pub(crate) struct Registries {
     pub(crate) npm: Url,
     pub(crate) pypi: Url,
@@ -69,7 +72,7 @@ impl Registries {
 /// HTTP client of the builder.
 pub(crate) struct Client {
     agent: Agent,
-    /// Credentials of registries, by address.
+    /// Credentials of the registries: a registry's host and port, and the value of the header `Authorization`.
     credentials: Vec<(String, String)>,
 }
 
@@ -127,7 +130,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The message names the host and describes its response.
+    /// The message names the host and describes the problem.
     pub(crate) fn get(
         &self,
         url: &str,
@@ -140,7 +143,7 @@ impl Client {
             .ok_or_else(|| {
                 BuilderError::unavailable("a registry pointed at something that is no URL.")
             })?;
-        // Credentials are not sent as a part of the address, and not shown.
+        // Credentials are removed from the URL, so that errors do not show them; they are sent as a header.
         let _ = url.set_username("");
         let _ = url.set_password(None);
         url.set_fragment(None);
@@ -193,10 +196,10 @@ fn explain(host: &str, bytes_max: u64, error: ureq::Error) -> BuilderError {
     }
 }
 
-/// Resolver that returns only addresses that may be reached.
+/// DNS resolver that fails for private addresses, unless the host is trusted.
 struct PublicOnly {
     reach: Reach,
-    /// Hosts with ports that the operator named as registries.
+    /// Hosts and ports of the registries that the operator configured; they may have private addresses.
     trusted: Vec<String>,
     inner: DefaultResolver,
 }
@@ -218,7 +221,7 @@ impl Resolver for PublicOnly {
         let host = uri.host().unwrap_or_default();
         let of_operator =
             Url::parse(&uri.to_string()).is_ok_and(|it| self.trusted.contains(&place(&it)));
-        // The operator's proxy may have any address, and decides itself which hosts it reaches.
+        // The operator's HTTP proxy may have a private address; the proxy itself decides to which hosts it connects.
         let is_proxy = config.proxy().is_some_and(|proxy| proxy.host() == host);
         let private = found.iter().find(|it| !is_public(it.ip()));
         match private {

@@ -1,6 +1,7 @@
-//! `tooldock __builder`: one job, read from standard input as a line of JSON, in a process with lower limits than others.
+//! The process `tooldock __builder`: runs one job, which it reads from standard input as a line of JSON. Its resource limits are
+//! lower than those of the gateway.
 //!
-//! The process has no runtime, and no configuration except in the request. All calls may block.
+//! The process has no async runtime, so all calls may block. Its only configuration is in the request.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
@@ -17,11 +18,11 @@ use crate::store::TreeWriter;
 use crate::tree::Tree;
 use crate::{analysis, clone, reach::Reach, registry};
 
-/// Maximum size of a request, in bytes.
+/// Maximum size of a job's request, in bytes.
 const REQUEST_MAX: u64 = 64 * 1024;
 /// Maximum address space, in bytes, of the process and of each process that it starts.
 const MEMORY_MAX: u64 = 4 * 1024 * 1024 * 1024;
-/// The lowest of the low priorities: calls of tools go first, and then checks of code.
+/// Nice value of the process, the lowest priority: calls of tools and checks of code take precedence.
 const NICENESS: i32 = 19;
 
 /// Runs the job that standard input describes, and writes its progress and result to standard output.
@@ -47,7 +48,7 @@ pub fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Writes a line to standard output. Errors are ignored: if the gateway has ended, its guard ends this process.
+/// Writes a line to standard output. Errors are ignored: if the gateway has ended, the guard process ends this process.
 fn say(line: &BuilderLine) {
     if let Ok(mut text) = serde_json::to_vec(line) {
         text.push(b'\n');
@@ -57,7 +58,7 @@ fn say(line: &BuilderLine) {
 }
 
 fn limit(what: Resource, value: u64) {
-    // Lower than the current limit, so this is never refused.
+    // Cannot fail: the value is lower than the current limit.
     let _ = setrlimit(
         what,
         Rlimit {
@@ -67,7 +68,7 @@ fn limit(what: Resource, value: u64) {
     );
 }
 
-/// Runs the job of a request.
+/// Runs the job that the request describes.
 pub(crate) fn run(request: &BuilderRequest, show: Show<'_>) -> BuilderLine {
     let config = &request.config;
     let store = TreeWriter::new(request.repos.clone());
@@ -111,7 +112,7 @@ fn analyze_package(
     })
 }
 
-/// Fills a tree, analyses it and keeps it for `read_repo_file`.
+/// Fills a tree, analyses it, and stores it so that `read_repo_file` can read it later.
 fn keep(
     source: &str,
     store: &TreeWriter,

@@ -4,9 +4,9 @@
 //! ```text
 //! job ── source ── reach          the URL of a repository, and the addresses that it may be reached at
 //!  ├─ clone                       git without a checkout
-//!  ├─ fetch ── registry ── http   packages of npm and PyPI; the MCP registry; requests to public addresses alone
-//!  ├─ tree                        the files of a repository: regular ones alone, within bounds
-//!  ├─ store                       the trees that are kept in `$DATA/repos`
+//!  ├─ fetch ── registry ── http   packages of npm and PyPI; the MCP registry; requests to public addresses only
+//!  ├─ tree                        the files of a repository: only regular files, within limits
+//!  ├─ store                       the trees that are stored in `$DATA/repos`
 //!  ├─ progress                    messages of progress to the gateway
 //!  └─ analysis                    tools, dependencies, hosts and secrets, by a parser for each language
 //! ```
@@ -16,7 +16,7 @@
 //! crates.
 //!
 //! This crate handles no namespaces, workers, MCP or configuration of the gateway, except for the content of a request. Start
-//! with `job.rs`.
+//! reading with `job.rs`.
 
 mod analysis;
 mod clone;

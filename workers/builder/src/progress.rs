@@ -1,11 +1,11 @@
-//! Progress of a job, as it is sent to the gateway.
+//! Progress messages of a job, which are sent to the gateway.
 
 use tooldock_process::repositories::Progress;
 
-/// Callback for progress of a job.
+/// Callback that reports the progress of a job.
 pub(crate) type Show<'a> = &'a dyn Fn(Progress);
 
-/// Reports the start of a step.
+/// Reports that a step of the job begins. `percent` is the completed share of the job.
 pub(crate) fn step(show: Show<'_>, percent: u8, message: impl Into<String>) {
     let message = message.into();
     show(Progress { message, percent });

@@ -1,7 +1,8 @@
-//! Addresses that the builder may connect to for a caller: those of the public internet, unless the operator names a host.
+//! Addresses to which the builder may connect for a caller: only public ones, unless the operator allows a host to have private
+//! addresses.
 //!
-//! A name is resolved once, and the connection is restricted to the addresses found (`http.curloptResolve` of git, the resolver
-//! of the HTTP client), so that a name server cannot answer differently the second time.
+//! A host's name is resolved once, and the connection is restricted to the addresses found (`http.curloptResolve` of git, the
+//! resolver of the HTTP client). So a name server cannot return a different address for the connection than for the check.
 
 use std::net::{IpAddr, ToSocketAddrs as _};
 
@@ -10,7 +11,7 @@ use tooldock_process::repositories::{BuilderConfig, BuilderError};
 
 use crate::source::Repository;
 
-/// Rules for hosts and addresses.
+/// Rules for the hosts and addresses to which the builder may connect.
 #[derive(Debug, Clone)]
 pub(crate) struct Reach {
     private_hosts: Vec<String>,
@@ -24,7 +25,7 @@ impl Reach {
         }
     }
 
-    /// Returns true if the operator lets a host have private addresses.
+    /// Returns true if the operator allows a host to have private addresses.
     pub(crate) fn is_trusted(&self, host: &str) -> bool {
         let host = bare(host).to_ascii_lowercase();
         self.private_hosts
@@ -35,7 +36,8 @@ impl Reach {
             })
     }
 
-    /// The addresses of a repository's host, all of them allowed; empty for a file, and when a proxy resolves the name.
+    /// Resolves a repository's host and checks that all its addresses are allowed. The list is empty for a local repository, and
+    /// if an HTTP proxy resolves the name.
     pub(crate) fn of(&self, repository: &Repository) -> Result<Vec<IpAddr>, BuilderError> {
         let Some((host, port)) = repository.host_and_port() else {
             return Ok(Vec::new());
@@ -60,7 +62,7 @@ impl Reach {
     }
 }
 
-/// The refusal of a private address.
+/// The error for a host with a private address.
 pub(crate) fn refused(host: &str, address: IpAddr) -> BuilderError {
     BuilderError::refused(format!(
         "{host} has the address {address}, which is not on the public internet. The operator can allow the host with the \
@@ -68,7 +70,7 @@ pub(crate) fn refused(host: &str, address: IpAddr) -> BuilderError {
     ))
 }
 
-/// A host of a URL without the brackets of an IPv6 address.
+/// The host of a URL; for an IPv6 address, without the brackets.
 fn bare(host: &str) -> &str {
     host.strip_prefix('[')
         .and_then(|it| it.strip_suffix(']'))

@@ -1,6 +1,7 @@
-//! The MCP registry: its servers, and their packages.
+//! Client of the MCP registry, which lists MCP servers and their packages.
 //!
-//! Both response formats are supported: entries as the registry writes them today, wrapped in `server`, and bare ones.
+//! Both response formats are supported: the current one, where each entry is wrapped in `server`, and the older one without the
+//! wrapper.
 
 use serde_json::Value;
 use tooldock_process::repositories::{
@@ -10,11 +11,11 @@ use url::Url;
 
 use crate::http::Client;
 
-/// Maximum size of an answer of the registry, in bytes.
+/// Maximum size of a response of the MCP registry, in bytes.
 const ANSWER_MAX: u64 = 8 * 1024 * 1024;
-/// Maximum number of entries of a result.
+/// Maximum number of entries in the result of a search; further ones are dropped.
 const ENTRIES_MAX: usize = 100;
-/// Maximum length of a description, in characters.
+/// Maximum length of a server's description in the result, in characters.
 const DESCRIPTION_MAX: usize = 1000;
 
 /// Searches the MCP registry for servers whose names contain the query.
@@ -42,8 +43,8 @@ pub(crate) fn search(
     entries(&answer).ok_or_else(|| not_a_registry(host))
 }
 
-/// The kind of registry in which a package is published, if the MCP registry has a server with that package. `None` if the MCP
-/// registry does not respond.
+/// The kind of package registry in which a package is published, such as `npm`, as listed by the MCP registry. `None` if the
+/// MCP registry does not list the package or cannot be reached.
 pub(crate) fn kind_of(client: &Client, config: &BuilderConfig, package: &str) -> Option<String> {
     let word = package.rsplit('/').next()?;
     let entries = search(client, config, word).ok()?;
@@ -135,7 +136,7 @@ fn entries(answer: &Value) -> Option<Vec<RegistryEntry>> {
             entries.push(entry(text(server, &["package"]), kind));
         }
     }
-    // Several versions of one server are one entry.
+    // The registry lists every version of a server; only the first is kept.
     let mut seen = std::collections::BTreeSet::new();
     entries
         .retain(|it| seen.insert((it.name.clone(), it.package_type.clone(), it.package.clone())));
@@ -143,7 +144,7 @@ fn entries(answer: &Value) -> Option<Vec<RegistryEntry>> {
     Some(entries)
 }
 
-/// The value of the first of the named members that is a non-empty string.
+/// The first of the named members of a JSON object that is a non-empty string.
 fn text(value: &Value, names: &[&str]) -> Option<String> {
     let mut found = names.iter().filter_map(|name| value.get(name)?.as_str());
     found.find(|it| !it.is_empty()).map(str::to_owned)

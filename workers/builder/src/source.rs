@@ -1,11 +1,11 @@
-//! The address of a repository: parsed once, so that git cannot interpret it differently.
+//! The address of a repository: parsed once, and passed to git in a form that git cannot interpret differently.
 
 use std::path::Path;
 
 use tooldock_process::repositories::{BuilderConfig, BuilderError, GitScheme};
 use url::{Host, Url};
 
-/// A repository that may be cloned, judged by its address.
+/// The address of a repository whose scheme and form are allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Repository {
     pub(crate) scheme: GitScheme,
@@ -13,12 +13,12 @@ pub(crate) struct Repository {
 }
 
 impl Repository {
-    /// The URL that git gets.
+    /// The URL that is passed to git.
     pub(crate) fn url(&self) -> &str {
         self.url.as_str()
     }
 
-    /// Host and port; `None` for a file.
+    /// Host and port of the repository; `None` for a local one.
     pub(crate) fn host_and_port(&self) -> Option<(&str, u16)> {
         let port = self.url.port().unwrap_or(match self.scheme {
             GitScheme::Https => 443,
@@ -34,11 +34,12 @@ impl Repository {
         matches!(self.url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
     }
 
-    /// Returns true if git connects through a proxy, which resolves the name.
+    /// Returns true if git connects through an HTTP proxy, which then resolves the host's name.
     pub(crate) fn goes_through_proxy(&self) -> bool {
         let names: &[&str] = match self.scheme {
             GitScheme::Https => &["https_proxy", "HTTPS_PROXY"],
-            // Programs do not read HTTP_PROXY: a CGI script would have it from a request's header.
+            // `HTTP_PROXY` in capitals is ignored, as by most programs: in a CGI script, a client could set it with the header
+            // `Proxy`.
             GitScheme::Http => &["http_proxy"],
             GitScheme::Ssh | GitScheme::File => &[],
         };
@@ -50,7 +51,7 @@ impl Repository {
     }
 }
 
-/// Returns true if the list of `no_proxy` has a host: as it is, below a domain, or by a wildcard.
+/// Returns true if a `no_proxy` list contains a host: literally, by a parent domain, or by a wildcard.
 fn is_excepted(host: &str, list: &str) -> bool {
     let mut entries = list.split(',').map(str::trim).filter(|it| !it.is_empty());
     entries.any(|entry| {
@@ -60,11 +61,11 @@ fn is_excepted(host: &str, list: &str) -> bool {
     })
 }
 
-/// Parses an address as the caller wrote it.
+/// Parses the address of a repository, as the caller wrote it.
 ///
 /// # Errors
 ///
-/// When it is not the address of a repository, or its scheme is not allowed.
+/// When the text is not the address of a repository, or its scheme is not allowed.
 pub(crate) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, BuilderError> {
     let invalid = |why: &str| {
         Err(BuilderError::invalid(format!(
@@ -86,7 +87,7 @@ pub(crate) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, Bu
     } else if Path::new(text).is_absolute() {
         Url::parse(&format!("file://{text}"))
     } else if let Some((host, path)) = text.split_once(':') {
-        // The form `git@github.com:owner/repository`, as git reads it.
+        // The short form `git@github.com:owner/repository` is parsed as an ssh URL, as git does.
         Url::parse(&format!("ssh://{host}/{}", path.trim_start_matches('/')))
     } else {
         return invalid("has no scheme");
@@ -114,11 +115,11 @@ pub(crate) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, Bu
     if url.password().is_some() || (scheme != GitScheme::Ssh && !url.username().is_empty()) {
         return invalid("holds credentials, which would pass through the chat");
     }
-    // For example a user name that git would pass to ssh as an option.
+    // git would pass a user or host name that begins with a hyphen to ssh as an option.
     if url.username().starts_with('-') || url.host_str().is_some_and(|it| it.starts_with('-')) {
         return invalid("has a name that begins with a hyphen");
     }
-    // ssh's command line is run by a shell, so only the usual characters of names are allowed.
+    // git runs ssh through a shell, so only characters without a meaning in shells are allowed.
     let is_plain = |it: &str| {
         it.chars()
             .all(|c| c.is_ascii_alphanumeric() || "._:[]-".contains(c))

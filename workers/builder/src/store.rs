@@ -1,6 +1,6 @@
-//! Writes `$DATA/repos`, whose layout and readers are [`tooldock_process::repositories::store`].
+//! Writes the stored source trees in `$DATA/repos`. [`tooldock_process::repositories::store`] defines the layout and reads it.
 //!
-//! A new tree removes the least recently used trees beyond [`REPOS_MAX`] trees and [`BYTES_MAX`] bytes.
+//! When a new tree is stored, the least recently used trees beyond [`REPOS_MAX`] trees and [`BYTES_MAX`] bytes are removed.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,34 +10,34 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use tooldock_process::repositories::store::{BUILDING, FILES, SOURCE, TreeSource, TreeStore};
 
-/// Maximum number of trees that are kept.
+/// Maximum number of trees that are stored.
 const REPOS_MAX: usize = 32;
-/// Maximum size of all trees together, in bytes. A single new tree may be larger.
+/// Maximum size of all stored trees together, in bytes. A single new tree may be larger.
 const BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Puts trees into the folder of kept trees.
+/// Writes source trees into the folder of stored trees.
 #[derive(Debug)]
 pub(crate) struct TreeWriter {
     store: TreeStore,
 }
 
-/// An incomplete tree. Dropping it removes it.
+/// An incomplete source tree. Dropping it removes its folder, unless the tree was published.
 #[derive(Debug)]
 pub(crate) struct UnfinishedTree {
     path: PathBuf,
-    /// Lock held while the tree is built.
+    /// Lock held while the tree is written, so that another builder does not remove it.
     _lock: File,
 }
 
 impl TreeWriter {
-    /// The writer of the trees in `root`. Nothing is created yet.
+    /// Creates a writer for the trees below `root`, without creating any folder yet.
     pub(crate) fn new(root: PathBuf) -> Self {
         Self {
             store: TreeStore::new(root),
         }
     }
 
-    /// Makes room for a new tree, and removes trees that killed builders have left.
+    /// Creates the folder of a new tree, and removes incomplete trees of builders that were killed.
     pub(crate) fn begin(&self) -> io::Result<UnfinishedTree> {
         fs::DirBuilder::new()
             .mode(0o700)
@@ -54,7 +54,7 @@ impl TreeWriter {
         Ok(UnfinishedTree { path, _lock: lock })
     }
 
-    /// Publishes a complete tree, in place of an older tree of the same address, and removes the oldest trees.
+    /// Publishes a complete tree in place of an older tree of the same address, and removes the least recently used trees.
     pub(crate) fn complete(&self, building: UnfinishedTree, source: &TreeSource) -> io::Result<()> {
         let text = serde_json::to_vec(source)?;
         fs::write(building.path.join(SOURCE), text)?;
@@ -71,14 +71,14 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// New path for a tree that is incomplete or about to be removed.
+    /// Creates a hidden path for a tree that is incomplete or about to be removed.
     fn aside(&self) -> PathBuf {
         self.store
             .root()
             .join(format!("{BUILDING}{:016x}", fastrand::u64(..)))
     }
 
-    /// Renames a tree so that readers do not find it. Removing it takes longer, and does not need the lock.
+    /// Renames a tree to a hidden path, so that readers do not find it. The slower removal of its files then needs no lock.
     fn put_aside(&self, tree: &Path) -> io::Result<PathBuf> {
         let aside = self.aside();
         fs::rename(tree, &aside)?;
@@ -98,7 +98,7 @@ impl TreeWriter {
                 continue;
             }
             let about = TreeSource::of(&path);
-            // A damaged tree has no time of its last use, so it is removed first.
+            // For a damaged tree there is no time of its last use, so it is removed first.
             let used = about
                 .as_ref()
                 .and_then(|_| source.metadata().ok()?.modified().ok());
@@ -121,12 +121,12 @@ impl TreeWriter {
 }
 
 impl UnfinishedTree {
-    /// Folder of the tree, where other files may be written while the tree is built.
+    /// Folder of the tree. Other files, such as git's, may be written there until the tree is published.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Folder of the repository's files.
+    /// Folder of the repository's files within the tree's folder.
     pub(crate) fn files(&self) -> PathBuf {
         self.path.join(FILES)
     }
@@ -134,7 +134,7 @@ impl UnfinishedTree {
 
 impl Drop for UnfinishedTree {
     fn drop(&mut self) {
-        // The folder does not exist any more if the tree was completed. The next builder retries failed removals.
+        // Has no effect for a published tree, whose folder was renamed. If the removal fails, the next builder tries it again.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

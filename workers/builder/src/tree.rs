@@ -1,6 +1,6 @@
-//! Writes the files of a repository or an archive: regular files below one folder, nothing else, within bounds.
+//! Writes the files of a repository or an archive: only regular files below one folder, limited in number and size.
 //!
-//! No link is ever written, so a path without `..` cannot lead outside. Skipped files are recorded with the reasons.
+//! Links are never written, so a path without `..` cannot lead out of the folder. Skipped files are recorded with the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,27 +10,27 @@ use std::path::{Path, PathBuf};
 use tooldock_process::repositories::store::FILE_MAX;
 use tooldock_process::repositories::{BuilderError, BuilderError as Error};
 
-/// Maximum number of files of a repository or archive.
+/// Maximum number of files of a repository or archive; one with more files is refused.
 pub(crate) const FILES_MAX: usize = 50_000;
-/// Maximum number of files that are not kept and are remembered by name.
+/// Maximum number of skipped files whose names and reasons are recorded; further ones are only counted.
 const LEFT_OUT_MAX: usize = 1000;
-/// Maximum length of a path, in bytes.
+/// Maximum length of a file's path, in bytes; a file with a longer path is skipped.
 const PATH_MAX: usize = 512;
-/// Maximum depth of folders in one another.
+/// Maximum number of components of a file's path; a file with more of them is skipped.
 const DEPTH_MAX: usize = 32;
 
-/// A folder that is being filled with the files of a repository or an archive.
+/// A folder that is being filled with the files of a repository or an archive, within limits.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: PathBuf,
-    /// Number and size of the admitted files.
+    /// Number of the files that were admitted or skipped.
     count: usize,
     bytes: u64,
     bytes_max: u64,
     files: BTreeSet<String>,
-    /// The first files that are not kept, with the reasons.
+    /// The first skipped files, with the reasons.
     left_out: BTreeMap<String, String>,
-    /// Number of files that are not kept.
+    /// Number of skipped files.
     left_out_count: usize,
 }
 
@@ -47,7 +47,8 @@ impl Tree {
         }
     }
 
-    /// Returns true if a file of this size is kept. If so, it is counted, and the caller has to [`Tree::write`] it.
+    /// Returns true if a file of this path and size may be written; the caller must then [`Tree::write`] it. Otherwise the file
+    /// is recorded as skipped.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl Tree {
         Ok(true)
     }
 
-    /// Writes a file that was admitted.
+    /// Writes a file that [`Tree::admits`] has allowed.
     pub(crate) fn write(&mut self, path: &str, content: &[u8]) -> Result<(), BuilderError> {
         let place = self.root.join(path);
         let written = place
@@ -85,8 +86,8 @@ impl Tree {
                 self.files.insert(path.to_owned());
                 Ok(())
             }
-            // A repository may contain both `a` and `a/b`, or names that the file system does not distinguish or does not
-            // allow.
+            // The file is skipped. A repository may contain both `a` and `a/b`, names that the file system does not distinguish,
+            // or names that it does not allow.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -102,7 +103,7 @@ impl Tree {
         }
     }
 
-    /// Remembers a file that is not kept, with the reason.
+    /// Records a file as skipped, with the reason.
     pub(crate) fn leave_out(&mut self, path: &str, reason: &str) -> Result<(), BuilderError> {
         self.count_one()?;
         let mut end = path.len().min(PATH_MAX);
@@ -131,7 +132,7 @@ impl Tree {
         &self.root
     }
 
-    /// Total size of the files.
+    /// Total size of the admitted files, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -141,12 +142,12 @@ impl Tree {
         self.files.iter().map(String::as_str)
     }
 
-    /// Number of files that were not written.
+    /// Number of skipped files.
     pub(crate) fn left_out_count(&self) -> usize {
         self.left_out_count
     }
 
-    /// Files that were not written, with the reasons; the first thousand.
+    /// The skipped files with the reasons; only the first thousand are recorded.
     pub(crate) fn left_out(&self) -> &BTreeMap<String, String> {
         &self.left_out
     }
@@ -165,7 +166,7 @@ fn unusable(path: &str) -> Option<&'static str> {
         return Some("has a control character in its name");
     }
     let part = |part: &str| matches!(part, "" | "." | ".." | ".git");
-    // Backslashes count as separators: zip files have names with them.
+    // Backslashes count as separators, since paths in some zip files contain them.
     (path.starts_with('/') || path.split(['/', '\\']).any(part))
         .then_some("has a path that leads out of the repository or into git's own folder")
 }

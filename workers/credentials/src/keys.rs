@@ -2,20 +2,21 @@
 //!
 //! ```text
 //! $DATA/keys.json        records with salted hashes            keys/file.rs, keys/record.rs
-//!       keys.json.lock   held by the one writer                file_lock.rs
+//!       keys.json.lock   lock of the only writer               file_lock.rs
 //!
-//!   text of a key ── its id ──▶ KeyTable ── hash, networks, end ──▶ ApiKey      keys/text.rs, keys/table.rs
+//!   text of a key ── its id ──▶ KeyTable ── hash, networks, expiry ──▶ ApiKey   keys/text.rs, keys/table.rs
 //!                                  ▲
-//!            KeyStore: create, revoke, another process's changes                 keys/store.rs, keys/follow.rs, keys/readers.rs
+//!            KeyStore: create, revoke, changes by other processes                keys/store.rs, keys/follow.rs, keys/readers.rs
 //!
-//!   key made by another key ── ends with it, and is bounded by it                keys/lineage.rs
-//!   key made by another credential than the operator's: the same                 keys/credential.rs
+//!   key created by a key ── has no more rights, and becomes invalid with it      keys/lineage.rs
+//!   key created by a configured entry or an access token: likewise               keys/credential.rs
 //! ```
 //!
-//! The filters that judge requests hold [`KeyTables`] and see each change with the next request. A table is immutable: it is
-//! built from the file and swapped in one step. A file that cannot be read changes nothing while the process runs.
+//! The filters that admit requests use [`KeyTables`], so each change is in force from the next request on. A table is immutable:
+//! it is built from the file and replaced atomically. If the file becomes unreadable while the process runs, the previous table
+//! stays in force.
 //!
-//! This module does not depend on HTTP: the callers find the key in a request and answer the client.
+//! This module does not depend on HTTP: the callers extract the key from a request and respond to the client.
 
 mod credential;
 mod error;

@@ -6,11 +6,12 @@
 //! ```
 //!
 //! A name that a server lists under `personal` is looked up only among the values of the calling principal: a shared value
-//! never replaces a personal one. Personal values are in no snapshot, so that a new value affects only its principal.
+//! never replaces a personal one. Personal values are not part of a snapshot, so that a new value affects only its principal.
 //!
 //! At a reload, the `personal` names of a server become [`Personal`]. `mcp-upstream/upstream/client.rs` refuses a caller without
 //! a value, `mcp-upstream/stdio/launch.rs` starts a principal's process with its values, and `proxy/remote/credentials.rs` adds
-//! them to requests. Headers that open the gateway never reach a server (`headers_for_servers`, `proxy/gateway/hand_over.rs`).
+//! them to requests. Headers with the gateway's own credentials are never forwarded to a server (`headers_for_servers`,
+//! `proxy/gateway/hand_over.rs`).
 
 use std::collections::BTreeSet;
 
@@ -23,42 +24,42 @@ use tooldock_base::template::{NoValue, Parts, Sources, Template, is_variable_nam
 
 use crate::secrets::{Authorizer, PersonalSecrets, Scope};
 
-/// Maximum number of personal values of one server; more is a mistake.
+/// Maximum number of personal values of one server; a longer list is refused as a mistake.
 const SLOTS_MAX: usize = 64;
 
-/// The settings of a server that depend on the caller: variables of a stdio server, headers of a remote server. Also the
-/// authorization that a remote server needs before it may be used.
+/// The settings of a server that depend on the caller: variables of a stdio server, headers of a remote server. Also the kind of
+/// authorization without which a remote server cannot be used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Personal {
     slots: BTreeSet<String>,
-    /// Settings by the name of the variable or header.
+    /// Templates of the settings, by the name of the variable or header.
     entries: Vec<(String, Parts)>,
     authorized_by: Option<AuthorizedBy>,
 }
 
-/// Authorizer of the gateway at a remote server.
+/// Kind of authorizer: the operator or each principal authorizes the gateway at a remote server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthorizedBy {
-    /// The operator, for all principals.
+    /// The operator authorizes the gateway, for all principals.
     Operator,
-    /// Each principal, for itself.
+    /// Each principal authorizes the gateway for its own calls.
     Principal,
 }
 
-/// The settings of a server for one principal.
+/// The personal settings of a server for one principal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PersonalValues {
-    /// Values by the name of the variable or header.
+    /// Values of the settings, by the name of the variable or header.
     pub entries: Vec<(String, Secret)>,
-    /// Values that must not show in logs and errors.
+    /// Secret values that must be hidden in logs and errors.
     pub hidden: Vec<Secret>,
-    /// The time since which the principal has authorized the gateway, if that is needed. After another authorization the
-    /// gateway may act for another user there.
+    /// Time when the principal authorized the gateway, in seconds since 1970; `None` if no authorization is needed. If it
+    /// changes, the gateway may act for a different user at the server.
     pub authorized_since: Option<u64>,
 }
 
 impl Personal {
-    /// Creates the settings of a server with these personal names; none is added yet.
+    /// Creates the settings of a server that has these personal names. Settings are added by [`Personal::take`].
     pub fn new(slots: &[String]) -> Self {
         Self {
             slots: slots.iter().cloned().collect(),
@@ -66,13 +67,13 @@ impl Personal {
         }
     }
 
-    /// Requires that `by` has authorized the gateway at the server.
+    /// Requires that the operator or the calling principal has authorized the gateway at the server.
     pub fn authorize(&mut self, by: AuthorizedBy) {
         self.authorized_by = Some(by);
     }
 
-    /// Adds a setting if its template refers to a personal name; other references in the template are resolved now. Returns
-    /// false if it refers to no personal name, so that the setting is the same for all principals.
+    /// Adds a setting if its template refers to a personal name; other references in the template are resolved now. Returns false
+    /// if it refers to no personal name: the setting is then the same for all principals and is not added.
     pub fn take(
         &mut self,
         name: &str,
@@ -87,12 +88,12 @@ impl Personal {
         Ok(true)
     }
 
-    /// Returns true if any setting depends on the caller.
+    /// Returns true if any setting, or the authorization, depends on the caller.
     pub fn is_needed(&self) -> bool {
         !self.entries.is_empty() || self.authorized_by == Some(AuthorizedBy::Principal)
     }
 
-    /// Checks that a principal has all values for reaching the server.
+    /// Checks that a principal has all values that calls of the server need.
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ impl Personal {
         }
     }
 
-    /// The authorizer that must have authorized the gateway for calls of that principal; `None` if no authorization is
+    /// The principal or operator that must have authorized the gateway for calls of that principal; `None` if no authorization is
     /// needed.
     pub fn authorizer(
         &self,
@@ -131,11 +132,11 @@ impl Personal {
         self.entries.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The settings of the server for a principal.
+    /// Computes the settings of the server for a principal.
     ///
     /// # Errors
     ///
-    /// `missing_credential`: the personal values that the principal lacks, and the command that sets the first of them; or
+    /// `missing_credential`: names the personal values that the principal lacks, and the command that sets the first of them; or
     /// the command that authorizes the gateway.
     pub fn values(
         &self,
@@ -176,7 +177,7 @@ impl Personal {
         Ok(values)
     }
 
-    /// A text that quotes the server, without any principal's values.
+    /// Hides the personal values of all principals in a text that quotes the server.
     pub fn hide(&self, secrets: &PersonalSecrets, text: String) -> String {
         match self.is_needed() {
             true => secrets.hide(&self.slots, &text),
@@ -184,7 +185,7 @@ impl Personal {
         }
     }
 
-    /// The values of all principals that the server may get.
+    /// The personal values of all principals under the names that the server uses.
     pub fn of_all(&self, secrets: &PersonalSecrets) -> Vec<Secret> {
         let all = secrets.current.load();
         let own = all.values().flat_map(|own| &**own);
@@ -192,7 +193,7 @@ impl Personal {
         own.map(|(_, value)| value.clone()).collect()
     }
 
-    /// The values of a principal that the server may get.
+    /// The personal values of one principal under the names that the server uses.
     pub fn of_principal(&self, secrets: &PersonalSecrets, principal: Option<&str>) -> Vec<Secret> {
         let own = principal.and_then(|principal| secrets.of(principal));
         let own = own.iter().flat_map(|own| &**own);
@@ -234,7 +235,7 @@ fn missing_values(
     )
 }
 
-/// The error for callers while the gateway is not authorized, or not any more.
+/// Creates the error for callers while the gateway is not authorized, or is no longer authorized.
 pub fn not_authorized(authorizer: Authorizer) -> CallError {
     let Authorizer {
         namespace,
@@ -263,7 +264,7 @@ fn with_details(mut error: CallError, details: &serde_json::Value) -> CallError 
     error
 }
 
-/// Checks the configuration key `personal` of a server. `used`: the settings of the server that may refer to its names.
+/// Checks the configuration key `personal` of a server. `used` are the settings that may refer to the personal names.
 pub fn check<'a>(
     personal: &[String],
     used: impl IntoIterator<Item = &'a Template>,

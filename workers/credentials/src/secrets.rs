@@ -3,13 +3,13 @@
 //! ```text
 //! $DATA/secrets.enc         values and owners, encrypted secrets/envelope.rs (version 2), secrets/fernet.rs (version 1)
 //!       secrets.meta.yaml   keys and statuses, readable  secrets/meta.rs
-//!       secrets.lock        held by the one writer       file_lock.rs
+//!       secrets.lock        lock of the only writer      file_lock.rs
 //!       secrets.owners.enc  owners, while the gateway may not write secrets.enc   secrets/owners.rs
 //!       authorizations.enc  tokens for remote servers    secrets/authorizations.rs
 //! ```
 //!
-//! [`SecretStore`] reads and writes these files. Readers take no lock. The gateway writes only owners, and can run with all of
-//! the files read-only. [`SecretNames`] is the store for management, without any method that returns a value.
+//! [`SecretStore`] reads and writes these files. Readers take no lock. The gateway itself writes only owners, and can run if all
+//! of the files are read-only. [`SecretNames`] gives access for management, without any method that returns a value.
 
 mod authorizations;
 mod envelope;
@@ -51,7 +51,7 @@ pub use transaction::Transaction;
 use meta::Meta;
 use values::Values;
 
-/// All secrets at one moment. A clone shares them.
+/// All secrets as they were read at one moment. Clones share the same data.
 #[derive(Debug, Clone, Default)]
 pub struct Secrets(Arc<All>);
 
@@ -59,7 +59,8 @@ pub struct Secrets(Arc<All>);
 struct All {
     values: Values,
     meta: Meta,
-    /// Servers that get no personal values, since another server of that name had them.
+    /// Servers that get no personal values, because another server of the same name used them, with the origin of that server if
+    /// it is known.
     not_personal: BTreeMap<NamespaceName, Option<Origin>>,
 }
 
@@ -68,7 +69,7 @@ struct All {
 pub struct NamespaceSecrets {
     /// The merged `KEY → value` map: global values, overridden by the namespace's own (SCR-09).
     pub values: BTreeMap<String, Secret>,
-    /// Keys that were prepared and have no value yet. They count as not configured (SCR-11).
+    /// Keys that were requested and have no value yet. They count as not configured (SCR-11).
     pub placeholders: BTreeSet<String>,
 }
 
@@ -81,7 +82,7 @@ impl Secrets {
         }))
     }
 
-    /// Creates secrets that every namespace gets.
+    /// Creates secrets that are given to every namespace.
     pub fn global<K: Into<String>>(values: impl IntoIterator<Item = (K, Secret)>) -> Self {
         let values = Values {
             global: values.into_iter().map(|(k, v)| (k.into(), v)).collect(),
@@ -90,7 +91,7 @@ impl Secrets {
         Self::new(values, Meta::default())
     }
 
-    /// The secrets, plus another one that only `namespace` gets.
+    /// A copy of the secrets with a value added that only `namespace` gets.
     #[must_use]
     pub fn with(&self, namespace: &NamespaceName, key: &str, value: Secret) -> Self {
         self.with_scope(&Scope::Namespace(namespace.clone()), key, value)
@@ -104,7 +105,7 @@ impl Secrets {
         Self::new(values, self.0.meta.clone())
     }
 
-    /// The values of namespaces' scopes, each with the name of its scope and its key.
+    /// All values whose scope is a namespace, each with the name of the namespace and its key.
     fn of_scopes(&self) -> impl Iterator<Item = (&str, &str, &Secret)> {
         let scopes = self.0.values.namespaces.iter();
         scopes.flat_map(|(scope, own)| {
@@ -113,7 +114,8 @@ impl Secrets {
         })
     }
 
-    /// Removes these values of namespaces' scopes, and the personal values for these servers.
+    /// A copy of the secrets without the values of `foreign`, which are pairs of namespace and key. Servers in `not_personal` get
+    /// no personal values.
     fn without(
         &self,
         foreign: &BTreeSet<(String, String)>,
@@ -135,19 +137,19 @@ impl Secrets {
         }))
     }
 
-    /// The reason why the server of this name gets no personal values: the namespace that used the name for them, or `None`
-    /// inside if that is not known.
+    /// Returns `Some` if the server of this name gets no personal values, because another namespace used the name for them. The
+    /// inner value is that namespace's origin, or `None` if it is unknown.
     pub fn personal_owner(&self, name: &NamespaceName) -> Option<Option<Origin>> {
         self.0.not_personal.get(name).copied()
     }
 
-    /// Personal values, by principal.
+    /// The personal values of each principal, with the principal's name.
     pub(crate) fn of_principals(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, Secret>)> {
         let all = self.0.values.principals.iter();
         all.map(|(name, own)| (name.as_str(), own))
     }
 
-    /// The secrets of a namespace: global values, and its own.
+    /// The secrets of a namespace: global values, overridden by its own.
     pub fn for_namespace(&self, namespace: &NamespaceName) -> NamespaceSecrets {
         let values = self.0.values.merged(namespace.as_str());
         let placeholders = self.0.meta.placeholders(namespace.as_str());
@@ -160,8 +162,8 @@ impl Secrets {
         }
     }
 
-    /// The secrets of a namespace's workers: its own, and the global ones that `global` allows. `declared` are the keys under
-    /// `secrets:` in its `tooldock.yaml`.
+    /// The secrets that the workers of a namespace get: its own, and the global ones that `global` allows. `declared` are the
+    /// keys under `secrets:` in the namespace's `tooldock.yaml`.
     pub fn for_workers(
         &self,
         namespace: &NamespaceName,
@@ -185,14 +187,14 @@ impl Secrets {
 
 /// Source of the gateway's secrets, read at each reload.
 pub trait SecretSource: Send + Sync + 'static {
-    /// All current secrets. May read files and compute for a second, so it must be called where blocking is allowed.
+    /// Reads all current secrets. May read files and compute for a second, so it must be called where blocking is allowed.
     ///
     /// # Errors
     ///
     /// When there are secrets that cannot be read. The error names the file. An empty store is not an error.
     fn read(&self) -> Result<Secrets, SecretsError>;
 
-    /// The owners of values, as last recorded. Reads files like `read`, so it must be called where blocking is allowed.
+    /// Reads the recorded owners of values. Reads files like `read`, so it must be called where blocking is allowed.
     ///
     /// # Errors
     ///
@@ -201,12 +203,12 @@ pub trait SecretSource: Send + Sync + 'static {
         Ok(RecordedOwners::default())
     }
 
-    /// Records the owners of values. Returns true if they are stored together with the values, from which they cannot be
-    /// removed separately. Writes files, so it must be called where blocking is allowed.
+    /// Records the owners of values. Returns true if they are stored in the file of the values, from which they cannot be removed
+    /// separately. Writes files, so it must be called where blocking is allowed.
     ///
     /// # Errors
     ///
-    /// When they cannot be written.
+    /// When the owners cannot be written.
     fn record_owners(&self, owners: &Owners) -> Result<bool, SecretsError> {
         let _ = owners;
         Ok(true)

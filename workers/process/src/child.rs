@@ -1,12 +1,12 @@
-//! A child process and its end. Every child runs under the guard (see [`guard`]), so no child outlives the gateway.
+//! Starts, watches and stops child processes. Every child runs under the guard (see [`guard`]), so no child outlives the
+//! gateway.
 //!
-//! Owned by the control runtime: a [`Child`] is spawned, waited for and dropped there. Its output pipes can be taken and read
-//! in any runtime, and so can the writing end of its input, if it has one. This module deliberately restarts nothing (that is
-//! the worker's state machine).
+//! A [`Child`] belongs to the control runtime: it must be spawned, waited for and dropped there. Its output pipes, and the
+//! writing end of its input, can be taken and used in any runtime. This module never restarts a child; the worker does.
 //!
-//! Steps that stop a child: the polite request of its kind (made by the caller), SIGTERM to its group, a grace time, SIGKILL
-//! to its whole tree. [`Child::stop`] does the second half. Dropping a [`Child`] closes the control channel, on which the
-//! guard takes these steps by itself.
+//! A child is stopped in steps: a polite request, which depends on the kind of child and is sent by the caller; SIGTERM to its
+//! process group; a grace time; SIGKILL to its whole tree. [`Child::stop`] does all but the first. Dropping a [`Child`] closes
+//! the control channel, and the guard then does these steps by itself.
 
 pub mod confine;
 pub mod guard;
@@ -41,24 +41,24 @@ use tooldock_base::secret::Secret;
 use self::confine::{Confinement, KernelSupport};
 use crate::metrics::ProcessMetrics;
 
-/// Maximum time for the guard to report that it started the command, or could not.
+/// Maximum time until the guard reports that the command has started or could not be started.
 const REPORT_LIMIT: Duration = Duration::from_secs(10);
-/// Maximum time for the guard to end all processes after SIGKILL was ordered.
+/// Maximum time for the guard to end all processes after it was ordered to send SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// Maximum length of a line that a guard sends, in bytes: an error message of the operating system with a path in it.
+/// Maximum length of a line that a guard sends, in bytes. The longest are error messages of the operating system with a path.
 const REPORT_MAX: usize = 16 * 1024;
-/// Exit of a command that could not be started; no process of it is left.
+/// Exit status of a command that could not be started; it left no process.
 const NOT_STARTED: Exit = Exit::Code(127);
 
-/// Makes this process not dumpable. Tools run as the same user, and could otherwise read its variables and memory, its tokens
-/// among them, in `/proc`, or attach a debugger. It costs core dumps, and only root can look inside. A command that is
-/// started is dumpable again.
+/// Makes this process not dumpable. Tools run as the same user; otherwise they could read this process's variables and memory
+/// in `/proc`, including its tokens, or attach a debugger. As a consequence there are no core dumps, and only root can inspect
+/// the process. Commands that it starts are dumpable again.
 pub fn hide_from_tools() {
-    // The kernel refuses this to no process.
+    // Cannot fail: the kernel allows this for every process.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Asks the kernel, in a process of its own, which parts of a sandbox it has. Blocking.
+/// Determines the sandbox features of the kernel, in a separate process. Blocks until that process ends.
 pub fn kernel_support(guard: &Path) -> KernelSupport {
     let asked = std::process::Command::new(guard)
         .args(["__guard", confine::PROBE])
@@ -70,62 +70,62 @@ pub fn kernel_support(guard: &Path) -> KernelSupport {
     serde_json::from_slice(&text).unwrap_or_default()
 }
 
-/// Lets any thread that wakes up take the core of this thread, as a rule. For threads that no call waits for; processes that they
-/// start are not affected.
+/// Lets other threads, as a rule, preempt this thread as soon as they wake up. For threads for which no call waits. Processes
+/// that they start are not affected.
 pub fn give_way() {
     slice::lengthen();
 }
 
-/// Command to run. The environment is complete: no variable of the gateway is inherited.
+/// A command to run. Its environment is complete: no variable of the gateway is inherited.
 #[derive(Debug, Clone)]
 pub struct ProcessSpec {
     /// Executable of the command.
     pub program: PathBuf,
-    /// Arguments. They are visible to every user of the machine: no secrets here.
+    /// Arguments of the command. They are visible to every user of the machine, so they must not contain secrets.
     pub args: Vec<OsString>,
-    /// Environment, built from nothing. Values print as `[redacted]`.
+    /// Complete environment of the command. Values print as `[redacted]`.
     pub env: Vec<(OsString, Secret)>,
-    /// Working directory.
+    /// Working directory of the command.
     pub cwd: PathBuf,
-    /// Standard input.
+    /// Standard input of the command.
     pub stdin: Stdin,
-    /// Priority in the use of the cores.
+    /// CPU priority of the command.
     pub priority: Priority,
-    /// The sandbox that the command is started in; `None` without one.
+    /// The sandbox in which the command is started; `None` for no sandbox.
     pub sandbox: Option<Arc<Confinement>>,
 }
 
-/// Priority of a command in the use of the cores.
+/// CPU priority of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Priority {
     /// Priority of the gateway itself, for processes that answer calls.
     #[default]
     Normal,
-    /// As [`Priority::Normal`], but threads that wake up may take its core until [`Child::answers_calls`] is called: for
-    /// processes that will answer calls, and first have to load their code.
+    /// As [`Priority::Normal`], but other threads that wake up may preempt the command until [`Child::answers_calls`] is called.
+    /// For processes that have to load their code before they answer calls.
     Starting,
-    /// Lower than processes that answer calls, also for all its descendants: installers, and checks of code.
+    /// A lower priority than processes that answer calls, also for all descendants. For installers and checks of code.
     Low,
 }
 
 /// The standard input of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Stdin {
-    /// `/dev/null`.
+    /// The command's input is `/dev/null`.
     #[default]
     Null,
-    /// A pipe, see [`Child::take_stdin`].
+    /// The command's input is a pipe, see [`Child::take_stdin`].
     Piped,
 }
 
-/// Exit of a child.
+/// Exit status of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// The command exited with this code.
     Code(i32),
     /// The command was ended by this signal.
     Signal(i32),
-    /// The command's guard died first; the tree was ended, the command's status is unknown.
+    /// The command's guard died first. The process tree was ended, but the command's exit status is unknown.
     Lost,
 }
 
@@ -142,28 +142,28 @@ impl fmt::Display for Exit {
 /// Reason why a child did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// The guard itself could not be run.
+    /// The guard itself could not be started.
     #[error("cannot run {} in {}: {source}", guard.display(), cwd.display())]
     Guard {
-        /// The guard's executable.
+        /// Path of the guard's executable.
         guard: PathBuf,
         /// The working directory of the command.
         cwd: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The guard ran, the command could not be started.
+    /// The guard ran, but the command could not be started.
     #[error("{0}")]
     Command(String),
-    /// The command's standard input could not be made or handed over.
+    /// The command's standard input could not be created or passed to the guard.
     #[error("cannot make a standard input: {0}")]
     Input(io::Error),
-    /// The guard ended or stayed silent.
+    /// The guard ended, or did not report a start in time.
     #[error("the guard process did not report a start")]
     NoReport,
 }
 
-/// A running child. Dropping it ends its whole process tree.
+/// A running child process under its guard. Dropping it ends the whole process tree.
 #[derive(Debug)]
 pub struct Child {
     pid: Option<u32>,
@@ -175,12 +175,12 @@ pub struct Child {
     stdin: Option<OwnedFd>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
-    /// Exit of the command as the guard reported it. Kept, since a waiter may give up before the guard is reaped.
+    /// Exit status of the command as the guard reported it. Stored, since a caller may stop waiting before the guard is reaped.
     reported: Option<Exit>,
-    /// Exit of the command, set once the guard is reaped, too.
+    /// Exit status of the command, set when the guard is reaped, too.
     exit: Option<Exit>,
     metrics: ProcessMetrics,
-    /// The name in the log of the command's sandbox, if it has one.
+    /// Name of the command's sandbox in the log; `None` without a sandbox.
     label: Option<String>,
 }
 
@@ -199,8 +199,8 @@ impl Child {
     ///
     /// # Errors
     ///
-    /// [`SpawnError`] names the program that could not be run, and the reason. Its text holds paths, never values of the
-    /// environment.
+    /// [`SpawnError`] names the program that could not be started, and the reason. Its text may contain paths, never values of
+    /// the environment.
     pub async fn spawn(
         spec: &ProcessSpec,
         guard: &Path,
@@ -235,9 +235,10 @@ impl Child {
             .stdin(Stdio::from(OwnedFd::from(guards_end)))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C in the gateway's terminal is left to the gateway.
+            // A separate process group: Ctrl-C in the terminal must reach only the gateway, which then stops the child.
             .process_group(0);
-        // The command holds the guard's end of the socket until it is dropped, and would hide the guard's death.
+        // `command` is dropped after the start: it contains a copy of the guard's end of the socket, which would keep the socket
+        // open after the guard's death.
         let process = match spec.priority {
             Priority::Normal | Priority::Starting => command.spawn().inspect(|_| drop(command)),
             Priority::Low => low::spawn(command).await,
@@ -280,19 +281,19 @@ impl Child {
         }
     }
 
-    /// The pid of the command (not of its guard), which is also its process group.
+    /// Process id of the command, not of its guard. It is also the id of the command's process group.
     pub fn pid(&self) -> u32 {
         self.pid.unwrap_or_default()
     }
 
-    /// The writing end of the command's standard input, if it has one; `None` after the first call. Non-blocking. While it is
-    /// open in the gateway, the command waits for more.
+    /// The writing end of the command's standard input, in non-blocking mode; `None` without one, and after the first call. The
+    /// command's input ends when this descriptor is closed.
     pub fn take_stdin(&mut self) -> Option<OwnedFd> {
         self.stdin.take()
     }
 
-    /// The command's standard output for another runtime; `None` after the first call. Non-blocking; `None` also if it cannot
-    /// be taken out of this runtime.
+    /// The command's standard output as a descriptor for another runtime, in non-blocking mode. `None` after the first call, and
+    /// if it cannot be removed from this runtime.
     pub fn take_stdout_fd(&mut self) -> Option<OwnedFd> {
         self.stdout.take()?.into_owned_fd().ok()
     }
@@ -307,29 +308,30 @@ impl Child {
         self.stderr.take()
     }
 
-    /// Reports that a command of [`Priority::Starting`] answers calls from now on: it gets the priority [`Priority::Normal`].
-    /// Processes that it started meanwhile keep theirs.
+    /// Reports that a command with [`Priority::Starting`] now answers calls, and gives it [`Priority::Normal`]. Processes that it
+    /// has already started keep their priority.
     pub fn answers_calls(&self) {
         slice::restore_of(self.pid());
     }
 
-    /// Sends SIGTERM to the command's group.
+    /// Orders the guard to send SIGTERM to the command's process group.
     pub fn terminate(&self) {
         self.order(b"T");
     }
 
-    /// Sends SIGKILL to the whole tree.
+    /// Orders the guard to send SIGKILL to the whole process tree.
     pub fn kill(&self) {
         self.order(b"K");
     }
 
-    /// Sends an order to the guard. A byte always fits into the socket; if the guard is gone, `wait` finds that out.
+    /// Sends an order to the guard. Errors are ignored: a byte always fits into the socket, and `wait` detects that a guard is
+    /// gone.
     fn order(&self, byte: &[u8]) {
         let _ = rustix::io::write(&self.control, byte);
     }
 
-    /// Waits until the command and all its descendants have ended and the guard is reaped. Cancel-safe; returns at once after
-    /// the end.
+    /// Waits until the command and all its descendants have ended and the guard is reaped. Cancel-safe. Returns at once if they
+    /// have already ended.
     pub async fn wait(&mut self) -> Exit {
         if let Some(exit) = self.exit {
             return exit;
@@ -350,19 +352,19 @@ impl Child {
             }
         };
         if timeout(KILL_LIMIT, self.guard.wait()).await.is_err() {
-            // The guard is killed and not awaited any longer: tokio reaps it in the background.
+            // The guard is killed, and tokio reaps it in the background.
             let _ = self.guard.start_kill();
         }
         self.ended(exit);
         exit
     }
 
-    /// Stops the child after the polite request: SIGTERM, up to `grace`, SIGKILL.
+    /// Stops the child: sends SIGTERM, waits for up to `grace`, then sends SIGKILL. A polite request must have been sent before.
     pub async fn stop(&mut self, grace: Duration) -> Exit {
         if let Some(exit) = self.exit {
             return exit;
         }
-        // No further input follows, so the pipe is closed at once.
+        // The standard input is closed, since no further input follows.
         self.stdin = None;
         self.terminate();
         if let Ok(exit) = timeout(grace, self.wait()).await {
@@ -373,8 +375,8 @@ impl Child {
         if let Ok(exit) = timeout(KILL_LIMIT, self.wait()).await {
             return exit;
         }
-        // The guard does not act (it may be stopped). Without it `wait` sees the end of the control channel and ends the tree
-        // from here.
+        // The guard does not react; it may have been stopped by a signal. After it is killed, `wait` detects the end of the
+        // control channel and ends the process tree itself.
         let _ = self.guard.start_kill();
         self.wait().await
     }
@@ -388,7 +390,7 @@ impl Child {
         );
     }
 
-    /// Ends the tree of a guard that was killed. The processes are found by group, parent and tag.
+    /// Ends the process tree of a guard that was killed. Its processes are found by group, parent and tag.
     async fn end_lost_tree(&self) {
         self.metrics.killed("guard_lost");
         let (root, tag) = (self.root, self.tag.clone());
@@ -404,7 +406,7 @@ impl Child {
         }
     }
 
-    /// The guard's next line; `None` when it is gone. Cancel-safe: partly read lines stay in `received`.
+    /// The guard's next report; `None` if the guard is gone. Cancel-safe: an incomplete line stays in `received`.
     async fn next_report(&mut self) -> Option<Report> {
         loop {
             while let Some(end) = memchr::memchr(b'\n', &self.received) {
@@ -430,7 +432,7 @@ impl Drop for Child {
             return;
         }
         self.metrics.let_go();
-        // A living guard sees the control channel close. Only if it died unnoticed there may be processes left.
+        // A running guard detects that the control channel is closed, and ends the tree. If it has died, this process must do it.
         if matches!(self.guard.try_wait(), Ok(Some(_))) {
             tree::end_lost(self.root, &self.tag);
         }

@@ -8,9 +8,9 @@
 //! venvs/<ns> ──▶ venvs/.builds/<ns>-<hash>   its own packages first, then, by a .pth file, runtime and base
 //! ```
 //!
-//! Nothing here is changed in place: an environment is built beside the old one, stamped when complete, and switched to by a
-//! rename, so a failed or interrupted build does not affect the environments in use. Installers run under the guard, with a time
-//! limit and their own environment variables. No tool code runs here.
+//! Nothing here is changed in place. An environment is built beside the old one, marked when it is complete, and put into use by
+//! a rename, so a failed or interrupted build does not affect the environments in use. Installers run under the guard, with a
+//! time limit and their own environment variables. No tool code runs here.
 
 mod base;
 mod empty;
@@ -48,16 +48,16 @@ pub use script::BOUNDS;
 pub use venv::NamespaceEnvironment;
 pub(crate) use venv::PTH_FILE;
 
-/// Maximum number of installs that run at once.
+/// Maximum number of installers that run at once; further ones wait.
 const INSTALLS_MAX: usize = 4;
 
-/// Maximum number of the gateway's scripts that run at once.
+/// Maximum number of the gateway's own Python scripts that run at once; further ones wait.
 const SCRIPTS_MAX: usize = 2;
 
-/// Maximum time of a step without network: probing an interpreter, making an empty environment.
+/// Maximum duration of a step without network, such as probing an interpreter or making an empty environment.
 const LOCAL_STEP: Duration = Duration::from_secs(60);
 
-/// Reason why an environment could not be made. One line for clients and operators, without credentials.
+/// Reason why a Python environment could not be made, in one line for clients and operators, without credentials.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct EnvironmentError(pub String);
@@ -78,41 +78,41 @@ impl From<EnvironmentError> for CallError {
     }
 }
 
-/// Packages of a namespace's environment.
+/// Packages that a namespace's environment must contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamespacePackages<'a> {
-    /// The namespace.
+    /// The namespace of the environment.
     pub namespace: &'a NamespaceName,
-    /// Content of its `requirements.txt`.
+    /// Content of the namespace's `requirements.txt`; `None` if there is none.
     pub requirements: Option<&'a Requirements>,
-    /// Hash over the files on this machine that the requirements name.
+    /// Hash over the local files that the requirements name.
     pub files_hash: [u8; 32],
 }
 
-/// Permission to install packages for a namespace.
+/// Specifies if packages may be installed for a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packages {
-    /// Allowed: a reload was requested.
+    /// Packages may be installed, because a reload was requested.
     Install,
-    /// The installation is not allowed: the namespace reloads itself. Code that edits its own requirements must not start an
-    /// installer, and no requested reload may wait for such an installer.
+    /// Packages must not be installed, because the namespace reloads itself. Code that edits its own requirements must not start
+    /// an installer, and requested reloads must not wait for such an installer.
     AsTheyAre,
 }
 
-/// The interpreter, runtime and packages that all namespaces' environments are built on.
+/// The interpreter, runtime and packages on which the environments of all namespaces are based.
 #[derive(Debug)]
 pub struct Toolchain {
     interpreter: Interpreter,
-    /// The directory that holds `app` of the Python runtime.
+    /// Folder that contains the Python runtime, `app`.
     runtime: PathBuf,
     base: Base,
-    /// The empty environment that is copied for each namespace.
+    /// Folder of the empty environment that is copied for each namespace.
     empty: PathBuf,
-    /// Identity of interpreter, runtime and base environment: all three are equal for toolchains of equal id.
+    /// Id of the toolchain. If it is equal, interpreter, runtime and base environment are equal.
     pub id: String,
 }
 
-/// Prepares interpreters for namespaces.
+/// Prepares the toolchain and the environments of namespaces.
 #[derive(Debug)]
 pub struct Environments {
     data: Arc<DataDir>,
@@ -120,17 +120,17 @@ pub struct Environments {
     installer: Installer,
     installs: Semaphore,
     scripts: Semaphore,
-    /// Output of installers, by namespace, for operators who watch.
+    /// Output of the installers, by namespace, for operators.
     output: RecentOutput,
-    /// The last toolchain, used again while its files are still there. The lock guards a pointer and is never held across an
+    /// The last toolchain, used again as long as its files exist. The mutex protects only the pointer and is never held across an
     /// await.
     current: Mutex<Option<Arc<Toolchain>>>,
-    /// Held while the toolchain is made.
+    /// Semaphore with one permit, which is needed to make the toolchain.
     making: Semaphore,
 }
 
 impl Environments {
-    /// Environments in a data directory; installers run under `guard`.
+    /// Creates a manager of the environments in a data directory. Installers run under the executable `guard`.
     pub fn new(
         data: Arc<DataDir>,
         config: WorkersConfig,
@@ -149,11 +149,11 @@ impl Environments {
         }
     }
 
-    /// The toolchain, made if it is missing. The first caller makes it, and the others wait.
+    /// Returns the toolchain, and makes it first if it is missing. Concurrent callers wait until the first one has made it.
     ///
     /// # Errors
     ///
-    /// The missing part, and the command to run.
+    /// Names the missing part of the toolchain, and the command that installs it.
     pub async fn toolchain(&self) -> Result<Arc<Toolchain>, EnvironmentError> {
         let _turn = self.making.acquire().await;
         let current = self
@@ -191,13 +191,14 @@ impl Environments {
         Ok(toolchain)
     }
 
-    /// A namespace's environment, built if its requirements or the interpreter changed, and `venvs/<ns>` pointing to it.
+    /// Returns a namespace's environment, and points `venvs/<ns>` to it. It is built first if the requirements or the interpreter
+    /// changed.
     ///
     /// Dropping the future ends the installer.
     ///
     /// # Errors
     ///
-    /// The last output of the installer. `venvs/<ns>` is then as it was.
+    /// The last output of the installer. `venvs/<ns>` is then not changed.
     pub async fn prepare(
         &self,
         wanted: NamespacePackages<'_>,
@@ -207,8 +208,8 @@ impl Environments {
         venv::prepare(self, wanted, toolchain, packages).await
     }
 
-    /// Points `venvs/<ns>` back to the build that serves, after a new build's worker did not come up: otherwise a worker that
-    /// is restarted later would run with the new packages.
+    /// Points `venvs/<ns>` back to the build in use, after the worker of a new build did not start. Otherwise a worker that is
+    /// restarted later would run with the new packages.
     pub fn point_back(&self, namespace: &NamespaceName, build: &Path) {
         let link = self.data.venvs_dir().join(namespace.as_str());
         if let Err(error) = venv::point(&link, build) {
@@ -216,9 +217,9 @@ impl Environments {
         }
     }
 
-    /// Removes unused environments and runtimes: those not in `keep`, and not current for any of `namespaces`.
+    /// Removes unused environments and runtimes: those that are neither in `keep` nor in use for any of `namespaces`.
     ///
-    /// Blocking. Does nothing while another gateway shares the directory: its workers are unknown here.
+    /// Blocking. Does nothing while another gateway shares the directory, since its workers are unknown to this process.
     pub fn collect_garbage(&self, keep: &BTreeSet<PathBuf>, namespaces: &BTreeSet<NamespaceName>) {
         if !self.data.is_sole_user() {
             return;
@@ -236,20 +237,20 @@ impl Environments {
         }
     }
 
-    /// Removes the environments of a namespace that is gone, except those in `keep`. Blocking. Does nothing while another gateway
-    /// shares the directory.
+    /// Removes the environments of a namespace that no longer exists, except those in `keep`. Blocking. Does nothing while
+    /// another gateway shares the directory.
     pub fn collect_builds_of(&self, namespace: &NamespaceName, keep: &BTreeSet<PathBuf>) {
         if self.data.is_sole_user() {
             venv::collect_builds_of(&self.data, namespace, keep);
         }
     }
 
-    /// Output of a namespace's installer, from now on.
+    /// The recent output of a namespace's installer. Installers that start later write to it, too.
     pub fn output(&self, namespace: &NamespaceName) -> Arc<RecentLines> {
         self.output.of(namespace)
     }
 
-    /// Maximum time of an installer's run.
+    /// Maximum duration of an installer's run.
     pub fn limit(&self) -> Duration {
         self.config.sync_timeout
     }
@@ -275,7 +276,7 @@ impl Toolchain {
     }
 }
 
-/// Runs blocking file work away from the runtime's threads.
+/// Runs blocking file operations in a thread for blocking work.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, EnvironmentError> + Send + 'static,
 ) -> Result<T, EnvironmentError> {
@@ -290,10 +291,10 @@ async fn turn(semaphore: &Semaphore) -> Result<SemaphorePermit<'_>, EnvironmentE
     semaphore.acquire().await.map_err(closed)
 }
 
-/// Suffix of the name of a symlink that is about to replace another.
+/// Suffix of the name of a temporary symlink that will replace another symlink.
 const SWITCHING: &str = ".link";
 
-/// Returns true for names that [`switch_symlink`] gives: a crash between its two steps leaves the file.
+/// Returns true for names of temporary symlinks of [`switch_symlink`]. A crash may leave such a symlink.
 fn is_switch_leftover(file_name: &str) -> bool {
     file_name
         .strip_suffix(SWITCHING)
@@ -303,7 +304,7 @@ fn is_switch_leftover(file_name: &str) -> bool {
         })
 }
 
-/// Points `link` at `target` in one step.
+/// Makes the symlink `link` point to `target`, atomically.
 fn switch_symlink(link: &Path, target: &Path) -> Result<(), EnvironmentError> {
     if std::fs::read_link(link).is_ok_and(|current| current == target) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Prometheus metrics of workers and processes. Handles are resolved once per worker, so a call only updates atomics.
+//! Prometheus metrics of workers and processes. A worker's counters are looked up once, so a call only updates atomics.
 
 mod servers;
 
@@ -15,11 +15,11 @@ use tooldock_base::worker_state::WorkerState;
 pub use servers::ServerMetrics;
 use servers::ServerSeries;
 
-/// Buckets of a worker's start, in seconds: from a warm start to one that loads large libraries.
+/// Histogram buckets for the duration of a worker's start, in seconds: from a warm start to one that loads large libraries.
 const START_SECONDS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
 
 metric_table! {
-    /// Every metric of this crate.
+    /// All metrics of workers and processes.
     #[derive(Debug, Clone)]
     pub struct WorkerMetrics(registry) {
         state: IntGaugeVec["namespace", "state"] = "tooldock_worker_state",
@@ -40,16 +40,16 @@ metric_table! {
     {
         processes: ProcessMetrics = ProcessMetrics::new(registry)?;
         servers: ServerMetrics = ServerMetrics::new(registry)?;
-        /// Workers per namespace, each with one process at a time. The series of a namespace are removed with its last
-        /// worker.
+        /// Number of workers per namespace; each worker has one process at a time. The series of a namespace are removed with its
+        /// last worker.
         ///
-        /// The map has a plain mutex: locked when a worker starts or ends, never held across an await.
+        /// The mutex is locked when a worker starts or ends, and never held across an await.
         namespaces: Arc<Mutex<HashMap<NamespaceName, usize>>> = Arc::default();
     }
 }
 
 metric_table! {
-    /// Numbers of child processes of any kind.
+    /// Metrics of child processes of any kind.
     #[derive(Debug, Clone)]
     pub struct ProcessMetrics(registry) {
         live: IntGauge = "tooldock_processes_live", "Child processes running now";
@@ -59,13 +59,13 @@ metric_table! {
             "Process trees that had to be killed";
     }
     {
-        /// Series of the external server in which its processes are counted as well.
+        /// Metrics of the external server to which the processes belong; they are counted there, too.
         server: Option<Arc<ServerSeries>> = None;
     }
 }
 
 impl ProcessMetrics {
-    /// Counts a child that is started.
+    /// Counts a child that was started.
     pub(crate) fn started(&self) {
         self.live.inc();
         if let Some(server) = &self.server {
@@ -73,7 +73,7 @@ impl ProcessMetrics {
         }
     }
 
-    /// Counts a child that ended without remaining processes.
+    /// Counts a child that has ended with all its descendants.
     pub(crate) fn reaped(&self) {
         self.live.dec();
         self.reaped.inc();
@@ -82,7 +82,7 @@ impl ProcessMetrics {
         }
     }
 
-    /// Counts a child whose end is left to its guard.
+    /// Counts a child that was dropped before its end; its guard ends it.
     pub(crate) fn let_go(&self) {
         self.live.dec();
         if let Some(server) = &self.server {
@@ -90,7 +90,7 @@ impl ProcessMetrics {
         }
     }
 
-    /// Counts a tree that had to be killed.
+    /// Counts a process tree that had to be killed, with the reason.
     pub(crate) fn killed(&self, reason: &'static str) {
         self.killed.with_label_values(&[reason]).inc();
         if let Some(server) = &self.server {
@@ -100,12 +100,12 @@ impl ProcessMetrics {
 }
 
 impl WorkerMetrics {
-    /// Makes metrics that no registry collects.
+    /// Creates metrics that belong to no registry and are never exported.
     pub fn unregistered() -> Self {
         Self::new(&Registry::new()).expect("a fresh registry holds no such names")
     }
 
-    /// The counts of child processes other than workers.
+    /// The metrics of child processes of any kind.
     pub fn processes(&self) -> &ProcessMetrics {
         &self.processes
     }
@@ -115,7 +115,7 @@ impl WorkerMetrics {
         &self.servers
     }
 
-    /// Creates the handles of one worker.
+    /// Creates the metrics of one worker.
     pub(crate) fn worker(&self, namespace: &NamespaceName) -> NamespaceMetrics {
         *lock(&self.namespaces).entry(namespace.clone()).or_default() += 1;
         let label = &[namespace.as_str()];
@@ -133,7 +133,8 @@ impl WorkerMetrics {
     }
 }
 
-/// The handles of one worker. Its series are removed when it is dropped, unless a successor holds them.
+/// The metrics of one worker. When it is dropped, the namespace's series are removed, unless another worker of the namespace
+/// exists.
 #[derive(Debug)]
 pub(crate) struct NamespaceMetrics {
     states: [IntGauge; WorkerState::NAMES.len()],
@@ -147,7 +148,7 @@ pub(crate) struct NamespaceMetrics {
 }
 
 impl NamespaceMetrics {
-    /// Counts the worker in this state instead of its previous one.
+    /// Counts the worker in this state, and no longer in its previous state.
     pub(crate) fn entered(&self, state: WorkerState) {
         self.count_in(Some(state.as_str()));
     }
@@ -205,7 +206,8 @@ impl Drop for NamespaceMetrics {
             return;
         }
         namespaces.remove(&self.namespace);
-        // Removed under the lock, so that a successor created meanwhile does not lose its new series.
+        // The series are removed while the lock is held, so that a worker that starts in the meantime does not lose its new
+        // series.
         let name = self.namespace.as_str();
         forget(&self.all.state, name);
         forget(&self.all.in_flight, name);

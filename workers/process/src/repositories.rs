@@ -7,11 +7,11 @@
 //!                                              └─▶ $DATA/repos/<key>/files   regular files only, never run
 //! ```
 //!
-//! None of that work runs in the gateway's process: a parser that crashes on a hostile file, or a clone that fills its
-//! memory, ends a child. This module starts the child, holds the messages between both, and reads the trees that were kept.
-//! The child's own code, with its parsers, is the crate `tooldock-builder`, which only the binary depends on.
+//! This work does not run in the gateway's process: if a parser crashes on a hostile file, or a clone exhausts the memory, only
+//! the child process ends. This module starts the child, defines the messages between both, and reads the stored trees. The
+//! child's own code, with its parsers, is the crate `tooldock-builder`, on which only the binary depends.
 //!
-//! The builder deliberately does not run, import, build or install anything it reads, and writes no tools.
+//! The builder deliberately does not run, import, build or install anything that it reads, and does not write tools.
 
 mod config;
 mod run;
@@ -28,131 +28,131 @@ pub use run::{Builder, BuilderHost, clear_leftovers};
 /// Result of the analysis of a repository or package.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Analysis {
-    /// The URL as the caller gave it; `read_repo_file` takes the same.
+    /// URL of the repository as the caller wrote it; `read_repo_file` accepts the same URL.
     pub repo_url: String,
-    /// `python`, `typescript`, `javascript`, `go`, `rust` or `unknown`: the language of most source files.
+    /// Language of most of the source: `python`, `typescript`, `javascript`, `go`, `rust` or `unknown`.
     pub language: String,
-    /// The framework of the tools, such as `mcp-sdk`; `unknown` if no known one is used.
+    /// Framework with which the tools are built, such as `mcp-sdk`; `unknown` if no known one is used.
     pub framework: String,
-    /// Paths of the files, sorted.
+    /// Paths of the repository's files, sorted.
     pub files: Vec<String>,
-    /// Tools, by file and position in the file.
+    /// Tools that the source declares, by file and position in the file.
     pub tools_found: Vec<FoundTool>,
-    /// Packages that the source needs, with their versions as the repository writes them.
+    /// Packages on which the source depends, with the versions as written in the repository.
     pub dependencies: BTreeMap<String, String>,
-    /// Hosts that the source calls.
+    /// Hosts that the source calls, such as `api.github.com`.
     pub apis_called: Vec<String>,
-    /// Variables that the source reads and that look like credentials. Names only.
+    /// Names of environment variables that the source reads and that look like credentials.
     pub secrets_needed: Vec<String>,
-    /// Files and results that were left out or could not be read, in sentences.
+    /// Sentences about files and results that were omitted or could not be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// A tool found in the source.
+/// A tool that was found in the source of a repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FoundTool {
-    /// The name that clients call.
+    /// Name of the tool, by which clients call it.
     pub name: String,
-    /// The file that declares the tool.
+    /// Path of the file that declares the tool.
     pub file: String,
-    /// Description by the author; may be empty.
+    /// Description of the tool by its author; may be empty.
     pub description: String,
     /// Parameters of the tool.
     pub parameters: Vec<FoundParameter>,
 }
 
-/// A parameter of a found tool.
+/// A parameter of a tool that was found in the source of a repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FoundParameter {
     /// Name of the parameter.
     pub name: String,
-    /// Type as written in the source; `any` if the source gives none.
+    /// Type of the parameter as written in the source; `any` if the source specifies none.
     #[serde(rename = "type")]
     pub kind: String,
-    /// True if a call must have the parameter.
+    /// True if calls must contain the parameter; false if it is optional.
     pub required: bool,
     /// Description of the parameter; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
 }
 
-/// A text file of a repository that was analysed.
+/// A text file of an analysed repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RepoFile {
     /// The file's path in the repository.
     pub path: String,
-    /// The file's whole text.
+    /// The complete text of the file.
     pub content: String,
 }
 
-/// A server in the MCP registry: one entry for each of its packages.
+/// A server in the MCP registry, with one of its packages. A server with several packages has one entry for each.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RegistryEntry {
-    /// The server's name.
+    /// Name of the server in the MCP registry.
     pub name: String,
-    /// Description of the server.
+    /// Description of the server by its author.
     pub description: String,
-    /// The package as its own registry knows it; `None` if the server is not published as a package.
+    /// Name of the package in its package registry; `None` if the server is not published as a package.
     pub package: Option<String>,
-    /// Kind of registry that the package is published in, such as `npm` or `pypi`; `remote` for a server that is only reached
-    /// over HTTP.
+    /// Kind of registry in which the package is published, such as `npm` or `pypi`; `remote` for a server that can only be
+    /// reached over HTTP.
     pub package_type: Option<String>,
-    /// The server's repository.
+    /// URL of the server's source repository.
     pub source_url: Option<String>,
 }
 
-/// Progress of a job.
+/// Progress of a job of the builder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// The current step, in a few words.
+    /// The current step of the job, in a few words.
     pub message: String,
-    /// The done fraction of the whole job, roughly, in percent. Never less than before.
+    /// Approximate completed share of the whole job, in percent.
     pub percent: u8,
 }
 
-/// Failure of a job. The message is for the caller: the problem, and the remedy.
+/// Error of a failed job of the builder. Its message tells the caller the problem and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct BuilderError {
-    /// The kind of failure.
+    /// Kind of the failure.
     pub code: BuilderErrorCode,
-    /// The problem and the remedy, in a sentence or two.
+    /// The problem and the remedy, in one or two sentences.
     pub message: String,
 }
 
-/// Kinds of failures.
+/// Kind of failure of a job of the builder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BuilderErrorCode {
-    /// The request makes no sense, such as a URL without a host.
+    /// The request is not valid, for example because its URL has no host.
     Invalid,
     /// The configuration does not allow the request.
     Refused,
     /// The repository, package or file does not exist.
     NotFound,
-    /// A host could not be reached, or did not answer as it should.
+    /// A host could not be reached, or its response was not valid.
     Unavailable,
-    /// A limit of size or number was exceeded.
+    /// A limit on size or number was exceeded.
     TooLarge,
-    /// A limit of time was exceeded.
+    /// The time limit was exceeded.
     TimedOut,
-    /// Other failures, such as a program that is missing.
+    /// Another failure, such as a missing program.
     Failed,
 }
 
-/// Request to the child, as one line of JSON on its standard input.
+/// Request to the builder process, sent as one line of JSON on its standard input.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BuilderRequest {
     /// The job to do.
     pub task: Task,
     /// Folder of the downloaded repositories, `$DATA/repos`.
     pub repos: std::path::PathBuf,
-    /// The settings in force.
+    /// Settings of the builder that are in force.
     pub config: BuilderConfig,
 }
 
-/// Kinds of jobs.
+/// Job of the builder process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
@@ -164,17 +164,17 @@ pub enum Task {
     SearchRegistry(String),
 }
 
-/// Output of the child, one line of JSON each on its standard output.
+/// A message of the builder process: one line of JSON on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BuilderLine {
-    /// The job has begun another step.
+    /// Report that the job has begun another step.
     Progress(Progress),
-    /// Answer to [`Task::AnalyzeRepo`] and [`Task::AnalyzePackage`].
+    /// Result of [`Task::AnalyzeRepo`] and [`Task::AnalyzePackage`].
     Analysis(Analysis),
-    /// Answer to [`Task::SearchRegistry`].
+    /// Result of [`Task::SearchRegistry`].
     Registry(Vec<RegistryEntry>),
-    /// Answer of a job that failed.
+    /// Error of a job that failed.
     Error(BuilderError),
 }
 

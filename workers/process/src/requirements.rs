@@ -1,5 +1,5 @@
-//! Parses a `requirements.txt` only for the other files on which it depends: lists, local packages, wheels, folders of wheels.
-//! The installer interprets all other parts of a line.
+//! Finds the local files on which a `requirements.txt` depends: lists, packages, wheels, folders of wheels. The rest of a line is
+//! left to the installer.
 
 mod local;
 
@@ -7,22 +7,22 @@ use std::path::PathBuf;
 
 pub use local::{LocalFiles, Use};
 
-/// The file with a namespace's dependencies.
+/// Name of the file with a namespace's dependencies.
 pub const REQUIREMENTS_FILE: &str = "requirements.txt";
 
-/// Maximum size of `requirements.txt`, in bytes.
+/// Maximum size of `requirements.txt`, in bytes; a larger file is refused.
 pub const REQUIREMENTS_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Content of a `requirements.txt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirements {
-    /// Path of the file; relative lines in it are relative to its folder.
+    /// Path of the file. Relative paths in it are relative to its folder.
     pub path: PathBuf,
     /// Text of the file.
     pub text: String,
 }
 
-/// A file or folder on this machine that a line of requirements names, as it is spelled there.
+/// A local file or folder that a line of requirements names; the path is as written there.
 #[derive(Debug, PartialEq, Eq)]
 enum LocalRequirement {
     /// Another list of requirements or constraints; relative to the list that names it.
@@ -36,25 +36,25 @@ enum LocalRequirement {
 }
 
 impl Requirements {
-    /// Returns true if any line names a package.
+    /// Returns true if the file has any line other than comments and empty lines.
     pub fn asks_for_packages(&self) -> bool {
         let text = self.text.trim_start_matches('\u{feff}');
         let mut lines = text.lines().map(str::trim);
         lines.any(|line| !line.is_empty() && !line.starts_with('#'))
     }
 
-    /// Returns true if a line names other files, so that the text alone does not determine the installed packages.
+    /// Returns true if a line names a local file. The text alone then does not determine the installed packages.
     pub fn refers_to_files(&self) -> bool {
         !named(&self.text).is_empty()
     }
 }
 
-/// Characters at which installers end a line.
+/// Characters that end a line for installers.
 const LINE_ENDS: [char; 10] = [
     '\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}',
 ];
 
-/// The files and folders of this machine that the lines of a list name, in their order.
+/// The local files and folders that the lines of a list name, in their order.
 fn named(text: &str) -> Vec<LocalRequirement> {
     let text = text.trim_start_matches('\u{feff}');
     let joined = text.replace("\\\r\n", "").replace("\\\n", "");
@@ -72,7 +72,7 @@ fn named_by(line: &str) -> Vec<LocalRequirement> {
     }
 }
 
-/// The line without the comment. A comment begins with a `#` at the start of the line, or with a `#` after white space.
+/// Removes the comment from a line. A comment begins with a `#` at the start of the line or after white space.
 fn without_comment(line: &str) -> &str {
     let begins = |at: &usize| {
         line[..*at]
@@ -84,7 +84,7 @@ fn without_comment(line: &str) -> &str {
     signs.find(begins).map_or(line, |at| &line[..at])
 }
 
-/// The options of a line, each with its value. Quoted text begins no option.
+/// Splits a line into its options, each with its value. A dash within quotes does not begin an option.
 fn options(line: &str) -> Vec<&str> {
     let mut options = Vec::new();
     let (mut start, mut quote, mut before) = (0, None, ' ');
@@ -105,7 +105,7 @@ fn options(line: &str) -> Vec<&str> {
     options
 }
 
-/// The local file or folder that an option with its value names.
+/// The local file or folder that a line's option names, such as `-r base.txt`; `None` for other options.
 fn option(text: &str) -> Option<LocalRequirement> {
     const LISTS: [&str; 4] = ["--requirement", "--constraint", "-r", "-c"];
     let value_of = |options: &[&str]| options.iter().find_map(|option| value(text, option));
@@ -118,7 +118,7 @@ fn option(text: &str) -> Option<LocalRequirement> {
     package(value_of(&["--find-links", "-f"])?, true).map(LocalRequirement::Links)
 }
 
-/// The value of an option: `-r base.txt`, `-rbase.txt`, `--requirement=base.txt`, and the beginning of a long option's name.
+/// The value of an option: `-r base.txt`, `-rbase.txt`, `--requirement=base.txt`. A long option's name may be abbreviated.
 fn value<'a>(text: &'a str, option: &str) -> Option<&'a str> {
     const ENDS: [char; 3] = ['=', ' ', '\t'];
     let rest = match option.starts_with("--") {
@@ -132,8 +132,8 @@ fn value<'a>(text: &'a str, option: &str) -> Option<&'a str> {
     Some(unquoted(rest.trim_start_matches(ENDS)))
 }
 
-/// The path of a local package, from a requirement or the value of an option. A bare word is a package of the index, unless
-/// `is_a_place` is set.
+/// The path of a local package in a requirement or in the value of an option. A word without a slash or an archive's ending is
+/// the name of a package of the index, unless `is_a_place` is true.
 fn package(text: &str, is_a_place: bool) -> Option<String> {
     let text = text.split(" --").next().unwrap_or(text);
     let text = text.split(';').next().unwrap_or(text).trim();
@@ -154,7 +154,7 @@ fn package(text: &str, is_a_place: bool) -> Option<String> {
     is_path.then(|| local(text))?
 }
 
-/// The path in a path or a URL; `None` for packages that are fetched from elsewhere.
+/// The local path in a path or a `file:` URL; `None` for other URLs.
 fn local(text: &str) -> Option<String> {
     let Some(url) = text.strip_prefix("file:") else {
         return (!text.is_empty() && !text.contains("://")).then(|| text.to_owned());
@@ -164,7 +164,7 @@ fn local(text: &str) -> Option<String> {
     Some(decoded(path.strip_prefix("//").unwrap_or(path)))
 }
 
-/// A URL's path without `%20` and the like.
+/// Decodes the percent-encoding of a URL's path, such as `%20`.
 fn decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
@@ -179,7 +179,7 @@ fn decoded(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns true for a package's name, with extras or without: the part before the `@` of a direct reference.
+/// Returns true if a text is the name of a package, with or without extras, as before the `@` of a direct reference.
 fn is_name(text: &str) -> bool {
     let text = text.trim();
     !text.is_empty()

@@ -1,7 +1,7 @@
-//! Makes the sandbox of a process from the `sandbox` of its namespace, the namespace's own paths in the data directory, the
-//! gateway's files elsewhere, and the parts of a sandbox that the kernel has.
+//! Creates the description of a process's sandbox. It depends on the `sandbox` setting of the process's namespace, on the
+//! namespace's own paths in the data directory, on the gateway's files elsewhere, and on the features of the kernel.
 //!
-//! Knows the gateway by [`HostFacts`] alone. Without a data directory, as in tests, there is no sandbox.
+//! The gateway is described by [`HostFacts`] only. Without a data directory, as in tests, there is no sandbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use tooldock_base::secret::Secret;
 use crate::child::confine::{Confinement, KeptPath, KernelSupport, MountNamespace, NetworkRule};
 use crate::child::output::RefusalHints;
 
-/// Folders of programs and their data, which `strict` may read.
+/// System folders with programs and their data, which a process in mode `strict` may read.
 const SYSTEM: [&str; 15] = [
     "/usr",
     "/bin",
@@ -35,17 +35,17 @@ const SYSTEM: [&str; 15] = [
     "/run/resolvconf",
     "/run/nscd",
 ];
-/// Folders of secrets, which are covered as a whole if a file of the gateway is in them: a file alone would come back when it
-/// is replaced.
+/// Folders of secrets. If one contains a file of the gateway, the whole folder is covered: a single hidden file would become
+/// visible when it is replaced.
 const FOLDERS_OF_SECRETS: [&str; 4] = [
     "/etc/tooldock",
     "/etc/letsencrypt",
     "/etc/ssl/private",
     "/run/secrets",
 ];
-/// Folders of caches and programs of a user, for a gateway whose home is its data directory.
+/// Folders of the home directory with caches and programs. They stay accessible if the gateway's home is its data directory.
 const HOME_FOLDERS: [&str; 4] = [".cache", ".npm", ".local", ".config"];
-/// Folders of the data directory that are the gateway's own.
+/// Folders of the data directory that only the gateway uses.
 const OWN_FOLDERS: [&str; 6] = [
     "workers",
     "logs",
@@ -54,7 +54,7 @@ const OWN_FOLDERS: [&str; 6] = [
     "repos",
     "runtime",
 ];
-/// Variables that name certificates of authorities.
+/// Environment variables with paths of certificate authorities.
 const CERTIFICATES: [&str; 5] = [
     "NODE_EXTRA_CA_CERTS",
     "SSL_CERT_FILE",
@@ -62,7 +62,7 @@ const CERTIFICATES: [&str; 5] = [
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
 ];
-/// Variables that name caches of packages.
+/// Environment variables with paths of package caches.
 const CACHES: [&str; 5] = [
     "XDG_CACHE_HOME",
     "UV_CACHE_DIR",
@@ -71,69 +71,69 @@ const CACHES: [&str; 5] = [
     "NPM_CONFIG_CACHE",
 ];
 
-/// Facts about the gateway that sandboxes are made from. The default knows no data directory and makes none.
+/// Facts about the gateway on which sandboxes depend. The default has no data directory, so no sandboxes are created.
 #[derive(Debug, Clone, Default)]
 pub struct HostFacts {
-    /// Parts that the kernel has.
+    /// Sandbox features of the kernel.
     pub support: KernelSupport,
-    /// The data directory, absolute.
+    /// Absolute path of the data directory.
     pub data: Option<PathBuf>,
-    /// Folder of the gateway outside of the data directory, for sockets with short names.
+    /// Folder for the gateway's sockets outside of the data directory, where their paths are short.
     pub sockets: Option<PathBuf>,
-    /// Files of the gateway: its configuration, keys, secrets, logs. Those of the data directory need not be named.
+    /// Files of the gateway outside of the data directory: its configuration, keys, secrets and logs.
     pub files: Vec<PathBuf>,
-    /// Programs that the gateway runs outside of a sandbox: its own file, and installers.
+    /// Programs that the gateway runs outside of a sandbox: its own executable, and installers.
     pub programs: Vec<PathBuf>,
     /// Ports of the gateway's listeners for management, metrics and replicas.
     pub ports: Vec<u16>,
 }
 
-/// Makes sandboxes for processes of one gateway.
+/// Creates the sandboxes of the processes of one gateway.
 #[derive(Debug, Default)]
 pub struct SandboxHost {
     facts: ArcSwap<HostFacts>,
-    /// Explanations of refusals, shared by all processes of a namespace.
+    /// Explanations of refused accesses, by namespace; all its processes share them.
     hints: Mutex<BTreeMap<NamespaceName, (SandboxMode, Arc<RefusalHints>)>>,
 }
 
-/// A process that is about to be started.
+/// Properties of a process for which a sandbox is created before its start.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessFacts<'a> {
-    /// The namespace that it serves.
+    /// The namespace that the process serves.
     pub namespace: &'a NamespaceName,
-    /// Its program: a path, or a name on the `PATH` of its environment.
+    /// The program of the process: a path, or a name on the `PATH` of its environment.
     pub program: &'a Path,
-    /// Its arguments.
+    /// Arguments of the process.
     pub args: &'a [OsString],
-    /// Its environment.
+    /// Environment variables of the process.
     pub env: &'a [(OsString, Secret)],
-    /// Its working directory, absolute.
+    /// Absolute path of the process's working directory.
     pub cwd: &'a Path,
-    /// Files and folders that are its own, or that it shares with others.
+    /// Files and folders that belong to the process, or that it shares with other processes.
     pub own: &'a [KeptPath],
 }
 
-/// The sandbox of a process.
+/// The sandbox of a process, and the environment variables that it changes.
 #[derive(Debug, Clone)]
 pub struct ProcessSandbox {
-    /// The sandbox, for the guard.
+    /// Description of the sandbox, for the guard.
     pub confinement: Arc<Confinement>,
-    /// Variables in place of those of the environment.
+    /// Environment variables that replace those of the process.
     pub env: Vec<(OsString, Secret)>,
 }
 
-/// Sandbox of a namespace, for operators.
+/// State of a namespace's sandbox, for operators.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct SandboxState {
     /// Mode of the sandbox.
     pub mode: SandboxMode,
-    /// Parts that do not hold, a phrase each.
+    /// A phrase for each protection that is not in effect on this machine.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
 }
 
 impl SandboxState {
-    /// The sandbox as a sentence.
+    /// Describes the sandbox in a sentence.
     pub fn in_words(&self) -> String {
         let mode = self.mode.as_str();
         match &*self.missing {
@@ -147,7 +147,7 @@ impl SandboxState {
 }
 
 impl KeptPath {
-    /// A path that can be written.
+    /// Creates an entry for a path that may be read and written.
     pub fn writable(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -155,7 +155,7 @@ impl KeptPath {
         }
     }
 
-    /// A path that can be read.
+    /// Creates an entry for a path that may only be read.
     pub fn readable(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -165,7 +165,7 @@ impl KeptPath {
 }
 
 impl SandboxHost {
-    /// Makes sandboxes by these facts.
+    /// Creates a host for sandboxes that are based on these facts.
     pub fn new(facts: HostFacts) -> Self {
         Self {
             facts: ArcSwap::from_pointee(facts),
@@ -173,17 +173,17 @@ impl SandboxHost {
         }
     }
 
-    /// Replaces the facts, for processes that are started from now on.
+    /// Replaces the facts for processes that are started from now on.
     pub fn set(&self, facts: HostFacts) {
         self.facts.store(Arc::new(facts));
     }
 
-    /// The facts in force.
+    /// The current facts about the gateway.
     pub fn facts(&self) -> Arc<HostFacts> {
         self.facts.load_full()
     }
 
-    /// Explanations of refusals for a namespace's output; `None` without a sandbox.
+    /// Explanations of accesses that a namespace's sandbox refuses; `None` if there is no sandbox.
     pub fn hints(&self, policy: &Sandbox, namespace: &NamespaceName) -> Option<Arc<RefusalHints>> {
         let facts = self.facts.load();
         let data = facts.data.clone()?;
@@ -202,7 +202,7 @@ impl SandboxHost {
         Some(hints)
     }
 
-    /// The part of a sandbox that holds on this machine; `None` without a data directory.
+    /// The state of a sandbox on this machine, with its missing protections; `None` without a data directory.
     pub fn state(&self, policy: &Sandbox) -> Option<SandboxState> {
         let facts = self.facts.load();
         facts.data.as_ref()?;
@@ -219,7 +219,8 @@ impl SandboxHost {
         })
     }
 
-    /// The sandbox of a process; `None` without one. Blocking: looks at files, and makes the folder of temporary ones.
+    /// Creates the sandbox of a process; `None` if it runs without one. Blocking: reads file metadata, and creates the folder for
+    /// temporary files.
     ///
     /// # Errors
     ///
@@ -245,7 +246,7 @@ impl SandboxHost {
         }
         let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let real_data = real(data);
-        // The path below the data directory in the form that the gateway uses.
+        // Paths in the data directory are converted to the spelling that the gateway uses; other paths yield `None`.
         let below_data = |path: &Path| -> Option<PathBuf> {
             let rest = path.strip_prefix(data).ok().map(Path::to_owned);
             let rest = rest.or_else(|| Some(real(path).strip_prefix(&real_data).ok()?.to_owned()));
@@ -259,7 +260,7 @@ impl SandboxHost {
             let mut found = process.env.iter().filter(|(key, _)| key == name);
             found.next().map(|(_, value)| PathBuf::from(value.expose()))
         };
-        // An empty path and the root are prefixes of every path, so that they would make all files the process's own.
+        // Empty paths and the root are excluded: they are prefixes of every path, so all files would count as the process's own.
         let own_paths = || process.own.iter().filter(|it| is_a_place(&it.path));
         let own = |path: &Path| own_paths().any(|it| path.starts_with(&it.path));
         let is_covered = |path: &Path| covered.iter().any(|it| path.starts_with(it));
@@ -297,9 +298,9 @@ impl SandboxHost {
         if let Some(home) = home.as_deref().and_then(below_data) {
             for folder in HOME_FOLDERS {
                 let folder = home.join(folder);
-                // A folder could not be made later, since the one above is covered.
+                // The folder is created now: in the sandbox it could not be, since the folder above it is covered.
                 let _ = fs::create_dir(&folder);
-                // Installers of all namespaces read the configuration there.
+                // `.config` is not writable, because the installers of all namespaces read their configuration there.
                 let writable = folder.ends_with(".cache")
                     || folder.ends_with(".npm")
                     || folder.ends_with(".local") && policy.mode == SandboxMode::Basic;
@@ -321,7 +322,8 @@ impl SandboxHost {
         let mut open = |paths: &[PathBuf], writable: bool| -> Vec<PathBuf> {
             let mut opened = Vec::new();
             for path in paths.iter().map(absolute) {
-                // A link in a folder of the namespace leads wherever its tools have made it lead.
+                // For paths that a namespace configures, symbolic links are resolved and checked, since its tools can create
+                // links.
                 let path = match policy.by_namespace {
                     true => fs::canonicalize(&path)
                         .map(|real| below_data(&real).unwrap_or(real))
@@ -374,7 +376,7 @@ impl SandboxHost {
             }
             read.retain(|it| it.is_absolute());
             write.retain(|it| it.is_absolute());
-            // The folder of the code is read alone; other own folders, such as that of the socket, are written.
+            // The folder of the code may only be read; other own folders, such as that of the socket, may be written, too.
             let code = process.cwd;
             let is_code = |it: &KeptPath| it.path == code && !write.contains(&it.path);
             kept = kept
@@ -408,7 +410,7 @@ impl SandboxHost {
                 network,
                 own_ports: facts.ports.clone(),
                 memory: policy.memory.map(|it| it.as_u64()),
-                // Elsewhere the kernel counts all processes of the user.
+                // Without its own user namespace, the kernel would count all processes of the user, so the limit is not set.
                 pids: policy.pids.filter(|_| own_user_namespace),
                 cpu: policy.cpu,
             }),
@@ -417,12 +419,12 @@ impl SandboxHost {
     }
 }
 
-/// Returns true for an absolute path below the root.
+/// Returns true for an absolute path other than the root.
 fn is_a_place(path: &Path) -> bool {
     path.is_absolute() && path.parent().is_some()
 }
 
-/// The paths of the data directory that all workers read: the runtime and the base environments.
+/// The paths of the data directory that all workers may read: the runtime and the base environments.
 fn shared(data: &Path) -> Vec<KeptPath> {
     let environments = data.join("venvs");
     let entries = fs::read_dir(&environments).into_iter().flatten().flatten();
@@ -434,8 +436,8 @@ fn shared(data: &Path) -> Vec<KeptPath> {
         .collect()
 }
 
-/// Returns true for paths of the data directory that a server may be given by its arguments, its program or its directory:
-/// those of tools, and those that are not the gateway's.
+/// Returns true for a path of the data directory that a server may use if its arguments, its program or its working directory
+/// name it: folders of tools, and folders that are not the gateway's.
 fn is_for_tools(data: &Path, path: &Path) -> bool {
     let Ok(rest) = path.strip_prefix(data) else {
         return false;
@@ -455,7 +457,7 @@ fn is_for_tools(data: &Path, path: &Path) -> bool {
     !OWN_FOLDERS.iter().any(|it| is(it)) && data.join(first).is_dir()
 }
 
-/// Files of the gateway, sorted into folders of secrets that are covered as a whole, and single files.
+/// Splits the gateway's files into folders of secrets, which are covered as a whole, and single files.
 fn by_folder(files: &[PathBuf]) -> (BTreeSet<PathBuf>, Vec<PathBuf>) {
     let mut folders = BTreeSet::new();
     let mut single = Vec::new();
@@ -470,7 +472,7 @@ fn by_folder(files: &[PathBuf]) -> (BTreeSet<PathBuf>, Vec<PathBuf>) {
     (folders, single)
 }
 
-/// The absolute path in an argument, such as that of `--config=/srv/a.json`.
+/// The absolute path that an argument contains, such as `/srv/a.json` in `--config=/srv/a.json`.
 fn path_in(argument: &OsString) -> Option<PathBuf> {
     let text = argument.to_str()?;
     let path = match text.split_once('=') {
@@ -480,7 +482,7 @@ fn path_in(argument: &OsString) -> Option<PathBuf> {
     path.starts_with('/').then(|| path.into())
 }
 
-/// The program's file: the path itself, or the first of that name on a `PATH`.
+/// Finds the file of a program: an absolute path itself, or the first file of that name in the folders of a `PATH`.
 fn find(program: &Path, path: Option<PathBuf>) -> Option<PathBuf> {
     if program.is_absolute() {
         return Some(program.to_owned());
@@ -490,25 +492,25 @@ fn find(program: &Path, path: Option<PathBuf>) -> Option<PathBuf> {
     files.find(|it| it.is_file())
 }
 
-/// The folder above the program's `bin`, if it is an installation of its own.
+/// The folder above the program's `bin`, if it is a separate installation: it contains `lib` and is not the home directory.
 fn prefix_of(program: &Path) -> Option<PathBuf> {
     let prefix = program.parent()?.parent()?;
     let is_one = prefix.join("lib").is_dir() && prefix.parent().is_some();
     (is_one && Some(prefix) != gateways_variable("HOME").as_deref()).then(|| prefix.to_owned())
 }
 
-/// A path in the gateway's own environment. Variables of a process may come from its namespace's `tooldock.yaml`, and must open
-/// nothing.
+/// A path from a variable of the gateway's own environment. Variables of the process are not used: its namespace's
+/// `tooldock.yaml` may set them, and must not make paths accessible.
 fn gateways_variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from)
 }
 
-/// The installations that programs of a folder belong to: the folder above it, that of the folder's real path, those of the
-/// interpreters it links to, and the installation that a virtual environment was made from.
+/// The installations to which the programs of a folder belong: the folder above it, those of the interpreters to which it links,
+/// and the installation from which a virtual environment was made.
 fn prefixes_of(folder: &Path) -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = prefix_of(&folder.join("x")).into_iter().collect();
     if folder.ends_with("shims") {
-        // Scripts of pyenv and the like, which start what stands beside their folder.
+        // Shims of pyenv and similar programs start files in other folders beside theirs.
         prefixes.extend(folder.parent().map(Path::to_owned));
     }
     for name in ["python", "python3", "node", "uv", "npx"] {
@@ -531,7 +533,7 @@ fn prefixes_of(folder: &Path) -> Vec<PathBuf> {
     prefixes
 }
 
-/// The folder of temporary files of a namespace's strict processes.
+/// Creates the folder for temporary files of a namespace's processes in mode `strict`.
 fn temporary_folder(data: &Path, namespace: &NamespaceName) -> Result<PathBuf, String> {
     let folder = data.join("tmp").join(namespace.as_str());
     let made = fs::create_dir_all(&folder);

@@ -71,7 +71,7 @@ use member::{Common, WorkerMember};
 use rpc::{CallRefusal, Link};
 pub use source_file::SourceFile;
 
-/// Maximum wait of a call for a worker that is starting or restarting.
+/// Maximum time that a call waits for a worker that is starting or restarting; the call then fails.
 const READY_WAIT: Duration = Duration::from_secs(5);
 
 /// Everything needed to start one generation of a worker.
@@ -87,46 +87,50 @@ pub struct WorkerSpec {
     pub venv: PathBuf,
     /// The folder of the tool files, and the process's working directory.
     pub tools_dir: PathBuf,
-    /// True if a function with the name of its file is a tool.
+    /// True if a function with the name of its file counts as a tool (Tool Vault's style); false if only declared functions are
+    /// tools.
     pub vault_style: bool,
-    /// The files that the worker was started from. A later process is only started from equal files. `None`: not compared.
+    /// Hash of the files with which the worker was started. A later process is started only if the files still have this hash.
+    /// `None`: the files are not compared.
     pub files_hash: Option<FilesHash>,
-    /// `<ns>.sock`: the name to which the worker renames its own socket; at most 100 bytes long. Further processes have
-    /// `<ns>.p1.sock` and so on.
+    /// Path `<ns>.sock`, to which the first process of the worker renames its socket; at most 100 bytes long. Further processes
+    /// use `<ns>.p1.sock` and so on.
     pub socket: PathBuf,
     /// Number of processes that share the calls; 1 to [`PROCESSES_MAX`].
     pub processes: usize,
     /// The complete environment of a process, which inherits no variables (WRK-18). Values print as `[redacted]`.
     pub environment: Vec<(OsString, Secret)>,
-    /// The values that must not show in the output of the worker's processes, nor in the tracebacks of its functions.
+    /// Secret values that are masked in the output of the worker's processes and in the tracebacks of its functions.
     pub hidden: Vec<Secret>,
     /// Number of threads for sync tools in each process.
     pub sync_concurrency: usize,
     /// Maximum size of a frame that the worker may send, in bytes. Calls larger than this are refused as well.
     pub max_frame: u64,
-    /// Maximum time for a process that asked to be replaced to continue with its calls.
+    /// Maximum time that a process which asked to be replaced may continue to run its calls.
     pub drain: Duration,
-    /// Maximum silence of a process, heartbeats included, before it counts as hung and is replaced.
+    /// Maximum time without any message of a process, including answers to heartbeats; the process then counts as hung and is
+    /// replaced.
     pub silence: Duration,
-    /// How far the processes are kept from the rest of the machine.
+    /// Isolation of the worker's processes from the rest of the machine.
     pub sandbox: Sandbox,
 }
 
-/// Hash over the files of a namespace.
+/// Hash over the files of a namespace, by which changes of them are detected.
 #[derive(Debug, Clone, Copy)]
 pub struct FilesHash {
-    /// The hash when the worker was started.
+    /// Hash of the files when the worker was started.
     pub value: [u8; 32],
-    /// The current hash of a namespace folder; `None` if there is no namespace. Blocking.
+    /// Computes the current hash of a namespace's folder; `None` if the folder contains no namespace. Blocking.
     pub now: fn(&Path) -> Option<[u8; 32]>,
 }
 
 /// The common dependencies of a gateway's workers.
 #[derive(Debug)]
 pub struct WorkerHost {
-    /// The executable that implements `__guard`; in production the gateway's own.
+    /// The executable with the subcommand `__guard`, which supervises a child process; in production the gateway's own
+    /// executable.
     pub guard: PathBuf,
-    /// Time limits, delays and thresholds.
+    /// Time limits, delays and thresholds of workers.
     pub config: WorkersConfig,
     /// Runtimes in which connections to workers are made.
     pub runtimes: Arc<Runtimes>,
@@ -134,26 +138,26 @@ pub struct WorkerHost {
     pub metrics: Arc<WorkerMetrics>,
     /// The last lines that workers printed.
     pub output: RecentOutput,
-    /// Makes the sandboxes of processes.
+    /// Creates the sandboxes of the workers' processes.
     pub sandbox: Arc<SandboxHost>,
 }
 
-/// Declarations of a worker when it became ready.
+/// Tools, resources and prompts that a worker declared when it became ready.
 #[derive(Debug, Clone, Default)]
 pub struct Declarations {
-    /// Tools, in the worker's order.
+    /// Tools that the worker declared, in its order.
     pub tools: Vec<Arc<Tool>>,
-    /// Resources, in the worker's order.
+    /// Resources that the worker declared, in its order.
     pub resources: Vec<Arc<Resource>>,
-    /// Resource templates, in the worker's order.
+    /// Resource templates that the worker declared, in its order.
     pub resource_templates: Vec<Arc<ResourceTemplate>>,
-    /// Prompts, in the worker's order.
+    /// Prompts that the worker declared, in its order.
     pub prompts: Vec<Arc<Prompt>>,
     /// True if arguments of a prompt or template can be completed.
     pub completions: bool,
     /// Issues about skipped files and functions.
     pub issues: Vec<Issue>,
-    /// The namespace's files, and the use that the worker made of each.
+    /// The namespace's files, each with the use that the worker made of it.
     pub files: Vec<SourceFile>,
 }
 
@@ -195,16 +199,16 @@ impl Declarations {
 pub struct Worker {
     /// Members of the worker, one for each process; at least one.
     members: Box<[WorkerMember]>,
-    /// Notified when some member entered another state.
+    /// Notified when a process of the worker changes its state.
     changed: Arc<Notify>,
-    /// Declarations of the first ready process.
+    /// Declarations (tools, resources, prompts) of the first ready process.
     declared: Arc<OnceLock<Arc<Declarations>>>,
-    /// Changes whenever the start of a process is refused.
+    /// Channel that changes whenever the start of a process is refused because the namespace's files or functions changed.
     refused: watch::Receiver<()>,
     /// Start index of the next search for the least busy member, so that equally busy members take turns.
     turn: AtomicUsize,
     retired: AtomicBool,
-    /// The rate and the redactor of logged tracebacks.
+    /// The rate limit and the redactor for logged tracebacks.
     output: OutputLimit,
     /// The last lines that the worker's processes printed, and the tracebacks of its functions.
     recent: Arc<RecentLines>,
@@ -216,13 +220,13 @@ impl WorkerSpec {
         self.processes.clamp(1, PROCESSES_MAX)
     }
 
-    /// Maximum time until all processes of the worker are up, if one of them may take `limit`.
+    /// Maximum time until all processes of the worker are ready, if each may take `limit`.
     pub fn boot_limit(&self, limit: Duration) -> Duration {
         let rounds = self.members().div_ceil(boots_at_once());
         limit.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
     }
 
-    /// The sockets of the worker's processes, in their order. A single process has the socket of the specification.
+    /// Socket paths of the worker's processes, in their order. A single process uses the socket of the specification.
     pub fn sockets(&self) -> impl Iterator<Item = PathBuf> {
         (0..self.members()).map(|number| match number {
             0 => self.socket.clone(),
@@ -231,8 +235,8 @@ impl WorkerSpec {
     }
 }
 
-/// Maximum number of processes of one worker that boot concurrently. Booting needs processor time: more processes would delay
-/// each other.
+/// Maximum number of processes of one worker that start at the same time. Starting needs processor time: more processes would
+/// delay each other.
 fn boots_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
@@ -262,7 +266,8 @@ impl Worker {
             WorkerMember::start(spec, Arc::clone(&host), &common)
         };
         let members = spec.sockets().map(start).collect();
-        // Made after the handles of its members: the series of a namespace are removed with the last handle.
+        // Created after the members: each of them has a handle of the namespace's metrics too, and the metrics are removed when
+        // the last handle is dropped.
         let suppressed = host
             .metrics
             .worker(&spec.namespace)
@@ -283,13 +288,13 @@ impl Worker {
         })
     }
 
-    /// The outcome of the first boot of all the worker's processes.
+    /// Waits for the first start of all the worker's processes, and returns the worker's declarations.
     ///
     /// # Errors
     ///
-    /// The error of a process that failed: `dependency_error` if it reported that (the worker then stays
-    /// [`WorkerState::Failed`]), otherwise `worker_unavailable`, and the worker continues to retry; [`Worker::declared`] has
-    /// the outcome of later boots.
+    /// The error of a process that failed: `dependency_error` if a dependency is missing (the worker then stays
+    /// [`WorkerState::Failed`]), otherwise `worker_unavailable`, and the worker continues to retry. [`Worker::declared`] returns
+    /// the declarations after a later, successful start.
     pub async fn ready(&self) -> Result<Arc<Declarations>, CallError> {
         for member in &self.members {
             member.ready().await?;
@@ -308,18 +313,19 @@ impl Worker {
         self.members.iter().any(WorkerMember::is_outdated)
     }
 
-    /// Returns true if the worker is outdated and has no process left for calls: none of its declared functions is loaded.
+    /// Returns true if the worker is outdated (its files or functions changed) and no process is left that accepts calls.
     pub fn is_lost(&self) -> bool {
         self.is_outdated() && !self.members.iter().any(WorkerMember::takes_calls)
     }
 
-    /// Changes whenever the start of a process is refused because the worker is outdated. Closed when the worker has ended.
+    /// Receiver that changes whenever the start of a process is refused because the worker is outdated. Closed when the worker
+    /// has ended.
     pub fn refusals(&self) -> watch::Receiver<()> {
         self.refused.clone()
     }
 
-    /// Runs one call in the process with the fewest calls. Has no time limit of its own, except for the wait for a process (5
-    /// s) if none is ready; dropping the future cancels the call in the process.
+    /// Runs one call in the process with the fewest calls. If no process is ready, waits for one for at most 5 seconds; there is
+    /// no other time limit. Dropping the future cancels the call in the process.
     ///
     /// # Errors
     ///
@@ -342,26 +348,26 @@ impl Worker {
             match link.begin(&call, sink.clone()) {
                 Ok(sent) => return sent.answer().await,
                 Err(CallRefusal::Failed(error)) => return Err(error),
-                // The connection has ended; nothing was sent, so the next connection may run the call.
+                // The connection has ended before the call was sent, so the call may run over another connection.
                 Err(CallRefusal::Closed) => {}
             }
         }
     }
 
-    /// A text of the worker's functions in the form that may be logged: without the namespace's secrets, unable to forge a log
-    /// line, and within the rate of the worker's output. `None` if too much was logged already; that is counted and reported.
+    /// Returns a text of the worker's functions in a form that may be logged: without the namespace's secrets, and escaped so
+    /// that it cannot imitate a log line. `None` if the worker's output exceeded its rate limit; the omitted text is counted.
     pub fn loggable(&self, text: &str) -> Option<String> {
         output::loggable(&self.spec().namespace, text, &self.output)
     }
 
-    /// The last lines that the worker's processes printed, with the tracebacks of its functions, as the log shows them.
-    /// A later generation of the namespace continues them.
+    /// The last lines that the worker's processes printed, with the tracebacks of its functions, as they appear in the log. The
+    /// next generation of the namespace's worker appends to the same lines.
     pub fn recent_output(&self) -> Arc<RecentLines> {
         Arc::clone(&self.recent)
     }
 
-    /// State of the worker: that of the process that is nearest to taking calls; degraded if that is ready and another process is
-    /// degraded.
+    /// State of the worker: the state of the process that is nearest to accepting calls. If that process is ready and another one
+    /// is degraded, the worker is degraded.
     pub fn state(&self) -> WorkerState {
         match self.best().state() {
             WorkerState::Ready if self.states().any(|it| it == WorkerState::Degraded) => {
@@ -381,7 +387,7 @@ impl Worker {
         self.members[0].spec()
     }
 
-    /// The pid of the worker's current process (not of the guard around it); with several, that of the first that runs.
+    /// The pid of the worker's process (not of the guard around it); with several processes, of the first one that runs.
     pub fn pid(&self) -> Option<u32> {
         self.pids().next()
     }
@@ -391,7 +397,7 @@ impl Worker {
         self.members.iter().filter_map(WorkerMember::pid)
     }
 
-    /// Number of process starts after the first ones.
+    /// Number of times that processes of the worker were started again.
     pub fn restarts(&self) -> u64 {
         self.members.iter().map(WorkerMember::restarts).sum()
     }
@@ -401,7 +407,7 @@ impl Worker {
         self.members.iter().map(WorkerMember::in_flight).sum()
     }
 
-    /// Returns true if the worker was requested to end: later calls must be sent to its successor.
+    /// Returns true if the worker was ordered to end; later calls must be sent to its successor.
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
@@ -420,7 +426,7 @@ impl Worker {
         }
     }
 
-    /// The member with the fewest calls among those that accept calls.
+    /// The member with the fewest calls among those that accept calls, with its connection.
     fn least_busy(&self) -> Option<(&WorkerMember, Arc<Link>)> {
         if let [only] = &*self.members {
             return Some((only, only.link()?));
@@ -429,7 +435,7 @@ impl Worker {
         let calls = |member: &WorkerMember| member.takes_calls().then(|| member.in_flight());
         let chosen = least_busy::find(self.members.iter().map(calls), turn)?;
         let member = &self.members[chosen];
-        // If the connection has just ended, the search is repeated after a short wait.
+        // `None` if the connection has just ended; the caller then waits and searches again.
         Some((member, member.link()?))
     }
 
@@ -440,7 +446,7 @@ impl Worker {
     ) -> Result<(&WorkerMember, Arc<Link>), CallError> {
         let _waiting = self.members[0].count();
         loop {
-            // Created before the check, so that a link published between the two is not missed.
+            // Created before the check, so that a connection that is published between the two is not missed.
             let changed = self.changed.notified();
             if let Some(free) = self.least_busy() {
                 return Ok(free);
@@ -452,7 +458,7 @@ impl Worker {
         }
     }
 
-    /// The member that is nearest to taking calls.
+    /// The member whose state is nearest to accepting calls.
     fn best(&self) -> &WorkerMember {
         let nearest = self.members.iter().min_by_key(|it| it.state().distance());
         nearest.expect("a worker has at least one process")

@@ -1,7 +1,7 @@
-//! `tools.toml`: the file of an aggregate, with its servers and the tools that are active at the start.
+//! `tools.toml`: the file of an aggregate, with its servers and the tools that are initially active.
 //!
-//! Each error is one line with the file, the line, the column and the remedy. Nothing is looked up or started: a command that
-//! is not found, or a variable that is not set, is an error of one server and not of the file.
+//! Each error is one line with the file, the line, the column and the remedy. Reading the file looks up no value and starts no
+//! server: a command that is not found, or a variable that is not set, is later an error of that server and not of the file.
 
 mod keys;
 
@@ -26,29 +26,29 @@ use crate::remote::{BackendConfig, HeadersConfig, RemoteServerConfig};
 use crate::server_settings::Isolation;
 use keys::{AggregateText, Keys, Value};
 
-/// Maximum size of the file, in bytes.
+/// Maximum size of an aggregate's file, in bytes.
 const FILE_MAX: u64 = 1024 * 1024;
-/// Maximum number of servers in one file.
+/// Maximum number of servers in an aggregate's file.
 const SERVERS_MAX: usize = 1_000;
-/// Maximum number of patterns of active tools.
+/// Maximum number of patterns of initially active tools in an aggregate's file.
 const PATTERNS_MAX: usize = 10_000;
-/// Maximum length of `namespace`: names with it as prefix must stay short enough for clients.
+/// Maximum length of a server's `namespace`, in characters. Names of tools begin with it, and clients limit their length.
 const PREFIX_MAX: usize = 64;
-/// Maximum time for a server to answer with its tools, unless the file sets another.
+/// Default of the maximum time for a server to answer with its tools.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Transport of an aggregate, as far as it decides which keys its file may have.
+/// Transport that an aggregate is served over. It decides which keys the aggregate's file may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServedOver {
-    /// A namespace of a gateway, which may have others.
+    /// The aggregate is a namespace of a gateway, which may have further namespaces.
     Http,
-    /// The only namespace of a process, served on its standard input and output.
+    /// The aggregate is the only namespace of a process and is served on the process's standard input and output.
     Stdio,
 }
 
 impl ServedOver {
-    /// The `restart` of servers if the file does not set it: a gateway must keep its servers running, since its clients cannot
-    /// restart them.
+    /// The default of a server's key `restart`. A gateway must keep its servers running, because its clients cannot restart
+    /// them.
     fn restart(self) -> Restart {
         match self {
             Self::Http => Restart::OnFailure,
@@ -57,11 +57,11 @@ impl ServedOver {
     }
 }
 
-/// Reads the file of an aggregate. Its relative paths start at the file's own folder.
+/// Reads the file of an aggregate. Relative paths in it are relative to the file's folder.
 ///
 /// # Errors
 ///
-/// A line with the file, the position in it, the problem, and the remedy.
+/// A one-line message with the file, the position in it, the problem, and the remedy.
 pub fn read(path: &Path, over: ServedOver) -> Result<AggregateSpec, String> {
     let name = path.display().to_string();
     let text = text(path).map_err(|reason| format!("{name}: {reason}"))?;
@@ -161,7 +161,8 @@ fn options(source: AggregateText<'_>, keys: &mut Keys<'_>) -> Result<AggregateOp
     })
 }
 
-/// The servers in the order of the file, in each of their forms: `[[servers]]`, `[[server]]`, `[servers.NAME]`.
+/// Returns the servers' tables in the order of the file. A server may be written as `[[servers]]`, `[[server]]` or
+/// `[servers.NAME]`.
 fn servers<'a>(source: AggregateText<'a>, keys: &mut Keys<'a>) -> Result<Vec<Keys<'a>>, String> {
     let mut servers = Vec::new();
     for key in ["servers", "server"] {
@@ -360,8 +361,8 @@ fn member(
     })
 }
 
-/// Keys of a server that define how it is run: `cwd`, `env`, `isolation`, `restart`. Each has the byte offset of its value in
-/// the file.
+/// Keys of a server that define how it is run: `cwd`, `env`, `isolation`, `restart`. Each is stored with the byte offset of its
+/// value in the file, for errors.
 struct Run {
     cwd: Option<(String, usize)>,
     env: BTreeMap<String, (String, usize)>,
@@ -387,7 +388,7 @@ impl Run {
             command: "sh".into(),
             args: vec!["-c".into(), command],
             env: templates(&self.env),
-            // Joining an absolute path returns that path unchanged.
+            // `join` with an absolute path returns that path unchanged.
             cwd: cwd.map_or_else(|| here.to_owned(), |cwd| here.join(cwd)),
             isolation: self.isolation.unwrap_or(defaults.isolation),
             restart: self.restart.unwrap_or(over.restart()),
@@ -395,7 +396,7 @@ impl Run {
         }
     }
 
-    /// Refuses the keys that only a server with a command may have: `env`, `cwd` and `more`.
+    /// Returns an error for keys that only a server with a command may have: `env`, `cwd` and those in `more`.
     fn only_for_commands(
         &self,
         source: AggregateText<'_>,
@@ -427,14 +428,13 @@ fn of_url(
             ..HeadersConfig::default()
         },
         isolation: isolation.unwrap_or(defaults.isolation),
-        // A user who may write this file can already run any command through it; an address of a private network gives no
-        // further rights.
+        // Addresses of private networks are allowed: a user who can write this file can already run any command through it.
         allow_private: true,
         ..defaults
     }
 }
 
-/// Refuses a value with a malformed `${NAME}` reference.
+/// Returns an error if a value has a malformed `${NAME}` reference.
 fn well_formed(
     source: AggregateText<'_>,
     key: &str,
@@ -448,7 +448,7 @@ fn well_formed(
     Ok(())
 }
 
-/// Refuses a header that occurs twice in different case.
+/// Returns an error if two headers differ only in upper and lower case.
 fn once_each(
     source: AggregateText<'_>,
     headers: &BTreeMap<String, (String, usize)>,
@@ -471,7 +471,7 @@ fn templates(values: &BTreeMap<String, (String, usize)>) -> BTreeMap<String, Tem
         .collect()
 }
 
-/// Error about a key of a server, with the key's position in the file.
+/// Returns the error about a key of a server, with the key's position in the file.
 fn of_server(
     source: AggregateText<'_>,
     at: usize,
@@ -490,7 +490,7 @@ fn of_server(
     }
 }
 
-/// Reads a key whose value must be one of `words`.
+/// Reads a key whose value must be a name in `words`, and returns the value that belongs to the name.
 fn choice<T: Copy>(
     source: AggregateText<'_>,
     keys: &mut Keys<'_>,

@@ -1,5 +1,5 @@
-//! Aggregates that are members of aggregates: never in a circle, and never too deep. Checked when the files are read, before
-//! any of them is served.
+//! Aggregates that are members of aggregates: a circle or a too long chain is refused when the files are read, before any of
+//! them is served.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use tooldock_base::names::NamespaceName;
 
 use super::spec::{AggregateSpec, Member, MemberKind};
 
-/// The longest chain of aggregates, including the outermost.
+/// Maximum length of a chain of aggregates that contain each other, including the outermost.
 pub const DEPTH_MAX: usize = 4;
 
-/// Aggregates that cannot be served, each with the reason: a member leads back to the aggregate itself, or to a longer chain
-/// of aggregates than allowed.
+/// Returns the aggregates that cannot be served, each with the reason: members lead back to the aggregate itself, or the chain
+/// of aggregates is longer than allowed.
 pub fn refused_nesting(
     aggregates: &BTreeMap<&NamespaceName, &AggregateSpec>,
 ) -> BTreeMap<NamespaceName, String> {
@@ -25,13 +25,13 @@ pub fn refused_nesting(
     refused
 }
 
-/// Follows members that are aggregates; returns the first reason to refuse the outermost one.
+/// Checks the members that are aggregates, recursively. Returns the first reason to refuse the outermost aggregate.
 fn followed<'a>(
     spec: &'a AggregateSpec,
     path: &mut Vec<&'a NamespaceName>,
     aggregates: &BTreeMap<&'a NamespaceName, &'a AggregateSpec>,
 ) -> Option<String> {
-    // Each namespace once, even if the file names it several times.
+    // Collected into a set, so that a namespace that the file names several times is checked only once.
     let served: BTreeSet<_> = spec.members.iter().filter_map(served).collect();
     for served in served {
         let Some((name, inner)) = aggregates.get_key_value(served) else {
@@ -64,7 +64,7 @@ fn followed<'a>(
     None
 }
 
-/// The namespace of a member that is a namespace of the gateway.
+/// The namespace that a member refers to; `None` for a member that is a server.
 fn served(member: &Member) -> Option<&NamespaceName> {
     match &member.kind {
         MemberKind::Namespace(served) => Some(served),
@@ -72,7 +72,7 @@ fn served(member: &Member) -> Option<&NamespaceName> {
     }
 }
 
-/// The prefix of the member in the outermost file that the path begins with.
+/// The prefix of the member through which the first aggregate of the path contains the second one.
 fn first_prefix(
     path: &[&NamespaceName],
     aggregates: &BTreeMap<&NamespaceName, &AggregateSpec>,

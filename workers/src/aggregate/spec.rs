@@ -12,29 +12,29 @@ use tooldock_base::names::NamespaceName;
 use crate::external::StdioServerConfig;
 use crate::remote::RemoteServerConfig;
 
-/// Maximum length of a pattern, in bytes, and maximum number of alternatives `{…}` in a pattern. A glob is compiled recursively
-/// into nested globs.
+/// Maximum length of a pattern, in bytes, and maximum number of alternatives `{…}` in a pattern. They bound the depth of nested
+/// alternatives, because a pattern is compiled recursively.
 const PATTERN_MAX: usize = 256;
 const ALTERNATIVES_MAX: usize = 16;
-/// Characters of a pattern that an error shows.
+/// Maximum number of characters of a pattern that an error contains.
 const SHOWN_MAX: usize = 64;
 
-/// An aggregate. A parser of its file makes it; every field is valid by then.
+/// Specification of an aggregate. The parser of the aggregate's file creates it and has validated every field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AggregateSpec {
-    /// The file that defines the aggregate, for messages.
+    /// Path of the file that defines the aggregate, for messages.
     pub file: PathBuf,
-    /// Members, in the order of the file: of two equal names the first server's is kept.
+    /// Members, in the order of the file. If two members publish the same name, the first member's is used.
     pub members: Vec<Member>,
-    /// Patterns of the names that are active at the start.
+    /// Patterns of the names that are initially active.
     pub active: ActivePatterns,
-    /// Options of the file.
+    /// Options that the aggregate's file sets.
     pub options: AggregateOptions,
 }
 
 impl AggregateSpec {
-    /// A unique label for each member, in their order: the prefix, followed by `~2`, `~3` if earlier members have the same
-    /// prefix. No prefix contains a `~`.
+    /// A unique label for each member, in the members' order: the prefix, followed by `~2`, `~3` if earlier members have the same
+    /// prefix. Labels are unique, because no prefix contains a `~`.
     pub fn labels(&self) -> Vec<String> {
         let mut seen: HashMap<&str, usize> = HashMap::new();
         let labels = self.members.iter().map(|member| {
@@ -52,94 +52,94 @@ impl AggregateSpec {
 /// A server of an aggregate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// The prefix of the server's names, joined by a `_`; the key `namespace`. With an empty prefix names are published
-    /// unchanged. Members may share a prefix (AGG-09); [`AggregateSpec::labels`] distinguishes them.
+    /// Prefix of the server's published names, followed by a `_`; the key `namespace` of the file. With an empty prefix, names
+    /// are published unchanged. Members may share a prefix (AGG-09); [`AggregateSpec::labels`] distinguishes them.
     pub prefix: String,
-    /// Kind of the server.
+    /// Kind of the member, with its configuration.
     pub kind: MemberKind,
-    /// Maximum time that `tools/list` waits for the member.
+    /// Maximum time that a list of the aggregate's tools waits for the member.
     pub connect_timeout: Duration,
-    /// The definitions that the member must have to be published.
+    /// Hash that the member's definitions must have; otherwise the member is not published. `None`: not checked.
     pub pin: Option<Pin>,
 }
 
-/// Kind of a member.
+/// Kind of an aggregate's member.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MemberKind {
-    /// A program, run by a shell: `command` is `sh`, `args` are `-c` and the command from the file. `restart` is the value in
-    /// the file for this member; the default is `on-failure` if a gateway serves the aggregate, `never` if it is served on
-    /// stdio.
+    /// A program that a shell runs: `command` is `sh`, `args` are `-c` and the command of the file. The default of `restart` is
+    /// `on-failure` if a gateway serves the aggregate, and `never` if it is served on stdio.
     Stdio(Box<StdioServerConfig>),
-    /// A server that is reached over HTTP.
+    /// A server that is called over HTTP.
     Remote(Box<RemoteServerConfig>),
-    /// A namespace of this gateway, of any kind.
+    /// Another namespace of this gateway, of any kind.
     Namespace(NamespaceName),
 }
 
-/// The SHA-256 over all names and definitions of a server, as `sha256:HEX`. A server with any other definitions is omitted: its
-/// descriptions of tools have changed since they were reviewed.
+/// SHA-256 over all names and definitions of a server, written as `sha256:HEX`. A server with other definitions is omitted,
+/// because they have changed since a person reviewed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin(pub [u8; 32]);
 
-/// `active_toolsets`: globs over published names. Tools and resources are matched independently of each other.
+/// Patterns of the key `active_toolsets`: globs over published names of tools and URIs of resources. Tools and resources are
+/// matched independently.
 #[derive(Clone)]
 pub struct ActivePatterns {
     patterns: Vec<String>,
     globs: GlobSet,
 }
 
-/// A pattern that is not a valid glob.
+/// Error for a pattern that is not a valid glob.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid pattern {:?}: {reason}", pattern.chars().take(SHOWN_MAX).collect::<String>())]
 pub struct InvalidActivePattern {
     /// The invalid pattern.
     pub pattern: String,
-    /// The message of the glob parser, or the exceeded limit.
+    /// Message of the glob parser, or the exceeded limit.
     pub reason: String,
 }
 
-/// The options of an aggregate. With `None` the default depends on the transport of the aggregate.
+/// Options of an aggregate. If an option is `None`, its default depends on the aggregate's transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AggregateOptions {
-    /// Scope of the active set. The default is the session over HTTP, and the process on stdio.
+    /// Clients that share a set of active tools. `None`: the session over HTTP, and the process on stdio.
     pub activation_scope: Option<ActivationScope>,
-    /// True when changes are announced by `list_changed` notifications.
+    /// True if clients are notified with `list_changed` when the active tools change.
     pub notify_on_activation: bool,
-    /// True when the response to an activation contains the definitions of the activated tools, for clients that never list
-    /// again. The default is on over HTTP, and off on stdio.
+    /// True if the response to an activation contains the definitions of the activated tools, for clients that never list tools
+    /// again. `None`: true over HTTP, and false on stdio.
     pub activation_schemas: Option<bool>,
-    /// True when the four lists of `toolman_activate` may contain patterns such as `github_*`.
+    /// True if the four lists of `toolman_activate` may contain patterns such as `github_*`; otherwise they contain exact names.
     pub activation_patterns: bool,
-    /// True when each entry of the catalogue has the approximate number of tokens that its definition takes.
+    /// True if each entry of the aggregate's catalogue has the approximate number of tokens of its definition.
     pub token_estimates: bool,
-    /// True when the tool `toolman_search` is offered.
+    /// True if the tool `toolman_search` is offered to clients.
     pub toolman_search: bool,
-    /// True when the tool `toolman_call` is offered.
+    /// True if the tool `toolman_call` is offered to clients.
     pub toolman_call: bool,
-    /// The characters that names of tools and prompts may have.
+    /// Characters that published names of tools and prompts may have.
     pub tool_names: ToolNames,
 }
 
-/// The characters that names of an aggregate's tools and prompts may have.
+/// Characters that the published names of an aggregate's tools and prompts may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ToolNames {
-    /// Letters and digits of ASCII, `_` and `-`, at most 64: the names that the APIs of models take. Every other
-    /// character becomes `_`.
+    /// ASCII letters and digits, `_` and `-`, at most 64 characters: names that the APIs of model providers accept. Every
+    /// other character is replaced by `_`.
     #[default]
     Safe,
-    /// The servers' own names are published unchanged.
+    /// Names are published unchanged, as the servers send them.
     AsIs,
 }
 
-/// Scope of the active set.
+/// Clients that share a set of active tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationScope {
-    /// Each session has an active set. Clients without a session send theirs in a handle.
+    /// Each session has its own active set. Clients without a session send their set in a handle.
     Session,
-    /// All clients with the same token share an active set. A handle takes precedence.
+    /// All clients with the same token share an active set. A handle that a client sends takes precedence.
     Principal,
-    /// All clients share an active set.
+    /// All clients of the process share one active set.
     Process,
 }
 
@@ -159,7 +159,7 @@ impl Default for AggregateOptions {
 }
 
 impl ActivePatterns {
-    /// Compiles the patterns. `*` matches any characters, `/` included.
+    /// Compiles the patterns. `*` matches any characters, including `/`.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl ActivePatterns {
         Ok(Self { patterns, globs })
     }
 
-    /// Returns true if the tool or resource published under this name or URI is active at the start.
+    /// Returns true if the tool or resource published under this name or URI is initially active.
     pub fn matches(&self, published: &str) -> bool {
         self.globs.is_match(published)
     }
@@ -204,7 +204,7 @@ fn bounded(pattern: &str) -> Result<(), String> {
 }
 
 impl Default for ActivePatterns {
-    /// The list without patterns: no name is active at the start.
+    /// Returns the empty list of patterns: no tool or resource is initially active.
     fn default() -> Self {
         Self {
             patterns: Vec::new(),

@@ -17,50 +17,50 @@ use tooldock_credentials::personal;
 
 use crate::server_settings::{Isolation, ListMode, check_limits};
 
-/// `upstreams.stdio:` — servers by namespace.
+/// Configuration key `upstreams.stdio:`, with the servers by namespace.
 pub type StdioServersConfig = BTreeMap<NamespaceName, StdioServerConfig>;
 
-/// Maximum number of arguments or variables of one server; more would be a mistake.
+/// Maximum number of arguments, and of variables, of one server.
 const ENTRIES_MAX: usize = 1_000;
-/// Maximum length of a command, argument or value, in bytes, that the kernel accepts.
+/// Maximum length of a command, an argument or a value, in bytes; the kernel accepts no longer ones.
 const TEXT_MAX: usize = 128 * 1024 - 1;
-/// Bounds of a number of processes: a machine cannot run more.
+/// Allowed range of a configured number of processes; a machine cannot run more.
 const PROCESSES: RangeInclusive<usize> = 1..=100_000;
-/// Bounds of the number of spare processes, which cost as much as processes at work.
+/// Allowed range of the number of spare processes. A spare process needs as much memory as one that is used.
 const SPARES: RangeInclusive<usize> = 0..=100;
 
-/// The keys of a server. Those in `settings` define the sharing and lifetime of its processes; each is listed once, with its
-/// default.
+/// Defines the keys of a server. Those in `settings` define the sharing and lifetime of its processes; each is written once,
+/// with its default.
 macro_rules! server_keys {
     (settings {$( $(#[$doc:meta])* $key:ident: $type:ty = $default:expr; )*}) => {
-        /// A stdio server. `Default` defines the defaults of all keys except `command`, which has none.
+        /// Configuration of a stdio server. `Default` contains the defaults of all keys except `command`, which has none.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct StdioServerConfig {
-            /// The program: a path, or a name on `PATH`.
+            /// The program to run: a path, or a name on `PATH`.
             pub command: String,
-            /// Arguments of the program, passed as they are.
+            /// Arguments of the program, passed without a shell.
             #[serde(deserialize_with = "texts")]
             pub args: Vec<String>,
             /// Environment variables of the program; `${NAME}` refers to a secret or a variable of the gateway.
             #[serde(deserialize_with = "variables")]
             pub env: BTreeMap<String, Template>,
-            /// The names in `env` for which each principal has its own value, instead of a common value.
+            /// Names of variables in `env` for which each principal stores its own value.
             pub personal: Vec<String>,
-            /// Working directory of the program, relative to the gateway's.
+            /// Working directory of the program, relative to the gateway's working directory.
             pub cwd: PathBuf,
             $($(#[$doc])* pub $key: $type,)*
-            /// How far the program is kept from the rest of the machine; like `limits.sandbox`, which it wins over.
+            /// Isolation of the program from the rest of the machine. Replaces `limits.sandbox` if both are set.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub sandbox: Option<Sandbox>,
-            /// The treatment of definitions that differ from the recorded ones. Replaces `limits.pins` if both are set.
+            /// Treatment of tool definitions that differ from the recorded ones. Replaces `limits.pins` if both are set.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub pins: Option<PinMode>,
             /// Limits of the server's namespace: allowed tools, the time limit of a call, and the like.
             pub limits: LimitsPatch,
-            /// True when the server has a namespace; false when it is switched off.
+            /// True if the server is served under its namespace; false if it is switched off.
             pub enabled: bool,
-            /// The file that configures the server.
+            /// The configuration file that defines the server.
             #[serde(skip)]
             pub source: Source,
         }
@@ -84,7 +84,7 @@ macro_rules! server_keys {
         }
 
         impl StdioServerConfig {
-            /// The limits, with the server's own `sandbox` and `pins` among them.
+            /// The limits of the server's namespace, including the server's own keys `sandbox` and `pins`.
             pub fn own_limits(&self) -> LimitsPatch {
                 let mut limits = self.limits.clone();
                 limits.pins = self.pins.or(limits.pins);
@@ -94,13 +94,13 @@ macro_rules! server_keys {
                 limits
             }
 
-            /// The settings for sharing and lifetime of processes.
+            /// The settings for the sharing and lifetime of the server's processes.
             pub fn settings(&self) -> StdioSettings {
                 StdioSettings { $($key: self.$key,)* }
             }
         }
 
-        /// Sharing and lifetime of a server's processes.
+        /// Settings for the sharing and lifetime of a server's processes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
         pub struct StdioSettings {
             $($(#[$doc])* pub $key: $type,)*
@@ -116,35 +116,36 @@ macro_rules! server_keys {
 
 server_keys! {
     settings {
-        /// Sharing of processes among clients.
+        /// Rule for sharing a process among clients.
         isolation: Isolation = Isolation::Auto;
         /// Reaction to an unexpected end of a process.
         restart: Restart = Restart::OnFailure;
-        /// Time limit from the start of a process to its first possible call.
+        /// Time limit from the start of a process until it accepts calls.
         #[serde(with = "humantime_serde")]
         connect_timeout: Duration = Duration::from_secs(30);
         /// Time limit for installing the package of a server that `npx` or `uvx` runs, before it is started.
         #[serde(with = "humantime_serde")]
         install_timeout: Duration = Duration::from_secs(600);
-        /// Time limit for the server to report its protocol version.
+        /// Time limit for the server to answer the request for its protocol version.
         #[serde(with = "humantime_serde")]
         probe_timeout: Duration = Duration::from_secs(5);
-        /// Time without use after which a process is stopped.
+        /// Time without use after which a process is ended.
         #[serde(with = "humantime_serde")]
         idle_stop: Duration = Duration::from_secs(600);
-        /// Age at which a process is replaced.
+        /// Age at which a process is replaced by a new one.
         #[serde(with = "humantime_serde")]
         max_lifetime: Duration = Duration::from_secs(24 * 3600);
-        /// Time after which a process that several clients share is replaced if it has withheld log messages for so long.
+        /// Maximum time for which a shared process may withhold log messages of other clients after a cancelled call; it is then
+        /// replaced.
         #[serde(with = "humantime_serde")]
         isolation_mute: Duration = Duration::from_secs(30);
-        /// Maximum number of concurrent processes.
+        /// Maximum number of concurrent processes of the server.
         max_processes: usize = 100;
-        /// Maximum number of concurrent processes for one principal.
+        /// Maximum number of concurrent processes of the server for one principal.
         max_per_principal: usize = 16;
-        /// Number of spare processes, started before a client needs one.
+        /// Number of spare processes that are started before a client needs them.
         warm: usize = 1;
-        /// Treatment of the server's lists: mended for strict clients, or unchanged.
+        /// Treatment of the server's lists of tools and resources: corrected for strict clients, or passed on unchanged.
         lists: ListMode = ListMode::Mend;
     }
 }
@@ -153,16 +154,17 @@ server_keys! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restart {
-    /// No process is restarted until the next reload.
+    /// A process that ended is not replaced until the next reload.
     Never,
-    /// A new process is started, unless the old one ended with exit code 0.
+    /// A new process is started, unless the ended one had exit code 0.
     OnFailure,
     /// A new process is started after every unexpected end.
     Always,
 }
 
 impl StdioServerConfig {
-    /// Checks everything that can be checked without I/O. A server that is switched off is not checked: it may be unfinished.
+    /// Checks the keys, as far as possible without I/O. A server that is switched off is not checked, because it may be
+    /// unfinished.
     ///
     /// # Errors
     ///
@@ -235,7 +237,8 @@ fn few(key: &str, count: usize) -> Result<(), InvalidServer> {
     Ok(())
 }
 
-/// Reads variables by name. The error for an invalid variable is generated here, since serde's error would quote a value.
+/// Deserializes variables by name. The error for an invalid variable is created here, because serde's error would quote a
+/// value, which may be a secret.
 fn variables<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Template>, D::Error> {
@@ -250,9 +253,9 @@ fn variables<'de, D: Deserializer<'de>>(
     variables.collect()
 }
 
-/// Reads a list of single values as texts: people write `[--port, 8080]` without quotes.
+/// Deserializes a list of single values as texts, so that `[--port, 8080]` may be written without quotes.
 fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    // The error is generated here, since serde's would quote a value that may be a credential.
+    // The error is created here, because serde's error would quote a value that may be a credential.
     let Value::Sequence(values) = Value::deserialize(deserializer)? else {
         return Err(de::Error::custom("must be a list of single values"));
     };

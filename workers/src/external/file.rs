@@ -1,7 +1,7 @@
 //! `$DATA/external/config.yaml`: servers that are defined outside the gateway's configuration (EX-120).
 //!
 //! Tool code may be able to write to the file, so it is read like files of `tools/`: with a size limit, without following a
-//! link out of its directory and without blocking. An invalid entry fails only its server.
+//! symlink out of its directory, and without blocking. An invalid entry disables only its server.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,25 +19,25 @@ use tooldock_base::yaml::{self, Mapping, Value};
 use super::config::StdioServerConfig;
 use super::registry_name::{PackageType, RegistryCache, launch};
 
-/// Path of cached answers of registries, relative to the data directory.
+/// Path of the file with cached answers of package registries, relative to the data directory.
 const CACHE_FILE: &str = "external/registry-cache.yaml";
-/// Maximum size of the servers' file and of the cache, in bytes.
+/// Maximum size of the servers' file, and of the file with cached answers of registries, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// Maximum number of servers; more would be a mistake.
+/// Maximum number of servers in the file.
 const SERVERS_MAX: usize = 1_000;
 
-/// Content of the servers' file.
+/// Parsed content of the servers' file, `external/config.yaml`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServersFile {
-    /// The servers by name, each with its keys or the error in its entry.
+    /// The servers by name, each with its configuration or the error in its entry.
     pub(crate) servers: BTreeMap<NamespaceName, Result<StdioServerConfig, InvalidServer>>,
-    /// Entries whose name cannot be a namespace's.
+    /// Names of entries that are not valid names of a namespace.
     pub(crate) invalid_names: Vec<String>,
-    /// Remarks about the file that do not stop a server.
+    /// Warnings about the file that do not prevent a server from being served.
     pub(crate) remarks: Vec<String>,
 }
 
-/// Source of an entry's command.
+/// Origin of the command in a server's entry: a name in a registry, or written in the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum CommandSource {
@@ -49,14 +49,14 @@ enum CommandSource {
 ///
 /// # Errors
 ///
-/// The fault, with the file's name.
+/// The problem, with the file's name.
 pub fn check_servers_file(data: &Path) -> Result<(), String> {
     let read = ServersFile::read(data).map(drop);
     read.map_err(|error| format!("{EXTERNAL_FILE}: {error}"))
 }
 
 impl ServersFile {
-    /// Reads the file below a data directory; without the file there are no servers.
+    /// Reads `external/config.yaml` below a data directory; without the file there are no servers.
     ///
     /// # Errors
     ///
@@ -66,7 +66,8 @@ impl ServersFile {
         Ok(file.unwrap_or_default())
     }
 
-    /// Reads a file of the same format, with the cache in the same folder; `None` if the file does not exist.
+    /// Reads another file of the same format, with the cached answers of registries from the same folder; `None` if the file does
+    /// not exist.
     ///
     /// # Errors
     ///
@@ -75,17 +76,17 @@ impl ServersFile {
         Self::read_at(path, &path.with_file_name("registry-cache.yaml"))
     }
 
-    /// The names of namespaces that the file defines, each with its state. Another source of the same name is a conflict.
+    /// The namespaces that the file defines, each with its state. A name that another source defines too is a conflict.
     pub(crate) fn claims(&self) -> impl Iterator<Item = Claim> {
         let all = self.servers.iter();
         all.map(|(name, entry)| {
-            // An invalid entry is served as a failure with the reason.
+            // An invalid entry counts as enabled: its namespace is served as failed, with the reason.
             let enabled = entry.as_ref().map_or(true, |it| it.enabled);
             Claim::external(name, enabled)
         })
     }
 
-    /// The names of the servers that ask for personal values.
+    /// The names of the servers that use personal values of principals.
     pub(crate) fn personal(&self) -> impl Iterator<Item = &NamespaceName> {
         let all = self.servers.iter();
         let asks = all.filter(|(_, entry)| entry.as_ref().is_ok_and(|it| !it.personal.is_empty()));
@@ -138,25 +139,25 @@ impl ServersFile {
     }
 }
 
-/// Returns true if `external/registry-cache.yaml` of a data directory contains the name.
+/// Returns true if `external/registry-cache.yaml` of a data directory contains the registry name.
 pub(crate) fn is_cached(data: &Path, name: &str) -> bool {
     cache(&data.join(CACHE_FILE)).contains_key(name)
 }
 
-/// Reads an entry in the format of the file.
+/// Checks an entry in the format of the file, and converts it.
 ///
 /// # Errors
 ///
-/// The wrong key, and the problem with it.
+/// The invalid key, and the problem with it.
 pub(crate) fn check_entry(entry: Value) -> Result<StdioServerConfig, InvalidServer> {
     server(entry, &RegistryCache::new())
 }
 
-/// End of the error for a key that only remote servers have.
+/// End of the error message for a key that only remote servers have.
 const REMOTE: &str = "belongs to a remote server, which is reached over HTTP; remote servers stand in the operator's \
                       configuration (upstreams.remote), and a server here has a command or the name of a package";
 
-/// Reads an entry of the file. A name in a registry is looked up in `cache`.
+/// Converts an entry of the file. A name in a registry is looked up in `cache`.
 fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, InvalidServer> {
     let Value::Mapping(mut keys) = entry else {
         return Err(InvalidServer::new("entry", "must be a mapping of keys"));
@@ -166,7 +167,7 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
     let source: Option<CommandSource> = take(&mut keys, "source", "must be registry or custom")?;
     let name: Option<String> = take(&mut keys, "name", "must be a text")?;
     let package_type: Option<PackageType> = take(&mut keys, "package_type", "must be npm or pypi")?;
-    // Each key separately, so that the error can name it.
+    // Each key is deserialized separately, so that the error can name it.
     for (key, value) in &keys {
         let alone = Mapping::from_iter([(key.clone(), value.clone())]);
         if let Err(error) = yaml::from_value::<StdioServerConfig>(Value::Mapping(alone)) {
@@ -190,7 +191,7 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
         .map_err(|error| InvalidServer::new("entry", error.to_string()))?;
     config.source = tooldock_base::precedence::Source::ExternalFile;
     if !config.enabled {
-        // A server that is switched off may be unfinished.
+        // A server that is switched off is not validated further, because it may be unfinished.
         return Ok(config);
     }
     let source = source.unwrap_or(match name {
@@ -216,7 +217,8 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
     Ok(config)
 }
 
-/// A warning if all users can write the file: its writers choose the commands that the gateway runs.
+/// Returns a warning if all users of the machine can write the file, because its content decides which commands the gateway
+/// runs.
 fn writable_by_all(file: &Path) -> Option<String> {
     [file.parent()?, file].into_iter().find_map(|path| {
         let mode = path.metadata().ok()?.mode();
@@ -240,7 +242,7 @@ fn take<T: DeserializeOwned>(
     value.map_err(|_| InvalidServer::new(key, otherwise))
 }
 
-/// Cached answers of registries; empty without a usable file.
+/// Reads the cached answers of registries; empty if the file cannot be read.
 fn cache(path: &Path) -> RegistryCache {
     #[derive(Deserialize)]
     struct File {

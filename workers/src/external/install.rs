@@ -1,9 +1,8 @@
-//! Installs the package of a server that `npx` or `uvx` runs before the server is started: a separate step, since it may take
-//! minutes while the start of the server takes seconds.
+//! Installs the package of a server that `npx` or `uvx` runs before the server is started. The installation is a separate step
+//! with its own time limit, since it may take minutes while the start of the server takes seconds.
 //!
-//! The step runs the same tool with the same package and no program, so that the following start finds everything in the tool's
-//! cache. It never runs the server. If the command line is not understood, there is no step, and the start installs the
-//! package.
+//! The step runs the same tool with the same package but without the server's program, so that the later start finds everything
+//! in the tool's cache. If the command line is not understood, there is no separate step, and the start installs the package.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,10 +17,10 @@ use tooldock_process::child::{Child, Exit, Priority, ProcessSpec, Stdin};
 use super::process::ProcessHost;
 use super::spec::{ExternalServer, StdioSpec};
 
-/// Maximum time of an installer after SIGTERM.
+/// Maximum time for an installer to end after SIGTERM; it is killed then.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
 
-/// Options of `npx` without a value that do not change the package.
+/// Options of `npx` that take no value and do not change the package.
 const NPX_FLAGS: &[&str] = &[
     "-y",
     "--yes",
@@ -33,9 +32,9 @@ const NPX_FLAGS: &[&str] = &[
     "--prefer-offline",
     "--offline",
 ];
-/// Options of `npx` with a separate value.
+/// Options of `npx` whose value is the next argument.
 const NPX_VALUES: &[&str] = &["-p", "--package", "--registry", "--cache", "--userconfig"];
-/// Options of `uvx` without a value that do not change the package.
+/// Options of `uvx` that take no value and do not change the package.
 const UVX_FLAGS: &[&str] = &[
     "-q",
     "--quiet",
@@ -83,23 +82,23 @@ pub struct InstallStep {
     args: Vec<OsString>,
 }
 
-/// Reason why a package was not installed, in one line without secrets.
+/// Reason why a package was not installed, as one line without secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotInstalled {
-    /// The installer was ended because its time was over.
+    /// The installer was ended because its time limit was over.
     #[error("not done after {}{}", humantime_serde::re::humantime::format_duration(*limit), said(last.as_deref()))]
     TooLong {
         /// The installer's time limit.
         limit: Duration,
-        /// The installer's last output.
+        /// Last line that the installer printed.
         last: Option<String>,
     },
-    /// The installer failed, or did not understand its task.
+    /// The installer failed, or could not be started.
     #[error("{why}{}", said(last.as_deref()))]
     Failed {
-        /// The installer's exit status.
+        /// Exit status of the installer, or the reason why it could not be started.
         why: String,
-        /// The installer's last output.
+        /// Last line that the installer printed.
         last: Option<String>,
     },
 }
@@ -109,7 +108,8 @@ fn said(last: Option<&str>) -> String {
 }
 
 impl InstallStep {
-    /// The step before the start of a server; `None` if there is no package to install, or the command line is not understood.
+    /// Returns the installation step of a server; `None` if there is no package to install, or the command line is not
+    /// understood.
     pub fn of(spec: &StdioSpec) -> Option<Self> {
         let args: Option<Vec<&str>> = spec.args.iter().map(|it| it.to_str()).collect();
         let args = args?;
@@ -124,8 +124,8 @@ impl InstallStep {
         })
     }
 
-    /// Runs the step to its end, as the server would be run: its environment, its directory, under the guard, with its
-    /// output in the log. Called in the control runtime. Dropping the future ends the installer.
+    /// Runs the installer until it ends. It runs as the server would: with the server's environment and directory, under the
+    /// guard, with its output in the log. Called in the control runtime. Dropping the future ends the installer.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl InstallStep {
             };
             tokio::join!(stdout, stderr);
         };
-        // The guard ends the installer's remaining processes, so its output ends with it.
+        // The log ends as well, since the guard ends the installer's remaining processes, which close their output.
         let ended = timeout(limit, async { tokio::join!(child.wait(), log).0 }).await;
         match ended {
             Ok(Exit::Code(0)) => Ok(()),
@@ -203,7 +203,8 @@ impl InstallStep {
     }
 }
 
-/// Builds `npx --yes --package=PACKAGE -c :` from `npx -y PACKAGE ARGS`; its shell does nothing.
+/// Returns the arguments for `npx --yes --package=PACKAGE -c :`, from those of `npx -y PACKAGE ARGS`. The shell command `:`
+/// does nothing.
 fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let (options, package) = split(args, NPX_FLAGS, NPX_VALUES)?;
     let named = |it: &&&str| {
@@ -211,7 +212,7 @@ fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>
     };
     let mut step: Vec<String> = options.iter().map(|it| (*it).to_owned()).collect();
     if !options.iter().any(|it| named(&it)) {
-        // An existing program of that name would run instead: its name is not that of a package to install.
+        // If a program of that name exists, npx would run it and install nothing.
         if package.starts_with(['.', '/', '~']) || may_be_there(package) {
             return None;
         }
@@ -224,7 +225,8 @@ fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>
     Some(step)
 }
 
-/// Builds `uvx --from PACKAGE python -I -S -c ""` from `uvx PACKAGE ARGS`; it imports nothing of the package.
+/// Returns the arguments for `uvx --from PACKAGE python -I -S -c ""`, from those of `uvx PACKAGE ARGS`. The Python command
+/// imports nothing of the package.
 fn uvx(args: &[&str]) -> Option<Vec<String>> {
     let (options, command) = split(args, UVX_FLAGS, UVX_VALUES)?;
     let from = |it: &&str| *it == "--from" || it.starts_with("--from=");
@@ -236,8 +238,8 @@ fn uvx(args: &[&str]) -> Option<Vec<String>> {
     Some(step)
 }
 
-/// The options before the first other word, and that word. `None` if there is no such word, or there is an unknown option,
-/// which may take the next word as its value.
+/// Splits arguments into the options and the first argument that is not an option. `None` if there is no such argument, or an
+/// option is unknown, since the next argument might be its value.
 fn split<'a>(
     args: &'a [&'a str],
     flags: &[&str],
@@ -263,8 +265,8 @@ fn split<'a>(
     }
 }
 
-/// Returns true if `npx` may find a program of that name without installing anything. A name with a scope or a version is a
-/// package.
+/// Returns true if `npx` may find a program of that name without installing a package. A name with a scope or a version is
+/// always a package.
 fn may_be_there(name: &str, spec: &StdioSpec) -> bool {
     if name.contains(['@', '/', ':']) {
         return false;

@@ -4,8 +4,9 @@
 //! stdin closed ──2 s──▶ SIGTERM ──2 s──▶ SIGKILL of the whole tree      stop, and drop in the background
 //! ```
 //!
-//! The child belongs to a task in the control runtime; the owner of the [`ServerProcess`] may be in another runtime, and moves
-//! the pipes to the runtime that reads messages. This module deliberately does not read the pipes or restart processes.
+//! The child process is owned by a task in the control runtime. The owner of the [`ServerProcess`] may be in another runtime,
+//! and moves the pipes to the runtime that reads messages. This module deliberately does not read the pipes or restart
+//! processes.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -31,9 +32,9 @@ use super::startable::not_startable;
 
 /// Maximum time for a process to end after its standard input was closed.
 const EOF_GRACE: Duration = Duration::from_secs(2);
-/// Maximum time for a process to end after SIGTERM.
+/// Maximum time for a process to end after SIGTERM; it is killed then.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
-/// Maximum wait for the last output when an end is explained.
+/// Maximum wait for the last output of a process, which is quoted as the reason of its end.
 const LAST_WORDS_WAIT: Duration = Duration::from_millis(500);
 /// Maximum time of reading the last output of a process that ended.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
@@ -41,21 +42,22 @@ const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 /// The common dependencies of all servers' processes in a gateway.
 #[derive(Debug, Clone)]
 pub struct ProcessHost {
-    /// The executable that implements `__guard`; in production the gateway's own.
+    /// The executable with the subcommand `__guard`, which supervises a child process; in production the gateway's own
+    /// executable.
     pub guard: PathBuf,
-    /// The runtime that processes belong to.
+    /// The runtime that owns the child processes.
     pub control: Handle,
     /// Runtimes in which the messages of processes are read and written.
     pub runtimes: Arc<Runtimes>,
-    /// Metrics that count processes.
+    /// Metrics of processes.
     pub metrics: Arc<WorkerMetrics>,
     /// Store of the last lines that processes printed.
     pub output: RecentOutput,
-    /// Makes the sandboxes of processes.
+    /// Creates the sandboxes of the servers' processes.
     pub sandbox: Arc<SandboxHost>,
 }
 
-/// A process of the server, in its sandbox.
+/// Returns the specification of a server's process, with its sandbox.
 async fn process(server: &ExternalServer, host: &ProcessHost) -> Result<ProcessSpec, String> {
     let (name, spec) = (server.name.clone(), server.spec.clone());
     let sandbox = Arc::clone(&host.sandbox);
@@ -108,11 +110,11 @@ pub struct Pipes {
     pub stdout: OwnedFd,
 }
 
-/// A running process of a server. Dropping it ends the process and everything below it, in the background.
+/// A running process of a server. Dropping it ends the process and its descendants in the background.
 #[derive(Debug)]
 pub struct ServerProcess {
     pid: u32,
-    /// The pipes until they are taken. A plain mutex, held only while they are moved.
+    /// The pipes, until they are taken. A plain mutex, locked only while they are moved.
     pipes: Mutex<Option<Pipes>>,
     exit: watch::Receiver<Option<Exit>>,
     said: StderrTail,
@@ -121,17 +123,17 @@ pub struct ServerProcess {
     _stop_on_drop: DropGuard,
 }
 
-/// Standard error of the process, as its reader leaves it.
+/// The last line of the process's standard error, and the progress of reading it.
 #[derive(Debug, Clone)]
 struct StderrTail {
     last: LastLine,
-    /// True when standard error has been read to its end.
+    /// True once standard error has been read to its end.
     all: watch::Receiver<bool>,
 }
 
 impl ServerProcess {
     /// Starts a process in the control runtime and waits until it runs. Its standard error is written to the log, at a bounded
-    /// rate, and to the server's last lines. Dropping the future ends the process.
+    /// rate, and to the server's recent lines. Dropping the future ends the process.
     ///
     /// # Errors
     ///
@@ -166,17 +168,17 @@ impl ServerProcess {
                 _stop_on_drop: stop_on_drop,
             }),
             Ok(Err(reason)) => Err(unavailable(reason)),
-            // The runtime has ended, or is shutting down.
+            // The sender was dropped, because the runtime has ended or is shutting down.
             Err(_) => Err(unavailable("the gateway is shutting down".into())),
         }
     }
 
-    /// The pid of the command, which is also its process group.
+    /// The pid of the server's program, which is also the id of its process group.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The pipes; `None` after the first call.
+    /// Returns the pipes the first time, and `None` afterwards.
     pub fn take_pipes(&self) -> Option<Pipes> {
         self.pipes
             .lock()
@@ -184,15 +186,15 @@ impl ServerProcess {
             .take()
     }
 
-    /// Exit of the process, if it has ended. All its descendants have ended, too, then.
+    /// Exit status of the process; `None` while it runs. All its descendants have ended as well when this is set.
     pub fn exit(&self) -> Option<Exit> {
         *self.exit.borrow()
     }
 
-    /// Waits for the end of the process.
+    /// Waits until the process has ended, and returns its exit status.
     pub async fn exited(&self) -> Exit {
         let mut exit = self.exit.clone();
-        // The task ends early only with its runtime, and then the guard ends the process.
+        // The owning task ends early only together with its runtime; the guard ends the process then.
         exit.wait_for(Option::is_some)
             .await
             .ok()
@@ -200,8 +202,8 @@ impl ServerProcess {
             .unwrap_or(Exit::Lost)
     }
 
-    /// The last line of standard error that is not empty, as it was logged. For a process that has ended, waits a moment until
-    /// all of its output is read.
+    /// The last non-empty line of standard error, as it was logged. If the process has ended, waits for at most half a second
+    /// until all of its output was read.
     pub async fn last_words(&self) -> Option<String> {
         if self.exit().is_some() {
             let mut all = self.said.all.clone();
@@ -210,19 +212,21 @@ impl ServerProcess {
         self.said.last.line()
     }
 
-    /// Buffers the process's standard error until [`ServerProcess::release_output`], once per process: the next request may be
-    /// unknown to the server.
+    /// Buffers the process's standard error until [`ServerProcess::release_output`]; only the first call has an effect. Used
+    /// before a request that the server may not support, because some servers then log many lines.
     pub fn hold_output(&self) {
         self.hold.begin();
     }
 
-    /// Logs the buffered lines. If the server refused the request, four or more lines are logged as a single line.
+    /// Logs the buffered lines. If `refused` is true, because the server refused the request, four or more lines are replaced by
+    /// a single line.
     pub fn release_output(&self, refused: bool) {
         self.hold.end(refused);
     }
 
-    /// Runs all steps of stopping. The owner of the pipes drops their `stdin` first: a server that waits for the end of its
-    /// input otherwise ends only by the following signal. Dropping the future does not interrupt the steps.
+    /// Stops the process and waits for its end: closes its standard input, then sends SIGTERM, then SIGKILL. If the pipes were
+    /// taken, their owner must drop `stdin` first: otherwise a server that waits for the end of its input ends only by the
+    /// signal. Dropping the future does not interrupt the steps.
     pub async fn stop(&self) -> Exit {
         drop(self.take_pipes());
         self.stop.cancel();
@@ -237,7 +241,7 @@ struct StartedServer {
     said: StderrTail,
 }
 
-/// The task that owns the child.
+/// The task that owns the child process.
 struct ChildTask {
     server: ExternalServer,
     host: ProcessHost,
@@ -260,11 +264,11 @@ impl ChildTask {
             .servers()
             .processes_of(&self.server.name, self.host.metrics.processes());
         if self.stop.is_cancelled() {
-            // The caller was dropped.
+            // The caller of `spawn` was dropped, so no process is needed.
             return;
         }
-        // The start is not cancelled half-way, and is bounded by the time limit of a guard. A started process is ended and
-        // counted below.
+        // The start is not cancelled half-way; the guard's time limit bounds it. If it is no longer needed, the started process
+        // is ended and counted below.
         let spawned = Child::spawn(&process, &self.host.guard, &metrics).await;
         let mut child = match spawned {
             Ok(child) => child,
@@ -309,7 +313,7 @@ impl ChildTask {
                 said,
             })
             .ok_or_else(|| "its pipes cannot be used".to_owned());
-        // If the receiver was dropped, `stop` is cancelled or the pipes are dropped: the process ends soon.
+        // If the receiver was dropped, `stop` is cancelled or the pipes are dropped, so the process ends soon.
         let _ = started.send(outcome);
         let exit = self.live(&mut child).await;
         tracing::debug!(namespace = %self.server.name, pid, %exit, "a server process ended");
@@ -322,7 +326,7 @@ impl ChildTask {
         all_said.send_replace(true);
     }
 
-    /// Waits for the end of the child, or for the order to end it; then ends it by the steps above.
+    /// Waits until the child has ended or is ordered to end; in the second case closes its input, then sends SIGTERM and SIGKILL.
     async fn live(&self, child: &mut Child) -> Exit {
         tokio::select! {
             exit = child.wait() => return exit,

@@ -1,5 +1,5 @@
-//! Converts a name in a registry of MCP servers to a command that installs and runs the server (K-18). Sends no request to a
-//! registry: earlier responses are in `external/registry-cache.yaml`, and for most packages the name suffices.
+//! Converts a name in a registry of MCP servers to a command that installs and runs the server (K-18). No request is sent to a
+//! registry: earlier answers are in `external/registry-cache.yaml`, and for most packages the name suffices.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use tooldock_base::server_failure::InvalidServer;
 /// Maximum length of a name in a registry, in bytes.
 const NAME_MAX: usize = 256;
 
-/// Registry that a package is published in.
+/// Registry that a server's package is published in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum PackageType {
@@ -18,19 +18,19 @@ pub(super) enum PackageType {
     Pypi,
 }
 
-/// Answer of a registry about a name: an entry of `external/registry-cache.yaml`.
+/// Answer of a registry about a server's name: an entry of `external/registry-cache.yaml`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Package {
     #[serde(default)]
     pub(super) package_type: PackageType,
-    /// Name of the package for the installer.
+    /// Name of the package, as the installer expects it.
     pub(super) package: String,
 }
 
-/// Content of `external/registry-cache.yaml`, by name.
+/// Content of `external/registry-cache.yaml`: packages by the server's name.
 pub(super) type RegistryCache = BTreeMap<String, Package>;
 
-/// The command and its first arguments for a name. An explicit `package_type` takes precedence over the cache.
+/// Returns the command and its first arguments for a server's name. An explicit `package_type` takes precedence over the cache.
 pub(super) fn launch(
     name: &str,
     package_type: Option<PackageType>,
@@ -43,7 +43,7 @@ pub(super) fn launch(
         Some(cached) => (cached.package_type, cached.package.clone()),
         None => match package_type.unwrap_or_default() {
             PackageType::Pypi => (PackageType::Pypi, name.to_owned()),
-            // At npm, only a name with a scope begins with `@`.
+            // In npm, a name with a `/` is valid only if it begins with `@`.
             PackageType::Npm if name.contains('/') && !name.starts_with('@') => {
                 (PackageType::Npm, format!("@{name}"))
             }
@@ -68,8 +68,8 @@ pub(super) fn launch(
     })
 }
 
-/// Returns true for the forms that npx accepts for a package of the registry: `name`, `@scope/name`, either with `@version`.
-/// Without a scope, two parts would be a repository of a forge; other forms are an option, a path or an address.
+/// Returns true for the forms of a package name that npx installs from the registry: `name`, `@scope/name`, either with
+/// `@version`. npx would take other forms as an option, a path, an address, or, for `a/b`, a repository on GitHub.
 fn is_npm(text: &str) -> bool {
     let (scope, name) = match text.strip_prefix('@').map(|rest| rest.split_once('/')) {
         Some(Some((scope, name))) => (Some(scope), name),
@@ -86,8 +86,8 @@ fn is_npm(text: &str) -> bool {
         && version.is_none_or(is_version)
 }
 
-/// Returns true for the forms that uvx accepts for a package of the index: `name`, `name[extra]`, either with `@version` or
-/// `==version`.
+/// Returns true for the forms of a package name that uvx installs from the index: `name`, `name[extra]`, either with
+/// `@version` or `==version`.
 fn is_pypi(text: &str) -> bool {
     let (name, version) = match text.split_once("==").or_else(|| text.split_once('@')) {
         Some((name, version)) => (name, Some(version)),

@@ -1,4 +1,4 @@
-//! A resolved server: all values are looked up, nothing is started.
+//! A resolved server: all its values have been looked up, but nothing has been started.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,46 +12,47 @@ use tooldock_credentials::personal::{Personal, PersonalValues};
 
 use super::config::StdioSettings;
 
-/// An external server. Every snapshot contains the same `Arc` of an unchanged server; the processes of a server that is in no
-/// snapshot must be ended.
+/// An external server. An unchanged server is the same `Arc` in successive snapshots of the registry. The processes of a server
+/// that is in no snapshot must be ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalServer {
     /// The server's namespace.
     pub name: NamespaceName,
     /// Program, environment and settings of the server's processes.
     pub spec: StdioSpec,
-    /// Hash over the name and everything in the spec except the values of variables, which are compared and never hashed.
+    /// Hash over the name and everything in the spec except the values of variables. Those are compared directly and never
+    /// hashed.
     pub content_hash: [u8; 32],
 }
 
-/// Start and lifetime of a server's processes.
+/// Program, environment and lifetime of a server's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StdioSpec {
-    /// The command: a path, or a name that is looked up on the `PATH` in `env`.
+    /// The program: a path, or a name that is looked up on the `PATH` in `env`.
     pub program: PathBuf,
     /// Arguments of the program. They are visible to every user of the machine, and must not contain secrets.
     pub args: Vec<OsString>,
-    /// Environment of the program, built from nothing, sorted by name. Values print as `[redacted]`.
+    /// Complete environment of the program, sorted by name; the gateway's own is not inherited. Values print as `[redacted]`.
     pub env: Vec<(OsString, Secret)>,
-    /// The variables whose values depend on the caller.
+    /// Variables whose values are personal values of the calling principal.
     pub personal: Personal,
-    /// Values that must not show in the server's logged output.
+    /// Values that are masked in the server's logged output.
     pub secrets: Vec<Secret>,
     /// Working directory of the program, absolute.
     pub cwd: PathBuf,
     /// Sharing and lifetime of the server's processes.
     pub settings: StdioSettings,
-    /// How far the processes are kept from the rest of the machine: the limits in force say it.
+    /// Isolation of the processes from the rest of the machine, as defined by the limits in force.
     pub sandbox: Sandbox,
 }
 
 impl ExternalServer {
-    /// Creates a server, with its content hash.
+    /// Creates a server, and computes its content hash.
     pub fn new(name: NamespaceName, spec: StdioSpec) -> Self {
         let mut hash = Sha256::new();
         let names: Vec<_> = spec.env.iter().map(|(name, _)| name).collect();
         let settings = format!("{:?}{:?}", spec.settings, spec.personal);
-        // `Debug` of paths and texts quotes them, so that different lists never have equal text.
+        // The `Debug` form quotes paths and texts, so that different lists never result in equal text.
         for part in [
             name.as_str(),
             &format!("{:?}", spec.program),
@@ -71,7 +72,7 @@ impl ExternalServer {
         }
     }
 
-    /// The server as a principal's processes run it: with that principal's values in its environment.
+    /// Returns the server with a principal's personal values in its environment, as that principal's processes run it.
     #[must_use]
     pub fn with_personal(&self, own: PersonalValues) -> Self {
         let mut server = self.clone();
@@ -85,7 +86,7 @@ impl ExternalServer {
         server
     }
 
-    /// The server with the sandbox of the limits that are in force.
+    /// Returns the server with the sandbox of the limits that are in force.
     #[must_use]
     pub fn in_sandbox(&self, sandbox: &Sandbox) -> Self {
         let mut spec = self.spec.clone();
@@ -93,7 +94,7 @@ impl ExternalServer {
         Self::new(self.name.clone(), spec)
     }
 
-    /// A text that quotes the server, with its secrets hidden for the log.
+    /// Returns `text` with the server's secrets masked, for the log.
     pub fn without_secrets(&self, text: &str) -> String {
         let hidden = Redactor::new(&self.spec.secrets).hide(text.into(), false);
         String::from_utf8_lossy(&hidden).into_owned()

@@ -1,4 +1,4 @@
-//! Programs of servers: reasons why this machine cannot start them.
+//! Check of a server's program: reasons why this machine cannot start it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -8,7 +8,8 @@ use rustix::fs::{Access, access};
 
 use super::spec::StdioSpec;
 
-/// Reason why a start would currently fail on this machine, with the key at fault; `None` if none is known.
+/// Returns the reason why the server cannot be started on this machine, with the configuration key at fault; `None` if no
+/// reason is found.
 pub(crate) fn not_startable(spec: &StdioSpec) -> Option<(&'static str, String)> {
     if !spec.cwd.is_dir() {
         return Some(("cwd", format!("{}: no such directory", spec.cwd.display())));
@@ -26,7 +27,7 @@ pub(crate) fn not_startable(spec: &StdioSpec) -> Option<(&'static str, String)> 
     Some(("command", message))
 }
 
-/// Returns true if the program is found, by the rules of the system when the server is started.
+/// Returns true if the program exists. It is looked up as the system does when the server is started.
 fn is_found(spec: &StdioSpec) -> bool {
     if spec.program.as_os_str().as_bytes().contains(&b'/') {
         return is_program(&spec.cwd.join(&spec.program));

@@ -1,4 +1,5 @@
-//! Python of a folder for `tooldock check`: errors that would keep a reload from serving it, by file and line.
+//! Check of a folder's Python files for `tooldock check`: errors that would prevent a reload from serving them, by file and
+//! line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,25 +17,25 @@ use crate::manifest::Variables;
 use crate::scan::NamespaceSource;
 use crate::servers::Finding;
 
-/// Maximum size of a file that is parsed, in bytes: the same as for files that a worker loads.
+/// Maximum size of a parsed file, in bytes; workers have the same limit.
 const SOURCE_MAX: u64 = 10 * 1024 * 1024;
-/// Maximum size of all files that are parsed together, in bytes.
+/// Maximum size of all parsed files together, in bytes.
 const SOURCES_MAX: usize = 64 * 1024 * 1024;
 
-/// Settings for checking Python.
+/// Settings for the check of a folder's Python files.
 #[derive(Debug)]
 pub struct PythonCheck<'a> {
-    /// `python`: the interpreter that parses. `ready_timeout`: time limit for importing.
+    /// Settings of workers. Used are `python`, the interpreter that parses, and `ready_timeout`, the time limit of an import.
     pub workers: &'a WorkersConfig,
-    /// The data directory whose gateway may have made an environment for the namespace.
+    /// The data directory of a gateway, which may contain an environment of the namespace.
     pub data_dir: &'a Path,
-    /// The file to check; `None` for the whole folder.
+    /// Name of the only file to check; `None` for all files of the folder.
     pub only: Option<&'a str>,
 }
 
 impl PythonCheck<'_> {
-    /// Errors in the Python files of a folder, found by importing them if the namespace has an environment, as a reload does,
-    /// and otherwise by a syntax check.
+    /// Returns the errors in the Python files of a folder. If the namespace has an environment, the files are imported, as a
+    /// reload does, and the remaining ones are parsed; otherwise all are only parsed.
     pub(super) fn findings(
         &self,
         source: &NamespaceSource,
@@ -49,7 +50,8 @@ impl PythonCheck<'_> {
             Some(environment) => self.imported(source, environment, variables, secrets),
             None => Vec::new(),
         };
-        // Helpers that no tool imports are parsed in any case, by the version of Python that runs them.
+        // All files are parsed as well, since no tool may import a helper module. The environment's version of Python parses
+        // them.
         let own = environment.map(|it| it.join("bin/python").display().to_string());
         let python = own.as_deref().unwrap_or(&self.workers.python);
         let parsed = parsed(source, python).into_iter();
@@ -63,7 +65,7 @@ impl PythonCheck<'_> {
         findings
     }
 
-    /// The environment that a gateway created for the namespace, if the folder is the served one.
+    /// The environment that a gateway created for the namespace; `None` if the folder is not the one that the gateway serves.
     fn environment(&self, source: &NamespaceSource) -> Option<PathBuf> {
         let name = source.name.as_str();
         let served = self.data_dir.join("tools").join(name).canonicalize().ok()?;
@@ -106,7 +108,7 @@ impl PythonCheck<'_> {
     }
 }
 
-/// Errors that the syntax of the folder's Python files shows.
+/// Returns the syntax errors in the folder's Python files.
 fn parsed(source: &NamespaceSource, python: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut files = Vec::new();
@@ -163,7 +165,7 @@ fn parsed(source: &NamespaceSource, python: &str) -> Vec<Finding> {
     findings
 }
 
-/// The Python files of a folder, in name order.
+/// The names of the Python files of a folder, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -186,7 +188,7 @@ fn error_at(folder: &Path, file: &str, line: Option<u32>, message: String) -> Fi
     }
 }
 
-/// The file of a finding, without the line.
+/// The path of the file in a finding, without the line number.
 fn file_of(finding: &Finding) -> &str {
     match finding.place.rsplit_once(':') {
         Some((file, line)) if line.parse::<u32>().is_ok() => file,
@@ -194,7 +196,7 @@ fn file_of(finding: &Finding) -> &str {
     }
 }
 
-/// The file and the line that a worker's message ends with: `(helper.py line 3)`, `(line 3)`.
+/// Returns the file and the line at the end of a worker's message: `(helper.py line 3)`, `(line 3)`.
 fn place_in(message: &str) -> (Option<&str>, Option<u32>) {
     let place = || {
         let (_, place) = message.strip_suffix(')')?.rsplit_once('(')?;
@@ -207,7 +209,7 @@ fn place_in(message: &str) -> (Option<&str>, Option<u32>) {
     }
 }
 
-/// Splits a message such as `line 3: …` into the line and the remaining text.
+/// Splits a message such as `line 3: …` into the line number and the remaining text.
 fn leading_line(message: &str) -> (Option<u32>, &str) {
     let rest = message.strip_prefix("line ");
     let parts = rest.and_then(|rest| rest.split_once(": "));

@@ -1,7 +1,8 @@
-//! Reads the Python of a folder once, in a process that serves nothing: imports it as a worker does, or only parses it.
+//! Loads the Python files of a folder once, in a process that serves no calls: imports them as a worker does, or only parses
+//! them.
 //!
-//! For commands that run outside a gateway, without an asynchronous runtime. The process has a time limit, and ends with its
-//! process group.
+//! For commands that run outside a gateway, without an asynchronous runtime. The process has a time limit, and its whole
+//! process group is ended.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -22,21 +23,21 @@ use tooldock_process::environment::{BOUNDS, find_program};
 use crate::manage::{FileInspection, INSPECT_SCRIPT};
 use crate::scan::NamespaceSource;
 
-/// Maximum length of a line that is read, in bytes.
+/// Maximum length of a line that is read from the process, in bytes.
 const LINE_MAX: u64 = 16 * 1024 * 1024;
 /// Time limit for parsing the files.
 const PARSE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Time limit for the end of a process's standard error, after the process has ended.
+/// Maximum wait for the end of a process's standard error, after the process has ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Maximum number of bytes that are kept of a line of standard error.
 const LAST_LINE_MAX: u64 = 4096;
 
-/// The first line that a worker writes: it is ready, or it does not start.
+/// The first line that a worker writes: that it is ready, or that it cannot start.
 #[derive(Debug, Deserialize)]
 pub(super) struct ImportReport {
     op: String,
-    /// Reason why the worker does not start.
+    /// Reason why the worker cannot start.
     #[serde(default)]
     message: String,
     #[serde(default)]
@@ -46,18 +47,18 @@ pub(super) struct ImportReport {
 /// A file or tool that a worker skipped.
 #[derive(Debug, Deserialize)]
 pub(super) struct ImportIssue {
-    /// Name of the file.
+    /// Name of the skipped file.
     pub(super) subject: String,
-    /// The error, with the line of the file if the error has a line.
+    /// The error, with the line number if there is one.
     pub(super) message: String,
 }
 
 impl ImportReport {
-    /// The files and tools that the worker skipped.
+    /// Returns the files and tools that the worker skipped.
     ///
     /// # Errors
     ///
-    /// The reason why the worker does not start.
+    /// The reason why the worker cannot start.
     pub(super) fn issues(self) -> Result<Vec<ImportIssue>, String> {
         match self.op.as_str() {
             "ready" => Ok(self.issues),
@@ -70,7 +71,7 @@ impl ImportReport {
 ///
 /// # Errors
 ///
-/// The reason why the worker gave no answer.
+/// The reason why the process wrote no result.
 pub(super) fn import(
     source: &NamespaceSource,
     environment: &Path,
@@ -100,11 +101,11 @@ pub(super) fn import(
     serde_json::from_slice(&line).map_err(|error| error.to_string())
 }
 
-/// Parses files, each a name and its source, with an interpreter. None of their code is run.
+/// Parses files with an interpreter. Each file is a name and its source; none of their code is run.
 ///
 /// # Errors
 ///
-/// The reason why the interpreter gave no answer.
+/// The reason why the interpreter wrote no result.
 pub(super) fn parse(
     python: &str,
     files: &[(String, String)],
@@ -126,7 +127,7 @@ pub(super) fn parse(
     serde_json::from_slice(&line).map_err(|error| error.to_string())
 }
 
-/// A process, ended with its group when this is dropped.
+/// A child process. Dropping it kills its process group.
 struct Process(Child);
 
 impl Drop for Process {
@@ -138,7 +139,7 @@ impl Drop for Process {
     }
 }
 
-/// The first line of a program's output with the given prefix.
+/// Runs a program and returns the first line of its output that begins with the given prefix.
 fn first_line(
     mut command: Command,
     input: Vec<u8>,
@@ -154,7 +155,7 @@ fn first_line(
     let mut process = Process(child);
     let Process(child) = &mut process;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    // The threads end with the process.
+    // The threads end when the process closes its pipes.
     let _writer = stdin.map(|mut stdin| thread::spawn(move || stdin.write_all(&input)));
     let (told, last_words) = mpsc::sync_channel(1);
     let _errors = stderr.map(|stderr| thread::spawn(move || told.send(last_line(stderr))));
@@ -165,7 +166,7 @@ fn first_line(
         Err(RecvTimeoutError::Timeout) => Err(format!("no answer after {} s", limit.as_secs())),
         Ok(None) | Err(RecvTimeoutError::Disconnected) => {
             drop(process);
-            // A process that left the group may keep the stream open.
+            // The wait is bounded, because a descendant outside the process group may keep the pipe open.
             let last = last_words.recv_timeout(LAST_WORDS).ok();
             let last = last.filter(|last| !last.is_empty());
             Err(last.unwrap_or_else(|| "it ended without an answer".to_owned()))
@@ -186,7 +187,7 @@ fn line_of(output: impl Read, begins: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The last line that is not empty. Of a long line, the last part is returned.
+/// Returns the last non-empty line; of a long line only the end.
 fn last_line(output: impl Read) -> String {
     let mut last = String::new();
     let mut lines = BufReader::new(output);

@@ -1,4 +1,4 @@
-//! Names of Python files in a namespace's folder: tool files, helper modules, and their earlier versions.
+//! Names of Python files in a namespace's folder: tool files, helper modules, and earlier versions of both.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,8 +10,8 @@ use super::tool_file::HISTORY;
 
 /// The name of a Python file in its namespace's folder: an ASCII identifier and `.py`.
 ///
-/// Such a name is one path segment, and can be imported by the other files of its namespace. A file whose name begins with
-/// `_` is a helper module: reloads load it only if another file imports it, so it declares no tools.
+/// Such a name is a single path segment, and other files of the namespace can import it. A file whose name begins with `_` is a
+/// helper module: it is loaded only if another file imports it, so it declares no tools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ToolFileName(String);
 
@@ -23,12 +23,13 @@ pub struct ToolFileName(String);
 )]
 pub struct InvalidToolFileName;
 
-/// A tool file in its current version, or an earlier version by its path in the namespace's folder: `.history/issues.py.3`.
+/// A tool file in its current version, or an earlier version. An earlier version is written as its path in the namespace's
+/// folder: `.history/issues.py.3`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolFileVersion {
     /// The name of the tool file.
     pub file: ToolFileName,
-    /// The number of the version; `None` for the current file.
+    /// The number of the earlier version; `None` for the current file.
     pub version: Option<u64>,
 }
 
@@ -40,10 +41,10 @@ pub struct ToolFileVersion {
 pub struct InvalidToolFileVersion;
 
 impl ToolFileName {
-    /// Maximum number of characters of a name without its ending, and without the `_` of a helper module.
+    /// Maximum number of characters of a file name, without the ending `.py` and the leading `_` of a helper module.
     const STEM_MAX: usize = 64;
 
-    /// The name as text.
+    /// The file name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Folders of namespaces: lists, creates and deletes them.
+//! Folders of namespaces: listing, creating and deleting them.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +16,7 @@ use tooldock_credentials::secrets::DeclaredSecret;
 use super::{NotDone, Workspace, blocking, leftovers, servers};
 use crate::scan;
 
-/// Prefix of the folder of a deleted namespace until everything in it is removed. The scan ignores such names.
+/// Prefix of a deleted namespace's folder while its content is being removed. The scan ignores folders with this prefix.
 pub(super) const DELETED: &str = ".deleted-";
 
 /// A namespace's folder.
@@ -28,12 +28,12 @@ pub struct NamespaceFolder {
     pub has_requirements: bool,
     /// The secrets that the folder's `tooldock.yaml` declares.
     pub secrets: Vec<DeclaredSecret>,
-    /// Reason why the folder's `tooldock.yaml` cannot be read, with the file's path. Its declarations are then unknown.
+    /// Reason why the folder's `tooldock.yaml` cannot be read, with the file's path. The declared secrets are unknown then.
     pub unreadable: Option<String>,
 }
 
 impl Workspace {
-    /// The existing folders, in the order of their names.
+    /// Lists the folders of namespaces, sorted by name.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl Workspace {
         .await
     }
 
-    /// Checks that there is a folder of this namespace.
+    /// Checks that the folder of a namespace exists.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Workspace {
         blocking(move || {
             let _lock = lock;
             let folder = Folder::open(&tools, &name)?;
-            // Renamed in a single step, so that no reload sees a partial namespace.
+            // The folder is first renamed, so that no reload reads a partly removed namespace.
             let aside = tools.join(format!("{DELETED}{:016x}", fastrand::u64(..)));
             fault::point();
             fs::rename(&folder.path, &aside)
@@ -138,19 +138,19 @@ impl Workspace {
     }
 }
 
-/// The error of a reload about an unusable manifest.
+/// Returns the scan's error about an unreadable `tooldock.yaml`.
 fn unreadable(source: &scan::NamespaceSource) -> Option<String> {
     let failure = source.failure.as_ref()?;
     let (folder, message) = (source.dir.display(), &failure.message);
     match failure.code {
-        // The message begins with the name of the file.
+        // The scan's message already begins with the file's name.
         "invalid_manifest" => Some(format!("{folder}/{message}")),
         "unreadable" => Some(format!("{folder}: {message}")),
         _ => None,
     }
 }
 
-/// Removes the symlink to the environment; the environment itself is collected by the next reload, since a worker may run in
+/// Removes the symlink to the environment. The environment itself is removed by the next reload, since a worker may still use
 /// it.
 fn remove_environment(venv: &Path) -> Result<(), NotDone> {
     let removed = match venv.symlink_metadata() {
@@ -171,11 +171,11 @@ pub(super) fn sync_folder(path: &Path) -> Result<(), NotDone> {
     synced.map_err(|error| NotDone::io("sync", path, &error))
 }
 
-/// The folders of all namespaces, and the names that the configuration and `external/config.yaml` have taken.
+/// The directory of all namespaces' folders, and the names that the configuration and `external/config.yaml` use.
 #[derive(Clone)]
 pub(super) struct Tools {
     dir: PathBuf,
-    /// The file with the servers that managers add.
+    /// Path of the file with the servers that managers add.
     servers: PathBuf,
     configured: Arc<Names>,
 }
@@ -191,7 +191,7 @@ impl Workspace {
 }
 
 impl Tools {
-    /// The error for a name that has no folder.
+    /// The error for a namespace that has no folder.
     fn no_folder(&self, name: &NamespaceName) -> NotDone {
         let configured = self.configured.winner(name).map(|claim| &*claim.place);
         let place = match configured {
@@ -218,15 +218,15 @@ impl Deref for Tools {
     }
 }
 
-/// An open folder of a namespace. It refers to the same folder even if its path changes meanwhile.
+/// An open folder of a namespace. It refers to the same folder even if the folder is moved.
 pub(super) struct Folder {
     descriptor: OwnedFd,
-    /// Path of the folder as shown to people.
+    /// Path of the folder for messages.
     pub(super) path: PathBuf,
 }
 
 impl Folder {
-    /// Opens the folder of a namespace. A symlink in its place is not followed.
+    /// Opens the folder of a namespace. Fails if the name is a symlink.
     pub(super) fn open(tools: &Tools, name: &NamespaceName) -> Result<Self, NotDone> {
         let path = tools.join(name.as_str());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -241,7 +241,7 @@ impl Folder {
         }
     }
 
-    /// Opens a folder in this folder; `None` if the name does not exist. A symlink in its place is not followed.
+    /// Opens a subfolder; `None` if the name does not exist. Fails if the name is a symlink.
     pub(super) fn subfolder(&self, name: &str) -> Result<Option<Self>, NotDone> {
         let path = self.shown(name);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -256,7 +256,7 @@ impl Folder {
         }
     }
 
-    /// The path by which an entry of the open folder is accessed, even after the folder was moved.
+    /// The path through which an entry of the open folder is accessed; valid even after the folder was moved.
     pub(super) fn entry(&self, name: &str) -> PathBuf {
         PathBuf::from(format!(
             "/proc/self/fd/{}/{name}",
@@ -264,7 +264,7 @@ impl Folder {
         ))
     }
 
-    /// The path of an entry as shown to people.
+    /// The path of an entry, for messages.
     pub(super) fn shown(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

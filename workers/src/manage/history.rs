@@ -1,4 +1,4 @@
-//! Tool files of a folder: names, sizes, and the earlier versions of each.
+//! Tool files of a namespace: their names, sizes, and earlier versions.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,41 +10,41 @@ use super::folder::Folder;
 use super::tool_file::{FILES_MAX, HISTORY, KEPT_BYTES_MAX, bytes, no_file};
 use super::{NotDone, ToolFileName, ToolFileVersion, Workspace, blocking};
 
-/// The tool files of a namespace.
+/// The tool files of a namespace, existing and deleted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolFiles {
-    /// Existing files, by name; at most 1000.
+    /// Existing tool files, sorted by name; at most 1000.
     pub files: Vec<ListedFile>,
-    /// Deleted files that have versions, each with the number of its versions.
+    /// Deleted tool files with stored earlier versions, each with the number of these versions.
     pub deleted: Vec<(ToolFileName, usize)>,
 }
 
-/// A tool file.
+/// An existing tool file, as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedFile {
-    /// File name.
+    /// Name of the tool file.
     pub name: ToolFileName,
-    /// Size of the file, in bytes.
+    /// Size of the tool file, in bytes.
     pub size: u64,
-    /// Time of the last write to the file.
+    /// Time of the last write to the tool file.
     pub modified: SystemTime,
-    /// Number of earlier versions that are kept.
+    /// Number of stored earlier versions of the tool file.
     pub versions: usize,
 }
 
-/// An earlier version of a tool file.
+/// A stored earlier version of a tool file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptVersion {
     /// Number of the version; a higher one is newer.
     pub number: u64,
     /// Size of the version, in bytes.
     pub size: u64,
-    /// Time at which the version was replaced or removed.
+    /// Time at which the version was stored, because its file was replaced or removed.
     pub kept: SystemTime,
 }
 
 impl Workspace {
-    /// The tool files of a namespace, without reading them.
+    /// Lists the tool files of a namespace. Their content is not read.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Workspace {
         .await
     }
 
-    /// The stored versions of a tool file, newest first.
+    /// Lists the stored versions of a tool file, newest first.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Workspace {
             .await
     }
 
-    /// The text of a tool file or of an earlier version; `None` if the file or version does not exist.
+    /// Reads the text of a tool file or of an earlier version; `None` if the file or version does not exist.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl Workspace {
             .await
     }
 
-    /// The text of a tool file or of an earlier version.
+    /// Reads the text of a tool file or of an earlier version.
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ fn text_of(folder: &Folder, version: &ToolFileVersion) -> Result<Option<String>,
     text.map(Some)
 }
 
-/// The earlier versions of a file, the newest first.
+/// The stored earlier versions of a file, newest first.
 fn kept_of(folder: &Folder, file: &ToolFileName) -> Result<Vec<KeptVersion>, NotDone> {
     let Some(history) = folder.subfolder(HISTORY)? else {
         return Ok(Vec::new());
@@ -193,21 +193,21 @@ fn kept_of(folder: &Folder, file: &ToolFileName) -> Result<Vec<KeptVersion>, Not
     Ok(versions)
 }
 
-/// A regular file of a folder.
+/// A regular file in a namespace's folder.
 pub(super) struct FolderEntry {
     pub(super) name: String,
     size: u64,
     modified: SystemTime,
 }
 
-/// The regular files of a folder, in no order. Reading stops after some thousands of entries.
+/// The regular files of a folder, unsorted. Reading stops after 20,000 entries.
 pub(super) fn entries(folder: &Folder) -> Result<Vec<FolderEntry>, NotDone> {
     const ENTRIES_MAX: usize = 20_000;
     let read = fs::read_dir(folder.entry("."));
     let read = read.map_err(|error| NotDone::io("read", &folder.path, &error))?;
     let entry = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
-        // Metadata of the entry itself: a symlink is not a regular file.
+        // The metadata is that of the entry itself, so that a symlink does not count as a regular file.
         let found = entry.metadata().ok()?;
         found.is_file().then(|| FolderEntry {
             name,
@@ -218,12 +218,13 @@ pub(super) fn entries(folder: &Folder) -> Result<Vec<FolderEntry>, NotDone> {
     Ok(read.flatten().take(ENTRIES_MAX).filter_map(entry).collect())
 }
 
-/// The file name of a version in the history, such as `math_tools.py.7`, which is not a valid name of a tool file.
+/// Returns the file name of an earlier version in the folder `.history`, such as `math_tools.py.7`. It is not a valid name of a
+/// tool file.
 pub(super) fn version_name(file: &ToolFileName, number: u64) -> String {
     format!("{file}.{number}")
 }
 
-/// The file and the number of a version, by its name in the history.
+/// Splits the file name of an earlier version in the folder `.history` into the tool file and the version's number.
 pub(super) fn version_of(name: &str) -> Option<(ToolFileName, u64)> {
     let (file, number) = name.rsplit_once('.')?;
     let parsed: u64 = number.parse().ok()?;

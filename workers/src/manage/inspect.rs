@@ -1,22 +1,22 @@
 //! Declarations in tool files, read from their syntax trees by Python's own parser. The parser runs in a child process with
-//! bounds on memory and time, and no code of a file is run.
+//! limits on memory and time. No code of a tool file is run.
 
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{NotDone, Workspace};
 
-/// Python program that reads `{"files": [[name, source], …]}`, and writes a [`FileInspection`] for each in one line.
+/// Python program that reads `{"files": [[name, source], …]}`, and writes one line of JSON per file: a [`FileInspection`].
 pub(crate) const INSPECT_SCRIPT: &str = include_str!("inspect.py");
 
 /// Result of parsing a tool file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct FileInspection {
-    /// Name of the file.
+    /// Name of the parsed file.
     pub filename: String,
-    /// The reason why the file is not valid Python.
+    /// The reason why the file is not valid Python; `None` if it is valid.
     pub error: Option<String>,
-    /// The functions with a tool decorator, in their order.
+    /// The functions with a tool decorator, in the order of the file.
     pub tools: Vec<FoundTool>,
 }
 
@@ -27,23 +27,23 @@ pub struct FoundTool {
     pub name: String,
     /// The function's docstring, or the description in the decorator.
     pub description: String,
-    /// Number of the function's first line.
+    /// Number of the line in which the function begins.
     pub line: u32,
     /// The function's parameters without type hints.
     pub untyped: Vec<String>,
     /// True if the function has a docstring.
     pub documented: bool,
-    /// The reason why the core will not serve the tool, if its file shows one.
+    /// The reason why the gateway would not serve the tool, if the file's text shows one.
     pub problem: Option<String>,
 }
 
-/// A problem in the code of a tool file: a short, stable reason, and the remedy. It does not mention how to send the
-/// corrected code: people upload it, models call a tool.
+/// A problem in the code of a tool file: a short, stable reason, and the remedy. The remedy does not mention how to send the
+/// corrected code, because people upload it while models call a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The reason, as a constant text.
+    /// The reason, as a constant text by which callers can recognize it.
     pub error: &'static str,
-    /// The position of the problem and the remedy.
+    /// The position of the problem in the file, and the remedy.
     pub details: String,
 }
 
@@ -56,14 +56,14 @@ impl FileInspection {
         self.filename.starts_with('_')
     }
 
-    /// The tools that the core can serve, judged by the file.
+    /// The tools that the gateway would serve, as far as the file's text shows.
     pub fn servable(&self) -> impl Iterator<Item = &FoundTool> {
         let is_helper = self.is_helper();
         let tools = self.tools.iter();
         tools.filter(move |tool| !is_helper && tool.problem.is_none())
     }
 
-    /// The reasons why the core will not serve the file's other tools, one line each.
+    /// The reasons why the gateway would not serve the file's other tools, as one line per tool.
     pub fn issues(&self) -> Vec<String> {
         let told = |tool: &FoundTool| {
             let problem = match self.is_helper() {
@@ -76,7 +76,7 @@ impl FileInspection {
         self.tools.iter().filter_map(told).collect()
     }
 
-    /// The first fault that prevents the file from being written (MGR-09). A helper module needs no tools.
+    /// Returns the first problem because of which the file may not be written (MGR-09). A helper module needs no tools.
     pub fn fault(&self) -> Option<Fault> {
         let fault = |error, details| Some(Fault { error, details });
         if let Some(reason) = &self.error {
@@ -116,7 +116,7 @@ impl FileInspection {
 }
 
 impl Workspace {
-    /// Inspects files, each a name and its source; the results have their order.
+    /// Inspects files, each given as a name and its source. The results are in the order of the files.
     ///
     /// # Errors
     ///

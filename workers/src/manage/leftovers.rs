@@ -1,4 +1,4 @@
-//! Leftovers of a killed manager: incomplete files, and folders that were not removed completely.
+//! Leftovers of a killed manager process: incomplete files, and folders that were not removed completely.
 //!
 //! Leftovers are never served, since the scan ignores names that begin with a dot. They only use disk space.
 
@@ -17,14 +17,14 @@ use super::tool_file::HISTORY;
 use super::{NotDone, Workspace, blocking};
 
 impl Workspace {
-    /// Removes leftovers of killed managers below `tools/`, and returns the number of removed files and folders. Files of other
-    /// managers' current changes are not removed.
+    /// Removes leftovers of killed manager processes below `tools/`, and returns the number of removed files and folders. Files
+    /// of changes that other managers currently make are not removed.
     ///
     /// # Errors
     ///
     /// When another manager holds the lock for too long, or `tools/` cannot be read.
     pub async fn clear_leftovers(&self) -> Result<usize, NotDone> {
-        // A manager holds this lock while it writes a file or removes a folder.
+        // Managers hold this lock while they write a file or remove a folder, so no such change is in progress now.
         let lock = self.lock().await?;
         let (tools, venvs) = (self.tools(), self.data.venvs_dir());
         let namespaces = blocking({
@@ -67,14 +67,14 @@ impl Workspace {
     }
 }
 
-/// The folders of namespaces, judged by their names.
+/// The folders below `tools/` whose names are valid for namespaces.
 fn folders(tools: &Path) -> io::Result<Vec<NamespaceName>> {
     let entries = fs::read_dir(tools)?.flatten();
     let names = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     Ok(names.collect())
 }
 
-/// The files of locks for adding a requirement, and their namespaces.
+/// The lock files of requirements that are being added, each with its namespace.
 fn locks(venvs: &Path) -> Vec<(PathBuf, NamespaceName)> {
     let entries = fs::read_dir(venvs).into_iter().flatten().flatten();
     let locks = entries.filter_map(|entry| {
@@ -86,19 +86,19 @@ fn locks(venvs: &Path) -> Vec<(PathBuf, NamespaceName)> {
     locks.collect()
 }
 
-/// Removes the file of a lock, unless the lock is held: then its holder removes the file. Returns true if the file was removed.
+/// Removes a lock file unless the lock is held; in that case its holder removes the file. Returns true if the file was removed.
 pub(super) fn remove_lock(path: &Path) -> bool {
     if path.symlink_metadata().is_err() {
         return false;
     }
-    // Held until the file is removed: a process that acquires the lock afterwards uses a new file.
+    // The lock is held until the file is removed: a process that acquires the lock afterwards creates a new file.
     match FileLock::try_take(path) {
         Ok(Some(_lock)) => fs::remove_file(path).is_ok(),
         _ => false,
     }
 }
 
-/// Removes the folders of deleted namespaces that still exist. The caller holds the lock of the workspace.
+/// Removes what remains of the folders of deleted namespaces. The caller holds the lock of the workspace.
 pub(super) fn remove_deleted(tools: &Path) -> usize {
     let mut removed = 0;
     for entry in fs::read_dir(tools).into_iter().flatten().flatten() {
@@ -124,7 +124,7 @@ fn has(folder: &Path, is_meant: impl Fn(&OsStr) -> bool) -> bool {
     entries.any(|entry| is_meant(&entry.file_name()))
 }
 
-/// Removes the regular files of a folder for whose names `is_meant` returns true, and returns their number.
+/// Removes the regular files of a folder for whose names `is_meant` returns true, and returns the number of removed files.
 pub(super) fn remove_files(folder: &Path, is_meant: impl Fn(&OsStr) -> bool) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter(|entry| {

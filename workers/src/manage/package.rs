@@ -1,16 +1,16 @@
-//! Requirements as callers write them.
+//! Requirements of Python packages, as callers write them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// A requirement in the syntax of PEP 508, by name: no option, no URL, no path. The package comes from the index only, and no
-/// part of the text can become an argument of the installer.
+/// A requirement in the syntax of PEP 508 that names a package: no option, no URL, no path. The package comes from the package
+/// index only, and no part of the text can become an option of the installer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackageSpec(String);
 
-/// Reason why a text is not a requirement.
+/// Error for a text that is not a requirement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid package: write a name with optional extras and versions, as in httpx, httpx>=0.28.0 or uvicorn[standard]==0.30.0; no options, URLs or paths"
@@ -23,13 +23,13 @@ impl PackageSpec {
         &self.0
     }
 
-    /// The package's name as indexes compare names.
+    /// The package's name in the normalized form by which indexes compare names.
     pub(crate) fn name(&self) -> String {
         normal_name(&self.0)
     }
 }
 
-/// The name at the beginning of a requirement, in lower case and with one kind of separator.
+/// Returns the package name at the beginning of a requirement, in lower case and with a single kind of separator.
 pub(super) fn normal_name(requirement: &str) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let end = requirement

@@ -24,21 +24,21 @@ use super::package::{PackageSpec, normal_name};
 use super::{NotDone, Workspace, blocking, leftovers};
 use crate::scan::{self, NamespaceSource, read_requirements};
 
-/// Maximum number of lines in a `requirements.txt` that a manager adds a requirement to.
+/// Maximum number of lines of a `requirements.txt` that a manager changes.
 const LINES_MAX: usize = 500;
 
-/// Suffix of the name of a lock that is held while a requirement is added.
+/// Suffix of the name of a lock file that is locked while a requirement is added.
 pub(super) const ADDING_LOCK_END: &str = ".adding.lock";
 
-/// The installer's failure to install packages.
+/// Error of the installer when packages could not be installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotInstalled {
-    /// Output of the installer, without credentials.
+    /// Output of the installer, with credentials removed.
     pub details: String,
 }
 
 impl Workspace {
-    /// The lines of a namespace's `requirements.txt`, without comments; empty if the file does not exist.
+    /// Returns the lines of a namespace's `requirements.txt`, without comments; empty if the file does not exist.
     ///
     /// # Errors
     ///
@@ -52,7 +52,8 @@ impl Workspace {
         .await
     }
 
-    /// Adds a requirement, or replaces the one for the same package, and installs the packages of the file.
+    /// Adds a requirement to `requirements.txt`, or replaces the line for the same package, and installs the packages of the
+    /// file.
     ///
     /// # Errors
     ///
@@ -71,13 +72,13 @@ impl Workspace {
         Ok(Ok(()))
     }
 
-    /// Writes the list with one more requirement to a temporary file next to `requirements.txt`.
+    /// Writes the requirements with the added one to a temporary file next to `requirements.txt`.
     pub(super) async fn begin_adding(
         &self,
         namespace: &NamespaceName,
         package: &PackageSpec,
     ) -> Result<Adding, NotDone> {
-        // Checked before a file for the lock is created: the name may be any text.
+        // Checked before the lock file is created, because the name may be any text.
         self.exists(namespace).await?;
         let (tools, name) = (self.tools(), namespace.clone());
         let turn = LockOf::take(
@@ -97,7 +98,7 @@ impl Workspace {
                 path: candidate.0.path().to_owned(),
                 text: after,
             });
-            // The new list may correct an error of the previous one.
+            // An error of the previous requirements is ignored, since the new ones may correct it.
             source.failure = None;
             Ok(Adding {
                 source,
@@ -109,7 +110,7 @@ impl Workspace {
         .await
     }
 
-    /// Replaces `requirements.txt` by the list, unless that file was changed meanwhile.
+    /// Replaces `requirements.txt` by the temporary file. Fails if `requirements.txt` was changed meanwhile.
     pub(super) async fn finish_adding(
         &self,
         namespace: &NamespaceName,
@@ -130,7 +131,8 @@ impl Workspace {
         .await
     }
 
-    /// Lock held while a requirement is added to a namespace, during reading, installing and replacing.
+    /// Path of the lock file that is locked while a requirement is added to a namespace: from reading the requirements until they
+    /// are replaced.
     pub(super) fn adding_lock(&self, namespace: &NamespaceName) -> PathBuf {
         let name = format!(".{namespace}{ADDING_LOCK_END}");
         self.data.venvs_dir().join(name)
@@ -155,8 +157,8 @@ impl Workspace {
         self.install_source(&source).await
     }
 
-    /// Output of a namespace's installers while the result is held: of every installation of its packages, including that of a
-    /// reload.
+    /// The last lines that the installers of a namespace printed, including installations by a reload. They are updated while the
+    /// result is in use.
     pub fn installer_output(&self, namespace: &NamespaceName) -> Arc<RecentLines> {
         self.environments.output(namespace)
     }
@@ -170,7 +172,7 @@ impl Workspace {
         }
         let installed = async {
             let toolchain = {
-                // Only one task at a time creates the toolchain.
+                // Taken so that two tasks do not create the toolchain at the same time.
                 let turn = self.toolchain_turn.acquire().await;
                 let toolchain = self.environments.toolchain().await;
                 drop(turn);
@@ -223,29 +225,29 @@ fn source_of(tools: &Path, name: &NamespaceName) -> Result<NamespaceSource, NotD
     source.ok_or_else(|| NotDone(format!("namespace {name} is gone")))
 }
 
-/// Prefix of the name of a list that is tried out before it replaces `requirements.txt`. The scan ignores the name.
+/// Prefix of the name of the temporary file with new requirements. The scan ignores files with this prefix.
 pub(super) const CANDIDATE: &str = ".requirements-";
-/// Suffix of the name of a list that is tried out.
+/// Suffix of the name of the temporary file with new requirements.
 pub(super) const CANDIDATE_END: &str = ".txt";
 
-/// A requirement that is being added to `requirements.txt`. Dropping this leaves that file unchanged.
+/// A requirement that is being added to `requirements.txt`. Dropping this value leaves that file unchanged.
 pub(super) struct Adding {
-    /// The namespace with the new list.
+    /// The namespace with the new requirements.
     source: NamespaceSource,
     before: Option<String>,
     candidate: Candidate,
-    /// Lock by which only one requirement at a time is added to a namespace.
+    /// Lock that allows only one change of a namespace's requirements at a time.
     _turn: LockOf,
 }
 
-/// Requirements that are tried out; dropping them removes their file.
+/// Temporary file with new requirements. Dropping this value removes the file.
 struct Candidate(NamedTempFile);
 
 impl Candidate {
-    /// Writes the file in the folder of the namespace, since relative lines are relative to it.
+    /// Writes the file into the folder of the namespace, because paths in requirements are relative to the file.
     fn write(folder: &Folder, text: &str) -> Result<Self, NotDone> {
         let failed = |error: io::Error| NotDone::io("write", &folder.shown(CANDIDATE), &error);
-        // Removes files left by a crash, since no other process is adding a requirement.
+        // Temporary files that exist now were left by a crash: the caller holds the lock, so no other requirement is being added.
         leftovers::remove_files(&folder.entry("."), |name| {
             is_temporary(name, CANDIDATE, CANDIDATE_END)
         });
@@ -275,12 +277,12 @@ impl Candidate {
     }
 }
 
-/// The lines of a `requirements.txt` that name a package.
+/// The lines of a `requirements.txt` that name a package, without comments and credentials.
 fn lines(text: &str) -> Vec<String> {
     // A line that ends with a backslash continues in the next one.
     let text = text.replace("\\\r\n", " ").replace("\\\n", " ");
     let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
-    // Omits lines that are options, and redacts URLs in the others: both may contain the credentials of a package index.
+    // Lines with options are omitted, and credentials in URLs are removed: both may contain credentials of a package index.
     let asks = |line: &&str| line.starts_with(|c: char| c.is_ascii_alphanumeric());
     let bare = |line: &str| {
         let words = line.split(" #").next().unwrap_or(line).split_whitespace();
@@ -289,7 +291,7 @@ fn lines(text: &str) -> Vec<String> {
     lines.filter(asks).map(bare).collect()
 }
 
-/// The text of a `requirements.txt` with one line for the package: `package`.
+/// Returns the text of a `requirements.txt` in which exactly one line names the package: `package`.
 fn with(text: &str, package: &PackageSpec) -> Result<String, NotDone> {
     if text.lines().any(|line| line.trim_end().ends_with('\\')) {
         return Err(NotDone(format!(

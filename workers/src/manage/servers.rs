@@ -19,48 +19,48 @@ use tooldock_base::yaml::{self, Mapping, Value};
 use super::{NotDone, Workspace, blocking};
 use crate::external::{check_entry, is_cached};
 
-/// Maximum size of the file, in bytes.
+/// Maximum size of the servers' file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// Maximum number of servers in a file that a manager adds a server to.
+/// Maximum number of servers in the file; managers add no further ones.
 pub(super) const SERVERS_MAX: usize = 1_000;
 /// Maximum length of a text in an entry that a manager adds, in bytes.
 const TEXT_MAX: usize = 64 * 1024;
 
-/// A server of the file, in a form that is safe to show.
+/// A server of `external/config.yaml`, with its secrets masked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManagedServer {
-    /// The server's namespace.
+    /// The namespace under which the server is served.
     pub name: NamespaceName,
-    /// True when the server has a namespace; false when it is switched off.
+    /// True if the server is served under its namespace; false if it is switched off.
     pub enabled: bool,
-    /// The server's keys. Values of variables are masked unless they are only a reference; credentials in other values are
-    /// masked, too.
+    /// Keys of the server's entry. Values of variables are masked unless they are only a reference such as `${NAME}`; credentials
+    /// in other values are masked as well.
     pub config: serde_json::Value,
 }
 
-/// Reason why the file was not changed.
+/// Reason why `external/config.yaml` was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerRefused {
-    /// A server with that name exists.
+    /// The file already has a server with that name.
     #[error("there is a server {0} in external/config.yaml already; remove that one first")]
     Exists(NamespaceName),
-    /// No server has that name.
+    /// The file has no server with that name.
     #[error(
         "there is no server {0} in external/config.yaml; list_servers shows those there are, and servers of the gateway's own configuration are changed there"
     )]
     Unknown(NamespaceName),
-    /// A key is not valid.
+    /// A key of the server's entry is not valid.
     #[error("{key}: {message}")]
     Invalid {
-        /// Name of the key.
+        /// Name of the invalid key.
         key: String,
-        /// Description of the problem.
+        /// Description of the problem with the key.
         message: String,
     },
-    /// A namespace with tool files has the name.
+    /// A namespace with tool files already has the name.
     #[error("there is a namespace {0} with tool files already; choose another name")]
     Folder(NamespaceName),
-    /// The gateway's configuration has the name.
+    /// The gateway's configuration already uses the name.
     #[error("{0}")]
     Taken(NotDone),
     /// The file could not be read or written.
@@ -69,7 +69,7 @@ pub enum ServerRefused {
 }
 
 impl Workspace {
-    /// The servers of the file, by name. Entries whose name is not valid for a namespace are skipped.
+    /// Lists the servers of the file, sorted by name. Entries whose name is not valid for a namespace are skipped.
     ///
     /// # Errors
     ///
@@ -89,7 +89,8 @@ impl Workspace {
                     config: shown(entry),
                 })
             });
-            // An entry whose name the configuration has is not the server that is served under it.
+            // If the configuration uses an entry's name, the configuration's server is served instead, so the entry is not
+            // listed.
             let shown = shown.filter(|server| configured.winner(&server.name).is_none());
             let mut shown: Vec<_> = shown.collect();
             shown.sort_by(|a, b| a.name.cmp(&b.name));
@@ -98,19 +99,19 @@ impl Workspace {
         .await
     }
 
-    /// Returns true if `external/registry-cache.yaml` contains the package for a registry's name.
+    /// Returns true if `external/registry-cache.yaml` contains the package of the server with this registry name.
     pub async fn registry_is_cached(&self, name: &str) -> bool {
         let (data, name) = (self.data.root().to_owned(), name.to_owned());
         let cached = blocking(move || Ok(is_cached(&data, &name)));
         cached.await.unwrap_or(false)
     }
 
-    /// Adds a server. Its entry is checked as a reload checks it.
+    /// Adds a server. Its entry is checked as a reload would check it.
     ///
     /// # Errors
     ///
-    /// When the name is taken, there or in the configuration, the entry is not valid, or the file cannot be changed. The file is
-    /// then unchanged.
+    /// When the file or the configuration already uses the name, the entry is not valid, or the file cannot be changed. The file
+    /// is then unchanged.
     pub async fn add_server(
         &self,
         name: &NamespaceName,
@@ -148,7 +149,7 @@ impl Workspace {
         .await
     }
 
-    /// Removes a server.
+    /// Removes a server from the file.
     ///
     /// # Errors
     ///
@@ -162,7 +163,7 @@ impl Workspace {
         .await
     }
 
-    /// Enables or disables a server.
+    /// Enables or disables a server of the file.
     ///
     /// # Errors
     ///
@@ -212,8 +213,8 @@ impl Workspace {
     }
 }
 
-/// Checks that no text in the entry of a server is longer than 64 KiB: each is searched for credentials, whenever the entry
-/// is shown.
+/// Returns an error if a text in a server's entry is longer than 64 KiB. The limit bounds the search for credentials, which
+/// runs each time the entry is shown.
 ///
 /// # Errors
 ///
@@ -230,7 +231,7 @@ pub fn check_texts(
     }
 }
 
-/// The key of the first text that is too long, and the text's length in bytes.
+/// Returns the key of the first text that is too long, and that text's length in bytes.
 fn long_text(value: &serde_json::Value, place: &str) -> Option<(String, usize)> {
     use serde_json::Value;
     match value {
@@ -259,7 +260,8 @@ fn long_text_in(
         })
 }
 
-/// Returns true if the file has a server with that name. A file that cannot be read has none, since nothing of it is served.
+/// Returns true if the file has a server with that name. A file that cannot be read counts as empty, since none of its servers
+/// is served.
 pub(super) fn has(path: &Path, name: &NamespaceName) -> bool {
     let tree = read(path).unwrap_or_default();
     servers_of(&tree).contains_key(Value::from(name.as_str()))
@@ -271,7 +273,7 @@ fn unreadable(reason: String) -> NotDone {
     ))
 }
 
-/// The text of the file; `None` if it does not exist.
+/// Reads the text of the servers' file; `None` if the file does not exist.
 pub(super) fn read_text(path: &Path) -> Result<Option<String>, NotDone> {
     let folder = path.parent().unwrap_or(path);
     let tree = match folder.canonicalize() {
@@ -287,7 +289,7 @@ pub(super) fn read_text(path: &Path) -> Result<Option<String>, NotDone> {
     text.map_err(|_| unreadable("no UTF-8 text".to_owned()))
 }
 
-/// The content of the file; empty if it does not exist.
+/// Reads and parses the servers' file; empty if the file does not exist.
 pub(super) fn read(path: &Path) -> Result<Mapping, NotDone> {
     let Some(text) = read_text(path)? else {
         return Ok(Mapping::new());
@@ -315,7 +317,7 @@ pub(super) fn write(path: &Path, tree: Mapping) -> Result<(), NotDone> {
     write_text(path, &text)
 }
 
-/// Writes the file atomically, and its previous content to a second file.
+/// Writes the servers' file atomically, and stores its previous content in a second file.
 pub(super) fn write_text(path: &Path, text: &str) -> Result<(), NotDone> {
     let folder = path.parent().unwrap_or(path);
     if text.len() as u64 > BYTES_MAX {
@@ -328,11 +330,11 @@ pub(super) fn write_text(path: &Path, text: &str) -> Result<(), NotDone> {
     if let Ok(held) = regular_file::read(path, BYTES_MAX) {
         write_atomically(&path.with_extension("yaml.previous"), &held, 0o600).map_err(failed)?;
     }
-    // Readable for its owner alone: the file may contain values of variables.
+    // Only the owner may read the file, because values of variables may be secrets.
     write_atomically(path, text.as_bytes(), 0o600).map_err(failed)
 }
 
-/// An entry with possible secrets masked.
+/// Returns an entry with possible secrets masked.
 fn shown(entry: &Value) -> serde_json::Value {
     mask::server(&serde_json::to_value(entry).unwrap_or_default())
 }

@@ -1,5 +1,5 @@
-//! Changes of `external/config.yaml` by commands that run next to the gateway: several servers in one step. The file's comments
-//! are kept if its style allows it.
+//! Changes of `external/config.yaml` by commands that run next to the gateway: several servers are changed in one step.
+//! Comments in the file are kept if its style allows it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,25 +15,25 @@ use tooldock_base::precedence::EXTERNAL_FILE;
 use tooldock_base::yaml::{Mapping, Value};
 use tooldock_process::environment::FileLock;
 
-/// Time to wait for a manager that changes the file.
+/// Maximum wait for the lock while a manager changes the file.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time between two attempts to take the lock.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// The file, locked until this is dropped.
+/// The servers' file, locked until this value is dropped.
 #[derive(Debug)]
 pub struct LockedServers {
     path: PathBuf,
     tools: PathBuf,
     _lock: FileLock,
     text: String,
-    /// The parsed content of the file. `text` is not updated if its style does not allow changes.
+    /// The parsed content of the file. `text` contains the same changes, unless the file's style does not allow them.
     tree: Mapping,
     is_rewritten: bool,
 }
 
 impl LockedServers {
-    /// Locks the file of a data directory, which is created if missing, and reads it. May wait for a manager.
+    /// Locks and reads the servers' file of a data directory. Creates the directory if it is missing. May wait for a manager.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl LockedServers {
         })
     }
 
-    /// The servers of the file of a data directory, read without the lock.
+    /// Reads the servers of the file of a data directory, without locking it.
     ///
     /// # Errors
     ///
@@ -74,17 +74,17 @@ impl LockedServers {
         Ok(servers_of(&read(&data.join(EXTERNAL_FILE))?))
     }
 
-    /// Path of the file.
+    /// Path of the servers' file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns true if the file has a server of that name.
+    /// Returns true if the file has a server with that name.
     pub fn has(&self, name: &NamespaceName) -> bool {
         servers_of(&self.tree).contains_key(Value::from(name.as_str()))
     }
 
-    /// Adds servers, or replaces those of their names. Nothing is written before [`LockedServers::save`].
+    /// Adds servers, or replaces existing servers with the same names. The file is written only by [`LockedServers::save`].
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl LockedServers {
         Ok(())
     }
 
-    /// Removes a server. Returns false if no server has that name.
+    /// Removes a server. Returns false if the file has no server with that name.
     pub fn remove(&mut self, name: &NamespaceName) -> bool {
         let mut servers = servers_of(&self.tree);
         if servers.shift_remove(Value::from(name.as_str())).is_none() {
@@ -132,8 +132,8 @@ impl LockedServers {
         true
     }
 
-    /// Writes the file atomically, readable for its owner only. The previous content is kept in a second file. Returns true if
-    /// the file's comments are lost, since its style did not allow the change.
+    /// Writes the file atomically, readable for its owner only. The previous content is stored in a second file. Returns true if
+    /// the file's comments are lost, because its style did not allow changing it in place.
     ///
     /// # Errors
     ///

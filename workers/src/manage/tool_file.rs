@@ -1,4 +1,4 @@
-//! Tool files: read, replaced, removed. The version before a change is kept in `.history/` in the same folder.
+//! Tool files: reading, replacing and removing them. The content before a change is stored in `.history/` in the same folder.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -14,45 +14,47 @@ use super::folder::{Folder, sync_folder};
 use super::history::{entries, version_name};
 use super::{FileInspection, NotDone, ToolFileName, Workspace, blocking};
 
-/// Maximum size of a tool file that is written, in bytes.
+/// Maximum size of a tool file that a manager writes, in bytes.
 pub const TOOL_FILE_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum size, in bytes, of a file not written by a manager that is read, or stored before it is replaced.
+/// Maximum size of a file that was not written by a manager, in bytes. A larger one is neither read nor stored as an earlier
+/// version.
 pub(super) const KEPT_BYTES_MAX: usize = 4 * TOOL_FILE_BYTES_MAX;
-/// Folder of earlier versions; the scan ignores the name.
+/// Name of the subfolder with earlier versions of tool files. The scan ignores it.
 pub(super) const HISTORY: &str = ".history";
-/// Maximum number of earlier versions that are kept of one file.
+/// Maximum number of earlier versions that are stored of one tool file.
 const VERSIONS_MAX: usize = 10;
 /// Maximum number of tool files of one namespace that are listed.
 pub(super) const FILES_MAX: usize = 1000;
-/// Maximum size of all listed files, in bytes.
+/// Maximum size of all tool files of a namespace that are read to list their declarations, in bytes.
 const LISTED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A file that was replaced or removed.
+/// Result of replacing or removing a tool file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileChange {
-    /// Path of the kept previous version, relative to the namespace's folder; `None` if there was none.
+    /// Path of the stored previous version, relative to the namespace's folder; `None` if the file did not exist before.
     pub previous: Option<String>,
-    /// True when the file had the same content already. Then nothing was written, and no version stored.
+    /// True if the file already had the same content. In that case nothing was written, and no version was stored.
     pub unchanged: bool,
 }
 
 impl Workspace {
-    /// Declarations of a namespace's tool files, in the order of their names. Files that are not tool files, are not text, or
-    /// have more than [`TOOL_FILE_BYTES_MAX`] are skipped.
+    /// Reads the declarations of a namespace's tool files, in the order of the files' names. Files that are not tool files, are
+    /// not text, or have more than [`TOOL_FILE_BYTES_MAX`] bytes are skipped.
     ///
     /// # Errors
     ///
-    /// When the namespace does not exist, or its files have more bytes than may be read.
+    /// When the namespace does not exist, or its files have more bytes in total than may be read.
     pub async fn declared(
         &self,
         namespace: &NamespaceName,
     ) -> Result<Vec<FileInspection>, NotDone> {
-        // Few listings run concurrently, since they hold the sources in memory.
+        // The number of concurrent listings is limited, since each has all sources in memory.
         let _turn = self.listings.acquire().await;
         let files = self.tool_files(namespace).await?;
         match self.inspect(&files).await {
             Ok(inspected) => Ok(inspected),
-            // A single file may be too much for the parser: the others are still inspected.
+            // A single file may have exceeded the parser's limits. The files are inspected one by one, so that only that one
+            // fails.
             Err(error) => {
                 tracing::warn!(%namespace, %error, "tool files are inspected one by one");
                 let mut inspected = Vec::new();
@@ -102,8 +104,8 @@ impl Workspace {
         .await
     }
 
-    /// Replaces a tool file by `source`, or creates the file. The caller must check the content. A file with the same content
-    /// is not changed, nor are its earlier versions.
+    /// Replaces a tool file by `source`, or creates the file. The caller must check the source. If the file already has this
+    /// content, the file and its earlier versions stay unchanged.
     ///
     /// # Errors
     ///
@@ -145,7 +147,7 @@ impl Workspace {
         .await
     }
 
-    /// Removes a tool file.
+    /// Removes a tool file, and stores its content as an earlier version.
     ///
     /// # Errors
     ///
@@ -179,7 +181,8 @@ impl Workspace {
     }
 }
 
-/// The error for a missing file. It names the existing files, including helper modules, since no list of tools shows those.
+/// Returns the error for a missing file. It names the existing files, including helper modules, which no list of tools
+/// contains.
 pub(super) fn no_file(folder: &Folder, namespace: &NamespaceName, file: &ToolFileName) -> NotDone {
     const NAMED_MAX: usize = 20;
     let mut names: Vec<_> = entries(folder)
@@ -201,8 +204,8 @@ pub(super) fn no_file(folder: &Folder, namespace: &NamespaceName, file: &ToolFil
     NotDone(format!("namespace {namespace} has no file {file}; {held}"))
 }
 
-/// The bytes of a regular file of the folder; `None` if the name does not exist. No symlink is followed, and the call does not
-/// block.
+/// Reads a regular file of the folder; `None` if the name does not exist. No symlink is followed, and a pipe does not block the
+/// call.
 pub(super) fn bytes(folder: &Folder, name: &str, bound: usize) -> Result<Option<Vec<u8>>, NotDone> {
     let shown = folder.shown(name);
     let flags =
@@ -238,8 +241,8 @@ fn special(path: &Path) -> NotDone {
     ))
 }
 
-/// Keeps the current content of a file as an earlier version and returns the version's path. The oldest versions of the file
-/// beyond the limit are removed.
+/// Stores the current content of a file as an earlier version and returns the version's path. The oldest versions beyond the
+/// limit are removed.
 fn keep(folder: &Folder, file: &ToolFileName, held: &[u8]) -> Result<String, NotDone> {
     let history = folder.entry(HISTORY);
     let shown = folder.shown(HISTORY);
@@ -266,13 +269,13 @@ fn keep(folder: &Folder, file: &ToolFileName, held: &[u8]) -> Result<String, Not
     Ok(format!("{HISTORY}/{kept}"))
 }
 
-/// The numbers of the existing versions, in their order.
+/// The numbers of a file's stored versions, in ascending order.
 fn versions(history: &Path, file: &ToolFileName) -> Vec<u64> {
     let entries = fs::read_dir(history).into_iter().flatten().flatten();
     let number = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let number = name.strip_prefix(file.as_str())?.strip_prefix('.')?;
-        // Only numbers in the canonical form are used; the highest number is never reached.
+        // Other spellings of a number, such as `07`, are ignored, as are numbers so large that the next one could overflow.
         let parsed: u64 = number.parse().ok()?;
         (parsed < u64::MAX / 2 && parsed.to_string() == number).then_some(parsed)
     };

@@ -1,4 +1,4 @@
-//! Resolves the values of a manifest's `env`, with every `${NAME}` replaced.
+//! Resolution of the values in a manifest's `env`: every `${NAME}` is replaced by its value.
 
 use std::collections::BTreeMap;
 
@@ -21,16 +21,16 @@ pub(crate) const MISSING_SECRET: &str = "missing_secret";
 /// The variables of a manifest's `env`, with every `${NAME}` replaced.
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
-    /// The variables that have a value.
+    /// The variables that have a value, by name.
     pub(crate) values: BTreeMap<String, Secret>,
-    /// Values that must not show in the log.
+    /// Values that are masked in the log.
     pub(crate) hidden: Vec<Secret>,
-    /// Variables without a value, with the reasons. The namespace runs without them.
+    /// Issues about variables without a value, with the reasons. The namespace runs without these variables.
     pub(crate) issues: Vec<Issue>,
 }
 
 impl Manifest {
-    /// The variables of the namespace's processes.
+    /// Resolves the environment variables of the namespace's processes.
     pub(crate) fn variables(&self, sources: &Sources<'_>) -> Variables {
         let mut variables = Variables::default();
         for (name, template) in &self.env {
@@ -42,7 +42,7 @@ impl Manifest {
                         .push(issue(INVALID_VARIABLE, name, message));
                 }
                 Ok(value) => {
-                    // Texts without a reference are not secret: `env` in a manifest is for settings.
+                    // A text without a reference is a plain setting and not a secret, so it is not masked.
                     if !template.names().is_empty() {
                         variables.hidden.extend(template.hidden(sources));
                     }
@@ -63,7 +63,7 @@ impl Manifest {
 }
 
 impl Manifest {
-    /// The declared secrets without a value, each as an issue. The namespace serves without them.
+    /// Returns an issue for each declared secret without a value. The namespace is served nevertheless.
     pub(crate) fn missing_secrets(
         &self,
         namespace: &NamespaceName,

@@ -1,4 +1,4 @@
-//! Entries of `$DATA/config.yaml` that cannot be used together with the operator's file.
+//! Handling of entries in `$DATA/config.yaml` that cannot be used together with the operator's file.
 
 use tooldock_base::config::NamespacesConfig;
 use tooldock_base::names::NamespaceName;
@@ -7,9 +7,9 @@ use tooldock_base::precedence::Source;
 use crate::remote::Mode;
 use crate::servers::ServersConfig;
 
-/// Reduces a narrowed configuration to the usable entries, so that the file's other restrictions remain in force. A server that
-/// only the file has is omitted; a server of the operator whose restriction by the file cannot be applied is disabled. Returns
-/// a sentence for each that begins with the key.
+/// Removes unusable entries from a restricted configuration, so that the data file's other restrictions stay in force. An invalid
+/// server of the data file is omitted. A server of the operator is disabled if the data file restricts it in a way that cannot
+/// be applied. Returns a sentence for each that begins with the key.
 pub fn fit(
     namespaces: &NamespacesConfig,
     servers: &mut ServersConfig,
@@ -34,7 +34,7 @@ pub fn fit(
                 ));
                 server.enabled = false;
             }
-            // A mistake in the operator's file, which is reported for that file.
+            // The mistake is in the operator's file, and is reported when that file is checked.
             _ => {}
         }
         true
@@ -58,7 +58,7 @@ pub fn fit(
     unfit
 }
 
-/// Returns true if tools of a namespace may be omitted from its list.
+/// Returns true if the limits allow only some of a namespace's tools.
 pub fn selects_tools(
     namespaces: &NamespacesConfig,
     name: &NamespaceName,

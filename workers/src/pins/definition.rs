@@ -1,7 +1,7 @@
-//! A definition in a form whose bytes depend on its meaning alone, and its digest.
+//! Canonical form of a definition, whose bytes depend only on the definition's meaning, and its digest.
 //!
-//! Keys are sorted and spaces are left out. A key that stands twice stays twice, in the order of the text: clients differ in
-//! the value that they read, so each of them counts.
+//! Keys are sorted and spaces are removed. If an object contains a key twice, both members are kept in their order: clients
+//! differ in the member that they read, so both matter.
 
 use std::fmt::{self, Write as _};
 
@@ -9,27 +9,27 @@ use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use sha2::{Digest as _, Sha256};
 
-/// A JSON value with its keys in order, repeated ones included.
+/// A JSON value. Objects are sorted by key and may contain a key several times.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Node {
-    /// A number, a boolean or null, as JSON.
+    /// A number, a boolean or null, as JSON text.
     Plain(String),
-    /// A text.
+    /// A decoded JSON string.
     Text(String),
-    /// A list.
+    /// A JSON array.
     List(Vec<Node>),
-    /// An object, sorted by key.
+    /// Members of a JSON object, sorted by key.
     Object(Vec<(String, Node)>),
 }
 
 impl Node {
-    /// Reads a definition; `None` if it is no JSON that can be compared by its meaning, such as one with a number that is out
-    /// of range, or nested too deep.
+    /// Parses a definition; `None` if it is not valid JSON, or cannot be compared by meaning because a number is out of range or
+    /// the nesting is too deep.
     pub(super) fn read(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// The value of a key, the first one of several.
+    /// The value of a key of an object; the first one if the key occurs several times.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Object(members) = self else {
             return None;
@@ -126,7 +126,7 @@ impl<'de> Deserialize<'de> for Node {
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
-                // Stable: equal keys keep their order.
+                // The sort is stable, so members with equal keys keep their order.
                 members.sort_by(|one, other| one.0.cmp(&other.0));
                 Ok(Node::Object(members))
             }
@@ -140,16 +140,17 @@ fn plain(value: impl Serialize) -> Node {
     Node::Plain(serde_json::to_string(&value).unwrap_or_default())
 }
 
-/// A definition in its canonical form; unchanged if its meaning cannot be compared, so that then every byte counts.
+/// Returns the canonical form of a definition. A definition that cannot be parsed is returned unchanged, so that every byte of
+/// it matters.
 pub(super) fn canonical(text: &str) -> String {
     Node::read(text).map_or_else(|| text.to_owned(), |node| node.to_json())
 }
 
-/// The digest of a canonical definition, SHA-256 in hexadecimal.
+/// Returns the digest of a canonical definition: SHA-256 in hexadecimal.
 pub(super) fn digest(canonical: &str) -> String {
     let mut hex = String::with_capacity(64);
     for byte in Sha256::digest(canonical) {
-        // Writing to a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(hex, "{byte:02x}");
     }
     hex

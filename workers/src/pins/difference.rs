@@ -1,4 +1,4 @@
-//! The difference of two definitions, value by value, as text that shows hidden characters.
+//! The difference of two definitions, value by value, as text in which invisible characters are shown as escapes.
 
 use std::fmt::Write as _;
 
@@ -12,18 +12,18 @@ const DIFFERENCES_MAX: usize = 50;
 /// Maximum length of a value in a difference, in characters.
 const VALUE_MAX: usize = 2_000;
 
-/// A value that differs between two definitions.
+/// A value that differs between an approved and a new definition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// The keys from the definition to the value, such as `inputSchema.properties.path.description`.
+    /// Keys on the path from the definition to the value, such as `inputSchema.properties.path.description`.
     pub path: String,
-    /// The approved value as JSON, with hidden characters as `\u{…}`; `None` if there was none.
+    /// The approved value as JSON, with invisible characters as `\u{…}`; `None` if the approved definition has no such value.
     pub before: Option<String>,
-    /// The new value, in the same form.
+    /// The new value as JSON, with invisible characters as `\u{…}`; `None` if the new definition has no such value.
     pub after: Option<String>,
 }
 
-/// The differences between two definitions in their canonical form, at most [`DIFFERENCES_MAX`].
+/// Returns the differences between two canonical definitions, at most [`DIFFERENCES_MAX`].
 pub(super) fn between(before: &str, after: &str) -> Vec<Difference> {
     let mut found = Vec::new();
     match (Node::read(before), Node::read(after)) {
@@ -64,7 +64,7 @@ fn compare(before: &Node, after: &Node, path: &str, found: &mut Vec<Difference>)
     }
 }
 
-/// Returns true if no key of an object stands twice.
+/// Returns true if no key of an object occurs twice.
 fn is_plain(members: &[(String, Node)]) -> bool {
     members.windows(2).all(|pair| pair[0].0 != pair[1].0)
 }
@@ -87,7 +87,7 @@ fn push(before: Option<&Node>, after: Option<&Node>, path: &str, found: &mut Vec
     }
 }
 
-/// A text of a server as people may read it: without characters that hide or reorder text, and shortened.
+/// Returns a text of a server with invisible and reordering characters as escapes, shortened, so that people can read it.
 pub(super) fn shown(text: &str) -> String {
     let mut out = String::new();
     for (at, character) in text.chars().enumerate() {
@@ -97,7 +97,7 @@ pub(super) fn shown(text: &str) -> String {
         }
         match character {
             '\n' | '\t' => out.push(character),
-            // Writing to a text cannot fail.
+            // Writing to a `String` cannot fail.
             hidden if is_hidden(hidden) => {
                 let _ = write!(out, "\\u{{{:x}}}", u32::from(hidden));
             }

@@ -1,4 +1,4 @@
-//! Reads and replaces `pins.json`, always as a whole.
+//! Reading and replacing the file `pins.json`, always as a whole.
 
 use std::fs;
 use std::io;
@@ -12,22 +12,23 @@ use tooldock_base::regular_file;
 
 use super::record::{FORMAT, PinFile};
 
-/// Maximum size of the file, in bytes.
+/// Maximum size of `pins.json`, in bytes.
 const FILE_MAX: u64 = 512 * 1024 * 1024;
-/// Time that a writer waits for another one.
+/// Maximum time that a writer waits for the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The file.
+/// Path of `pins.json`.
 #[derive(Debug)]
 pub(super) struct PinsFile {
     path: PathBuf,
-    /// The lock of the writers.
+    /// Path of the lock file that writers lock.
     lock: PathBuf,
-    /// Maximum size that is read and written, in bytes.
+    /// Maximum size of the file that is read or written, in bytes.
     max: u64,
 }
 
-/// Metadata that distinguish versions of the file without reading them. Every change is a rename.
+/// Metadata that identify a version of the file without reading it. They differ after each change, because every change is a
+/// rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
@@ -51,7 +52,7 @@ impl PinsFile {
         &self.path
     }
 
-    /// The stamp of the current file; `None` if there is none.
+    /// The stamp of the current file; `None` if the file does not exist.
     pub(super) fn stamp(&self) -> Option<Stamp> {
         let metadata = fs::metadata(&self.path).ok()?;
         Some(Stamp {
@@ -63,7 +64,7 @@ impl PinsFile {
         })
     }
 
-    /// The records of the file; none if there is no file.
+    /// Reads the records from the file; empty if the file does not exist.
     ///
     /// # Errors
     ///
@@ -79,7 +80,7 @@ impl PinsFile {
         };
         let value: serde_json::Value =
             serde_json::from_slice(&bytes).map_err(|error| self.unusable(&error.to_string()))?;
-        // Compared before the rest is read: a later version may have another form.
+        // Checked before the records are deserialized, because a later format may have other fields.
         match value.get("format").and_then(serde_json::Value::as_u64) {
             Some(format) if format <= FORMAT => {}
             Some(format) => {
@@ -107,20 +108,20 @@ impl PinsFile {
         )
     }
 
-    /// Takes the lock of the writers.
+    /// Acquires the lock of the writers.
     ///
     /// # Errors
     ///
-    /// The reason, in one line.
+    /// The reason why the lock was not acquired, in one line.
     pub(super) fn lock(&self) -> Result<FileLock, String> {
         FileLock::take(&self.lock, "recording pins", PATIENCE).map_err(|error| error.to_string())
     }
 
-    /// Replaces the file. Returns its stamp.
+    /// Replaces the file with these records, and returns the new file's stamp.
     ///
     /// # Errors
     ///
-    /// The reason, in one line; the old file is then unchanged.
+    /// The reason why the file was not written, in one line; the old file is then unchanged.
     pub(super) fn replace(&self, records: &PinFile) -> Result<Option<Stamp>, String> {
         let written = serde_json::to_vec_pretty(records).map_err(io::Error::from);
         if let Ok(bytes) = &written

@@ -1,52 +1,54 @@
-//! Search of definitions for text that people do not see, or that is aimed at models.
+//! Search of definitions for text that is invisible to people, or addressed to models.
 //!
 //! | code | finding |
 //! |---|---|
 //! | `hidden_character` | zero-width characters, tags, and variation selectors where no emoji or ideograph needs them |
 //! | `bidi_character` | characters that reorder text |
 //! | `control_character` | ANSI escapes and other control characters |
-//! | `blank_run` | more than [`BLANKS_MAX`] blanks in a row, behind which text is out of sight |
+//! | `blank_run` | more than [`BLANKS_MAX`] consecutive blanks, which move the following text out of view |
 //! | `long_description` | a text of more than [`TEXT_MAX`] bytes |
-//! | `large_definition` | a definition of more than [`DEFINITION_MAX`] bytes, or of more than a search looks at |
-//! | `unreadable_definition` | no JSON of which the texts can be told, such as one with half a surrogate pair |
-//! | `repeated_key` | a key that stands twice in an object |
+//! | `large_definition` | a definition of more than [`DEFINITION_MAX`] bytes, or too large to be searched completely |
+//! | `unreadable_definition` | invalid JSON whose texts cannot be decoded, for instance with half a surrogate pair |
+//! | `repeated_key` | an object with the same key twice |
 //! | `mixed_scripts` | a name with letters of several scripts, such as a Cyrillic `а` among Latin letters |
-//! | `look_alike` | a name that looks like that of another tool |
-//! | `instruction` | words of [`PATTERNS`] or [`PHRASES`], which are meant for a model |
+//! | `look_alike` | a name that looks like the name of another tool |
+//! | `instruction` | words of [`PATTERNS`] or [`PHRASES`], which are addressed to a model |
 //!
-//! The search knows no language: a definition that misleads in plain words has no finding. The digest reports its change.
+//! The search does not understand language: a definition that misleads in plain words has no finding. A change of it is still
+//! detected by its digest.
 
 use serde::{Deserialize, Serialize};
 
 use super::definition::Node;
 use super::difference::shown;
 
-/// Maximum size of a definition without a finding, and of one that is recorded, in bytes: 64 KiB.
+/// Maximum size of a definition, in bytes: 64 KiB. A larger one is a finding, and its text is not recorded.
 pub const DEFINITION_MAX: usize = 64 * 1024;
-/// Maximum size of a text in a definition without a finding, in bytes: 8 KiB.
+/// Maximum size of a text in a definition, in bytes: 8 KiB. A longer one is a finding.
 pub(super) const TEXT_MAX: usize = 8 * 1024;
-/// Maximum number of blanks in a row without a finding.
+/// Maximum number of consecutive blanks in a text. More are a finding.
 pub(super) const BLANKS_MAX: usize = 200;
-/// Maximum number of findings of one definition.
+/// Maximum number of findings that are reported for one definition.
 const FINDINGS_MAX: usize = 8;
-/// Maximum number of words between two words of a pattern.
+/// Maximum number of other words between two words of a pattern.
 const GAP_MAX: usize = 3;
-/// Maximum length of a place, in characters.
+/// Maximum length of a finding's place, in characters.
 const PLACE_MAX: usize = 200;
-/// Maximum length of a detail, in characters.
+/// Maximum length of a finding's detail, in characters.
 const DETAIL_MAX: usize = 200;
-/// Maximum length of a name in a detail that has two, in characters.
+/// Maximum length of a name in a finding's detail, in characters.
 const NAME_MAX: usize = 64;
-/// Maximum size of the texts that are searched in one definition, in bytes: 256 KiB.
+/// Maximum size of the texts of one definition that are searched, in bytes: 256 KiB.
 const SEARCHED_MAX: usize = 256 * 1024;
-/// Maximum number of values that are searched in one definition.
+/// Maximum number of JSON values of one definition that are searched.
 const NODES_MAX: usize = 20_000;
-/// Maximum number of tag characters after the black flag of a regional flag emoji, the closing tag included.
+/// Maximum number of tag characters after the black flag of a regional flag emoji, including the closing tag.
 const FLAG_TAGS_MAX: usize = 7;
 
-/// A pattern of words: one word of each list, in the order of the lists, with at most [`GAP_MAX`] other words in between.
+/// Patterns of words. A text matches a pattern if it contains a word of each list, in the order of the lists, with at most
+/// [`GAP_MAX`] other words in between.
 pub(super) const PATTERNS: &[&[&[&str]]] = &[
-    // "ignore all previous instructions"
+    // Matches "ignore all previous instructions".
     &[
         &["ignore", "disregard", "forget", "override"],
         &[
@@ -66,7 +68,7 @@ pub(super) const PATTERNS: &[&[&[&str]]] = &[
             "guidelines",
         ],
     ],
-    // "do not tell the user"
+    // Matches "do not tell the user".
     &[
         &["not", "never", "dont", "without", "avoid"],
         &[
@@ -82,7 +84,7 @@ pub(super) const PATTERNS: &[&[&[&str]]] = &[
         &["the"],
         &["user", "human", "operator"],
     ],
-    // "reveal your system prompt"
+    // Matches "reveal your system prompt".
     &[
         &[
             "reveal", "print", "repeat", "include", "pass", "send", "output", "provide",
@@ -90,7 +92,7 @@ pub(super) const PATTERNS: &[&[&[&str]]] = &[
         &["system"],
         &["prompt", "message"],
     ],
-    // "include the entire conversation history"
+    // Matches "include the entire conversation history".
     &[
         &["include", "pass", "send", "append", "provide"],
         &["full", "entire", "complete", "whole"],
@@ -98,7 +100,7 @@ pub(super) const PATTERNS: &[&[&[&str]]] = &[
     ],
 ];
 
-/// Texts that no description needs, in lower case: markup of prompts, and files of credentials.
+/// Suspicious phrases in lower case, which no description needs: markup of prompts, and files of credentials.
 pub(super) const PHRASES: &[&str] = &[
     "<important>",
     "</important>",
@@ -122,24 +124,25 @@ pub(super) const PHRASES: &[&str] = &[
     "claude_desktop_config.json",
 ];
 
-/// Text in a definition that a person should look at.
+/// A suspicious text in a definition that a person should review.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Finding {
-    /// Kind of the finding, as the table of this module has it.
+    /// Kind of the finding; the module's documentation lists the codes.
     pub code: String,
-    /// Keys from the definition to the text, such as `inputSchema.properties.path.description`; empty for the definition itself.
+    /// Keys on the path from the definition to the text, such as `inputSchema.properties.path.description`; empty for the
+    /// definition itself.
     pub place: String,
-    /// The suspicious text or what it contains, without characters that hide text.
+    /// The suspicious text or a description of it, without invisible characters.
     pub detail: String,
 }
 
 struct Search<'a> {
     found: Vec<Finding>,
-    /// Keys and positions from the definition to the value that is searched.
+    /// Keys and positions on the path from the definition to the value that is being searched.
     place: Vec<Segment<'a>>,
-    /// Size of the texts that may still be searched, in bytes.
+    /// Remaining size of texts that may be searched, in bytes.
     bytes: usize,
-    /// Number of values that may still be searched.
+    /// Remaining number of values that may be searched.
     nodes: usize,
 }
 
@@ -149,7 +152,7 @@ enum Segment<'a> {
     At(usize),
 }
 
-/// The findings of a definition in its canonical form, at most [`FINDINGS_MAX`].
+/// Searches a canonical definition. Returns at most [`FINDINGS_MAX`] findings.
 pub(super) fn of_definition(name: &str, canonical: &str) -> Vec<Finding> {
     let node = Node::read(canonical);
     let mut search = Search {
@@ -168,7 +171,7 @@ pub(super) fn of_definition(name: &str, canonical: &str) -> Vec<Finding> {
     }
     match &node {
         Some(node) => search.walk(node),
-        // The texts of a definition that is no readable JSON cannot be told apart, and their escapes are not decoded.
+        // The texts of unparsable JSON cannot be separated and their escapes are not decoded, so it is searched as one text.
         None => {
             search.add(
                 "unreadable_definition",
@@ -181,7 +184,7 @@ pub(super) fn of_definition(name: &str, canonical: &str) -> Vec<Finding> {
 }
 
 impl<'a> Search<'a> {
-    /// Adds a finding at the current place.
+    /// Adds a finding for the value that is being searched.
     fn add(&mut self, code: &str, detail: String) {
         if self.found.len() >= FINDINGS_MAX {
             return;
@@ -193,7 +196,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The current place as text, cut to [`PLACE_MAX`].
+    /// The path to the value that is being searched, as text of at most [`PLACE_MAX`] characters.
     fn place(&self) -> String {
         let mut out = String::new();
         let mut length = 0;
@@ -216,7 +219,7 @@ impl<'a> Search<'a> {
         self.found.len() >= FINDINGS_MAX || self.nodes == 0 || self.bytes == 0
     }
 
-    /// Reports that the rest of the definition is not searched.
+    /// Adds the finding that the rest of the definition is not searched.
     fn exhausted(&mut self) {
         let place = std::mem::take(&mut self.place);
         self.add(
@@ -274,7 +277,7 @@ impl<'a> Search<'a> {
             self.bytes = 0;
             self.exhausted();
         }
-        // Most texts have neither, and are searched once.
+        // Plain ASCII text contains no invisible or reordering characters.
         if text.bytes().any(|byte| !(0x20..0x7f).contains(&byte)) {
             self.characters(text);
         }
@@ -338,7 +341,7 @@ fn finding(code: &str, place: String, detail: &str) -> Finding {
     }
 }
 
-/// A text of a server without characters that hide text, cut to a number of characters.
+/// Returns the first `max` characters of a server's text, without invisible characters.
 fn cut(text: &str, max: usize) -> String {
     let begin: String = text.chars().take(max).collect();
     let begin = shown(&begin);
@@ -348,7 +351,7 @@ fn cut(text: &str, max: usize) -> String {
     }
 }
 
-/// A name for a detail.
+/// Shortens a name for a finding's detail.
 fn brief(name: &str) -> String {
     let cut = cut(name, NAME_MAX);
     match name.chars().nth(NAME_MAX) {
@@ -357,7 +360,7 @@ fn brief(name: &str) -> String {
     }
 }
 
-/// Returns true for characters without a visible form, and for those that change how other characters are shown.
+/// Returns true for invisible characters, and for characters that change how other characters are displayed.
 pub(super) fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -400,12 +403,13 @@ fn is_hidden_alone(character: char) -> bool {
     is_hidden(character) && character != '\u{fe0f}'
 }
 
-/// Returns true if a joiner stands where emoji or letters of a script that joins them have one.
+/// Returns true if a joiner character is legitimate: it stands between two emoji, or between two letters of a script in which
+/// joiners change the form of letters.
 fn joins(before: Option<char>, after: Option<char>) -> bool {
     let (Some(before), Some(after)) = (before, after) else {
         return false;
     };
-    // Scripts in which joiners change the form of letters: Arabic and its relatives, those of India and South-East Asia.
+    // Scripts in which joiners change the form of letters: right-to-left scripts, and those of India and South-East Asia.
     let shapes = |it: char| {
         is_right_to_left(it)
             || matches!(it, '\u{900}'..='\u{dff}' | '\u{f00}'..='\u{109f}' | '\u{1780}'..='\u{17b3}')
@@ -413,7 +417,8 @@ fn joins(before: Option<char>, after: Option<char>) -> bool {
     (is_pictorial(before) && is_pictorial(after)) || (shapes(before) && shapes(after))
 }
 
-/// Returns true if a variation selector follows a character that has variants, and no other selector follows.
+/// Returns true if a variation selector is legitimate: it follows a character that has variants, and is not followed by another
+/// selector.
 fn varies(before: Option<char>, after: Option<char>) -> bool {
     let selects = |it: char| matches!(it, '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}');
     if after.is_some_and(selects) {
@@ -441,7 +446,7 @@ fn is_of_flag(all: &[char], at: usize) -> bool {
         && tags.get(count - 1) == Some(&'\u{e007f}')
 }
 
-/// The length of the longest run of blanks, in characters; `None` without blanks.
+/// The length of the longest run of whitespace, in characters; `None` if there is none.
 fn longest_blank(text: &str) -> Option<usize> {
     let mut longest = 0;
     let mut run = 0;
@@ -456,14 +461,14 @@ fn longest_blank(text: &str) -> Option<usize> {
     (longest > 0).then_some(longest)
 }
 
-/// The words of a text that are meant for a model, shortened; `None` without such words.
+/// Returns the words of a text that are addressed to a model, shortened; `None` if there are none.
 fn instruction(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
     if let Some(phrase) = PHRASES.iter().find(|it| lower.contains(**it)) {
         return Some((*phrase).to_owned());
     }
     let plain = lower.replace(['\'', '’'], "");
-    // The end of a sentence is a word of its own, which no pattern has.
+    // The end of a sentence becomes a word that no pattern contains. It still counts as a word between two words of a pattern.
     let plain = plain.replace(['.', '!', '?', ';'], " \u{1} ");
     let words: Vec<&str> = plain
         .split(|it: char| !it.is_alphanumeric() && it != '\u{1}')
@@ -485,7 +490,7 @@ fn instruction(text: &str) -> Option<String> {
     })
 }
 
-/// Scripts of a name's letters if there are several; `None` for names of one script.
+/// Returns the scripts of a name's letters if there are several; `None` if all letters are of one script.
 fn mixed(name: &str) -> Option<String> {
     let mut scripts: Vec<&str> = name.chars().filter_map(script).collect();
     scripts.sort_unstable();
@@ -506,13 +511,13 @@ fn script(character: char) -> Option<&'static str> {
     })
 }
 
-/// The shape of a name: equal for names that look alike, such as `get_user` and `get_usеr` with a Cyrillic `е`.
+/// Returns the shape of a name. Names that look alike have the same shape, such as `get_user` and `get_usеr` with a Cyrillic `е`.
 pub(super) fn shape(name: &str) -> String {
     let visible = name.chars().filter(|it| !is_hidden(*it));
     visible.map(look).collect()
 }
 
-/// The Latin character that a character looks like; the character itself if there is none.
+/// Returns the Latin character that looks like a character; the character itself if there is none.
 fn look(character: char) -> char {
     match character {
         'а' | 'α' | 'ɑ' => 'a',
@@ -530,7 +535,7 @@ fn look(character: char) -> char {
         'ј' => 'j',
         'Ј' => 'J',
         'К' | 'Κ' => 'K',
-        // The capital I, the digit 1 and the letter l are one stroke in many fonts.
+        // In many fonts, the capital I, the digit 1 and the letter l look the same.
         'I' | 'І' | 'Ι' | 'Ӏ' | '1' | '|' => 'l',
         'М' | 'Μ' => 'M',
         'Ν' => 'N',
@@ -559,8 +564,8 @@ fn look(character: char) -> char {
     }
 }
 
-/// The finding for a name that looks like `other`, a name of the same namespace; `None` for a name of another namespace, which
-/// callers of this one may not know.
+/// Returns the finding for a name that looks like `other`, another name of the same namespace. `None` stands for a name of
+/// another namespace, which is not disclosed, because callers of this namespace may not be allowed to see it.
 pub(super) fn look_alike(name: &str, other: Option<&str>) -> Finding {
     let other = match other {
         Some(other) => format!("{} of the same server", brief(other)),

@@ -1,4 +1,4 @@
-//! The pins of one namespace: which entries of a list may be shown.
+//! The pins of one namespace: the decision which entries of a list may be shown.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -14,27 +14,27 @@ use super::findings::{self, DEFINITION_MAX};
 use super::record::{PinKind, Seen, Sighting, Version};
 use super::{Pins, lock, now};
 
-/// Maximum number of judged pages that are remembered.
+/// Maximum number of pages whose judgement is remembered.
 const PAGES_MAX: usize = 64;
-/// Maximum number of hidden names that are remembered for errors.
+/// Maximum number of hidden names that are remembered for error messages.
 const HIDDEN_MAX: usize = 10_000;
 /// Maximum length of a name in messages, in characters.
 const SHORT_MAX: usize = 128;
 
-/// The pins of one namespace. Cheap to read: a page is judged once for as long as it stays the same.
+/// The pins of one namespace. The judgement of a page is remembered and reused until the page changes.
 #[derive(Debug)]
 pub struct NamespacePins {
     name: NamespaceName,
     pins: Arc<Pins>,
     mode: AtomicU8,
-    /// Counts the decisions by which lists that were judged before may look different now.
+    /// Number of decisions that may have changed which entries are shown. Lists judged before must be judged again.
     generation: AtomicU64,
-    /// Counts the changes of records by which pages that were judged before must be recorded anew.
+    /// Number of changes that made remembered judgements invalid. Pages judged before must be recorded again.
     epoch: AtomicU64,
     judged: Mutex<VecDeque<JudgedPage>>,
-    /// Names whose last version was not shown.
+    /// Names of definitions whose last listed version was hidden.
     hidden: Mutex<HashSet<(PinKind, String)>>,
-    /// Names of the last whole list that were missing on the current one, so that each is logged once.
+    /// Recorded names that the current complete list does not contain. Remembered so that each is logged only once.
     missing: Mutex<HashSet<(PinKind, String)>>,
 }
 
@@ -46,37 +46,37 @@ struct JudgedPage {
     names: EntryNames,
 }
 
-/// An entry of a list.
+/// An entry of a page of a list.
 #[derive(Debug, Clone)]
 pub struct PageEntry<'a> {
-    /// The name, or the URI template; `None` for an entry without one.
+    /// The entry's name, or its URI template; `None` if the entry has none.
     pub name: Option<Arc<str>>,
-    /// The definition as the server wrote it.
+    /// The entry's definition as JSON text, as the server sent it.
     pub definition: &'a str,
 }
 
-/// A page of a list as the server wrote it.
+/// A page of a list, as the server sent it.
 #[derive(Debug)]
 pub struct ListPage<'a> {
-    /// Kind of the entries.
+    /// Kind of the page's entries.
     pub kind: PinKind,
-    /// The entries, in order.
+    /// The page's entries, in their order.
     pub entries: Vec<PageEntry<'a>>,
-    /// True for the first page.
+    /// True if this is the first page of the list.
     pub first: bool,
-    /// True if no page follows.
+    /// True if this is the last page of the list.
     pub last: bool,
 }
 
-/// The names of a page's entries.
+/// The names of a page's entries, in their order.
 type EntryNames = Arc<[Option<Arc<str>>]>;
 
-/// True for each entry of a page that may be shown.
+/// Judgement of a page: for each entry, true if it may be shown and false if it is hidden.
 pub type Judgement = Arc<[bool]>;
 
 impl NamespacePins {
-    /// The pins of a namespace. `waiting`: definitions of which a version waits for approval; they count as hidden until a list
-    /// shows an approved version.
+    /// Creates the pins of a namespace. `waiting` are the definitions with an unapproved version; they count as hidden until a
+    /// list contains an approved version.
     pub(super) fn new(
         name: NamespaceName,
         pins: Arc<Pins>,
@@ -94,12 +94,12 @@ impl NamespacePins {
         }
     }
 
-    /// The mode that is in force.
+    /// The mode of pins that is in force for the namespace.
     pub fn mode(&self) -> PinMode {
         decoded(self.mode.load(Ordering::Relaxed))
     }
 
-    /// Sets the mode. Lists that were judged before are outdated if entries are hidden in one of the two modes.
+    /// Sets the mode. If either the old or the new mode hides entries, lists must be judged again.
     pub fn set_mode(&self, mode: PinMode) {
         let before = decoded(self.mode.swap(encoded(mode), Ordering::Relaxed));
         if before != mode {
@@ -110,23 +110,23 @@ impl NamespacePins {
         }
     }
 
-    /// Number of decisions by which lists that were judged before may look different now.
+    /// Number of decisions that may have changed which entries are shown. If it has changed, lists must be judged again.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Records that lists must be judged anew.
+    /// Counts a decision, after which lists must be judged again.
     pub(super) fn decided(&self) {
         self.forget_pages();
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Forgets the pages that were judged before.
+    /// Makes the remembered judgements of pages invalid.
     pub(super) fn forget_pages(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Records the entries of a page. Returns which of them may be shown: all, unless pins are enforced.
+    /// Records the entries of a page, and returns the entries that may be shown: all of them, unless pins are enforced.
     pub fn judge(&self, page: &ListPage<'_>) -> Judgement {
         let (mode, epoch) = (self.mode(), self.epoch.load(Ordering::Acquire));
         if mode == PinMode::Off {
@@ -164,9 +164,9 @@ impl NamespacePins {
         judgement
     }
 
-    /// Judges an entry: true if its version is approved.
+    /// Records an entry, and returns true if its version is approved.
     fn entry(&self, kind: PinKind, mode: PinMode, entry: &PageEntry<'_>) -> bool {
-        // Without a name there is nothing to approve.
+        // An entry without a name cannot be recorded and approved.
         let Some(name) = &entry.name else {
             return false;
         };
@@ -225,7 +225,7 @@ impl NamespacePins {
         }
     }
 
-    /// Logs recorded names that a whole list does not have.
+    /// Logs recorded names that a complete list does not contain.
     fn note_missing(&self, kind: PinKind, names: &[Option<Arc<str>>]) {
         let listed: HashSet<&str> = names.iter().flatten().map(|it| &**it).collect();
         let recorded = self.pins.names(&self.name, kind);
@@ -244,8 +244,8 @@ impl NamespacePins {
         }
     }
 
-    /// The sentence for callers of a definition that is not approved; `None` if it may be used. Names no command:
-    /// callers are models, which must not be led to approve by themselves.
+    /// Returns the reason why a definition may not be used, as a sentence for callers; `None` if it may be used. The sentence
+    /// names no command, because callers are models, which must not be led to approve the definition themselves.
     pub fn held_back(&self, kind: PinKind, name: &str) -> Option<&'static str> {
         if self.mode() != PinMode::Enforce {
             return None;
@@ -253,13 +253,13 @@ impl NamespacePins {
         if lock(&self.hidden).contains(&(kind, name.to_owned())) {
             return Some("its definition waits for the approval of an operator");
         }
-        // A tool is called by its entry in the list; a prompt by its name alone.
+        // A tool can only be called after it was listed, and so judged. A prompt can be requested by its name alone.
         let is_unknown = kind == PinKind::Prompt && !self.pins.has_approved(&self.name, kind, name);
         is_unknown.then_some("no approved definition of this name is known: list the prompts first if the server has it")
     }
 }
 
-/// The key under which a page's judgement is remembered.
+/// Key under which the judgement of a page is remembered: a hash over the page and the mode.
 fn key(page: &ListPage<'_>, mode: PinMode) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update([
@@ -275,13 +275,13 @@ fn key(page: &ListPage<'_>, mode: PinMode) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// A name for messages: without characters that hide text, shortened.
+/// Returns a name for messages: shortened, and without invisible characters.
 pub(super) fn short(name: &str) -> String {
     let cut: String = name.chars().take(SHORT_MAX).collect();
     shown(&cut).replace(['\n', '\t'], " ")
 }
 
-/// A name as an argument of a shell command; `None` for names that a log line or a command cannot hold as they are.
+/// Returns a name as an argument of a shell command; `None` for a name that a log line or a command cannot contain unchanged.
 pub(super) fn argument(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with('-') || short(name) != name {
         return None;

@@ -1,4 +1,4 @@
-//! The records of `pins.json`, and the rules by which a definition changes them. No I/O.
+//! The records of `pins.json`, and the rules by which a listed definition changes them. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
@@ -9,43 +9,43 @@ use tooldock_base::config::PinMode;
 use super::difference::{self, Difference};
 use super::findings::Finding;
 
-/// Version of the file that this program writes, and the highest that it reads.
+/// Format version of the file that this program writes. Files with a higher version are not read.
 pub(super) const FORMAT: u64 = 1;
-/// Maximum number of names that are recorded for a namespace, all kinds together.
+/// Maximum number of names that are recorded for a namespace, over all kinds; further definitions are not recorded.
 pub(super) const NAMES_MAX: usize = 2_000;
-/// Maximum size of the definitions and findings that are recorded for a namespace, in bytes: 4 MiB. Of further definitions the
-/// digest alone is kept, and of further findings the code of one.
+/// Maximum size of the definitions and findings that are recorded for a namespace, in bytes: 4 MiB. Beyond it, only the digest of
+/// a definition is recorded, and only the code of its first finding.
 pub(super) const BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Maximum length of a recorded name, in bytes.
+/// Maximum length of a recorded name, in bytes; definitions with a longer name are not recorded.
 pub(super) const NAME_MAX: usize = 1024;
-/// Maximum number of approved versions of one definition. The oldest is dropped.
+/// Maximum number of approved versions of one definition; the oldest is dropped first.
 const APPROVED_MAX: usize = 8;
-/// Maximum number of versions of one definition that wait for approval. The oldest is dropped.
+/// Maximum number of unapproved versions of one definition; the oldest is dropped first.
 const PENDING_MAX: usize = 4;
-/// Number of versions of one definition after which further ones are not recorded: the server varies it for each caller.
+/// Number of versions of one definition after which no further version is recorded: the server then seems to vary the definition
+/// for each caller.
 pub(super) const VERSIONS_MAX: u32 = 16;
-/// Maximum size of the sightings that wait to be written, in bytes: 16 MiB. The oldest are dropped: the records in memory hold
-/// them.
+/// Maximum size of the unwritten sightings, in bytes: 16 MiB. The oldest are dropped; the records in memory still contain them.
 pub(super) const UNWRITTEN_MAX: usize = 16 * 1024 * 1024;
-/// Size of a sighting without its texts, in bytes.
+/// Estimated size in memory of a sighting without its texts, in bytes.
 const SIGHTING_SIZE: usize = 256;
-/// Maximum number of pages that the first list of a server has.
+/// Maximum number of pages of a server's first list; the first list counts as complete after that many.
 const FIRST_PAGES_MAX: u32 = 100;
 
 /// Kind of a pinned definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PinKind {
-    /// A tool. Its name in records is the tool's.
+    /// A tool, recorded by its name.
     Tool,
-    /// A prompt. Its name in records is the prompt's.
+    /// A prompt, recorded by its name.
     Prompt,
-    /// A resource template. Its name in records is the URI template.
+    /// A resource template, recorded by its URI template.
     Template,
 }
 
 impl PinKind {
-    /// The kind in English.
+    /// The kind as an English word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tool => "tool",
@@ -59,21 +59,21 @@ impl PinKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PinState {
-    /// Every version that was seen is approved.
+    /// The definition has no unapproved version.
     Approved,
-    /// A version differs from the approved ones.
+    /// The definition has an unapproved version that differs from the approved ones.
     Changed,
-    /// The definition appeared after the first list, and was not approved yet.
+    /// The definition appeared after the first list, and no version of it is approved yet.
     New,
-    /// A version that is not approved has findings.
+    /// The definition has an unapproved version with findings.
     Suspicious,
 }
 
 impl PinState {
-    /// All states.
+    /// All states of a recorded definition.
     pub const ALL: [Self; 4] = [Self::Approved, Self::Changed, Self::New, Self::Suspicious];
 
-    /// The state as it is shown.
+    /// The state as it is shown to operators.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Approved => "approved",
@@ -100,21 +100,21 @@ impl Default for PinFile {
     }
 }
 
-/// The records of one namespace.
+/// The records of one namespace in `pins.json`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct NamespaceRecord {
     pub(super) lists: BTreeMap<PinKind, ListRecord>,
-    /// Size of the records; `None` until it is counted anew.
+    /// Size of the records; `None` if it must be counted again.
     #[serde(skip)]
     size: Option<RecordSize>,
 }
 
-/// Size of the records of a namespace.
+/// Number and size of the records of a namespace.
 #[derive(Debug, Clone, Copy, Default)]
 struct RecordSize {
     names: usize,
-    /// Size of the recorded definitions, in bytes.
+    /// Size of the recorded definitions and findings, in bytes.
     bytes: usize,
 }
 
@@ -124,13 +124,13 @@ impl PartialEq for NamespaceRecord {
     }
 }
 
-/// The records of one list.
+/// The records of one list of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct ListRecord {
-    /// True once the first list was read to its end: definitions that come later are new.
+    /// True once the first list was read to its end; definitions that appear later are new.
     pub(super) complete: bool,
-    /// Number of pages that were read of the first list.
+    /// Number of pages of the first list that were read so far.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) pages: u32,
     pub(super) entries: BTreeMap<String, EntryRecord>,
@@ -144,33 +144,33 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// The versions of one definition, the oldest first.
+/// The recorded versions of one definition, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct EntryRecord {
     pub(super) approved: Vec<Version>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) pending: Vec<Version>,
-    /// Number of versions that were recorded since the last approval.
+    /// Number of versions that were recorded since the last approval. See [`VERSIONS_MAX`].
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) count: u32,
 }
 
-/// A version of a definition.
+/// A recorded version of a definition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Version {
     /// SHA-256 of the canonical definition, in hexadecimal.
     pub(super) digest: String,
     /// Time at which the version was first seen, in seconds since 1970.
     pub(super) seen: u64,
-    /// The canonical definition; `None` if it is too large to be recorded.
+    /// The canonical definition; `None` if it was too large to be recorded, or is no longer needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) definition: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) findings: Vec<Finding>,
 }
 
-/// A definition as a list had it.
+/// A definition, or the end of a page, in a list of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sighting {
     pub(super) namespace: String,
@@ -181,25 +181,25 @@ pub(super) struct Sighting {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Seen {
-    /// A definition.
+    /// A version of a definition that the server listed.
     Definition { name: Arc<str>, version: Version },
-    /// The end of a page; true if no page follows.
+    /// The end of a page of the list; `last` is true if no page follows.
     PageEnd { last: bool },
 }
 
-/// The effect of a sighting on the records.
+/// Effect of a sighting on the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SightingOutcome {
-    /// Nothing: the version is known.
+    /// The version is approved already, or the end of a page changes nothing.
     Known,
-    /// The version was recorded with the first list, or under `warn` as a new definition, and is approved; or a page of the first
-    /// list has ended.
+    /// The version was recorded and is approved, because it is in the first list, or is a new definition and the mode is `warn`.
+    /// Also the result for the end of a page of the first list.
     Recorded { first: bool },
-    /// The version waits for approval.
+    /// The version is recorded but not approved.
     Pending(PinState),
-    /// There is no room for the version.
+    /// The version was not recorded, because the records of the namespace are full.
     Full,
-    /// The definition has had too many versions, and the version was not recorded.
+    /// The version was not recorded, because the definition has had too many versions.
     Varying,
 }
 
@@ -213,17 +213,17 @@ impl SightingOutcome {
     }
 }
 
-/// Result of an approval.
+/// Result of an operator's approval.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Approval {
-    /// The approved versions: kind, name and digest.
+    /// The approved versions: kind, name and digest of each.
     pub approved: Vec<(PinKind, String, String)>,
-    /// Definitions of which no version was approved, since several wait that the digest does not tell apart: kind, name and
-    /// digests.
+    /// Definitions of which no version was approved, because several unapproved versions match the given digest: kind, name and
+    /// digests of each.
     pub skipped: Vec<(PinKind, String, Vec<String>)>,
 }
 
-/// Sightings that the file does not have, each version once, of at most [`UNWRITTEN_MAX`] bytes.
+/// Sightings that were not written to the file yet: each version once, at most [`UNWRITTEN_MAX`] bytes in total.
 #[derive(Debug, Default)]
 pub(super) struct Unwritten {
     sightings: VecDeque<Sighting>,
@@ -252,7 +252,7 @@ impl Unwritten {
         }
     }
 
-    /// Adds later sightings.
+    /// Appends the sightings of `later`.
     pub(super) fn append(&mut self, later: Self) {
         for sighting in later.sightings {
             self.push(sighting);
@@ -269,7 +269,7 @@ impl Unwritten {
 }
 
 impl Sighting {
-    /// The version that was seen; `None` for the end of a page.
+    /// Identifies the listed version by namespace, kind, name and digest; `None` for the end of a page.
     fn version(&self) -> Option<(String, PinKind, Arc<str>, String)> {
         let Seen::Definition { name, version } = &self.what else {
             return None;
@@ -278,7 +278,7 @@ impl Sighting {
         Some((self.namespace.clone(), self.kind, Arc::clone(name), digest))
     }
 
-    /// Size in memory, in bytes.
+    /// Size of the sighting in memory, in bytes.
     fn size(&self) -> usize {
         let texts = match &self.what {
             Seen::Definition { name, version } => name.len() + version.size(),
@@ -289,18 +289,19 @@ impl Sighting {
 }
 
 impl PinFile {
-    /// The record of a name.
+    /// The record of a definition.
     pub(super) fn entry(&self, namespace: &str, kind: PinKind, name: &str) -> Option<&EntryRecord> {
         let list = self.namespaces.get(namespace)?.lists.get(&kind)?;
         list.entries.get(name)
     }
 
-    /// Returns true if another set of versions is approved for a namespace than in `before`.
+    /// Returns true if the approved versions of a namespace differ between the two contents of the file.
     pub(super) fn decides(before: &Self, after: &Self, namespace: &str) -> bool {
         before.approved(namespace) != after.approved(namespace)
     }
 
-    /// Returns true if a definition of a namespace has no record any more, or another set of approved versions.
+    /// Returns true if a definition of a namespace lost its record, or the approved versions differ between the two contents of
+    /// the file.
     pub(super) fn drops(before: &Self, after: &Self, namespace: &str) -> bool {
         let is_dropped = before.lists(namespace).any(|(kind, list)| {
             let is_kept = |name: &String| after.entry(namespace, kind, name).is_some();
@@ -314,7 +315,7 @@ impl PinFile {
         own.flat_map(|it| it.lists.iter().map(|(kind, list)| (*kind, list)))
     }
 
-    /// The approved versions of a namespace: kind, name and digest.
+    /// The approved versions of a namespace: kind, name and digest of each.
     fn approved(&self, namespace: &str) -> BTreeSet<(PinKind, &str, &str)> {
         let lists = self.lists(namespace);
         let entries = lists.flat_map(|(kind, list)| list.entries.iter().map(move |it| (kind, it)));
@@ -325,7 +326,7 @@ impl PinFile {
         versions.collect()
     }
 
-    /// Records a sighting.
+    /// Records a sighting, and returns its effect.
     pub(super) fn see(&mut self, sighting: &Sighting) -> SightingOutcome {
         let own = match self.namespaces.get_mut(&sighting.namespace) {
             Some(own) => own,
@@ -341,7 +342,8 @@ impl PinFile {
             Seen::PageEnd { last } => {
                 let has_records = own.lists.values().any(|it| !it.entries.is_empty());
                 let list = own.lists.entry(sighting.kind).or_default();
-                // An empty list of a server without any record may come from one that is still starting.
+                // As long as nothing of a server is recorded, an empty list does not count as its first one: the server may still
+                // be starting.
                 if !list.complete && has_records {
                     list.pages += 1;
                     list.complete = *last || list.pages >= FIRST_PAGES_MAX;
@@ -355,8 +357,9 @@ impl PinFile {
         }
     }
 
-    /// Approves the waiting version of each definition of a namespace, or of the definition `name`; with `digest`, the version
-    /// whose digest begins so. Definitions of which several versions are meant are skipped; with `name`, nothing is approved then.
+    /// Approves the unapproved version of each definition of a namespace, or only of the definition `name`. `digest` selects the
+    /// version whose digest begins with it. A definition with several matching versions is skipped; if `name` is given, nothing
+    /// is approved in that case.
     pub(super) fn approve(
         &mut self,
         namespace: &str,
@@ -398,7 +401,7 @@ impl PinFile {
         done
     }
 
-    /// Drops the records of a namespace: of all names, or of one. Returns the dropped names.
+    /// Removes the records of a namespace, or only those with the name `name`. Returns the removed names.
     pub(super) fn forget(&mut self, namespace: &str, name: Option<&str>) -> Vec<(PinKind, String)> {
         let mut dropped = Vec::new();
         let Some(name) = name else {
@@ -435,7 +438,7 @@ impl NamespaceRecord {
             }
             let mut waiting = entry.pending.iter();
             if let Some(at) = waiting.position(|it| it.digest == version.digest) {
-                // The version that the server has now is the last one.
+                // The version that the server lists now is moved to the end.
                 entry.pending[at..].rotate_left(1);
                 return SightingOutcome::Pending(entry.state());
             }
@@ -458,7 +461,7 @@ impl NamespaceRecord {
             version.definition = None;
         }
         if size.bytes + version.size() > BYTES_MAX {
-            // One finding stays, so that the version still counts as suspicious.
+            // The first finding is kept, so that the version still counts as suspicious.
             version.findings.truncate(1);
             for finding in &mut version.findings {
                 finding.place.clear();
@@ -470,7 +473,7 @@ impl NamespaceRecord {
         let entry = list.entries.entry(name.to_string()).or_default();
         entry.count += 1;
         let before = entry.bytes();
-        // With the first list every clean definition counts as approved; under `warn` so does one that appears later.
+        // In the first list every definition without findings is approved. With the mode `warn`, so is one that appears later.
         let outcome = if is_clean && !is_known && (first || mode != PinMode::Enforce) {
             entry.approved.push(version);
             SightingOutcome::Recorded { first }
@@ -506,12 +509,12 @@ impl Version {
 }
 
 impl EntryRecord {
-    /// All versions, the approved ones first.
+    /// All recorded versions, beginning with the approved ones.
     pub(super) fn versions(&self) -> impl Iterator<Item = &Version> {
         self.approved.iter().chain(&self.pending)
     }
 
-    /// Size of the versions, in bytes.
+    /// Size of all recorded versions, in bytes.
     fn bytes(&self) -> usize {
         self.versions().map(Version::size).sum()
     }
@@ -520,17 +523,17 @@ impl EntryRecord {
         self.versions().any(|it| it.digest == digest)
     }
 
-    /// Returns true if so many versions of the definition were recorded that further versions are not.
+    /// Returns true if so many versions of the definition were recorded that no further ones are.
     pub(super) fn is_varying(&self) -> bool {
         self.count > VERSIONS_MAX
     }
 
-    /// Returns true if a version is approved.
+    /// Returns true if the version with this digest is approved.
     pub(super) fn is_approved(&self, digest: &str) -> bool {
         self.approved.iter().any(|it| it.digest == digest)
     }
 
-    /// State of the definition.
+    /// State of the definition, which follows from its versions.
     pub(super) fn state(&self) -> PinState {
         if self.pending.is_empty() {
             PinState::Approved
@@ -543,20 +546,20 @@ impl EntryRecord {
         }
     }
 
-    /// The differences of the newest waiting version from the newest approved one; `None` if one of them is missing or was too
-    /// large to be recorded.
+    /// The differences between the newest approved and the newest unapproved version; `None` if one of them does not exist or its
+    /// definition was too large to be recorded.
     pub(super) fn differences(&self) -> Option<Vec<Difference>> {
         self.differences_of(self.pending.last()?)
     }
 
-    /// The differences of a version from the newest approved one.
+    /// The differences between the newest approved version and `version`.
     pub(super) fn differences_of(&self, version: &Version) -> Option<Vec<Difference>> {
         let before = self.approved.last()?.definition.as_ref()?;
         let after = version.definition.as_ref()?;
         Some(difference::between(before, after))
     }
 
-    /// Drops the oldest versions beyond the maximum.
+    /// Drops the oldest versions beyond the maximum number.
     fn tidy(&mut self) {
         for (versions, max) in [
             (&mut self.approved, APPROVED_MAX),
@@ -565,7 +568,7 @@ impl EntryRecord {
             let extra = versions.len().saturating_sub(max);
             versions.drain(..extra);
         }
-        // Differences are shown from the newest approved version alone.
+        // The definitions of older approved versions are dropped, because differences are shown only from the newest one.
         let old = self.approved.len().saturating_sub(1);
         for version in &mut self.approved[..old] {
             version.definition = None;

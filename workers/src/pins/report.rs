@@ -1,4 +1,4 @@
-//! Records as operators are shown them: in the log, by commands, in `/ready` and in the web UI.
+//! Records in the form that operators see: in the log, in commands, in `/ready` and in the web UI.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,31 +12,32 @@ use super::judge::short;
 use super::record::{EntryRecord, PinFile, PinKind, PinState, Version};
 use super::{PinEvent, Pins, PinsState};
 
-/// Maximum number of names of each state that [`PinCounts`] has.
+/// Maximum number of names that [`PinCounts`] contains for each state; further ones are only counted.
 const NAMED_MAX: usize = 20;
-/// Maximum number of names of one shape that are compared.
+/// Maximum number of names that the index stores for one shape.
 const ALIKE_MAX: usize = 4;
-/// Maximum number of differences and findings that a log line names.
+/// Maximum number of differences, and of findings, in a log line.
 const LOGGED_MAX: usize = 5;
-/// Maximum length of a value in a log line, in characters.
+/// Maximum length of a value in a log line about a pinned definition, in characters.
 const LOGGED_VALUE_MAX: usize = 120;
 
-/// A recorded definition.
+/// A recorded definition, with its versions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pin {
     /// The namespace of the server.
     pub namespace: String,
-    /// Kind of the definition.
+    /// Kind of the recorded definition.
     pub kind: PinKind,
-    /// The name, or the URI template.
+    /// Name of the recorded definition; for a resource template its URI template.
     pub name: String,
-    /// State of the definition.
+    /// State of the recorded definition.
     pub state: PinState,
-    /// The approved versions, the newest last.
+    /// The approved versions, oldest first.
     pub approved: Vec<PinVersion>,
-    /// The versions that wait for approval, the newest last.
+    /// The unapproved versions, oldest first.
     pub pending: Vec<PinVersion>,
-    /// The differences of the newest waiting version from the newest approved one; `None` if there is nothing to compare.
+    /// The differences between the newest approved and the newest unapproved version; `None` if one of them does not exist or is
+    /// not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differences: Option<Vec<Difference>>,
     /// True if the definition has had so many versions that further ones are not recorded.
@@ -51,35 +52,35 @@ pub struct PinVersion {
     pub digest: String,
     /// Time at which the version was first seen, in seconds since 1970.
     pub seen: u64,
-    /// The definition as JSON, with hidden characters as `\u{…}`; `None` if it is not recorded.
+    /// The definition as JSON, with invisible characters as `\u{…}`; `None` if it is not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
     /// Findings in the definition.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
-    /// The differences of a waiting version from the newest approved one; `None` if there is nothing to compare.
+    /// The differences between the newest approved version and this unapproved one; `None` if one of them is not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differences: Option<Vec<Difference>>,
 }
 
-/// The definitions of a namespace that wait for an operator.
+/// Counts and names of a namespace's definitions that are not approved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PinCounts {
-    /// Number of definitions in each state.
+    /// Number of definitions of the namespace in each state.
     #[serde(skip)]
     pub states: BTreeMap<PinState, usize>,
-    /// The mode that is in force.
+    /// The mode of pins that is in force for the namespace.
     pub mode: &'static str,
-    /// Names of changed definitions, the first 20.
+    /// Names of definitions with a changed version; at most 20.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
-    /// Names of new definitions, the first 20.
+    /// Names of new definitions; at most 20.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub new: Vec<String>,
-    /// Names of definitions with findings, the first 20.
+    /// Names of definitions with findings; at most 20.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub suspicious: Vec<String>,
-    /// Number of further definitions that are not approved.
+    /// Number of further unapproved definitions, whose names are omitted.
     #[serde(skip_serializing_if = "is_zero")]
     pub more: usize,
 }
@@ -93,7 +94,7 @@ fn is_zero(number: &usize) -> bool {
 }
 
 impl PinCounts {
-    /// Returns true if every definition is approved.
+    /// Returns true if every definition of the namespace is approved.
     pub fn is_settled(&self) -> bool {
         self.changed.is_empty() && self.new.is_empty() && self.suspicious.is_empty()
     }
@@ -120,7 +121,7 @@ impl PinCounts {
         self
     }
 
-    /// The definitions that wait, as a sentence of `explain`; `None` if none waits.
+    /// Returns the unapproved definitions as a sentence for the explanation of access; `None` if there are none.
     pub fn in_words(&self, namespace: &NamespaceName) -> Option<String> {
         let groups = [
             ("changed", &self.changed),
@@ -157,8 +158,8 @@ impl From<&Version> for PinVersion {
 }
 
 impl Pins {
-    /// The recorded definitions in the order of their names: of all namespaces that `may_see` admits, or of one with the servers
-    /// that belong to it alone; of all names, or of one.
+    /// Returns the recorded definitions, sorted by name. `namespace` selects one namespace and the servers that belong only to
+    /// it; `name` selects one definition. Namespaces for which `may_see` returns false are omitted.
     pub fn list(
         &self,
         namespace: Option<&str>,
@@ -168,7 +169,7 @@ impl Pins {
         let state = self.state();
         let mut found = Vec::new();
         for (own, record) in &state.records.namespaces {
-            // The servers of an aggregate's own file stand with it.
+            // Servers that belong only to an aggregate have the aggregate's name, followed by a dot, as prefix.
             let is_wanted = |it: &str| {
                 let rest = own.strip_prefix(it);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -184,14 +185,14 @@ impl Pins {
                 }
             }
         }
-        // Comparing takes time, in which sightings go on.
+        // The lock is released first, because the comparisons take time and sightings must not wait for them.
         drop(state);
         let pins = found.into_iter();
         pins.map(|(own, kind, name, entry)| pin(own, kind, name, &entry))
             .collect()
     }
 
-    /// The definitions of a namespace that wait for an operator; `None` for a namespace whose definitions are not recorded.
+    /// Counts and names of a namespace's unapproved definitions; `None` for a namespace whose definitions are not recorded.
     pub fn counts(&self, namespace: &NamespaceName) -> Option<PinCounts> {
         let mode = self.known(namespace)?.mode();
         let mut counts = PinCounts {
@@ -218,8 +219,8 @@ impl Pins {
         Some(counts)
     }
 
-    /// The recorded name that differs least from a name without a record: that of a definition of `namespace`, or of a namespace
-    /// that `may_see` admits.
+    /// Returns the recorded name that is most similar to `typed`: a definition of `namespace`, or, without one, a namespace for
+    /// which `may_see` returns true. `None` if no name is similar.
     pub fn nearest(
         &self,
         namespace: Option<&str>,
@@ -247,7 +248,7 @@ impl Pins {
             .then(|| name.to_owned())
     }
 
-    /// The definitions of a namespace of which a version waits for approval.
+    /// The definitions of a namespace that have an unapproved version.
     pub(super) fn waiting(&self, namespace: &NamespaceName) -> HashSet<(PinKind, String)> {
         let state = self.state();
         let record = state.records.namespaces.get(namespace.as_str());
@@ -259,7 +260,7 @@ impl Pins {
             .collect()
     }
 
-    /// The recorded names of a namespace.
+    /// The recorded names of a namespace's definitions of one kind.
     pub(super) fn names(&self, namespace: &NamespaceName, kind: PinKind) -> Vec<String> {
         let state = self.state();
         let record = state.records.namespaces.get(namespace.as_str());
@@ -267,7 +268,7 @@ impl Pins {
         list.map_or_else(Vec::new, |it| it.entries.keys().cloned().collect())
     }
 
-    /// Returns true if a version of a definition is approved. Without a readable file none is.
+    /// Returns true if any version of a definition is approved. Returns false while the file cannot be read.
     pub(super) fn has_approved(
         &self,
         namespace: &NamespaceName,
@@ -281,8 +282,8 @@ impl Pins {
         state.unreadable.is_none() && entry.is_some_and(|it| !it.approved.is_empty())
     }
 
-    /// Returns true if a version of a definition must be searched for findings: versions that are recorded were, and those of
-    /// definitions with too many versions are not recorded.
+    /// Returns true if a version of a definition must be searched for findings. Recorded versions were searched before, and
+    /// further versions of a definition with too many are not recorded.
     pub(super) fn is_searched(
         &self,
         namespace: &NamespaceName,
@@ -295,7 +296,7 @@ impl Pins {
         entry.is_none_or(|it| !it.is_varying() && !it.knows(digest))
     }
 
-    /// The finding for a name that looks like another recorded one.
+    /// Returns the finding for a name that looks like another recorded name; `None` if there is no such name.
     pub(super) fn look_alike(
         &self,
         namespace: &NamespaceName,
@@ -314,7 +315,7 @@ impl Pins {
     }
 }
 
-/// Recorded names by their shapes, so that a name that looks like another is found without a search.
+/// Index of recorded names by shape, to look up a name that looks like another.
 #[derive(Debug, Default)]
 pub(super) struct ShapeIndex(HashMap<(PinKind, String), Vec<(String, String)>>);
 
@@ -331,7 +332,7 @@ impl ShapeIndex {
         index
     }
 
-    /// Adds a name. Of each shape the first different names are kept.
+    /// Adds a name. Of each shape only the first few different names are stored.
     pub(super) fn add(&mut self, namespace: &str, kind: PinKind, name: &str) {
         let names = self.0.entry((kind, findings::shape(name))).or_default();
         if names.len() < ALIKE_MAX && !names.iter().any(|(other, _)| other == name) {
@@ -339,7 +340,7 @@ impl ShapeIndex {
         }
     }
 
-    /// Another name with the shape, and its namespace.
+    /// Returns another name with the same shape, and its namespace.
     fn alike(&self, kind: PinKind, shape: &str, name: &str) -> Option<(&str, &str)> {
         let names = self.0.get(&(kind, shape.to_owned()))?;
         let (other, namespace) = names.iter().find(|(other, _)| other != name)?;
@@ -365,7 +366,8 @@ fn pin(namespace: String, kind: PinKind, name: String, entry: &EntryRecord) -> P
     }
 }
 
-/// Logs an event with the findings of the version, and its differences from the approved one. `argument`: the name in a command.
+/// Logs a change of a definition, with the findings of the new version and its differences from the approved one. `argument` is
+/// the definition's name as an argument of a shell command.
 pub(super) fn log(
     event: &PinEvent,
     argument: Option<&str>,

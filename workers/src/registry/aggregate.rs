@@ -1,4 +1,4 @@
-//! Aggregates as they are served: their members, each a namespace.
+//! Served aggregates: their members, each of which is a namespace.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use crate::aggregate::AggregateSpec;
 pub struct Aggregate {
     /// Content of the aggregate's file.
     pub spec: AggregateSpec,
-    /// Members, in the order of the file, as many as in the spec.
+    /// Members, in the order of the aggregate's file; one for each member of the spec.
     pub members: Vec<AggregateMember>,
 }
 
-/// The namespace of a member.
+/// Namespace of an aggregate's member.
 #[derive(Debug, Clone)]
 pub enum AggregateMember {
-    /// A server that only this aggregate uses. Its namespace is in no list of namespaces.
+    /// A server that belongs only to this aggregate. Its namespace is in no list of namespaces.
     Own(Arc<Namespace>),
-    /// A namespace of the gateway, found in the current snapshot.
+    /// A namespace of the gateway, which is looked up by name in the current snapshot.
     Served(NamespaceName),
 }
 
 impl Aggregate {
-    /// The namespace of a server that only the aggregate has, by its name.
+    /// Finds the namespace of a server that belongs only to the aggregate, by its name.
     pub(crate) fn member(&self, name: &str) -> Option<&Arc<Namespace>> {
         let mut own = self.own_namespaces();
         own.find(|namespace| namespace.name.as_str() == name)
     }
 
-    /// The namespaces of the servers that only the aggregate has.
+    /// The namespaces of the servers that belong only to the aggregate.
     pub fn own_namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
         self.members.iter().filter_map(|member| match member {
             AggregateMember::Own(namespace) => Some(namespace),
@@ -40,7 +40,7 @@ impl Aggregate {
         })
     }
 
-    /// Returns true if the other aggregate serves the same members in the same way.
+    /// Returns true if both aggregates have the same members with the same settings.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let same = |(one, other): (&AggregateMember, &AggregateMember)| match (one, other) {
             (AggregateMember::Own(one), AggregateMember::Own(other)) => Arc::ptr_eq(one, other),

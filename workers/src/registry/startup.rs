@@ -1,8 +1,9 @@
-//! The start of the gateway as seen by requests: until the first scan has ended, namespaces on disk or in the configuration
-//! count as starting, and not as unknown.
+//! State of the gateway's start, for requests: until the first scan has ended, namespaces on disk or in the configuration count
+//! as starting instead of unknown.
 //!
-//! A request for a starting namespace waits, bounded in time and in number, and then gets an error with a retry delay. A
-//! namespace that starts in the background is waited for until its first outcome is known.
+//! A request for a starting namespace waits, with a limit on the time and on the number of waiting requests, and then gets an
+//! error with a retry delay. For a namespace that starts in the background, requests wait until its first start succeeded or
+//! failed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,27 +21,27 @@ use crate::scan;
 /// Maximum time that a request waits for a starting namespace.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Time after which a client may try again if its namespace is still starting.
+/// Retry delay that a client is sent if its namespace is still starting.
 pub const TRY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Maximum number of waiting requests. Further ones get an error with a retry delay.
+/// Maximum number of requests that wait for starting namespaces. Further ones get an error with a retry delay.
 const WAITING_MAX: usize = 4096;
 
-/// Namespaces that are starting.
+/// State of the gateway's start, with the namespaces that are still starting.
 #[derive(Debug)]
 pub struct Startup {
-    /// True if namespaces are starting. Read without a lock by requests for names that are not served.
+    /// True if namespaces may be starting. Requests for names that are not served read it without a lock.
     runs: AtomicBool,
     stage: watch::Sender<Stage>,
     waiting: Semaphore,
 }
 
-/// The namespaces that the first scan will find.
+/// The namespaces that are expected to be served once they have started.
 #[derive(Debug, Default)]
 pub struct ExpectedNamespaces {
-    /// Names of the configuration and of the file of external servers.
+    /// Names from the configuration and from the file of external servers.
     pub names: BTreeSet<NamespaceName>,
-    /// Tools directory, whose folders are the names of the other namespaces.
+    /// Tools directory, whose folders are further names. `None` after the first scan.
     pub tools_dir: Option<PathBuf>,
 }
 
@@ -48,9 +49,9 @@ pub struct ExpectedNamespaces {
 struct Stage {
     phase: StartupPhase,
     expected: ExpectedNamespaces,
-    /// Time at which the first scan began.
+    /// Time at which the first scan began; `None` if there is no scan.
     began: Option<Instant>,
-    /// Namespaces that are published and have no environment yet.
+    /// Namespaces that are published as failed because they have no environment yet. Their environment is still being retried.
     retried: BTreeSet<NamespaceName>,
 }
 
@@ -66,7 +67,7 @@ enum StartupPhase {
 }
 
 impl Default for Startup {
-    /// No namespace is starting.
+    /// Returns the state in which no namespace is starting.
     fn default() -> Self {
         Self {
             runs: AtomicBool::new(false),
@@ -77,19 +78,19 @@ impl Default for Startup {
 }
 
 impl Startup {
-    /// Begins the first scan, which will find the namespaces `expected`.
+    /// Begins the first scan. `expected` are the namespaces that it will find.
     pub(crate) fn begin(&self, expected: ExpectedNamespaces) {
         self.stage
             .send_modify(|stage| stage.began = Some(Instant::now()));
         self.enter(StartupPhase::FirstScan, expected);
     }
 
-    /// Time at which the first scan began; `None` without a scan.
+    /// Time at which the first scan began; `None` if there is no scan.
     pub(crate) fn began(&self) -> Option<Instant> {
         self.stage.borrow().began
     }
 
-    /// Ends a scan of all namespaces: they are published except for `late`, which start in the background.
+    /// Records that a scan of all namespaces has ended. All are published except for `late`, which start in the background.
     pub(crate) fn scanned(&self, late: BTreeSet<NamespaceName>) {
         let expected = ExpectedNamespaces {
             names: late,
@@ -98,8 +99,8 @@ impl Startup {
         self.enter(StartupPhase::Over, expected);
     }
 
-    /// Adds namespaces that are not served yet and come up beside the served ones. Does nothing before the first scan is over:
-    /// all namespaces are expected then.
+    /// Adds namespaces that are not served yet and continue to start in the background. Does nothing before the first scan is
+    /// over, because all namespaces are expected then.
     pub(crate) fn expect_late<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) {
         self.stage.send_if_modified(|stage| {
             let over = stage.phase == StartupPhase::Over;
@@ -112,7 +113,7 @@ impl Startup {
         });
     }
 
-    /// Notes that the first scan failed as a whole.
+    /// Records that the first scan failed, so that no namespace is known.
     pub(crate) fn failed(&self) {
         self.stage.send_if_modified(|stage| {
             let scanning = stage.phase == StartupPhase::FirstScan;
@@ -146,7 +147,7 @@ impl Startup {
             .send_if_modified(|stage| stage.retried.remove(name));
     }
 
-    /// Ends the retries of all namespaces: later reloads start them.
+    /// Records that no namespace is retried any more, because later reloads start them.
     pub(crate) fn made_all(&self) {
         self.stage.send_if_modified(|stage| {
             let any = !stage.retried.is_empty();
@@ -155,8 +156,8 @@ impl Startup {
         });
     }
 
-    /// Returns true if a namespace fails since it has no environment yet, and the environment is tried again: the namespace
-    /// counts as starting.
+    /// Returns true if a namespace is published as failed only because it has no environment yet, and the environment is being
+    /// retried. Such a namespace counts as starting.
     pub fn is_retried(&self, name: &NamespaceName) -> bool {
         self.stage.borrow().retried.contains(name)
     }
@@ -170,7 +171,7 @@ impl Startup {
         });
     }
 
-    /// Returns true if namespaces may be starting.
+    /// Returns true if namespaces may still be starting.
     pub fn is_running(&self) -> bool {
         self.runs.load(Ordering::Acquire)
     }
@@ -195,8 +196,8 @@ impl Startup {
         late.into_iter().flatten().cloned().collect()
     }
 
-    /// The namespaces that the first scan will find, or that start in the background, in order of their names; some may be
-    /// served already. Reads the tools directory until all were scanned once.
+    /// The namespaces that the first scan will find, or that start in the background, sorted by name; some may already be
+    /// served. Reads the tools directory until the first scan has ended.
     fn coming(&self) -> BTreeSet<NamespaceName> {
         if !self.is_running() {
             return BTreeSet::new();
@@ -210,7 +211,7 @@ impl Startup {
         coming
     }
 
-    /// Returns true if a namespace that is not served is starting.
+    /// Returns true if the namespace is expected to be served once it has started.
     fn expects(&self, name: &NamespaceName) -> bool {
         if !self.is_running() {
             return false;
@@ -225,13 +226,13 @@ impl Startup {
         tools_dir.is_some_and(|dir| scan::has_folder(&dir, name))
     }
 
-    /// Returns true if a request may still wait: namespaces are starting, and the first scan has not failed.
+    /// Returns true if a request should wait: namespaces are starting, and the first scan has not failed.
     fn goes_on(&self) -> bool {
         self.is_running() && self.stage.borrow().phase != StartupPhase::Failed
     }
 }
 
-/// The failure of a request for a namespace that is starting.
+/// The error for a request whose namespace is starting.
 pub fn starting(name: &NamespaceName) -> CallError {
     let again = TRY_AGAIN.as_secs();
     let message = match name.is_global() {
@@ -244,15 +245,15 @@ pub fn starting(name: &NamespaceName) -> CallError {
 }
 
 impl Registry {
-    /// Returns true if a namespace is not served yet and is starting. Reads the tools directory during the first scan.
+    /// Returns true if a namespace is starting and not served yet. Reads the tools directory during the first scan.
     pub fn awaits(&self, name: &NamespaceName) -> bool {
-        // In this order, since a namespace is published before it is removed from the list of starting ones.
+        // Checked in this order, because a namespace is published before it is removed from the starting ones.
         self.startup().expects(name) && !self.load().namespaces.contains_key(name)
     }
 
-    /// The namespaces that are not served yet and are starting, in order of their names.
+    /// The namespaces that are starting and not served yet, sorted by name.
     pub fn awaited(&self) -> Vec<NamespaceName> {
-        // In this order, since a namespace is published before it is removed from the list of starting ones.
+        // Read in this order, because a namespace is published before it is removed from the starting ones.
         let coming = self.startup().coming();
         let served = self.load();
         let awaited = coming.into_iter();
@@ -261,19 +262,19 @@ impl Registry {
             .collect()
     }
 
-    /// Returns true if a namespace of tools is served, besides the management tools.
+    /// Returns true if any namespace except that of the management tools is served.
     fn serves_any(&self) -> bool {
         let served = self.load();
         let mut names = served.namespaces.keys();
         names.any(|name| !name.is_system())
     }
 
-    /// Subscribes to later steps of the start.
+    /// Subscribes to later changes of the start's state.
     pub fn startup_steps(&self) -> StartupSteps {
         StartupSteps(self.startup().stage.subscribe())
     }
 
-    /// Waits for a starting namespace: until it is served, is known not to start, or has taken too long.
+    /// Waits until a starting namespace is served, has failed to start, or the maximum waiting time is over.
     pub async fn wait_for(&self, name: &NamespaceName) {
         let startup = self.startup();
         let Ok(_place) = startup.waiting.try_acquire() else {
@@ -289,11 +290,12 @@ impl Registry {
                 }
             }
         };
-        // The result is ignored: the caller reads the snapshot after this time.
+        // The result is ignored: afterwards the caller checks the snapshot itself.
         let _ = timeout(PATIENCE, arrived).await;
     }
 
-    /// The failure of a request for a namespace that is not served because it is starting. Waits for it first.
+    /// Waits for a starting namespace. Returns the error for the request if the namespace is still starting afterwards; `None` if
+    /// it is served or not known.
     pub async fn starting(&self, name: &NamespaceName) -> Option<CallError> {
         if !self.awaits(name) {
             return None;
@@ -302,7 +304,7 @@ impl Registry {
         self.awaits(name).then(|| starting(name))
     }
 
-    /// Waits until the first scan is over, apart from namespaces whose packages are still being installed.
+    /// Waits until the first scan is over. Namespaces whose packages are still being installed are not waited for.
     pub async fn wait_until_scanned(&self) {
         let mut steps = self.startup_steps();
         while !self.startup().is_scanned() {
@@ -310,8 +312,8 @@ impl Registry {
         }
     }
 
-    /// Waits for the first scan and for namespaces that come up beside it, for requests that concern all namespaces: until
-    /// all are there, or have taken too long. Returns true if all namespaces were scanned, or if any is served.
+    /// Waits until no namespace is starting, or the maximum waiting time is over, for requests that concern all namespaces.
+    /// Returns true if all namespaces were scanned, or if any is served.
     pub async fn wait_for_scan(&self) -> bool {
         let startup = self.startup();
         let began = startup.stage.borrow().began;
@@ -328,12 +330,12 @@ impl Registry {
     }
 }
 
-/// The steps of a start, for a task that follows it.
+/// Receiver of changes of the start's state.
 #[derive(Debug)]
 pub struct StartupSteps(watch::Receiver<Stage>);
 
 impl StartupSteps {
-    /// Waits for the next step; for ever once the registry was dropped.
+    /// Waits for the next change. Does not return after the registry was dropped.
     pub async fn next(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending().await

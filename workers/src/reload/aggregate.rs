@@ -1,4 +1,4 @@
-//! Aggregates in a reload: each configured file becomes a namespace, read anew each time.
+//! Aggregates in a reload: each configured aggregate's file becomes a namespace and is read again in every reload.
 
 mod serve;
 
@@ -15,11 +15,11 @@ use crate::registry::{Snapshot, UpstreamKind};
 
 pub use serve::{Surroundings, namespace};
 
-/// The wanted aggregates, each with the content of its file or the reason why the file cannot be used.
+/// The configured aggregates, each with the content of its file or the reason why the file cannot be used.
 pub(super) type Read = Vec<(NamespaceName, Result<AggregateSpec, String>)>;
 
 impl Reloader {
-    /// Reads the files of the aggregates that are served under their names.
+    /// Reads the files of the aggregates that are to be served under their names.
     pub(super) async fn aggregates(&self, names: &Names) -> Read {
         let configured = Arc::clone(&lock(&self.aggregates));
         let mut aggregates = Read::new();
@@ -37,7 +37,7 @@ impl Reloader {
     }
 }
 
-/// Compares the wanted aggregates with the served ones.
+/// Compares the configured aggregates with the served ones, and applies the differences.
 pub(super) fn settle(
     aggregates: Read,
     names: &Names,
@@ -65,8 +65,8 @@ pub(super) fn settle(
     }
 }
 
-/// Refuses aggregates that are members of each other in a cycle or nested too deep. For an unusable file, its previous content
-/// is used, since that continues to be served.
+/// Refuses aggregates that contain each other in a circle or are nested too deep. An unusable file is represented by its
+/// previous content, since that is still served.
 fn nested(mut aggregates: Read, before: &Snapshot) -> Read {
     let served = |name: &NamespaceName| match &before.namespaces.get(name)?.upstream {
         UpstreamKind::Aggregate(serving) => Some(&serving.spec),

@@ -1,7 +1,7 @@
 //! External servers in a reload: each configured server becomes a namespace in addition to those of folders.
 //!
-//! Nothing is started here. An unchanged server is the same `Arc` in the next snapshot; the owner of the processes ends those
-//! of an `Arc` that is in no snapshot.
+//! Nothing is started here. An unchanged server is the same `Arc` in the next snapshot. The owner of the processes ends the
+//! processes of every `Arc` that is no longer in a snapshot.
 
 use std::sync::{Arc, Weak};
 
@@ -20,11 +20,11 @@ use crate::manifest::effective_limits;
 use crate::registry::{Attachment, Namespace, Snapshot, UpstreamKind};
 use crate::servers::{External, Server, resolve};
 
-/// Code of a failure that concerns the complete file or one entry of it.
+/// Code of a failure that concerns the whole file of external servers or one entry of it.
 const INVALID: &str = "invalid_config";
 
 impl Reloader {
-    /// Reads `external/config.yaml`. If the file is unusable, the content of its last usable version remains in force.
+    /// Reads `external/config.yaml`. If the file cannot be used, its last usable content stays in force.
     pub(super) async fn read_servers_file(&self, report: &mut ReloadReport) {
         let root = self.data.root().to_owned();
         let read = tokio::task::spawn_blocking(move || ServersFile::read(&root)).await;
@@ -69,7 +69,7 @@ impl Reloader {
         }
     }
 
-    /// The wanted servers, in name order.
+    /// The servers that are to be served, sorted by name.
     pub(super) fn externals(&self, names: &Names, secrets: &Secrets) -> Vec<External> {
         let file = Arc::clone(&lock(&self.servers_file));
         let configured = Arc::clone(&lock(&self.servers));
@@ -80,7 +80,7 @@ impl Reloader {
     }
 }
 
-/// Compares the wanted servers with the served ones. All changes are applied directly, since no process has to be ready.
+/// Compares the configured servers with the served ones. All differences are applied directly, since no process has to be ready.
 pub(super) fn settle(
     externals: Vec<External>,
     before: &Snapshot,
@@ -119,7 +119,7 @@ pub(super) fn settle(
     }
 }
 
-/// The namespace of one server.
+/// Creates the namespace of one server.
 pub(crate) fn namespace(
     external: External,
     current: Option<&Namespace>,
@@ -175,8 +175,8 @@ pub(crate) fn namespace(
         secrets: external.variables,
         secrets_status: external.secrets_status,
         has_requirements: false,
-        // The operator's patterns were checked when the configuration was read. An invalid pattern might have been meant to
-        // exclude callers.
+        // An invalid pattern excludes all callers, because it might have been meant to exclude some. This cannot normally happen:
+        // the patterns were checked when the configuration was read.
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         tools: Vec::new(),
         resources: Vec::new(),
@@ -197,7 +197,7 @@ pub(crate) fn namespace(
     }
 }
 
-/// Returns true if `upstream` is exactly the server that serves the namespace.
+/// Returns true if `upstream` is the same server that serves the namespace now.
 fn is_served_by(current: &Namespace, upstream: &UpstreamKind) -> bool {
     match (&current.upstream, upstream) {
         (UpstreamKind::External(serving), UpstreamKind::External(server)) => {
@@ -226,7 +226,7 @@ pub(crate) fn is_same(current: &Namespace, next: &Namespace) -> bool {
         && current.secrets_status == next.secrets_status
 }
 
-/// The namespaces of a snapshot that external servers serve, members of aggregates among them.
+/// The namespaces of a snapshot that external servers serve, including members of aggregates.
 pub(super) fn served(snapshot: &Snapshot) -> impl Iterator<Item = &NamespaceName> {
     let all = snapshot.all().filter(|namespace| namespace.is_server());
     all.map(|namespace| &namespace.name)

@@ -1,5 +1,6 @@
-//! Installations of packages that outlive the run that began them: a run over all namespaces that another one waits for leaves
-//! its installers to that one, so that no package index holds the changes of other namespaces up.
+//! Installations of packages that may outlive the run that began them. If another run waits, a run over all namespaces ends
+//! while its installers continue, and the next run waits for them. So a slow package index does not delay changes of other
+//! namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -17,11 +18,11 @@ use crate::scan::NamespaceSource;
 
 type Installed = Result<NamespaceEnvironment, EnvironmentError>;
 
-/// The installations of dependencies that are in progress, by namespace.
+/// The running installations of packages, by namespace.
 #[derive(Debug, Default)]
 pub(super) struct Installs(Mutex<BTreeMap<NamespaceName, Install>>);
 
-/// An installation of dependencies in progress. Dropping it ends the installer.
+/// A running installation of a namespace's packages. Dropping it ends the installer.
 #[derive(Debug)]
 struct Install {
     wanted: InstallKey,
@@ -35,7 +36,7 @@ impl Drop for Install {
     }
 }
 
-/// Inputs of an installation: with equal inputs the same installation serves several runs.
+/// Inputs of an installation. Several runs with equal inputs share one installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct InstallKey {
     requirements: Option<Requirements>,
@@ -44,21 +45,21 @@ struct InstallKey {
 }
 
 impl Installs {
-    /// Returns true if the packages of all these namespaces are being installed.
+    /// Returns true if packages are being installed for all of these namespaces.
     pub(super) fn are_all<'a>(&self, mut names: impl Iterator<Item = &'a NamespaceName>) -> bool {
         let running = lock(&self.0);
         names.all(|name| running.contains_key(name))
     }
 
-    /// Ends the installations of other namespaces than these.
+    /// Ends the installations of all namespaces except these.
     pub(super) fn keep(&self, names: &BTreeSet<NamespaceName>) {
         lock(&self.0).retain(|name, _| names.contains(name));
     }
 }
 
 impl Reloader {
-    /// The environment of a namespace, with its packages. An installation with the same inputs that another run began is waited
-    /// for; one with other inputs is ended.
+    /// Prepares the environment of a namespace, with its packages. Waits for an installation with the same inputs that another
+    /// run began; ends an installation with other inputs.
     ///
     /// # Errors
     ///
@@ -85,7 +86,7 @@ impl Reloader {
         })
     }
 
-    /// The result of the namespace's installation, which is begun unless it runs.
+    /// Returns the receiver of the installation's result. Begins the installation unless one with the same inputs is running.
     fn install(
         self: &Arc<Self>,
         source: &NamespaceSource,
@@ -141,7 +142,7 @@ impl Reloader {
             installed = prepared => installed,
             () = self.closing.cancelled() => return,
         };
-        // Taken out before the result is told, so that no later run waits for an installation that has ended.
+        // Removed from the map before the result is sent, so that no later run waits for an installation that has ended.
         let own = {
             let mut running = lock(&self.installs.0);
             let is_own = |it: &Install| it.result.same_channel(&result.subscribe());
@@ -151,7 +152,7 @@ impl Reloader {
             }
         };
         result.send_replace(Some(installed));
-        // Aborts this task, which has nothing left to do.
+        // Dropping it aborts this task, which has no work left.
         drop(own);
     }
 }

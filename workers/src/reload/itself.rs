@@ -1,9 +1,9 @@
-//! Namespaces that are reloaded automatically.
+//! Automatic reloads of single namespaces.
 //!
-//! A process that ended, or must be replaced, is not restarted from files that no reload has seen: its worker refuses the start
-//! and reports that. Then this namespace alone is reloaded, so that the listed tools are the loaded ones. Changed folders of
-//! other namespaces still wait for an explicit reload. While the namespace is not served, the reload is retried at growing
-//! intervals.
+//! If a worker's process ended or must be replaced, and the files have changed since the last reload, the worker refuses to
+//! start another process and reports that. Then only this namespace is reloaded, so that clients list the loaded tools. Changed
+//! folders of other namespaces still wait for a requested reload. While the namespace is not served, its reload is retried at
+//! growing intervals.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,17 +18,17 @@ use tooldock_base::names::NamespaceName;
 use super::{Reloader, lock};
 use crate::registry::UpstreamKind;
 
-/// The issue of a namespace whose files changed without a reload.
+/// Code of the issue that the files of a namespace changed without a requested reload.
 pub(super) const FILES_CHANGED: &str = "files_changed";
-/// The issue of a namespace that declared other functions when one of its processes was restarted.
+/// Code of the issue that a namespace declared other functions when one of its processes was restarted.
 pub(super) const FUNCTIONS_CHANGED: &str = "functions_changed";
 
 /// Namespaces that a run of a reload covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ReloadScope {
-    /// All namespaces: a reload was requested.
+    /// The run covers all namespaces, because a reload was requested.
     All,
-    /// Only these namespaces, which are reloaded automatically.
+    /// The run covers only these namespaces, which are reloaded automatically.
     Only(BTreeSet<NamespaceName>),
 }
 
@@ -40,7 +40,7 @@ impl ReloadScope {
         }
     }
 
-    /// Adds the namespaces of another scope.
+    /// Extends the scope by the namespaces of another scope.
     pub(super) fn extend(&mut self, other: Self) {
         match (self, other) {
             (Self::All, _) => {}
@@ -50,33 +50,33 @@ impl ReloadScope {
     }
 }
 
-/// State of the namespaces that reload themselves now, or did so lately.
+/// State of the automatic reloads, by namespace.
 #[derive(Debug, Default)]
 pub(super) struct Itself {
     paces: BTreeMap<NamespaceName, Pace>,
-    /// Namespaces whose files changed while their workers started.
+    /// Namespaces whose files changed while their worker started.
     unsettled: BTreeMap<NamespaceName, UnsettledStart>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnsettledStart {
-    /// The files changed during one start: the namespace is reloaded once more, and then gets another worker.
+    /// The files changed during one start. The namespace is reloaded once more, with a new worker.
     Once,
-    /// The files changed again while the next worker started, so a worker changes them itself. No reload follows: a further
-    /// worker would change them again, and the watcher would request reloads without end.
+    /// The files changed again during the next start, probably by the worker itself. The namespace is not reloaded again,
+    /// since every further worker would change the files, too, and reloads would never end.
     Again,
 }
 
 #[derive(Debug)]
 struct Pace {
     busy: bool,
-    /// Time at which the last reload was over, or is to begin.
+    /// Time at which the last automatic reload ended, or the next one is to begin.
     last: Option<Instant>,
     delay: Duration,
 }
 
 impl Pace {
-    /// Delay before the next reload: zero, unless reloads follow each other soon, as after failures.
+    /// Returns the delay before the next automatic reload: zero, or a growing delay if the last reload was a short time ago.
     fn next(&mut self, now: Instant, config: &WorkersConfig) -> Duration {
         let soon = |last| now.saturating_duration_since(last) <= config.crash_loop.window;
         self.delay = if self.last.is_some_and(soon) {
@@ -91,9 +91,9 @@ impl Pace {
 }
 
 impl Reloader {
-    /// Reloads the namespace whenever its worker refuses to start a process, until the worker has ended.
+    /// Reloads the namespace whenever its worker refuses to start a process. Ends with the worker.
     pub(super) fn watch(self: &Arc<Self>, name: NamespaceName, mut refusals: watch::Receiver<()>) {
-        // The worker belongs to the reloader: the task must keep neither in memory.
+        // A weak reference, because the reloader owns the worker: the task must keep neither of them in memory.
         let reloader = Arc::downgrade(self);
         tokio::spawn(async move {
             while refusals.changed().await.is_ok() {
@@ -113,7 +113,7 @@ impl Reloader {
                 last: None,
                 delay: Duration::ZERO,
             });
-            // The active task checks the namespace again before it ends.
+            // Another task reloads this namespace already, and checks it again before it ends.
             if std::mem::replace(&mut pace.busy, true) {
                 return;
             }
@@ -134,11 +134,11 @@ impl Reloader {
                 break;
             }
             let failed = self.reload_only(name).await.is_err();
-            // The log has the failure. A gateway that shuts down does nothing more.
+            // Other failures were logged by the run, and the loop tries again. During shutdown it ends.
             if failed && self.closing.is_cancelled() {
                 return;
             }
-            // Measured from the end of the reload: a long reload must not count as one that was long ago.
+            // The time is measured from the end of the reload, so that the next one counts as soon even after a long reload.
             if let Some(pace) = lock(&self.itself).paces.get_mut(name) {
                 pace.last = Some(Instant::now());
             }
@@ -152,7 +152,8 @@ impl Reloader {
         }
     }
 
-    /// Returns true if a process cannot be restarted unchanged, or if the namespace is not served and nothing retries.
+    /// Returns true if the namespace must be reloaded: its worker refuses to start a process, or it failed and nothing retries
+    /// it.
     fn is_behind(&self, name: &NamespaceName) -> bool {
         let Some(namespace) = self.registry.namespace(name.as_str()) else {
             return false;
@@ -171,8 +172,9 @@ impl Reloader {
         }
     }
 
-    /// Records whether the files of a namespace changed while its worker started; returns true if the namespace must be
-    /// reloaded once more because of that. Files that change at every start would otherwise be reloaded for ever.
+    /// Records whether the files of a namespace changed while its worker started. Returns true the first time they did; the
+    /// namespace must be reloaded once more then. If they change again during that start, returns false, since it would otherwise
+    /// be reloaded for ever.
     pub(super) fn settle(&self, name: &NamespaceName, changed: bool) -> bool {
         let mut itself = lock(&self.itself);
         match changed {
@@ -193,7 +195,7 @@ impl Reloader {
         }
     }
 
-    /// Returns true if the namespace needs another worker, since its files changed while its worker started.
+    /// Returns true if the namespace needs a new worker, because its files changed while the current one started.
     pub(super) fn is_unsettled(&self, name: &NamespaceName) -> bool {
         lock(&self.itself).unsettled.get(name) == Some(&UnsettledStart::Once)
     }

@@ -20,20 +20,20 @@ metric_table! {
     }
 }
 
-/// Outcome of a reload, from good to bad.
+/// Outcome of a reload; a greater value is worse.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReloadOutcome {
     /// All namespaces are up to date.
     #[default]
     Complete,
-    /// A namespace or a certificate was not updated.
+    /// At least one namespace or certificate was not updated.
     Partial,
-    /// The configuration, or everything that should be reloaded, was not updated.
+    /// Nothing was reloaded, or the configuration was rejected.
     Rejected,
 }
 
 impl ReloadOutcome {
-    /// The outcome in metrics and for operators.
+    /// The outcome as text, for metrics and operators.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Complete => "complete",

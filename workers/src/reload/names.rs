@@ -1,4 +1,5 @@
-//! The names of a run: which claim to each name is served, and the consequences for a name that now belongs to another namespace.
+//! Names in a run of the reload: several sources may claim a name, and one of them is served. If a name then belongs to another
+//! namespace than before, the former namespace ends.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use crate::scan::NamespaceSource;
 use crate::servers::configured;
 
 impl Reloader {
-    /// Gives every name to one of its claims: of the configuration, of `external/config.yaml` as it was last read, and of these
-    /// folders. Folders without their name are removed from the list.
+    /// Decides for each name which source is served under it: the configuration, `external/config.yaml` as it was last read, or
+    /// one of these folders. Folders that are not served under their name are removed from the list.
     pub(super) fn settle_names(&self, sources: &mut Vec<NamespaceSource>) -> Names {
         let servers = Arc::clone(&lock(&self.servers));
         let aggregates = Arc::clone(&lock(&self.aggregates));
@@ -33,7 +34,8 @@ impl Reloader {
         names
     }
 
-    /// Secrets that the namespaces of these names may have. New owners are recorded if `all` namespaces are included.
+    /// Returns the secrets that the namespaces of these names may receive. New owners of secrets are recorded if `all` is true,
+    /// which means that `names` contains all namespaces.
     pub(super) async fn bind_secrets(
         &self,
         secrets: &Secrets,
@@ -57,7 +59,7 @@ impl Reloader {
         let personal = stdio.chain(remote).chain(file.personal());
         let bound = known.bind(secrets, names, &personal.cloned().collect());
         names.note(bound.issues);
-        // A record that cannot be read is not remembered: the next run reads it again.
+        // If the recorded owners could not be read, the result is not stored, so that the next run reads them again.
         if all && !bound.owners.is_incomplete() {
             let is_new = bound.owners != known;
             let beside_values = match is_new || !beside_values {
@@ -85,7 +87,8 @@ impl Reloader {
         })
     }
 
-    /// Records the owners. Returns true if they are stored together with the values; otherwise logs that if `tell` is set.
+    /// Records the owners of secrets. Returns true if they are stored together with the values. Otherwise, logs that if `tell` is
+    /// true.
     async fn record_owners(&self, owners: Owners, tell: bool) -> bool {
         let source = self.secrets.clone();
         let recorded = tokio::task::spawn_blocking(move || source.0.record_owners(&owners)).await;
@@ -104,8 +107,8 @@ impl Reloader {
         false
     }
 
-    /// Puts these names in force, and logs each new issue. Returns the snapshot without the namespaces whose names now belong
-    /// to other namespaces: the former namespaces end, and nothing of them is kept.
+    /// Puts these names into force, and logs each new issue. A namespace whose name now belongs to another namespace ends: it is
+    /// added to `changes` as removed, and missing in the returned snapshot, so that none of its state is kept.
     pub(super) fn adopt_names(
         &self,
         names: &Arc<Names>,

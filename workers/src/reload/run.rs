@@ -1,4 +1,4 @@
-//! A run of a reload, from the scan to the last swap.
+//! A run of the reload, from the scan to the last published snapshot.
 
 mod bring_up;
 mod compare;
@@ -33,16 +33,16 @@ use super::{ReloadError, ReloadFailure, ReloadReport, Reloader, RunEnd, Surround
 use crate::registry::{LastReload, Namespace, Registry, Snapshot, UpstreamKind};
 use crate::scan::{NamespaceSource, ignored};
 
-/// Time that ready namespaces wait for the others before they are published without them.
+/// Time that ready namespaces wait for others before they are published without them.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
-/// Time of a run after which installers that still run are left to another run, if a caller waits for it.
+/// Time after which a run over all namespaces may leave its running installers to the next run, if a caller waits for that one.
 const INSTALLS_WAITED: Duration = Duration::from_secs(5);
 
-/// Time of the first scan after which the gateway is ready without namespaces whose packages are still being installed.
+/// Time after which the gateway counts as ready although the first scan still waits for installations of packages.
 const START_WAITED: Duration = Duration::from_secs(30);
 
-/// The changed namespaces, each with its change.
+/// The changed namespaces, each with its change (published or removed).
 pub(super) type Changes = BTreeMap<NamespaceName, Change>;
 
 pub(super) enum Change {
@@ -70,7 +70,8 @@ pub(super) async fn run(reloader: Arc<Reloader>, scope: ReloadScope) -> RunEnd {
     if answer.is_err() && is_of_all {
         let startup = reloader.registry.startup();
         startup.failed();
-        // No run brings these namespaces up before the next reload. The example namespace has a task of its own.
+        // These namespaces no longer count as starting, since no run continues to start them. The example namespace is excluded:
+        // its own task still starts it.
         for name in startup.late().iter().filter(|it| it.as_str() != STARTER) {
             startup.came_up(name);
         }
@@ -107,10 +108,10 @@ pub(super) async fn run(reloader: Arc<Reloader>, scope: ReloadScope) -> RunEnd {
     RunEnd::Over(answer)
 }
 
-/// The report of a run.
+/// Result of a run: its report, and whether it covers all namespaces of the run.
 struct Finished {
     report: ReloadReport,
-    /// False if installers were left to the next run.
+    /// False if installers were left to the next run; true if the run covered all its namespaces.
     is_whole: bool,
 }
 
@@ -126,10 +127,10 @@ fn note_ignored(registry: &Registry, issues: Vec<(String, Issue)>) {
 struct Run {
     reloader: Arc<Reloader>,
     scope: ReloadScope,
-    /// The snapshot served when the run began. Only this run changes it, except for workers that recover.
+    /// The snapshot that was served when the run began. Only this run changes namespaces, except for workers that recover.
     before: Arc<Snapshot>,
     changes: Changes,
-    /// Workers that retry once their namespaces are published as failed.
+    /// Failed workers whose retries are watched after their namespaces were published as failed.
     recovering: Vec<(DesiredNamespace, Arc<Worker>)>,
     report: ReloadReport,
     secrets: Secrets,
@@ -139,7 +140,7 @@ impl Run {
     fn new(reloader: Arc<Reloader>, mut scope: ReloadScope) -> Self {
         let before = reloader.registry.snapshot();
         if let ReloadScope::Only(names) = &mut scope {
-            // Names that were removed or became external servers meanwhile have no folder.
+            // Namespaces that were removed or became external servers meanwhile have no folder to reload.
             names.retain(|name| reloader.has_folder_of(name));
         }
         Self {
@@ -154,7 +155,7 @@ impl Run {
     }
 
     async fn go(mut self) -> Result<Finished, ReloadError> {
-        // Checked before recovering workers are ended: while the gateway stops, this run would not replace them.
+        // Checked before recovering workers are ended, because this run would not replace them during shutdown.
         if self.reloader.closing.is_cancelled() {
             return Err(ReloadError::ShuttingDown);
         }
@@ -179,8 +180,8 @@ impl Run {
                 let externals = reloader.externals(&names, &self.secrets);
                 (externals, reloader.aggregates(&names).await)
             }
-            // A folder whose name the configuration has meanwhile given to another namespace is not in the list, and counts as
-            // removed.
+            // If the configuration has given a folder's name to another namespace meanwhile, the folder is not in the list and
+            // counts as removed.
             ReloadScope::Only(_) => (Vec::new(), Vec::new()),
         };
         let folders = sources.iter().map(|source| &source.name);
@@ -240,7 +241,7 @@ impl Run {
         let mut names: HashMap<Id, NamespaceName> = HashMap::new();
         let wanted = self.want(sources, toolchain.as_ref());
         if self.scope == ReloadScope::All {
-            // Installations for an earlier state of the files are not wanted any more.
+            // Installations for namespaces or requirements that no longer exist are ended.
             let names = wanted.iter().map(|it| it.source.name.clone());
             reloader.installs.keep(&names.collect());
         }
@@ -257,7 +258,8 @@ impl Run {
                     names.insert(bringing_up.spawn(task).id(), name);
                 }
                 Some(Err(error)) => self.fail(&wanted, "dependency_error", error.clone().into()),
-                // Only namespaces with Python reach this point, and for those there is a toolchain or an error.
+                // This case cannot occur: only namespaces with Python reach this point, and then there is a toolchain or an
+                // error.
                 None => {}
             }
         }
@@ -280,8 +282,8 @@ impl Run {
         Ok(Finished { report, is_whole })
     }
 
-    /// Announces that a run over all namespaces has published its findings. The namespace `starter`, which was excluded from
-    /// the run, is started now.
+    /// Announces that a run over all namespaces has published its results. `starter` is the example namespace if it was excluded
+    /// from the run; its start begins now.
     fn over(&mut self, starter: Option<NamespaceSource>) {
         let reloader = Arc::clone(&self.reloader);
         let startup = reloader.registry.startup();
@@ -293,7 +295,7 @@ impl Run {
         if starter.is_none() {
             startup.made_all();
         }
-        // A namespace that was excluded before has its task already.
+        // If the example namespace was excluded before, its task is already running.
         let new = starter.filter(|it| !is_known(&it.name));
         startup.scanned(late);
         reloader.registry.reloaded();
@@ -302,17 +304,18 @@ impl Run {
         }
     }
 
-    /// The interpreter and the base environment. Other changes, such as removed folders, need not wait for the download of a
-    /// base environment.
+    /// Prepares the interpreter and the base environment. If that takes long, other changes, such as removed folders, are
+    /// published meanwhile.
     async fn toolchain(&mut self) -> Result<Result<Arc<Toolchain>, EnvironmentError>, ReloadError> {
         let reloader = Arc::clone(&self.reloader);
         let mut making = std::pin::pin!(reloader.environments.toolchain());
         let mut publish = std::pin::pin!(sleep(WINDOW));
         let mut waiting = !self.changes.is_empty();
         loop {
-            // - the toolchain is there, or the reason why there is none
-            // - the ready namespaces have waited long enough
-            // - the gateway stops
+            // Handles:
+            // - the toolchain, or the reason why there is none;
+            // - the end of the time that ready namespaces wait to be published;
+            // - the end of the gateway.
             tokio::select! {
                 made = &mut making => return Ok(made),
                 () = &mut publish, if waiting => {
@@ -377,7 +380,7 @@ impl Run {
             code,
             message: error.message.clone(),
         });
-        // The namespace with the new limits, if those are not published yet.
+        // If the namespace got new limits in this run that are not published yet, that version is used.
         let current = match self.changes.get(name) {
             Some(Change::Publish(relimited)) => Some(relimited),
             _ => self.before.namespaces.get(name),
@@ -387,8 +390,8 @@ impl Run {
             .insert(name.clone(), Change::Publish(namespace));
     }
 
-    /// Collects the namespaces that are brought up, and publishes them now and then. Returns false if installers are left to the
-    /// next run.
+    /// Waits for the namespaces that are starting, and publishes those that are ready from time to time. Returns false if the run
+    /// ends early and leaves its installers to the next run.
     async fn collect(
         &mut self,
         mut bringing_up: JoinSet<BroughtUp>,
@@ -405,14 +408,17 @@ impl Run {
         let mut waited_for_start = std::pin::pin!(sleep_until(began + START_WAITED));
         let mut may_wait = startup.is_scanning();
         loop {
-            // A run that is late has only installers left, if all that it waits for is being installed.
+            // True if the run waits only for installations of packages.
             let installs = || !names.is_empty() && reloader.installs.are_all(names.values());
             let is_all = self.scope == ReloadScope::All;
-            // - another namespace is up, or has failed; the last one ends the loop
-            // - the ready namespaces have waited long enough
-            // - the first scan takes long
-            // - packages are being installed for long: of namespaces that are not served yet, at a start, while another run waits
-            // - the gateway stops: the tasks end with the set, and their installers with them
+            // Handles:
+            // - another namespace is ready or has failed; after the last one the loop ends
+            // - ready namespaces have waited long enough and are published
+            // - the first scan takes long, which is logged
+            // - the run takes long: namespaces that are not served yet count as starting in the background
+            // - the gateway's start takes long, and only installations remain: the scan counts as over
+            // - only installations remain while another run waits: they are left to it
+            // - the gateway ends: dropping the set ends the tasks and their installers
             tokio::select! {
                 joined = bringing_up.join_next_with_id() => match joined {
                     None => return Ok(true),
@@ -449,7 +455,7 @@ impl Run {
         }
     }
 
-    /// Ends the tasks that wait for installers, and not the installers.
+    /// Ends the tasks that wait for installers, without ending the installers.
     async fn leave_installing(
         &mut self,
         mut bringing_up: JoinSet<BroughtUp>,
@@ -460,7 +466,7 @@ impl Run {
             namespaces = waiting.join(", "),
             "another reload begins while packages of these namespaces are being installed"
         );
-        // The servers of other namespaces need not wait, either.
+        // Other namespaces are up to date, so subscribers that wait for a reload need not wait for the installers.
         self.reloader.registry.reloaded();
         bringing_up.abort_all();
         while let Some(joined) = bringing_up.join_next_with_id().await {
@@ -469,7 +475,7 @@ impl Run {
                 Err(error) => {
                     let name = names.remove(&error.id());
                     match (error.is_cancelled(), &name) {
-                        // Its worker may have been started meanwhile.
+                        // The task may have started a worker before it was aborted.
                         (true, Some(name)) => self.reloader.retire_unpublished(name),
                         _ => self.interrupted(&error, name.as_ref()),
                     }
@@ -527,7 +533,8 @@ impl Run {
         }
     }
 
-    /// Issues of a worker's files once the worker is ready. Files that changed while it started are loaded by one more reload.
+    /// Returns the issue about a namespace's files after its worker became ready. If the files changed while it started, one more
+    /// reload is requested, which loads them.
     fn about_files(
         &self,
         wanted: &DesiredNamespace,
@@ -578,7 +585,7 @@ impl Run {
         });
     }
 
-    /// Swaps in the changes so far, and retires the workers that they replaced.
+    /// Publishes a snapshot with the changes collected so far, and retires the workers that were replaced.
     fn publish(&mut self) {
         let changes = std::mem::take(&mut self.changes);
         if changes.is_empty() && self.before.generation > 0 {
@@ -604,15 +611,15 @@ impl Run {
                 reloader.retire(Arc::clone(worker), DesiredNamespace::drain_of(&old));
             }
             if now.is_none() {
-                // Calls in flight have their connection; a new namespace of this name makes a new socket.
+                // Calls that are still running have an open connection, and a new namespace of this name creates a new socket.
                 for socket in worker.spec().sockets() {
                     let _ = std::fs::remove_file(socket);
                 }
             }
         }
         self.before = reloader.registry.snapshot();
-        // Started only now: the success of a worker that recovers immediately must not be overwritten by the failure from which
-        // it recovered.
+        // Started after the publication: otherwise the published failure could overwrite the success of a worker that recovers
+        // immediately.
         for (wanted, worker) in self.recovering.drain(..) {
             recover(&reloader, wanted, worker);
         }
@@ -620,7 +627,7 @@ impl Run {
 
     async fn clean_up(&self) {
         let reloader = Arc::clone(&self.reloader);
-        // An external server has no environment; a remaining environment belonged to a folder of that name.
+        // An external server needs no environment. An existing environment of that name belonged to a removed folder.
         let is_folder = |name: &&NamespaceName| {
             let served = self.before.namespaces.get(*name);
             !served.is_some_and(|it| it.is_server())

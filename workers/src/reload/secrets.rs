@@ -1,4 +1,4 @@
-//! The secrets of a run: the current ones, or the last ones that could be read.
+//! The secrets of a run: the current ones, or those that were last read successfully.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use tooldock_credentials::secrets::{Secrets, VALUES_FILE};
 
 use super::{ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
 
-/// The code of secrets that cannot be read.
+/// Code of the failure that secrets cannot be read.
 const UNAVAILABLE: &str = "secrets_unavailable";
 
 impl Reloader {
-    /// Reads all secrets. If the store cannot be read, the report and `/ready` show that, and no namespace loses a secret: the
-    /// last good values remain in force.
+    /// Reads all secrets. If the store cannot be read, the report and `/ready` contain that failure, and the secrets that were
+    /// last read successfully stay in force.
     pub(super) async fn secrets(
         self: &Arc<Self>,
         report: &mut ReloadReport,

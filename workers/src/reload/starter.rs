@@ -1,7 +1,7 @@
-//! The namespace that a first start creates: its environment is built in the background, and retried if packages cannot be
-//! downloaded.
+//! The example namespace that the first start of a gateway creates: its environment is built in the background, and retried if
+//! packages cannot be downloaded.
 //!
-//! While its folder is unchanged, neither the first scan nor a reload of other namespaces waits for the namespace.
+//! As long as its folder is unchanged, neither the first scan nor a reload of other namespaces waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use super::run::{Change, Changes};
 use super::wanted::DesiredNamespace;
 use crate::scan::NamespaceSource;
 
-/// The pause after the first failure; it doubles with each further one.
+/// Delay after the first failure to build the environment; it doubles with each further failure.
 const RETRY_FIRST: Duration = Duration::from_secs(5);
 
-/// The longest pause between two attempts.
+/// Maximum delay between two attempts to build the environment.
 const RETRY_MAX: Duration = Duration::from_secs(120);
 
-/// Excludes the namespace of a first start from a run that would build the base environment only for it.
+/// Removes the example namespace from the sources of a run that would need a base environment only for it, and returns it.
 pub(super) fn taken_out(
     reloader: &Reloader,
     sources: &mut Vec<NamespaceSource>,
@@ -42,7 +42,7 @@ pub(super) fn taken_out(
 }
 
 impl Reloader {
-    /// Starts the namespace of a first start in the background, as soon as its environment can be built.
+    /// Starts the example namespace in the background, as soon as its environment can be built.
     pub(super) fn bring_up_starter(self: &Arc<Self>, wanted: DesiredNamespace) {
         let reloader = Arc::clone(self);
         tokio::spawn(async move {
@@ -62,7 +62,7 @@ impl Reloader {
             match self.environments.toolchain().await {
                 Ok(_) => {
                     startup.made(name);
-                    // The failure is published and logged.
+                    // A failure is ignored here, because the reload has published and logged it.
                     let _ = self.request(ReloadScope::Only([name.clone()].into())).await;
                     return startup.came_up(name);
                 }
@@ -84,8 +84,8 @@ impl Reloader {
         }
     }
 
-    /// Makes calls report why the namespace has no environment. Returns true if it must be retried, false if a reload has taken
-    /// over.
+    /// Publishes the example namespace as failed, so that calls report why it has no environment. Returns true if the environment
+    /// must be retried, false if a reload has taken over.
     fn publish_unmade(&self, wanted: &DesiredNamespace, error: EnvironmentError) -> bool {
         let name = &wanted.source.name;
         let startup = self.registry.startup();
@@ -102,7 +102,7 @@ impl Reloader {
         true
     }
 
-    /// Returns true if the namespace of that name is served or starts in the background.
+    /// Returns true if the namespace is served from a folder, or starts in the background.
     pub(super) fn has_folder_of(&self, name: &NamespaceName) -> bool {
         match self.registry.namespace(name.as_str()) {
             Some(served) => !served.is_server(),

@@ -1,5 +1,5 @@
-//! The folders of a reload, that of Tool Vault's namespace among them, which may be elsewhere; and names that paths of older
-//! surfaces have, of folders and of tools.
+//! Folders of a reload, including the folder of Tool Vault's namespace, which may be outside `tools/`; and issues about names of
+//! folders and tools that paths of older surfaces use.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tooldock_base::tool::Tool;
 use super::{ReloadScope, VaultFolder};
 use crate::scan::{NamespaceSource, scan, scan_folder, scan_one};
 
-/// The wanted state of the folders that a reload covers.
+/// Reads the folders that a reload covers.
 pub(super) fn scan_for(
     tools: &Path,
     scope: ReloadScope,
@@ -34,7 +34,7 @@ pub(super) fn scan_for(
             }
             Ok(sources)
         }
-        // Folders that are missing or incomplete are left to a requested reload.
+        // A folder that is missing or incomplete counts as unreadable here; only a requested reload removes its namespace.
         ReloadScope::Only(names) => names
             .iter()
             .map(|name| {
@@ -51,7 +51,7 @@ pub(super) fn scan_for(
     }
 }
 
-/// Marks Tool Vault's namespace as one whose files hold one function each (`style: vault`).
+/// Marks Tool Vault's namespace, in whose files each file contains one function (`style: vault`).
 pub(super) fn mark(sources: &mut [NamespaceSource], vault: &VaultFolder) {
     let mut all = sources.iter_mut();
     if let Some(source) = all.find(|source| source.name == vault.name) {
@@ -59,8 +59,8 @@ pub(super) fn mark(sources: &mut [NamespaceSource], vault: &VaultFolder) {
     }
 }
 
-/// Adds to folders that were made by hand the issues for which `create_namespace` would have refused them: their names are
-/// paths (K-38).
+/// Adds issues to folders whose names are paths of ToolDock v1 (K-38). `create_namespace` refuses such names, but a folder may
+/// have been created by hand.
 pub(super) fn warn_of_names(sources: &mut [NamespaceSource]) {
     for source in sources.iter_mut().filter(|it| it.name.is_path_of_v1()) {
         source.issues.push(Issue {
@@ -75,7 +75,7 @@ pub(super) fn warn_of_names(sources: &mut [NamespaceSource]) {
     }
 }
 
-/// Issues for tools whose names are taken by paths of Tool Vault (K-22).
+/// Returns issues for tools whose names are paths of Tool Vault's REST API (K-22).
 pub(super) fn about_tools(tools: &[Arc<Tool>]) -> Vec<Issue> {
     let told = |tool: &Arc<Tool>| {
         let message = match &*tool.name {

@@ -1,4 +1,4 @@
-//! The wanted state of a namespace: its folder, combined with the operator's limits and secrets. No I/O.
+//! The wanted state of a namespace: its folder combined with the operator's limits and secrets. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,24 +25,25 @@ use crate::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure, ignored};
 pub(super) use tooldock_base::issue::UPDATE;
 
-/// The code of an [`Issue`] about files that declare nothing.
+/// Code of the [`Issue`] that a namespace's files declare no tools, resources or prompts.
 const NO_TOOLS: &str = "no_tools";
 
-/// Maximum number of bytes that a frame holds besides the result: the envelope, content blocks' quoting.
+/// Maximum number of bytes of a worker's line in addition to the result: member names, and escapes in content blocks.
 const FRAME_OVERHEAD: u64 = 64 * 1024;
 
-/// Maximum number of calls that one namespace may run, queue or park, whatever the configuration sets: a semaphore has a limit.
+/// Maximum number of calls that one namespace may run, queue or suspend, whatever the configuration sets. A semaphore has a
+/// maximum number of permits.
 const GATE_MAX: usize = 1 << 20;
 
-/// Maximum time for which a replaced worker continues with its last calls.
+/// Maximum time for which a replaced worker may continue its last calls, whatever the limits of the calls are.
 const DRAIN_MAX: Duration = Duration::from_secs(600);
 
-/// Wanted state of a namespace.
+/// Wanted state of a namespace, which a reload compares with the served one.
 #[derive(Debug)]
 pub(super) struct DesiredNamespace {
     pub(super) source: NamespaceSource,
     pub(super) secrets: BTreeMap<String, Secret>,
-    /// Secrets that were requested and have no value yet.
+    /// Names of secrets that have an entry in the store but no value yet.
     placeholders: BTreeSet<String>,
     variables: Variables,
     pub(super) failure: Option<SourceFailure>,
@@ -53,18 +54,18 @@ pub(super) struct DesiredNamespace {
     content_hash: [u8; 32],
 }
 
-/// Identity of a running worker: all that it was started with, except its environment variables. A different identity needs a
-/// different process.
+/// Identity of a running worker: everything that it was started with, except its environment variables. If the wanted identity
+/// differs, another process is needed.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) files_hash: [u8; 32],
-    /// Id of the toolchain; `None` when it is unavailable: running workers are then not replaced because of it.
+    /// Id of the toolchain; `None` if it is unavailable. Without it, running workers are not replaced because of their toolchain.
     pub(super) toolchain: Option<String>,
     pub(super) sync_concurrency: usize,
     pub(super) processes: usize,
     pub(super) max_frame: u64,
     pub(super) sandbox: Sandbox,
-    /// Limits that the manifest asked for. Not compared: `files_hash` covers them.
+    /// Limits that the manifest requests. They are not compared, because `files_hash` covers them.
     pub(super) own_limits: LimitsPatch,
 }
 
@@ -139,11 +140,11 @@ impl DesiredNamespace {
         }
     }
 
-    /// Returns true if `current` is in the wanted state already, with the correct worker.
+    /// Returns true if `current` already has the wanted state, so that nothing must be published.
     pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
-        // After a failed update, the running namespace has the wanted content again once its files are changed back, but must
-        // be published again so that the issue of the failed update disappears. Issues about name collisions, missing secrets
-        // and files that are not read as tools are compared too, since the content hash does not cover their causes.
+        // If the files are changed back after a failed update, the content is the same as the served one, but the namespace must
+        // be published again, so that the issue of the failed update disappears. Issues about name collisions, missing secrets
+        // and files that are not read as tools are compared as well, because the content hash does not cover their causes.
         let told = [
             COLLISION,
             MISSING_SECRET,
@@ -167,7 +168,8 @@ impl DesiredNamespace {
             && without_value(&current.issues) == without_value(&self.issues)
     }
 
-    /// The namespace to publish. Calls in the gate of `current` remain counted if the limits are the same.
+    /// Returns the namespace to publish. If the limits are the same, it shares the gate of `current`, so that running calls
+    /// remain counted.
     pub(super) fn namespace(
         &self,
         current: Option<&Namespace>,
@@ -210,8 +212,8 @@ impl DesiredNamespace {
         })
     }
 
-    /// The issues of the scan and of the worker. A file that both refused is reported once. Issues about dependencies that are
-    /// not read and about server files are no refusals.
+    /// Returns the issues of the scan and of the worker. If both skipped the same file, only the scan's issue is returned. The
+    /// scan's issues about dependencies and server files do not suppress issues of the worker.
     fn with(&self, issues: &[Issue]) -> Vec<Issue> {
         let refusals = |known: &&Issue| ![ignored::NOT_READ, ignored::SERVER].contains(&known.code);
         let new = issues.iter().filter(|issue| {
@@ -221,10 +223,10 @@ impl DesiredNamespace {
         self.issues.iter().chain(new).cloned().collect()
     }
 
-    /// The namespace to publish when it cannot be updated. A served namespace continues to serve and reports why it is
-    /// outdated; if it is not served, every call fails with the reason.
+    /// Returns the namespace to publish if it cannot be updated. If it is served, it stays in force with an issue that tells why
+    /// it is outdated; otherwise every call fails with the error.
     ///
-    /// An outdated namespace keeps its old hash, so the next reload tries again.
+    /// An outdated namespace keeps its old hash, so the next reload tries the update again.
     pub(super) fn failed(
         &self,
         current: Option<&Namespace>,
@@ -232,7 +234,7 @@ impl DesiredNamespace {
         error: &CallError,
     ) -> Arc<Namespace> {
         match current {
-            // A lost worker has loaded nothing, so nothing of it may be listed.
+            // A lost worker has no process with the listed tools, so the namespace must not be published with them.
             Some(current) if matches!(&current.upstream, UpstreamKind::Worker(worker) if !worker.is_lost()) =>
             {
                 let message = format!("the last change is not served: {}", error.message);
@@ -245,19 +247,19 @@ impl DesiredNamespace {
         }
     }
 
-    /// Variables of the manifest; a secret of the same name takes precedence.
+    /// Environment variables of the manifest. A secret with the same name takes precedence.
     pub(super) fn defaults(&self) -> &BTreeMap<String, Secret> {
         &self.variables.values
     }
 
-    /// Values that must not show in the output of the namespace's processes.
+    /// Values that are masked in the output of the namespace's processes.
     pub(super) fn hidden(&self) -> Vec<Secret> {
         let secrets = self.secrets.values();
         secrets.chain(&self.variables.hidden).cloned().collect()
     }
 
-    /// Time for the running calls of a namespace that was replaced or removed, by its own limits. The time for a client's
-    /// answer to a question is added: such a call can continue only in the process that began it.
+    /// Time for the running calls of a namespace that was replaced or removed, according to its limits. The time for a client's
+    /// answer to a question is added, because such a call can continue only in the process that began it.
     pub(super) fn drain_of(namespace: &Namespace) -> Duration {
         let asking = match namespace.has_context() {
             true => namespace.limits.ask_timeout,
@@ -266,13 +268,13 @@ impl DesiredNamespace {
         drain(&namespace.limits, &namespace.tool_limits, asking)
     }
 
-    /// Time for the last calls of a process of this namespace that is replaced by another. The declarations of the new process
-    /// are not known yet; the drain ends early when no calls remain.
+    /// Time for the last calls of a replaced process of this namespace. It includes the time for a client's answer, because the
+    /// declarations of the process are not known yet. The drain ends earlier when no calls remain.
     pub(super) fn drain(&self) -> Duration {
         drain(&self.limits, &self.tool_limits, self.limits.ask_timeout)
     }
 
-    /// Longest time for which a tool may block its process before that counts as hung.
+    /// Longest time limit of a call, for which a tool may block its process without being considered hung.
     pub(super) fn longest_call(&self) -> Duration {
         drain(&self.limits, &self.tool_limits, Duration::ZERO)
     }
@@ -310,7 +312,8 @@ impl DesiredNamespace {
     }
 }
 
-/// Issue for a namespace whose files declare nothing: it explains the empty lists.
+/// Returns the issue for a namespace whose files declare nothing, which explains its empty lists; `None` if they declare
+/// anything.
 fn nothing_declared(declared: &Declarations) -> Option<Issue> {
     let is_empty = declared.tools.is_empty()
         && declared.resources.is_empty()
@@ -325,7 +328,7 @@ fn nothing_declared(declared: &Declarations) -> Option<Issue> {
     })
 }
 
-/// A served namespace under the current configuration; `None` if the configuration changes nothing about it.
+/// Returns a served namespace with the limits of the current configuration; `None` if the limits are unchanged.
 pub(super) fn relimited(
     current: &Namespace,
     running: &Identity,
@@ -344,8 +347,8 @@ pub(super) fn relimited(
     issues.retain(|issue| issue.code != CLAMPED);
     issues.extend(clamped);
     Some(Arc::new(Namespace {
-        // Patterns of the namespace's own file were valid when the namespace was started, so an invalid pattern is the operator's.
-        // An invalid policy may have been meant to exclude callers, so the namespace admits no caller.
+        // An invalid pattern excludes all callers, because it might have been meant to exclude some. It can only be the
+        // operator's: the patterns of the namespace's own file were valid when it was started.
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         issues,
         gate: gate(Some(current), limits.max_concurrency.local(), limits.queue),
@@ -364,7 +367,7 @@ pub(super) fn relimited(
     }))
 }
 
-/// A served namespace with an issue about its update.
+/// Returns a served namespace with an additional issue about its update.
 pub(super) fn noted(current: &Namespace, code: &'static str, message: String) -> Arc<Namespace> {
     let mut issues = current.issues.clone();
     issues.retain(|issue| issue.subject != UPDATE);
@@ -381,8 +384,8 @@ pub(super) fn noted(current: &Namespace, code: &'static str, message: String) ->
     })
 }
 
-/// The worker's declarations that the namespace `current` is served with, without their issues. The worker's process may have
-/// been replaced since it declared them.
+/// The declarations that the namespace `current` is served with, without their issues. The process that declared them may have
+/// been replaced since.
 pub(super) fn declared_by(current: &Namespace) -> Declarations {
     Declarations {
         tools: current.tools.clone(),
@@ -395,7 +398,7 @@ pub(super) fn declared_by(current: &Namespace) -> Declarations {
     }
 }
 
-/// The gate for these limits. The current gate is kept, with its calls, if its limits are the same.
+/// Returns the gate for these limits. A current gate with the same limits is reused, with the calls that it counts.
 pub(crate) fn gate(current: Option<&Namespace>, max_concurrency: usize, queue: usize) -> Arc<Gate> {
     let max_concurrency = max_concurrency.clamp(1, GATE_MAX);
     let queue = queue.min(GATE_MAX);
@@ -407,8 +410,8 @@ pub(crate) fn gate(current: Option<&Namespace>, max_concurrency: usize, queue: u
     }
 }
 
-/// The limit on calls that wait for their clients. The current one is kept, with the calls that it counts, if the limit is the
-/// same.
+/// Returns the limit on calls that wait for their clients. A current one with the same maximum is reused, with the calls that it
+/// counts.
 pub(crate) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parking> {
     let max = limits.max_parked.min(GATE_MAX);
     match current {
@@ -417,7 +420,7 @@ pub(crate) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parki
     }
 }
 
-/// Longest duration of the last call of a process; `asking` is the wait for its client.
+/// Longest possible duration of the last call of a process. `asking` is the time for a client's answer.
 fn drain(
     limits: &Limits,
     tool_limits: &BTreeMap<String, ToolLimits>,
@@ -433,7 +436,7 @@ fn drain(
         .min(DRAIN_MAX)
 }
 
-/// The error that calls get from a refused folder.
+/// Converts the failure of a folder to the error that calls of its namespace get.
 pub(super) fn call_error(failure: &SourceFailure) -> CallError {
     let code = match failure.code {
         "dependency_error" => CallErrorCode::DependencyError,
@@ -442,12 +445,12 @@ pub(super) fn call_error(failure: &SourceFailure) -> CallError {
     CallError::new(code, failure.message.clone())
 }
 
-/// The environment a worker runs in, from the interpreter it was started with: `<build>/bin/python`.
+/// The folder of the environment whose interpreter is `<build>/bin/python`.
 pub(super) fn build_of(python: &Path) -> &Path {
     python.parent().and_then(Path::parent).unwrap_or(python)
 }
 
-/// The policy of a namespace whose policy cannot be read: no tool and no principal is allowed.
+/// A policy that allows no tool and no principal, for a namespace whose own policy is invalid.
 pub(crate) fn nobody() -> ToolPolicy {
     let none = Limits {
         tools_allow: Vec::new(),
@@ -458,7 +461,7 @@ pub(crate) fn nobody() -> ToolPolicy {
     ToolPolicy::new(&none).expect("empty lists hold no invalid pattern")
 }
 
-/// Hash over everything that defines the namespace, except secrets, which are compared and never hashed.
+/// Hash over everything that defines the namespace except secrets. Those are compared directly and never hashed.
 pub(crate) fn content_hash(
     files_hash: &[u8; 32],
     limits: &Limits,
@@ -467,7 +470,7 @@ pub(crate) fn content_hash(
 ) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(files_hash);
-    // `Debug` prints every field, so limits added later are included automatically.
+    // The `Debug` form contains every field, so that limits added later are included automatically.
     for part in [
         format!("{limits:?}"),
         format!("{tool_limits:?}"),

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use tooldock_base::yaml::{self, Value};
 
-/// Path of the MCP endpoint on a Unix socket unless the URL has one.
+/// Default path of the MCP endpoint on a Unix socket, if the URL contains no path.
 const DEFAULT_PATH_ON_A_SOCKET: &str = "/mcp";
 
-/// Maximum length of a URL, in bytes.
+/// Maximum length of a backend's URL, in bytes.
 const URL_MAX: usize = 4_096;
 
-/// An entry of `backends:`, as it is written.
+/// An entry of the configuration key `backends:`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BackendConfig {
     /// URL of the backend: `http://host:port/path`, `https://…`, or `unix:/socket`, which may end in `:/path`.
     pub url: String,
-    /// The backend's share of the pool's calls, in proportion to the other backends. With 0 it gets none: it is drained.
+    /// Share of the pool's calls that the backend gets, in proportion to the weights of the others. With 0 it gets no new calls.
     pub weight: u32,
     /// True if the backend is used only while no other backend is healthy.
     pub backup: bool,
@@ -37,7 +37,7 @@ impl BackendConfig {
 }
 
 impl<'de> Deserialize<'de> for BackendConfig {
-    /// Reads a URL, or a mapping with a URL in it. Errors do not contain the URL, which may hold a credential.
+    /// Deserializes a URL, or a mapping that contains one. Errors do not contain the URL, which may contain a credential.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -68,17 +68,17 @@ impl<'de> Deserialize<'de> for BackendConfig {
     }
 }
 
-/// The name of a backend within its pool: `host:port` or `unix:/path`. Cheap to clone.
+/// Name of a backend within its pool: `host:port` or `unix:/path`. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(Arc<str>);
 
 impl BackendId {
-    /// Creates the id with this text.
+    /// Creates the name of a backend from a text.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The name as shown in metrics and messages.
+    /// The backend's name, as shown in metrics and messages.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -90,25 +90,25 @@ impl fmt::Display for BackendId {
     }
 }
 
-/// A backend's parsed URL.
+/// A backend's parsed URL: where to connect, and the path of the MCP endpoint.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Backend {
     /// Host to connect to.
     pub host: Host,
-    /// True when the connection is encrypted.
+    /// True if the connection is encrypted with TLS.
     pub tls: bool,
-    /// Path and query of the MCP endpoint. A query may hold a credential and is not printed.
+    /// Path and query of the MCP endpoint. A query may contain a credential and is not printed.
     pub target: String,
 }
 
-/// Host of a backend's connections.
+/// Host that connections to a backend are opened to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// A host name, which is resolved again from time to time.
+    /// Name and port. The name is resolved again from time to time.
     Name(String, u16),
-    /// A literal address.
+    /// IP address and port.
     Address(IpAddr, u16),
-    /// The path of a Unix socket.
+    /// Path of a Unix socket.
     Unix(PathBuf),
 }
 
@@ -127,8 +127,8 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// The problem and the remedy, for a message that begins with the key. Quotes no part of the URL that may be a
-    /// credential.
+    /// The problem and the remedy, for a message that begins with the key. The error does not quote any text of the URL that may
+    /// be a credential.
     pub fn parse(url: &str) -> Result<Self, String> {
         if url.len() > URL_MAX {
             return Err(format!("is longer than {URL_MAX} bytes"));
@@ -181,7 +181,7 @@ impl Backend {
         if !socket.starts_with('/') || socket.len() < 2 {
             return Err("must name the socket by its whole path, as in unix:/run/server.sock or unix:/run/server.sock:/mcp".into());
         }
-        // The kernel accepts no longer paths of sockets.
+        // The kernel does not accept longer socket paths.
         if socket.len() > 107 {
             return Err("names a socket whose path is longer than 107 bytes".into());
         }
@@ -192,7 +192,7 @@ impl Backend {
         })
     }
 
-    /// The name of the backend within its pool.
+    /// Name of the backend within its pool.
     pub fn id(&self) -> BackendId {
         let text = match &self.host {
             Host::Name(name, port) => format!("{name}:{port}"),
@@ -203,7 +203,7 @@ impl Backend {
         BackendId::new(&text)
     }
 
-    /// The value of `Host` in requests to the backend.
+    /// Value of the header `Host` in requests to the backend.
     pub fn authority(&self) -> String {
         let default = if self.tls { 443 } else { 80 };
         let (host, port) = match &self.host {
@@ -263,8 +263,8 @@ fn authority_of(authority: &str, default_port: u16) -> Result<Host, String> {
     }
 }
 
-/// Returns true if a host can be resolved. A name whose last label is a number would be read as an address in an unusual
-/// notation (`127.1`, `2130706433`, `0x7f000001`), which evades the rules for addresses.
+/// Returns true if a host is a name that can be resolved. A name whose last label is a number is refused: it would be read as
+/// an address in an unusual notation (`127.1`, `2130706433`, `0x7f000001`), which evades the rules for addresses.
 fn is_name(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     let label = |label: &str| {

@@ -1,4 +1,4 @@
-//! The keys of one remote server, under `upstreams.remote`.
+//! The configuration keys of one remote server, under `upstreams.remote`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -18,65 +18,67 @@ use super::headers::HeadersConfig;
 use super::oauth::OAuthConfig;
 use crate::server_settings::{Isolation, ListMode, check_limits};
 
-/// `upstreams.remote:` — servers by namespace.
+/// Configuration key `upstreams.remote:`, with the servers by namespace.
 pub type RemoteServersConfig = BTreeMap<NamespaceName, RemoteServerConfig>;
 
-/// Maximum number of backends of one server.
+/// Maximum number of backends of one remote server.
 const BACKENDS_MAX: usize = 1_000;
-/// Highest weight: a higher one would not change the share noticeably.
+/// Maximum weight of a backend; a higher one would not change its share noticeably.
 const WEIGHT_MAX: u32 = 1_000;
-/// Bounds of `keepalive`, the idle connections that are kept to one backend.
+/// Allowed range of `keepalive`, the number of idle connections that are kept open to each backend.
 const KEEPALIVE: RangeInclusive<usize> = 0..=10_000;
-/// Bounds of `retry.max`, the further backends of one request.
+/// Allowed range of `retry.max`, the number of further backends to which a failed request is sent.
 const RETRIES: RangeInclusive<u32> = 0..=10;
-/// Bounds of `health.passive.failures`, the failures in a row.
+/// Allowed range of `health.passive.failures`, the number of consecutive failures after which a backend is excluded.
 const FAILURES: RangeInclusive<u32> = 1..=1_000;
 
-/// A remote server. `Default` defines the defaults of all keys except `backends`, which has none.
+/// Configuration of a remote server. `Default` contains the defaults of all keys except `backends`, which has none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteServerConfig {
-    /// The backends, which all serve the same tools.
+    /// Backends of the server. All of them serve the same tools.
     pub backends: Vec<BackendConfig>,
     /// Choice of the backend for a new session, or for a request without a session.
     pub balance: Balance,
-    /// How requests are forwarded to the backends.
+    /// Way in which requests are forwarded to the backends.
     pub mode: Mode,
     /// MCP transport of the backends.
     pub transport: Transport,
-    /// Sharing of sessions at the server by clients.
+    /// Rule for sharing a session at the server among clients.
     pub isolation: Isolation,
-    /// True when the state of a session exists only at its backend. Such a session ends when its backend does.
+    /// True if the state of a session exists only at its backend; such a session ends together with its backend. If false, the
+    /// gateway may open the session again at another backend.
     pub stateful: bool,
-    /// Treatment of the server's lists: mended for strict clients, or unchanged. Pass-through never changes them.
+    /// Treatment of the server's lists of tools and resources: corrected for strict clients, or passed on unchanged. Pass-through
+    /// never changes them.
     pub lists: ListMode,
-    /// True if host names of backends may resolve to addresses that are not public.
+    /// True if host names of backends may resolve to addresses that are not public; otherwise such addresses are refused.
     pub allow_private: bool,
     /// Changes to the headers of forwarded requests.
     pub headers: HeadersConfig,
-    /// The value of `Authorization` in every request. With `pass` that of the client's own request is forwarded, if it is an
-    /// access token of `admission.oauth`.
+    /// Value of the header `Authorization` in every request. With `pass`, the header of the client's own request is forwarded, if
+    /// it contains an access token of `admission.oauth`.
     pub credentials: Option<Template>,
-    /// The names in `credentials` and `headers.set` for which each principal has its own value, instead of a common value.
+    /// Names in `credentials` and `headers.set` for which each principal stores its own value.
     pub personal: Vec<String>,
-    /// Settings by which the gateway gets tokens for the server, instead of `credentials`.
+    /// Settings with which the gateway requests access tokens for the server, instead of `credentials`.
     pub oauth: Option<OAuthConfig>,
-    /// Settings of encrypted connections.
+    /// Settings of encrypted connections to the backends.
     pub tls: RemoteTls,
-    /// Time limits for the steps of a request.
+    /// Time limits for the steps of a request to a backend.
     pub timeouts: RemoteTimeouts,
-    /// Maximum number of idle connections that are kept to each backend.
+    /// Maximum number of idle connections that are kept open to each backend.
     pub keepalive: usize,
-    /// Rules for sending a request again.
+    /// Rules for sending a failed request to another backend.
     pub retry: RemoteRetry,
-    /// Rules for excluding a backend from requests.
+    /// Rules for excluding a failing backend from requests.
     pub health: RemoteHealth,
-    /// The treatment of definitions that differ from the recorded ones. Replaces `limits.pins` if both are set.
+    /// Treatment of tool definitions that differ from the recorded ones. Replaces `limits.pins` if both are set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pins: Option<PinMode>,
     /// Limits of the server's namespace, such as the allowed tools and the time limit of a call.
     pub limits: LimitsPatch,
-    /// True when the server has a namespace; false when it is switched off.
+    /// True if the server is served under its namespace; false if it is switched off.
     pub enabled: bool,
 }
 
@@ -111,25 +113,25 @@ impl Default for RemoteServerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// Backends in turn, in proportion to their weights.
+    /// Backends are used in turn, in proportion to their weights.
     RoundRobin,
-    /// The backend with the fewest requests in flight for its weight.
+    /// The backend with the fewest requests in flight, relative to its weight, is used.
     LeastBusy,
-    /// A random backend, in proportion to the weights.
+    /// A random backend is used, with a probability in proportion to its weight.
     Random,
-    /// A backend by a hash of the client, so that each client always uses the same one.
+    /// The backend is selected by a hash of the client, so that each client always uses the same one.
     Hash,
 }
 
-/// How requests are forwarded to the backends.
+/// Way in which requests are forwarded to the backends of a remote server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Pass-through if nothing in a request needs to change; otherwise the gateway's own client.
+    /// Requests are forwarded unchanged if nothing in them needs to change; otherwise the gateway's own MCP client sends them.
     Auto,
-    /// Requests are forwarded unchanged.
+    /// Requests are always forwarded unchanged.
     PassThrough,
-    /// The gateway's own client sends all requests.
+    /// The gateway's own MCP client sends all requests.
     Client,
 }
 
@@ -137,27 +139,27 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
-    /// The gateway detects the transport.
+    /// The gateway detects the MCP transport of the backends.
     Auto,
-    /// Streamable HTTP.
+    /// The backends use Streamable HTTP.
     Streamable,
-    /// HTTP+SSE of 2024-11-05.
+    /// The backends use HTTP+SSE, the MCP transport of 2024-11-05.
     Sse,
 }
 
-/// `tls:` of a server.
+/// Configuration key `tls:` of a remote server: settings of encrypted connections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteTls {
-    /// File of certificates that authenticate the backends, instead of the system's.
+    /// File with the certificates that authenticate the backends, used instead of the system's certificates.
     pub ca: Option<PathBuf>,
-    /// File of the gateway's client certificate.
+    /// File with the gateway's client certificate.
     pub cert: Option<PathBuf>,
-    /// File of the private key of the client certificate.
+    /// File with the private key of the gateway's client certificate.
     pub key: Option<PathBuf>,
-    /// The name in the backends' certificates, if it differs from the one in their URLs.
+    /// Name in the backends' certificates, if it differs from the host in their URLs.
     pub server_name: Option<String>,
-    /// True when the backends' certificates are verified.
+    /// True if the backends' certificates are verified; false accepts any certificate.
     pub verify: bool,
 }
 
@@ -173,23 +175,23 @@ impl Default for RemoteTls {
     }
 }
 
-/// True for a host name or an address, as certificates have them.
+/// Returns true if the text is a host name or an address, as certificates contain them.
 pub fn is_server_name(name: &str) -> bool {
     let parsed = Backend::parse(&format!("https://{name}/"));
     parsed.is_ok_and(|it| it.id().as_str().strip_suffix(":443") == Some(&name.to_ascii_lowercase()))
 }
 
-/// `timeouts:` of a server.
+/// Configuration key `timeouts:` of a remote server: time limits of requests to its backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteTimeouts {
-    /// Time limit for establishing a connection, TLS included.
+    /// Time limit for establishing a connection, including TLS.
     #[serde(with = "humantime_serde")]
     pub connect: Duration,
-    /// Time limit from the end of a request to the head of its response.
+    /// Time limit from the end of a request to the status and headers of its response.
     #[serde(with = "humantime_serde")]
     pub head: Duration,
-    /// Time without data after which a stream is cut.
+    /// Time without data after which a streamed response is closed.
     #[serde(with = "humantime_serde")]
     pub idle: Duration,
     /// Time limit for a complete response that is not a stream.
@@ -208,12 +210,12 @@ impl Default for RemoteTimeouts {
     }
 }
 
-/// `retry:` of a server.
+/// Configuration key `retry:` of a remote server: rules for sending a failed request to another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteRetry {
-    /// Maximum number of further backends that a request is sent to, if no backend can have seen it or if it is harmless to
-    /// repeat.
+    /// Maximum number of further backends to which a failed request is sent. It is sent again only if no backend can have
+    /// received it, or if repeating it is harmless.
     pub max: u32,
 }
 
@@ -223,27 +225,27 @@ impl Default for RemoteRetry {
     }
 }
 
-/// `health:` of a server.
+/// Configuration key `health:` of a remote server: rules for excluding a failing backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteHealth {
-    /// Active checks by requests of the gateway.
+    /// Active checks: requests that the gateway sends to the backends to check them.
     pub active: ActiveHealth,
-    /// Conclusions from clients' requests.
+    /// Passive checks: failures of clients' requests are counted.
     pub passive: PassiveHealth,
 }
 
-/// `health.active:` of a server.
+/// Configuration key `health.active:` of a remote server: checks by requests of the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActiveHealth {
-    /// Interval of checking each backend.
+    /// Interval at which each backend is checked.
     #[serde(with = "humantime_serde")]
     pub every: Duration,
-    /// Maximum time of a check's response.
+    /// Time limit for the response to a check.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
-    /// Request by which a backend is checked.
+    /// Request that checks a backend.
     pub path: HealthPath,
 }
 
@@ -257,13 +259,13 @@ impl Default for ActiveHealth {
     }
 }
 
-/// Request of an active check.
+/// Request with which the gateway checks a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum HealthPath {
-    /// The MCP endpoint itself is checked.
+    /// The check is an MCP `ping` to the endpoint; any response except a server error (5xx) passes.
     #[default]
     Off,
-    /// `GET` of this path, which must return 2xx.
+    /// The check is a `GET` of this path, which must return a 2xx status.
     Path(String),
 }
 
@@ -291,13 +293,13 @@ impl<'de> Deserialize<'de> for HealthPath {
     }
 }
 
-/// `health.passive:` of a server.
+/// Configuration key `health.passive:` of a remote server: exclusion of a backend after failed requests of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PassiveHealth {
-    /// Number of consecutive failures after which a backend is not used.
+    /// Number of consecutive failures after which a backend is excluded.
     pub failures: u32,
-    /// Time for which a failed backend is not used.
+    /// Time for which a failing backend is excluded.
     #[serde(with = "humantime_serde")]
     pub eject: Duration,
 }
@@ -312,7 +314,7 @@ impl Default for PassiveHealth {
 }
 
 impl RemoteServerConfig {
-    /// Checks everything that can be checked without I/O. A server that is switched off is not checked.
+    /// Checks the keys, as far as possible without I/O. A server that is switched off is not checked.
     ///
     /// # Errors
     ///
@@ -367,7 +369,7 @@ impl RemoteServerConfig {
         self.validate_isolation()
     }
 
-    /// Checks the backends; returns true if the connections of any are encrypted.
+    /// Checks the backends. Returns true if connections to at least one of them are encrypted.
     fn validate_backends(&self) -> Result<bool, InvalidServer> {
         let wrong = |message: &str| Err(InvalidServer::new("backends", message.to_owned()));
         if self.backends.is_empty() {
@@ -434,7 +436,8 @@ impl RemoteServerConfig {
         self.credentials.as_ref().is_some_and(|it| it.is("pass"))
     }
 
-    /// Checks `isolation`: a server sends unsolicited messages, such as log messages, to all clients of a session.
+    /// Checks `isolation`: clients with different credentials must not share a session, because a server sends unsolicited
+    /// messages, such as log messages, to all clients of a session.
     fn validate_isolation(&self) -> Result<(), InvalidServer> {
         if self.isolation == Isolation::Shared && self.passes_credentials() {
             let message = "is shared, and credentials is pass: clients would hear what the server says about each other; \
@@ -452,14 +455,14 @@ impl RemoteServerConfig {
         Ok(())
     }
 
-    /// The limits, with the server's own `pins` among them.
+    /// The limits of the server's namespace, including the server's own key `pins`.
     pub fn own_limits(&self) -> LimitsPatch {
         let mut limits = self.limits.clone();
         limits.pins = self.pins.or(limits.pins);
         limits
     }
 
-    /// Checks keys that contradict `mode`.
+    /// Returns an error for keys that cannot be combined with the configured `mode`.
     fn validate_mode(&self) -> Result<(), InvalidServer> {
         if self.mode != Mode::PassThrough {
             return Ok(());

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::Template;
 
-/// Maximum number of headers of one server; more is a mistake.
+/// Maximum number of headers in the configuration of one server.
 const HEADERS_MAX: usize = 100;
 
-/// Headers that concern a message on one connection. They are not forwarded in either direction.
+/// Headers that apply only to one connection. They are not forwarded in either direction.
 const HOP_BY_HOP: [&str; 9] = [
     "connection",
     "keep-alive",
@@ -22,7 +22,7 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-/// Headers that the protocol or the message itself determines.
+/// Headers that the MCP protocol or the message itself determines. They cannot be configured.
 const DECIDED: [&str; 12] = [
     "accept",
     "accept-encoding",
@@ -38,21 +38,21 @@ const DECIDED: [&str; 12] = [
     "tracestate",
 ];
 
-/// Headers with credentials for the gateway itself. They are sent to no server, since a server could use them at the gateway.
-/// `credentials: pass` forwards clients' access tokens of OAuth.
+/// Headers with credentials for the gateway itself. They are never forwarded, because a server could use them to call the
+/// gateway. The only exception are clients' OAuth access tokens, with `credentials: pass`.
 const OF_THE_GATEWAY: [&str; 2] = ["authorization", "x-manager-token"];
 
-/// `headers:` of a server.
+/// Configuration key `headers:` of a remote server: changes to the headers of forwarded requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HeadersConfig {
-    /// Headers of every request, with their values. `${NAME}` refers to a secret or a variable of the gateway.
+    /// Headers that are added to every request, with their values. `${NAME}` refers to a secret or a variable of the gateway.
     pub set: BTreeMap<String, Template>,
-    /// Headers that no request has.
+    /// Names of headers that are removed from every request.
     pub remove: Vec<String>,
-    /// Headers of the client's request that are forwarded.
+    /// Names of headers that are forwarded from the client's request.
     pub pass: Vec<String>,
-    /// True when a request gets the id of the client's request as `X-Request-Id`.
+    /// True if requests contain the id of the client's request in `X-Request-Id`; false if they contain no request id.
     pub forward_id: bool,
 }
 
@@ -67,18 +67,18 @@ impl Default for HeadersConfig {
     }
 }
 
-/// Returns true if the value of a header is a credential for the gateway itself. The name is in lower case.
+/// Returns true if a header contains a credential for the gateway itself. `name` is in lower case.
 pub fn is_of_the_gateway(name: &str) -> bool {
     OF_THE_GATEWAY.contains(&name)
 }
 
-/// Returns true if a header is hop-by-hop: it applies to a single connection and is not forwarded. The name is in lower case.
+/// Returns true if a header is hop-by-hop: it applies to a single connection and is not forwarded. `name` is in lower case.
 pub fn is_hop_by_hop(name: &str) -> bool {
     HOP_BY_HOP.contains(&name)
 }
 
 impl HeadersConfig {
-    /// Checks that the names are valid, and that none contradicts another or `credentials`.
+    /// Checks that the names are valid, and that no two keys (`set`, `remove`, `pass`, `credentials`) contradict each other.
     pub(super) fn validate(&self, credentials: bool) -> Result<(), InvalidServer> {
         let set = self.set.keys().map(|name| (name, "headers.set"));
         let remove = self.remove.iter().map(|name| (name, "headers.remove"));
@@ -143,7 +143,7 @@ impl HeadersConfig {
         self.agree(credentials)
     }
 
-    /// Returns true if the list names a header of the client's request.
+    /// Returns true if the header is forwarded from the client's request.
     fn passes(&self, name: &str) -> bool {
         self.pass.iter().any(|it| it.eq_ignore_ascii_case(name))
     }
@@ -191,13 +191,13 @@ impl HeadersConfig {
     }
 }
 
-/// Returns true if HTTP accepts the name of a header.
+/// Returns true if the text is a valid name of an HTTP header.
 fn is_header_name(name: &str) -> bool {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.len() <= 256 && name.bytes().all(token)
 }
 
-/// Returns true if a header can have that value.
+/// Returns true if the text is a valid value of an HTTP header.
 pub(super) fn is_header_value(value: &str) -> bool {
     value
         .bytes()

@@ -1,4 +1,4 @@
-//! OAuth towards remote servers: its configuration, and the settings for getting a token.
+//! OAuth for requests to remote servers: the configuration, and the settings with which a token is requested.
 
 use serde::{Deserialize, Serialize};
 use tooldock_base::secret::Secret;
@@ -8,84 +8,85 @@ use tooldock_credentials::personal::AuthorizedBy;
 
 use super::backend::Backend;
 
-/// Maximum number of scopes of one server; more is a mistake.
+/// Maximum number of scopes in the configuration of one server.
 const SCOPES_MAX: usize = 64;
-/// Maximum length of a client id, scope or resource, in bytes.
+/// Maximum length of a client id, a scope or a resource, in bytes.
 const TEXT_MAX: usize = 1024;
 
-/// `oauth:` of a server.
+/// Configuration key `oauth:` of a remote server: settings with which the gateway requests access tokens for the server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OAuthConfig {
-    /// Grant by which the gateway gets tokens.
+    /// OAuth grant with which the gateway requests tokens.
     pub grant: Grant,
-    /// True when each principal authorizes the gateway for itself, with the grant `authorization_code`.
+    /// True if each principal authorizes the gateway for itself, with the grant `authorization_code`; false if one authorization
+    /// is used for all.
     pub personal: bool,
-    /// The gateway's client id at the authorization server. With the grant `authorization_code` it may be omitted: the gateway
-    /// then registers itself.
+    /// Client id of the gateway at the authorization server. With the grant `authorization_code` it may be omitted: the gateway
+    /// then registers itself as a client.
     pub client_id: Option<String>,
-    /// The gateway's client secret at the authorization server.
+    /// Client secret of the gateway at the authorization server.
     pub client_secret: Option<Template>,
-    /// URL at which people authorize the gateway, if it is not to be discovered.
+    /// URL at which users authorize the gateway; `None` if it is to be discovered.
     pub authorization_url: Option<String>,
-    /// URL of the token endpoint, if it is not to be discovered.
+    /// URL of the token endpoint; `None` if it is to be discovered.
     pub token_url: Option<String>,
-    /// The authorization server, if its endpoints are to be discovered and the server itself does not name it.
+    /// Issuer of the authorization server whose endpoints are to be discovered, if the remote server itself does not name it.
     pub issuer: Option<String>,
-    /// Requested scopes.
+    /// OAuth scopes that are requested.
     pub scopes: Vec<String>,
-    /// Resource that the token is for, if it is not the first backend's URL.
+    /// Resource that the token is requested for; `None` for the URL of the first backend.
     pub resource: Option<String>,
-    /// Method by which the client sends its secret; without it, the one that the authorization server declares or accepts.
+    /// Method by which the client secret is sent; `None` for a method that the authorization server supports.
     pub client_auth: Option<ClientAuth>,
 }
 
-/// Method by which a client sends its secret to the token endpoint.
+/// Method by which a client secret is sent to the token endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
-    /// The client sends its secret in the header `Authorization` (`client_secret_basic`).
+    /// The client secret is sent in the header `Authorization` (`client_secret_basic`).
     Basic,
-    /// The client sends its secret in the body (`client_secret_post`).
+    /// The client secret is sent in the request's body (`client_secret_post`).
     Post,
 }
 
-/// Grant by which the gateway gets tokens.
+/// OAuth grant with which the gateway requests tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grant {
-    /// The gateway acts for itself.
+    /// The gateway requests tokens for itself, with its client secret.
     #[default]
     ClientCredentials,
-    /// The gateway acts for a user who has authorized it in a browser.
+    /// The gateway requests tokens for a user who has authorized it in a browser.
     AuthorizationCode,
 }
 
-/// Settings for getting a token.
+/// Resolved settings with which the gateway requests access tokens for a remote server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OAuthSpec {
-    /// Grant by which the gateway gets tokens.
+    /// OAuth grant with which the gateway requests tokens.
     pub grant: Grant,
-    /// The gateway's client id; `None`: it registers by itself.
+    /// Client id of the gateway; `None` if the gateway registers itself as a client.
     pub client_id: Option<String>,
-    /// The gateway's client secret.
+    /// Client secret of the gateway, if it has one.
     pub client_secret: Option<Secret>,
-    /// URL at which people authorize the gateway; `None`: it is discovered, or not needed.
+    /// URL at which users authorize the gateway; `None` if it is discovered, or not needed for the grant.
     pub authorization_url: Option<String>,
-    /// URL of the token endpoint; `None`: it is discovered.
+    /// URL of the token endpoint; `None` if it is discovered.
     pub token_url: Option<String>,
-    /// The authorization server, if it is configured.
+    /// Configured issuer of the authorization server; `None` if it is discovered.
     pub issuer: Option<String>,
-    /// Requested scopes.
+    /// OAuth scopes that are requested.
     pub scopes: Vec<String>,
-    /// Resource that the token is for.
+    /// Resource that the token is requested for.
     pub resource: String,
-    /// Method by which the client sends its secret; `None`: the one that the authorization server declares or accepts.
+    /// Method by which the client secret is sent; `None` for a method that the authorization server supports.
     pub client_auth: Option<ClientAuth>,
 }
 
 impl OAuthConfig {
-    /// Checks the keys. `personal` are the names with personal values.
+    /// Checks the keys of `oauth`. `personal` are the names whose values each principal stores itself.
     ///
     /// # Errors
     ///
@@ -183,7 +184,8 @@ impl OAuthConfig {
         Ok(())
     }
 
-    /// The authorizer that the configuration requires; `None` if no authorization is needed.
+    /// Returns the user who must authorize the gateway: each principal, or the operator once; `None` if no authorization is
+    /// needed.
     pub(super) fn authorized_by(&self) -> Option<AuthorizedBy> {
         match (self.grant, self.personal) {
             (Grant::ClientCredentials, _) => None,
@@ -192,7 +194,7 @@ impl OAuthConfig {
         }
     }
 
-    /// The settings with the client's secret. `resource` is the default for the resource that the token is for.
+    /// Returns the resolved settings. `resource` is used if the configuration sets no resource.
     pub(super) fn spec(&self, client_secret: Option<Secret>, resource: &str) -> OAuthSpec {
         OAuthSpec {
             grant: self.grant,

@@ -1,4 +1,4 @@
-//! Resolves a configured remote server into one that can be reached: variables filled in, certificates read.
+//! Resolution of a configured remote server: the values of variables are inserted, and certificates are read.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,10 +17,10 @@ use super::headers::is_header_value;
 use super::oauth::OAuthConfig;
 use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpec};
 
-/// Maximum size of a file of certificates, in bytes.
+/// Maximum size of a file with certificates or a key, in bytes.
 const PEM_MAX: u64 = 4 * 1024 * 1024;
 
-/// The variables that a server's settings refer to, each once.
+/// The names of the variables that a server's settings refer to, each once.
 pub(crate) fn variables(config: &RemoteServerConfig) -> Vec<String> {
     let oauth = config.oauth.iter().flat_map(|it| &it.client_secret);
     let templates = config.headers.set.values().chain(&config.credentials);
@@ -32,7 +32,7 @@ pub(crate) fn variables(config: &RemoteServerConfig) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Resolves a server's configuration into the settings for reaching it.
+/// Resolves the configuration of a server to the settings with which it is called.
 pub(crate) fn spec(
     name: &NamespaceName,
     config: &RemoteServerConfig,
@@ -49,7 +49,7 @@ pub(crate) fn spec(
     };
     let mut hidden = Vec::new();
     let mut personal = Personal::new(&config.personal);
-    // Settings that depend on the caller are resolved later.
+    // Settings with personal values are resolved later, when the caller is known.
     let mut fill = |key: String, header: &str, template: &Template| {
         let told = |error: NoValue| {
             let code = match error {
@@ -136,11 +136,11 @@ pub(crate) fn spec(
 }
 
 impl RemoteTls {
-    /// Reads the files with certificates and keys. Their content is not checked.
+    /// Reads the files with certificates and keys. Their content is not validated.
     ///
     /// # Errors
     ///
-    /// The key whose file cannot be read.
+    /// The configuration key whose file cannot be read.
     pub fn read(&self) -> Result<TlsSpec, InvalidServer> {
         let read = |key: &str, path: &Option<std::path::PathBuf>| {
             let content = path.as_deref().map(content).transpose();
@@ -168,11 +168,11 @@ impl RemoteTls {
     }
 }
 
-/// Refuses PEM text in the place of a path, without repeating it: it may be a private key.
+/// Returns an error if a path is PEM text. The error does not quote the text, which may be a private key.
 ///
 /// # Errors
 ///
-/// The remedy, to follow the key of the configuration.
+/// The remedy, as the end of a message that begins with the configuration key.
 pub fn pem_path(path: &Path) -> Result<&Path, String> {
     match path.to_string_lossy().contains("-----BEGIN") {
         true => Err(

@@ -1,4 +1,4 @@
-//! A resolved remote server: all values are looked up, no connection is opened.
+//! A resolved remote server: all its values have been looked up, but no connection has been opened.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,94 +18,95 @@ use super::oauth::OAuthSpec;
 use super::resolve::spec;
 use crate::server_settings::{Isolation, ListMode};
 
-/// A remote server. Every snapshot contains the same `Arc` of an unchanged server.
+/// A remote server. An unchanged server is the same `Arc` in successive snapshots of the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteServer {
-    /// The server's namespace.
+    /// The namespace under which the server is served.
     pub name: NamespaceName,
     /// The server's backends and settings.
     pub spec: RemoteSpec,
-    /// Hash over the name and everything in the spec except secrets, which are compared and never hashed.
+    /// Hash over the name and everything in the spec except secrets. Those are compared directly and never hashed.
     pub content_hash: [u8; 32],
 }
 
-/// Backends of a server, and the settings for reaching them.
+/// Backends of a remote server, and the settings with which they are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSpec {
-    /// The copies of the server, in the order of the configuration.
+    /// Backends of the server, in the order of the configuration.
     pub backends: Vec<BackendSpec>,
     /// Choice of the backend for a new session, or for a request without a session.
     pub balance: Balance,
-    /// How requests are forwarded to the backends.
+    /// Way in which requests are forwarded to the backends.
     pub mode: Mode,
     /// MCP transport of the backends.
     pub transport: Transport,
-    /// Sharing of sessions at the server by clients.
+    /// Rule for sharing a session at the server among clients.
     pub isolation: Isolation,
-    /// True when a session's state exists only at its backend.
+    /// True if the state of a session exists only at its backend. If false, the gateway may open the session again at another
+    /// one.
     pub stateful: bool,
-    /// Treatment of the server's lists: mended for strict clients, or unchanged.
+    /// Treatment of the server's lists of tools and resources: corrected for strict clients, or passed on unchanged.
     pub lists: ListMode,
-    /// True if host names of backends may resolve to addresses that are not public.
+    /// True if host names of backends may resolve to addresses that are not public; otherwise such addresses are refused.
     pub allow_private: bool,
     /// Changes to the headers of forwarded requests.
     pub headers: HeaderRules,
-    /// The value of `Authorization` in every request.
+    /// Value of the header `Authorization` in every request; `None` if it is not set.
     pub credentials: Option<Secret>,
-    /// Headers whose values depend on the caller, by their names in lower case.
+    /// Headers with personal values of the calling principal, by their names in lower case.
     pub personal: Personal,
-    /// Settings by which the gateway gets tokens for the server.
+    /// Settings with which the gateway requests access tokens for the server; `None` if it uses no OAuth.
     pub oauth: Option<OAuthSpec>,
-    /// Values that must not show in logs and errors.
+    /// Secret values that are masked in logs and errors.
     pub secrets: Vec<Secret>,
-    /// Settings of encrypted connections.
+    /// Settings of encrypted connections to the backends.
     pub tls: TlsSpec,
-    /// Time limits for the steps of a request.
+    /// Time limits for the steps of a request to a backend.
     pub timeouts: RemoteTimeouts,
-    /// Maximum number of idle connections that are kept to each backend.
+    /// Maximum number of idle connections that are kept open to each backend.
     pub keepalive: usize,
-    /// Rules for sending a request again.
+    /// Rules for sending a failed request to another backend.
     pub retry: RemoteRetry,
-    /// Rules for excluding a backend from requests.
+    /// Rules for excluding a failing backend from requests.
     pub health: RemoteHealth,
 }
 
 /// A backend: one of several servers with the same tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendSpec {
-    /// The backend's name within the pool.
+    /// Name of the backend within its pool.
     pub id: BackendId,
     /// Parsed URL of the backend.
     pub backend: Backend,
-    /// The backend's share of the pool's calls; 0 drains it.
+    /// Share of the pool's calls that the backend gets, in proportion to the weights of the others. With 0 it gets no new calls.
     pub weight: u32,
     /// True if the backend is used only while no other backend is healthy.
     pub backup: bool,
 }
 
-/// Changes to the headers of forwarded requests. Names are in lower case.
+/// Changes to the headers of forwarded requests. All names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeaderRules {
     /// Headers that are added to every request, with their values.
     pub set: Vec<(String, Secret)>,
     /// Names of headers that are removed from every request.
     pub remove: Vec<String>,
-    /// Headers of the client's request that are forwarded; includes `authorization` if that is forwarded unchanged.
+    /// Names of headers that are forwarded from the client's request. Contains `authorization` if that is forwarded unchanged.
     pub pass: Vec<String>,
-    /// True when requests have the gateway's request id as `x-request-id`.
+    /// True if requests contain the gateway's request id in `x-request-id`; false if they contain no request id.
     pub forward_id: bool,
 }
 
-/// Settings of encrypted connections.
+/// Settings of encrypted connections to the backends, with the content of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSpec {
-    /// Certificates that authenticate the backends, instead of the system's.
+    /// Certificates that authenticate the backends; `None` for the system's certificates.
     pub ca: Option<Pem>,
-    /// Client certificate of the gateway.
+    /// Client certificate of the gateway; `None` if it sends none.
     pub identity: Option<TlsIdentity>,
-    /// The name in the backends' certificates, if it differs from the one in their URLs.
+    /// Name in the backends' certificates, if it differs from the host in their URLs.
     pub server_name: Option<String>,
-    /// True when the backends' certificates are verified.
+    /// True if the backends' certificates are verified; false accepts any certificate.
     pub verify: bool,
 }
 
@@ -120,16 +121,16 @@ impl Default for TlsSpec {
     }
 }
 
-/// A client certificate with its key.
+/// A client certificate with its private key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsIdentity {
-    /// Certificate chain.
+    /// Chain of the client certificate.
     pub cert: Pem,
-    /// Private key, as PEM.
+    /// Private key of the client certificate, as PEM text.
     pub key: Secret,
 }
 
-/// The content of a file of certificates, so that a renewed certificate results in another spec.
+/// Content of a certificate file. The spec contains it instead of the path, so that a renewed certificate changes the spec.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem(pub Arc<[u8]>);
 
@@ -144,9 +145,9 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl RemoteSpec {
-    /// Sharing of sessions of the gateway's own client. With `auto`, sessions are not shared if each client sends its own
-    /// credentials: unsolicited messages of a server, such as log messages, then concern the user who is logged in. Sessions
-    /// with personal credentials are those of one principal.
+    /// Sharing of the sessions that the gateway's own client opens. With `auto`, sessions are not shared if each client sends its
+    /// own credentials, because unsolicited messages of a server, such as log messages, then concern a single user. Sessions with
+    /// personal credentials are shared only within one principal.
     pub fn sharing(&self) -> Isolation {
         let logged_in = self.headers.pass.iter().any(|name| name == "authorization");
         match self.isolation {
@@ -158,11 +159,11 @@ impl RemoteSpec {
 }
 
 impl RemoteServer {
-    /// Creates a server, with its content hash.
+    /// Creates a server, and computes its content hash.
     pub fn new(name: NamespaceName, spec: RemoteSpec) -> Self {
         let mut hash = Sha256::new();
-        // `Debug` quotes texts, so that different specs never have equal text, and prints secrets as `[redacted]`. For a
-        // backend it omits the query.
+        // The `Debug` form quotes texts, so that different specs never result in equal text, and prints secrets as `[redacted]`.
+        // It omits the queries of the backends' URLs, so those are added.
         let targets: Vec<_> = spec.backends.iter().map(|it| &it.backend.target).collect();
         for part in [name.as_str(), &format!("{spec:?}"), &format!("{targets:?}")] {
             hash.update((part.len() as u64).to_le_bytes());
@@ -179,7 +180,7 @@ impl RemoteServer {
     ///
     /// # Errors
     ///
-    /// The key that cannot be used, without the value of any variable.
+    /// The configuration key that cannot be used. The error contains no value of a variable.
     pub fn resolve(
         name: &NamespaceName,
         config: &RemoteServerConfig,
@@ -190,8 +191,8 @@ impl RemoteServer {
         Ok(Self::new(name.clone(), spec))
     }
 
-    /// Returns true if sessions opened under one version may continue under the other: the server is reached with the same
-    /// protocol and credentials. The backends, and their choice, time limits and checks, may differ.
+    /// Returns true if sessions that were opened with one of the two configurations may continue with the other: protocol and
+    /// credentials are the same. Backends, their selection, time limits and health checks may differ.
     pub fn keeps_sessions(&self, other: &Self) -> bool {
         let RemoteSpec {
             backends: _,
@@ -222,19 +223,19 @@ impl RemoteServer {
             && *credentials == new.credentials
             && *personal == new.personal
             && *oauth == new.oauth
-            // A header may be set to a value that identifies the gateway's user.
+            // A configured header may contain a credential that identifies the gateway's user.
             && *secrets == new.secrets
             && *tls == new.tls
     }
 
-    /// A text that quotes the server, with its secrets hidden for the log.
+    /// Returns `text` with the server's secrets masked, for the log.
     pub fn without_secrets(&self, text: &str) -> String {
         let hidden = Redactor::new(&self.spec.secrets).hide(text.into(), false);
         String::from_utf8_lossy(&hidden).into_owned()
     }
 
-    /// A text that may quote the server, cut to `max` characters, without the server's secrets and without `more`. Secrets are
-    /// hidden before the text is cut, and so are their beginnings if the given text was already cut.
+    /// Returns at most `max` characters of a text that may quote the server, with the server's secrets and `more` masked. Secrets
+    /// are masked before the text is shortened. Beginnings of secrets are masked where the given text was already shortened.
     pub fn excerpt(&self, text: &str, more: &[Secret], max: usize) -> String {
         let redactor = Redactor::new(self.spec.secrets.iter().chain(more));
         let hide = |text: &str| {

@@ -1,6 +1,6 @@
-//! Files and folders below `tools/` that seem to be served and are not, each with advice.
+//! Issues about files and folders below `tools/` that seem to be served but are not, each with advice.
 //!
-//! All of this is decided by names and by the text of files: nothing is imported or run.
+//! They are found by names and by the text of files: nothing is imported or run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,30 +13,30 @@ use tooldock_process::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements
 
 use super::namespace_at;
 
-/// The code of an [`Issue`] about a folder without tools.
+/// Code of the [`Issue`] that a namespace's folder contains no tools.
 pub(crate) const EMPTY: &str = "empty_namespace";
-/// The code of an [`Issue`] about dependencies that are not installed.
+/// Code of the [`Issue`] that a file lists dependencies which are not installed.
 pub(crate) const NOT_READ: &str = "dependencies_not_read";
-/// The code of an [`Issue`] about a file that makes a server instead of tools.
+/// Code of the [`Issue`] that a file creates a server object instead of tools.
 pub(crate) const SERVER: &str = "server_file";
-/// The code of an [`Issue`] about a folder whose name is not valid for a namespace.
+/// Code of the [`Issue`] that a folder's name is not valid for a namespace.
 pub(super) const INVALID_NAME: &str = "invalid_name";
-/// The code of an [`Issue`] about a file outside the namespaces' folders.
+/// Code of the [`Issue`] that a file is outside the namespaces' folders.
 const LOOSE_FILE: &str = "loose_file";
 
-/// Maximum number of files in one folder that are read.
+/// Maximum number of files of one folder whose text is searched.
 const FILES_MAX: usize = 500;
-/// Maximum size of a file that is read, in bytes.
+/// Maximum size of a file whose text is searched, in bytes.
 const BYTES_MAX: u64 = 256 * 1024;
-/// Maximum number of entries of a folder that are read.
+/// Maximum number of entries of a folder that are looked at.
 const READ_MAX: usize = 10_000;
-/// Maximum number of issues about entries of the tools directory.
+/// Maximum number of issues about entries of the tools directory that are reported.
 const ENTRIES_MAX: usize = 100;
 
-/// Classes whose objects are servers.
+/// Names of classes whose objects are servers.
 const SERVERS: [&str; 4] = ["FastMCP", "MCPServer", "Server", "FastAPI"];
 
-/// Entries of the tools directory that look like a namespace but are not, with their names. Blocking.
+/// Returns the entries of the tools directory that look like a namespace but are none, each with its name and an issue. Blocking.
 pub(crate) fn entries(tools: &Path) -> Vec<(String, Issue)> {
     let Ok(tree) = tools.canonicalize() else {
         return Vec::new();
@@ -48,7 +48,7 @@ pub(crate) fn entries(tools: &Path) -> Vec<(String, Issue)> {
     let names = names.iter().filter_map(|name| {
         let path = tree.join(name);
         let name = name.to_string_lossy();
-        // `_`, `.` and `__pycache__`: ignored by design, not by mistake.
+        // Such names (also `__pycache__`) are ignored by design, so they are not reported.
         if name.starts_with(['_', '.']) && name != ".mcp.json" {
             return None;
         }
@@ -68,7 +68,7 @@ pub(crate) fn entries(tools: &Path) -> Vec<(String, Issue)> {
     names.take(ENTRIES_MAX).collect()
 }
 
-/// Returns true for files that people read and that are common in any folder.
+/// Returns true for files such as a README, which are common in any folder and are not meant to be served.
 fn is_about_the_folder(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let texts = ["readme", "license", "licence", "changelog", "makefile"];
@@ -103,7 +103,7 @@ fn is_api_description(name: &str) -> bool {
     ["openapi", "swagger"].contains(&stem) && ["json", "yaml", "yml"].contains(&ending)
 }
 
-/// Advice for a namespace folder without tool files.
+/// Returns the issue, with advice, for a namespace folder without tool files.
 pub(super) fn empty(folder: &Path) -> Issue {
     let found = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = found
@@ -141,8 +141,8 @@ pub(super) fn empty(folder: &Path) -> Issue {
     }
 }
 
-/// Issues about the files at the top of a namespace folder: dependencies that are not read, and files that make a server
-/// instead of tools.
+/// Returns issues about the files directly in a namespace folder: dependencies that are not read, and files that create a server
+/// object instead of tools.
 pub(super) fn files(
     folder: &Path,
     tree: &Path,
@@ -201,7 +201,7 @@ pub(super) fn files(
     issues
 }
 
-/// Advice for a file that creates a server object and declares no tool.
+/// Returns advice for a file that creates a server object and declares no tool; `None` for other files.
 fn server(text: &str) -> Option<String> {
     let made = text.lines().find_map(server_object)?;
     if text.lines().any(declares) {
@@ -218,7 +218,7 @@ fn server(text: &str) -> Option<String> {
     })
 }
 
-/// The class of the server that a line at the top level of a file creates: `mcp = FastMCP("x")`.
+/// Returns the class of the server that a line creates, as in `mcp = FastMCP("x")`; `None` for other or indented lines.
 fn server_object(line: &str) -> Option<&'static str> {
     let (target, call) = line.split_once('=')?;
     let target = target.split_once(':').map_or(target, |(name, _type)| name);
@@ -229,8 +229,8 @@ fn server_object(line: &str) -> Option<&'static str> {
     servers.find(|server| is_name && *server == class)
 }
 
-/// Returns true if a line declares a tool, a resource or a prompt, or registers one in a way for which the runtime has a
-/// separate message.
+/// Returns true if a line declares a tool, a resource or a prompt, or registers one in a way that the worker's runtime reports
+/// itself.
 fn declares(line: &str) -> bool {
     let trimmed = line.trim_start();
     let decorator = trimmed.strip_prefix('@').map(|name| {
@@ -249,7 +249,7 @@ fn is_in_a_name(sign: char) -> bool {
     sign.is_alphanumeric() || sign == '_'
 }
 
-/// The dependencies of a `pyproject.toml`, without the interpreter.
+/// Returns the dependencies that a `pyproject.toml` lists, without the Python version.
 fn project_dependencies(text: &str) -> Vec<String> {
     let Ok(table) = text.parse::<Table>() else {
         return Vec::new();
@@ -265,7 +265,7 @@ fn project_dependencies(text: &str) -> Vec<String> {
     listed.into_iter().flatten().chain(poetry).collect()
 }
 
-/// The dependencies of the inline metadata of a script (PEP 723).
+/// Returns the dependencies in the inline metadata of a script (PEP 723).
 fn script_dependencies(text: &str) -> Vec<String> {
     let mut lines = text.lines().map(str::trim_end);
     if !lines.any(|line| line == "# /// script") {
@@ -284,7 +284,7 @@ fn dependencies_of(table: &toml::Value) -> Vec<String> {
     listed.map(str::to_owned).collect()
 }
 
-/// The name at the beginning of a requirement, as indexes compare names.
+/// Returns the package name at the beginning of a requirement, in the normalized form by which indexes compare names.
 fn normal_name(requirement: &str) -> String {
     let requirement = requirement.trim_start();
     let is_name = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '.' | '_' | '-');

@@ -1,4 +1,4 @@
-//! A pass over a namespace folder: hashes its sources, looks for tool files, and reports skipped files.
+//! Walk over a namespace folder: hashes its sources, looks for tool files, and reports skipped files.
 //!
 //! Sources are the files that determine the behaviour of a worker after its start: Python files, the manifest, lists of
 //! requirements, and every file of the local packages and wheels that those lists name. All other files are data. A tool may
@@ -19,21 +19,21 @@ use tooldock_process::requirements::{LocalFiles, REQUIREMENTS_BYTES_MAX, Use, is
 
 use crate::manifest::MANIFEST_FILE;
 
-/// Maximum number of sources of one namespace whose changes are noticed.
+/// Maximum number of sources of one namespace that are hashed. Changes of further ones are not detected.
 const FILES_MAX: usize = 10_000;
-/// Maximum number of folders of one namespace that are read.
+/// Maximum number of subfolders of one namespace that are read. Changes in further ones are not detected.
 const FOLDERS_MAX: usize = 10_000;
-/// Maximum number of bytes of one namespace that are read. Beyond them changes are noticed by size and time only.
+/// Maximum number of bytes of one namespace that are hashed. Changes of further files are detected by size and time only.
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Maximum depth of folders that are read.
+/// Maximum depth of subfolders that are read.
 const DEPTH_MAX: usize = 64;
 
 /// Selection of the files of a folder that are hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileSelection {
-    /// Files that are sources by their names.
+    /// Only files that are sources according to their names.
     Sources,
-    /// All files: the folder is a package, or holds packages.
+    /// All files, because the folder is a package or contains packages.
     All,
 }
 
@@ -47,11 +47,12 @@ pub(super) struct Walk<'a> {
     bytes: u64,
     pub(super) has_python: bool,
     pub(super) issues: Vec<Issue>,
-    /// The local package that is being read, as requirements name it.
+    /// Path, as written in the requirements, of the local package that is being read; `None` while the namespace's own files are
+    /// read.
     place: Option<PathBuf>,
-    /// Hash over the sources of that local package that need a compiler.
+    /// Hash over those sources of the current local package that must be compiled.
     compiled: Sha256,
-    /// The first named pipe or device in a local package: an installer would wait for it.
+    /// Message about the first named pipe or device in a local package, on which an installer would block.
     refused: Option<String>,
 }
 
@@ -72,25 +73,25 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reads the namespace's own sources.
+    /// Hashes the namespace's own sources.
     pub(super) fn sources(&mut self, folder: &Path) -> io::Result<()> {
         self.directory(folder, Path::new(""), 0, FileSelection::Sources)
     }
 
-    /// Reads the local lists and packages that requirements name, and returns
+    /// Hashes the local lists and packages that requirements name, and returns
     /// [`packages_hash`](super::NamespaceSource::packages_hash). A folder outside of the tools directory is hashed completely
-    /// if it is a package, and otherwise by its wheels and archives.
+    /// if it is a package; otherwise only the wheels and archives in it are.
     ///
     /// # Errors
     ///
-    /// Names the pipe or device that would block an installer.
+    /// A message about a named pipe or a device on which an installer would block.
     pub(super) fn packages(
         &mut self,
         folder: &Path,
         local: &LocalFiles,
     ) -> Result<[u8; 32], String> {
         let mut installed = Sha256::new();
-        // Files of the namespace's own folder are hashed already, under their own names.
+        // Files in the namespace's own folder were already hashed as its sources, so their hash is reused.
         let own: [u8; 32] = self.hash.clone().finalize().into();
         for (list, content) in &local.lists {
             let relative = list.strip_prefix(folder).unwrap_or(list);
@@ -104,18 +105,18 @@ impl<'a> Walk<'a> {
             self.field(relative.as_os_str().as_bytes());
             field(&mut installed, relative.as_os_str().as_bytes());
             let Ok(real) = path.canonicalize() else {
-                // The installer reports that the path is missing.
+                // A missing path is reported by the installer.
                 self.field(b"missing");
                 field(&mut installed, b"missing");
                 continue;
             };
-            // A folder outside of the tools directory has packages for others, too: a change of another package in it is not a
-            // change of this namespace.
+            // A folder of packages outside of the tools directory is skipped: it may contain packages for others, whose changes
+            // must not count as changes of this namespace.
             if *how == Use::Links && !real.starts_with(self.tree) {
                 continue;
             }
             let is_own = folder.starts_with(&real);
-            // The package is hashed separately, since it is part of both hashes.
+            // The package is hashed separately, because its hash is added to both hashes.
             let before = std::mem::take(&mut self.hash);
             self.compiled = Sha256::new();
             if !is_own {
@@ -138,8 +139,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reads a package, an archive, or a folder of archives at a real path. Links to files are followed to any place, as an
-    /// installer follows them.
+    /// Hashes a package, an archive, or a folder of archives. `real` is a path without symlinks. Symlinks in the package are
+    /// followed wherever they lead, as an installer follows them.
     fn package(&mut self, real: &Path, relative: &Path) {
         let is_inside = real.starts_with(self.tree);
         let tree = std::mem::replace(&mut self.tree, Path::new("/"));
@@ -157,7 +158,7 @@ impl<'a> Walk<'a> {
         self.tree = tree;
     }
 
-    /// The wheels and archives of a folder that is not a package.
+    /// Hashes the wheels and archives in a folder that is not a package.
     fn archives(&mut self, real: &Path, relative: &Path) {
         let found = fs::read_dir(real).into_iter().flatten().flatten();
         let names = found.map(|entry| entry.file_name());
@@ -178,7 +179,8 @@ impl<'a> Walk<'a> {
         field(&mut self.hash, bytes);
     }
 
-    /// Reads a folder. Files come first, so that a namespace's own tools are read before subfolders reach the limits.
+    /// Hashes a folder. Its files are read before its subfolders, so that a namespace's own tools are read before subfolders
+    /// exhaust the limits.
     fn directory(
         &mut self,
         directory: &Path,
@@ -231,7 +233,7 @@ impl<'a> Walk<'a> {
             }
             self.folders += 1;
             let (path, relative) = (directory.join(&name), relative.join(&name));
-            // An unreadable subfolder is reported; the rest of the namespace remains usable.
+            // An unreadable subfolder is only reported, so that the rest of the namespace can be served.
             if let Err(error) = self.directory(&path, &relative, depth + 1, counted) {
                 self.skipped("unreadable", &relative, format!("cannot be read: {error}"));
             }
@@ -239,7 +241,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Reads a file, and returns its metadata at the time of opening; `None` if it cannot be read.
+    /// Hashes a file, and returns its metadata at the time of opening; `None` if it cannot be read.
     fn file(
         &mut self,
         path: &Path,
@@ -250,7 +252,7 @@ impl<'a> Walk<'a> {
         self.field(relative.as_os_str().as_bytes());
         let (file, metadata) = match tree_file::open(path, self.tree) {
             Ok(opened) => opened,
-            // A symlinked folder inside the tree is skipped; following it could go in circles.
+            // A symlink to a folder inside the tree is skipped, because following it could lead in circles.
             Err(TreeFileError::Directory) if is_symlink => return None,
             Err(refused) => {
                 if self.place.is_some() && would_be_waited_for(path) {
@@ -286,9 +288,10 @@ impl<'a> Walk<'a> {
         Some(metadata)
     }
 
-    /// The hash over a file's content, or over its size and time if there is too much content.
+    /// Returns the hash over a file's content, or over its size and time if the limit on bytes would be exceeded.
     fn content(&mut self, file: File, metadata: &Metadata) -> io::Result<[u8; 32]> {
-        // Hashed separately, so that a file growing while it is read cannot run into the next file's name.
+        // The content is hashed separately, so that its length in the outer hash is fixed: a file that grows while it is read
+        // cannot imitate a following file.
         let mut hash = Sha256::new();
         if metadata.len() > BYTES_MAX - self.bytes {
             self.too_much("content");
@@ -314,7 +317,7 @@ impl<'a> Walk<'a> {
     }
 
     fn skipped(&mut self, code: &'static str, relative: &Path, message: String) {
-        // The problem is part of the hash: a file that becomes readable is a change.
+        // The problem is added to the hash, so that resolving it counts as a change.
         self.field(code.as_bytes());
         self.issues.push(Issue {
             code,
@@ -369,26 +372,26 @@ impl io::Write for HashWriter<'_> {
     }
 }
 
-/// Returns true if the file may contain tools (DRP-05, DRP-07). `tooldock.yaml` and similar files do not end in `.py`.
+/// Returns true if the file may declare tools, by its name (DRP-05, DRP-07).
 fn is_tool_file(relative: &Path) -> bool {
     let name = relative.as_os_str().as_bytes();
     name.ends_with(b".py") && !name.starts_with(b"_")
 }
 
-/// Returns true if a file of this name determines the behaviour of the worker.
+/// Returns true if a file with this name determines the behaviour of the worker.
 fn is_source(name: &OsStr, depth: usize) -> bool {
     let bytes = name.as_bytes();
     bytes.ends_with(b".py")
         || depth == 0 && name == MANIFEST_FILE
         || bytes.starts_with(b"requirements") && bytes.ends_with(b".txt")
-        // The folder may be a package itself: `-e .`.
+        // These files matter if the namespace's folder is itself installed as a package: `-e .`.
         || ["pyproject.toml", "setup.cfg", "MANIFEST.in"]
             .iter()
             .any(|file| name == *file)
 }
 
-/// Returns true for folders that interpreters and installers write into the sources: building a local package must not count as
-/// a change of it.
+/// Returns true for folders that interpreters and installers write next to sources. They are not hashed, so that building a local
+/// package does not count as a change of it.
 fn is_left_by_installers(name: &OsStr, in_package: bool) -> bool {
     name == "__pycache__"
         || name.as_bytes().ends_with(b".egg-info")
@@ -404,8 +407,8 @@ fn is_package(folder: &Path) -> bool {
     descriptions.iter().any(|file| folder.join(file).exists())
 }
 
-/// Hash over the build files of a package that is used in place, and the names of its modules, since the links to its code that
-/// an installer creates depend on them.
+/// Hash over the build files of a package that is used in place, and over the names of its modules: an installer creates links to
+/// these modules, which must be renewed when the names change.
 fn described(folder: &Path) -> [u8; 32] {
     let mut hash = Sha256::new();
     for name in DESCRIPTIONS {
@@ -430,7 +433,7 @@ fn described(folder: &Path) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// Returns true if an edit of the file takes effect only once it is compiled.
+/// Returns true if the file must be compiled before a change of it takes effect.
 fn is_compiled(relative: &Path) -> bool {
     const ENDINGS: [&str; 11] = [
         "c", "cc", "cpp", "cxx", "f90", "h", "hpp", "pxd", "pyx", "rs", "go",
@@ -439,7 +442,7 @@ fn is_compiled(relative: &Path) -> bool {
     ending.is_some_and(|ending| ENDINGS.contains(&ending))
 }
 
-/// Returns true for pipes, sockets and devices: reading from these may block without end.
+/// Returns true for pipes, sockets and devices, because reading them may block for ever.
 fn would_be_waited_for(path: &Path) -> bool {
     let found = fs::metadata(path).map(|metadata| metadata.file_type());
     found.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_block_device())

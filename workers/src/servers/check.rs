@@ -1,5 +1,5 @@
-//! External servers for `tooldock check`: the servers that a reload would create, and problems that a reload finds only at a
-//! start. Nothing is started and nothing is written.
+//! Check of external servers for `tooldock check`: the servers that a reload would create, and problems that otherwise appear
+//! only when a server is started. Nothing is started and nothing is written.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,11 +19,11 @@ use crate::server_settings::Isolation;
 /// Result of checking the external servers of a data directory and a configuration.
 #[derive(Debug, Default)]
 pub struct ServerCheck {
-    /// The servers that a reload would serve, in name order.
+    /// The servers that a reload would serve, sorted by name.
     pub servers: Vec<CheckedServer>,
-    /// Problems that the check found.
+    /// Problems of the servers that the check found.
     pub findings: Vec<Finding>,
-    /// The namespaces of all places, including disabled ones and those that cannot start.
+    /// The namespaces of all configured servers, including disabled ones and those that cannot start.
     pub names: BTreeSet<NamespaceName>,
 }
 
@@ -32,35 +32,35 @@ pub struct ServerCheck {
 pub struct CheckedServer {
     /// The server's namespace.
     pub name: NamespaceName,
-    /// Key that the server is configured under.
+    /// Configuration key under which the server is configured.
     pub place: String,
-    /// The server's command, without arguments, or its backends.
+    /// The program of a stdio server, without its arguments; the backends of a remote server.
     pub command: String,
-    /// Sharing of the server's processes.
+    /// Sharing of the server's processes or sessions among clients.
     pub isolation: Isolation,
     /// The backends of a remote server; empty for a stdio server.
     pub backends: Vec<Backend>,
-    /// True if host names of the backends may resolve to addresses that are not public.
+    /// True if host names of the backends may resolve to addresses that are not public; otherwise such addresses are refused.
     pub allow_private: bool,
-    /// The reason why this machine currently cannot start a stdio server; `None` if none is known.
+    /// Reason why this machine cannot start a stdio server; `None` if no reason was found.
     pub lacks: Option<String>,
 }
 
-/// A problem that a check found. Holds no value of a variable.
+/// A problem that a check found. Contains no value of a variable.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// File or key with the problem.
+    /// File or configuration key with the problem.
     pub place: String,
     /// The problem and the remedy.
     pub message: String,
-    /// True if only an edit resolves the problem. Otherwise the result may differ on the machine of the gateway, with another
-    /// environment or `PATH`.
+    /// True if the problem can only be resolved by an edit; false for a warning, which may not apply on the gateway's machine
+    /// with its environment and `PATH`.
     pub is_error: bool,
 }
 
-/// Checks all that can be checked without starting the servers.
+/// Checks all servers, as far as possible without starting them.
 ///
-/// `claims` are the claims of all other places: of the configuration, and of folders.
+/// `claims` are the names that all other sources use: the configuration, and folders.
 pub fn check(
     data: &Path,
     configured: &ServersConfig,
@@ -73,7 +73,7 @@ pub fn check(
     checked(&path, file, (configured, claims), namespaces, secrets)
 }
 
-/// Checks a file in the format of `external/config.yaml`, at any path.
+/// Checks a file at any path that has the format of `external/config.yaml`.
 pub fn check_file(path: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> ServerCheck {
     let file = ServersFile::read_alone(path);
     let file = file.and_then(|file| file.ok_or_else(|| "no such file".into()));
@@ -137,7 +137,7 @@ impl ServerCheck {
             self.warning(at("limits"), issue.message.clone());
         }
         let own = external.issues.iter();
-        // Collisions are reported for all names together.
+        // Collisions of names are excluded: they are reported once for all sources.
         for issue in own.filter(|it| it.code != COLLISION) {
             self.warning(at(&issue.subject), issue.message.clone());
         }

@@ -1,11 +1,11 @@
-//! Names that the configuration claims for its servers and aggregates.
+//! Names that the configuration uses for its servers and aggregates.
 
 use tooldock_base::precedence::{Claim, Kind, Origin, Source};
 
 use super::ServersConfig;
 use crate::aggregate::AggregatesConfig;
 
-/// The claims of the configuration: those of the operator's file, and those added by `$DATA/config.yaml`.
+/// The names that the configuration claims, each with its source: the operator's file or `$DATA/config.yaml`.
 pub fn configured(servers: &ServersConfig, aggregates: &AggregatesConfig) -> Vec<Claim> {
     let of = |source, kind| Origin { source, kind };
     let stdio = servers.stdio.iter().map(|(name, config)| {

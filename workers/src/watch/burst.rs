@@ -1,27 +1,27 @@
-//! Combines changes that belong together into one reload: a copied folder, a branch that was checked out.
+//! Combines changes that belong together into one reload, for example those of a copied folder or of a checked out branch.
 
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Length of the longest burst, as a multiple of the quiet time. A file that never stops changing must not keep all others from
-/// being served.
+/// Maximum duration of a burst of changes, as a multiple of the quiet time. Without it, a file that changes all the time would
+/// prevent every reload.
 const LONGEST: u32 = 10;
 
-/// Rule for the end of a burst.
+/// Rule that decides when a burst of changes is over.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Burst {
     quiet: Duration,
 }
 
 impl Burst {
-    /// Creates a burst that is over after `quiet` without a change.
+    /// Creates a rule: a burst is over after `quiet` without a change.
     pub(super) fn new(quiet: Duration) -> Self {
         Self { quiet }
     }
 
-    /// Waits for a mark, and then until there was none for a while, or until the longest burst is over.
+    /// Waits for a change, and then until nothing has changed for the quiet time or the maximum duration of a burst is over.
     pub(super) async fn settled(self, mark: &Notify) {
         mark.notified().await;
         let longest = Instant::now() + self.quiet * LONGEST;

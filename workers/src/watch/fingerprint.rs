@@ -1,7 +1,7 @@
-//! A single number for all files that a reload reads, for finding changes by polling.
+//! Fingerprint of all files that a reload reads: a single number that changes with them, to detect changes by polling.
 //!
-//! Names, sizes, times and inodes go in, contents do not. No path is remembered, so the memory does not depend on the number
-//! of files.
+//! It is computed from names, sizes, times and inode numbers, without reading contents. No path is stored, so the memory does
+//! not depend on the number of files.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher};
@@ -13,13 +13,14 @@ use tooldock_credentials::secrets::{META_FILE, VALUES_FILE};
 
 use super::source::name_counts;
 
-/// Maximum number of entries that a poll reads. A folder of packages among the tools must not keep a core busy.
+/// Maximum number of entries that a poll looks at. It bounds the processor time, for instance if a folder of packages is among
+/// the tools.
 const ENTRIES_MAX: usize = 200_000;
 
-/// Maximum depth of folders that are read.
+/// Maximum depth of folders that a poll reads.
 const DEPTH_MAX: usize = 16;
 
-/// Hash over the metadata of the files that a reload reads: it changes when any of them changes. Blocking.
+/// Hash over the metadata of all files that a reload reads. It changes when any of them changes. Blocking.
 pub(super) fn fingerprint(root: &Path) -> u64 {
     let mut hash = DefaultHasher::new();
     for file in [VALUES_FILE, META_FILE, EXTERNAL_FILE] {
@@ -39,7 +40,7 @@ fn walk(folder: &Path, depth: usize, left: &mut usize, hash: &mut DefaultHasher)
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).take(*left).collect();
     *left -= names.len();
-    // The operating system lists names in no defined order.
+    // Sorted, because the operating system lists names in no defined order.
     names.sort();
     for name in names {
         if !name.to_str().is_some_and(name_counts) {
@@ -53,7 +54,7 @@ fn walk(folder: &Path, depth: usize, left: &mut usize, hash: &mut DefaultHasher)
     }
 }
 
-/// Adds the metadata of a path. Returns true if it is a folder.
+/// Adds the metadata of a path to the hash. Returns true if the path is a folder.
 fn add(path: &Path, hash: &mut DefaultHasher) -> bool {
     let Ok(metadata) = path.symlink_metadata() else {
         0_u8.hash(hash);
@@ -62,7 +63,7 @@ fn add(path: &Path, hash: &mut DefaultHasher) -> bool {
     let facts = (metadata.dev(), metadata.ino(), metadata.mode());
     facts.hash(hash);
     if metadata.is_dir() {
-        // A folder's time is not included, since it changes with ignored names, too.
+        // The time of a folder is omitted, because it also changes with ignored files.
         return true;
     }
     (metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(hash);

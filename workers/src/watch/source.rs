@@ -1,4 +1,4 @@
-//! Receives the changes that the system reports, and selects the relevant ones.
+//! Receives the changes that the operating system reports, and selects those that concern a reload.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,11 +14,11 @@ use tooldock_credentials::secrets::{META_FILE, VALUES_FILE};
 
 const TOOLS: &str = "tools";
 
-/// Marks changes below a data directory.
+/// Watcher that notifies about relevant changes below a data directory.
 #[derive(Debug)]
 pub(super) struct ChangeWatcher {
     watcher: RecommendedWatcher,
-    /// The watched folders, each with its device and inode at the begin of the watch.
+    /// The watched folders, each with its device and inode number when watching began.
     watched: BTreeMap<PathBuf, (u64, u64)>,
 }
 
@@ -26,12 +26,12 @@ impl ChangeWatcher {
     pub(super) fn new(root: &Path, mark: Arc<Notify>) -> notify::Result<Self> {
         let own = root.to_owned();
         let told = move |event: notify::Result<Event>| {
-            // An error may mean that changes were missed, so it counts as a change.
+            // An error may mean that changes were missed, so it is treated as a change.
             if event.map_or(true, |event| counts(&event, &own)) {
                 mark.notify_one();
             }
         };
-        // Links are not followed: a tool could create a link to the whole file system.
+        // Symlinks are not followed, because a tool could create one to the whole file system.
         let config = notify::Config::default().with_follow_symlinks(false);
         let watcher = RecommendedWatcher::new(told, config)?;
         let mut source = Self {
@@ -61,14 +61,14 @@ impl ChangeWatcher {
                 continue;
             }
             if self.watched.remove(&folder).is_some() {
-                // The system may have dropped the watch already.
+                // The result is ignored, because the system may have removed the watch already.
                 let _ = self.watcher.unwatch(&folder);
             }
             renewed = true;
             if let Some(identity) = now {
                 match self.watcher.watch(&folder, mode) {
                     Ok(()) => drop(self.watched.insert(folder, identity)),
-                    // Removed again: the next check finds the folder if it is created again.
+                    // The folder was removed meanwhile. The next check finds it if it is created again.
                     Err(error) if matches!(error.kind, notify::ErrorKind::PathNotFound) => {}
                     Err(error) => return Err(error),
                 }
@@ -84,7 +84,7 @@ fn counts(event: &Event, root: &Path) -> bool {
         return true;
     }
     let changes = match event.kind {
-        // Reading is not a change, and a reload reads everything.
+        // Only writing counts as a change. Reading does not, because a reload itself reads all files.
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
         EventKind::Access(_)
         | EventKind::Modify(ModifyKind::Metadata(MetadataKind::AccessTime)) => false,
@@ -110,13 +110,13 @@ fn name(part: Component<'_>) -> Option<&str> {
     part.as_os_str().to_str()
 }
 
-/// Returns false for names below `tools/` of files that are temporary or irrelevant for the gateway: earlier versions, files
-/// that editors write next to a file, compiled code.
+/// Returns false for names of files below `tools/` that are temporary or irrelevant for the gateway: earlier versions, backup and
+/// swap files of editors, compiled code.
 pub(super) fn name_counts(name: &str) -> bool {
     let ends = ["~", ".swp", ".swx", ".tmp", ".pyc", ".part"];
     !name.starts_with('.')
         && name != "__pycache__"
-        // Created by vim to test if it can write.
+        // The editor vim creates a file with this name to test if it can write.
         && name != "4913"
         && !ends.iter().any(|end| name.ends_with(end))
 }

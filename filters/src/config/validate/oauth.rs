@@ -1,4 +1,4 @@
-//! Checks on `admission.oauth` that parsing alone does not make.
+//! Checks on `admission.oauth` that parsing does not make, such as bounds and duplicates.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tooldock_base::namespace_scope::NamespaceScope;
 use super::{AdmissionConfig, ConfigError};
 use crate::config::{Introspection, JwksSource, OauthConfig, TokenNamespaces};
 
-/// Maximum number of issuers.
+/// Maximum number of issuers in the configuration.
 const ISSUERS_MAX: usize = 16;
-/// Maximum number of scopes, and of audiences, of one issuer.
+/// Maximum number of scopes of one issuer in the configuration, and maximum number of its audiences.
 const LISTED_MAX: usize = 100;
-/// Maximum length of a configured text that is compared with one of a token, in bytes.
+/// Maximum length of a configured value that is compared with a value in a token, in bytes.
 const TEXT_MAX: usize = 1_024;
-/// Maximum difference between clocks that can be configured. Larger ones are misconfigurations.
+/// Highest tolerance for clock differences that can be configured. A larger value is assumed to be a mistake.
 const LEEWAY_MAX: Duration = Duration::from_secs(600);
 
 impl AdmissionConfig {
@@ -46,7 +46,7 @@ impl AdmissionConfig {
     }
 }
 
-/// The key of a wrong value, and the fault of the value.
+/// A fault of the configuration: the key, and a description of its wrong value.
 type Wrong = (&'static str, String);
 
 impl OauthConfig {
@@ -156,7 +156,8 @@ impl OauthConfig {
     }
 }
 
-/// Returns true for the name of a scope (RFC 6749, 3.3). A scope stands in quotes in challenges.
+/// Returns true if the text is a valid scope name (RFC 6749, 3.3). Quotes and backslashes are not allowed, since challenges
+/// contain scopes within quotes.
 fn is_scope(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
     (1..=TEXT_MAX).contains(&name.len()) && name.bytes().all(fits)

@@ -1,9 +1,9 @@
-//! Simulation of many replicas that share limits, with a fake clock: measures the calls that they admit together, and the cost
-//! of their exchanges with the store. docs/scaling.md has the figures.
+//! Simulation of many replicas that share rate limits, with a simulated clock. It measures the number of calls that the replicas
+//! admit together, and the cost of their exchanges with the store. docs/scaling.md has the figures.
 //!
-//! Real: the limits of each replica, and their reports to the store. Simulated: the script of the store
-//! (`mcp-upstream/sessions/stores/redis/budgets.lua`), the exchanges every 100 ms, at a different moment for each replica, and the
-//! delay of their answers. Calls, delays and the time for which the store is away come from a seed.
+//! Real code: the limits of each replica, and their reports to the store. Simulated: the script of the store
+//! (`mcp-upstream/sessions/stores/redis/budgets.lua`), the exchanges every 100 ms, at a different moment for each replica, and
+//! the delay of their answers. Calls, delays and the time during which the store is unreachable are random, from a seed.
 
 use std::collections::HashMap;
 
@@ -13,48 +13,48 @@ use super::*;
 use crate::config::RateLimitConfig;
 use crate::limits::{CountedBy, RateLimits, Subject};
 
-/// Step of the clock.
+/// Time by which the simulated clock advances in each step.
 const TURN: Duration = Duration::from_millis(10);
-/// Steps between two exchanges of a replica (`proxy/serve/shared_limits.rs`).
+/// Number of clock steps between two exchanges of a replica with the store (as in `proxy/serve/shared_limits.rs`).
 const EXCHANGE: usize = 10;
-/// Age that the store assumes for the times that a replica reports (`OPERATION_MAX` of the store's link).
+/// Age that the store assumes for the times that a replica reports (`OPERATION_MAX` of the store's connection).
 const KNOWN_AGE: Duration = Duration::from_millis(50);
-/// Maximum number of budgets in one exchange.
+/// Maximum number of budgets in one exchange with the store.
 const BUDGETS: usize = 512;
 
-/// Calls per second that the limit allows for each budget.
+/// Number of calls per second that the simulated limit allows for each budget.
 const RATE: usize = 10;
-/// Calls that the limit allows at once.
+/// Number of calls that the simulated limit allows in a burst.
 const BURST: usize = 20;
 
 struct Options {
     replicas: usize,
     principals: usize,
     seconds: usize,
-    /// Calls that are made for each call that the limit allows.
+    /// Number of attempted calls for each call that the limit allows.
     demand: usize,
-    /// Steps in which the store is away.
+    /// Clock steps during which the store is unreachable.
     away: std::ops::Range<usize>,
-    /// Maximum number of steps that an answer of the store takes.
+    /// Maximum delay of an answer of the store, in clock steps.
     delay: usize,
     seed: u64,
 }
 
-/// Outcome of a run.
+/// Results of one simulation.
 struct Outcome {
-    /// Admitted calls, by principal and second.
+    /// Number of admitted calls, by principal and second.
     admitted: Vec<Vec<usize>>,
     exchanges: usize,
-    /// Number of budgets in all exchanges.
+    /// Total number of budgets that were reported in all exchanges.
     told: usize,
 }
 
-/// Budgets in the store: the time at which each budget is whole again.
+/// The simulated store: for each budget, the time at which it is full again.
 #[derive(Default)]
 struct Store(HashMap<[u8; 16], Duration>);
 
 impl Store {
-    /// Takes the reported use, as `budgets.lua` does, and returns the time until each budget is whole again.
+    /// Counts the reported use, as `budgets.lua` does, and returns the time until each budget is full again.
     fn take(&mut self, now: Duration, used: &[BudgetUse], replicas: usize) -> Vec<Duration> {
         let replicas = u32::try_from(replicas).expect("few");
         let taken = used.iter().map(|it| {
@@ -69,12 +69,12 @@ impl Store {
     }
 }
 
-/// Random numbers from a seed.
+/// Random number generator with a seed, so that simulations are repeatable.
 struct Random(u64);
 
 impl Random {
     fn below(&mut self, end: usize) -> usize {
-        // splitmix64
+        // The generator is splitmix64.
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -83,7 +83,7 @@ impl Random {
     }
 }
 
-/// Answer of the store that has not arrived yet.
+/// An answer of the store that has not reached its replica yet.
 struct Answer {
     due: usize,
     replica: usize,
@@ -120,7 +120,7 @@ fn simulate(options: &Options) -> Outcome {
             outcome.admitted[principal][turn / 100] += usize::from(admitted);
         }
         for (at, limits) in replicas.iter().enumerate() {
-            // A replica waits for its answer before the next exchange.
+            // A replica starts no exchange before the previous one is answered.
             let waits = answers.iter().any(|it| it.replica == at);
             if waits || (turn + at) % EXCHANGE != 0 {
                 continue;
@@ -167,7 +167,7 @@ fn admits(limits: &RateLimits<FakeRelativeClock>, principal: &str) -> bool {
 }
 
 impl Outcome {
-    /// The most and the fewest admitted calls of a principal in these seconds.
+    /// Highest and lowest number of admitted calls of a principal during these seconds.
     fn extremes(&self, seconds: std::ops::Range<usize>) -> (usize, usize) {
         let sums = self.admitted.iter();
         let sums: Vec<usize> = sums.map(|it| it[seconds.clone()].iter().sum()).collect();

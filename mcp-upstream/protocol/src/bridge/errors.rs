@@ -1,18 +1,18 @@
-//! Mends errors of servers that are not valid JSON-RPC errors: a bare text, a missing code, a name as the code. Official
-//! clients drop a response with such an error and keep waiting.
+//! Corrects errors of servers that are not valid JSON-RPC errors: a bare string, a missing code, a name as the code. Official
+//! clients drop a response with such an error and wait forever.
 
 use serde_json::Value;
 
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::version::code;
 
-/// The message, as JSON, for an error without a message.
+/// Message that is added to an error without a message, as JSON.
 const NO_MESSAGE: &str = r#""the server gave no message""#;
-/// The largest integer that every JSON reader reads exactly.
+/// Largest integer that every JSON parser reads without loss of precision.
 const SAFE_MAX: u64 = (1 << 53) - 1;
 
-/// Builds an error object with an integer as its code, a text as its message, and without `data` that is `null`; `None` if the
-/// error is valid already. An object with a repeated key is not changed.
+/// Corrects an error: the code becomes an integer, the message a string, and `data` that is `null` is removed. Returns `None` if
+/// the error is valid already, or if it contains a repeated key.
 pub fn mended(error: &[u8]) -> Option<String> {
     let error = std::str::from_utf8(error).ok()?.trim();
     if !error.starts_with('{') {
@@ -36,20 +36,20 @@ pub fn mended(error: &[u8]) -> Option<String> {
     (!changes.is_empty()).then(|| spans::edit(error, &changes))
 }
 
-/// The replacement for a code that is not a plain integer; `None` for a plain integer.
+/// Replacement for an error code that is not a plain integer; `None` if the code is valid.
 fn integer(code: &str) -> Option<String> {
     let is_safe = |number: i64| number.unsigned_abs() <= SAFE_MAX;
     if code.parse::<i64>().is_ok_and(is_safe) {
         return None;
     }
-    // Some languages spell integers as `-32601.0`.
+    // Some programming languages write integers as `-32601.0`.
     let whole = code.strip_suffix(".0");
     let whole = whole.and_then(|it| it.parse::<i64>().ok());
     let whole = whole.filter(|number| is_safe(*number));
     Some(whole.unwrap_or(i64::from(code::INTERNAL)).to_string())
 }
 
-/// The replacement, as JSON, for a message that is missing or not a text; `None` for a text.
+/// Replacement, as JSON, for an error message that is missing or not a string; `None` if the message is a string.
 fn message(value: &str) -> Option<String> {
     match value {
         "null" => Some(NO_MESSAGE.to_owned()),

@@ -1,5 +1,5 @@
-//! Removes optional members of results that a server wrote as `null`: no revision allows `null` there, and strict clients
-//! refuse the complete result. The contents of `structuredContent` and `_meta` are the tool's own data and are not changed.
+//! Removes optional members of results that a server wrote as `null`. No revision allows `null` there, and strict clients refuse
+//! the complete result. `structuredContent` and `_meta` contain the tool's own data, so their contents are not changed.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use super::SERVER_INFO;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::version::Era;
 
-/// Optional members of results and of the objects nested in them.
+/// Names of the optional members of results and of the objects in them.
 const OPTIONAL: [&str; 17] = [
     "_meta",
     "annotations",
@@ -30,9 +30,9 @@ const OPTIONAL: [&str; 17] = [
     "title",
     "websiteUrl",
 ];
-/// Members of a result that contain an object, or a list of objects, with optional members.
+/// Names of members whose value is an object, or a list of objects, with optional members.
 const PARTS: [&str; 5] = ["annotations", "content", "contents", "messages", "resource"];
-/// Optional members of `serverInfo` and of its icons, and the key of `serverInfo` in `_meta`.
+/// Names of the optional members of `serverInfo` and of its icons, and the key of `serverInfo` in `_meta`.
 const INFO: [&str; 11] = [
     "name",
     "title",
@@ -46,19 +46,20 @@ const INFO: [&str; 11] = [
     "theme",
     SERVER_INFO,
 ];
-/// Maximum nesting of objects in a result, reached by the annotations of a resource that a prompt's message embeds.
+/// Maximum depth of the objects that are searched in a result. The deepest are the annotations of a resource that is embedded in
+/// a prompt's message.
 const DEPTH_MAX: usize = 5;
 
-/// Searcher for `null`. Built once, since building it costs more than searching a usual text.
+/// Search for the text `null`. Built once, since building it costs more than searching a typical result.
 static NULL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("null"));
 
-/// True if the text contains the word `null`. Most texts do not.
+/// Returns true if the text contains `null` anywhere. Most results do not.
 fn may_hold_null(text: &[u8]) -> bool {
     NULL.find(text).is_some()
 }
 
-/// True if the text may contain a member with one of these names and the value `null`. Only the bytes before each `null` are
-/// compared, so that results with JSON that contains nulls need not be parsed. A name written with escapes is not found.
+/// Returns true if a member with one of these names may have the value `null`. Only the bytes before each `null` are compared, so
+/// results that contain `null` elsewhere need not be parsed. A name that is written with escapes is not found.
 fn may_hold_null_of(text: &[u8], names: &[&str]) -> bool {
     let is_value_of_one = |at: usize| {
         let before = text.get(..at).unwrap_or_default().trim_ascii_end();
@@ -75,8 +76,8 @@ fn may_hold_null_of(text: &[u8], names: &[&str]) -> bool {
     NULL.find_iter(text).any(is_value_of_one)
 }
 
-/// The result of a call, a prompt or a resource without optional members that are `null`; `None` if there are none. A
-/// call must have `content`, so `null` becomes an empty list there. `era` is the server's: in 2026-07-28
+/// Removes optional members that are `null` from the result of a call, a prompt or a resource. Returns `None` if there are none.
+/// The content of a call is required, so `null` becomes an empty list there. `era` is that of the server: in 2026-07-28,
 /// `structuredContent` may be `null`.
 pub fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
     let is_known = matches!(method, "tools/call" | "prompts/get" | "resources/read");
@@ -113,7 +114,7 @@ fn list(parts: &str, era: Era, depth: usize) -> Option<String> {
     each(parts, |it| part(it, era, depth))
 }
 
-/// A list with `change` applied to its elements; `None` if no element changes.
+/// Applies `change` to each element of a list. Returns `None` if no element changes.
 fn each(parts: &str, change: impl Fn(&str) -> Option<String>) -> Option<String> {
     let all: Vec<&RawValue> = serde_json::from_str(parts).ok()?;
     let changed: Vec<_> = all.iter().map(|it| change(it.get())).collect();
@@ -127,8 +128,8 @@ fn each(parts: &str, change: impl Fn(&str) -> Option<String>) -> Option<String> 
     Some(format!("[{}]", each.join(",")))
 }
 
-/// The result of `initialize` or `server/discover` without members that are `null` in the server's capabilities and
-/// `serverInfo`, at the top and one level below; `None` if there are none.
+/// Removes members that are `null` from the server's capabilities and `serverInfo` in the result of `initialize` or
+/// `server/discover`, at the top level and one level below. Returns `None` if there are none.
 pub fn of_opening(result: &str) -> Option<String> {
     if !may_hold_null(result.as_bytes()) {
         return None;
@@ -139,15 +140,15 @@ pub fn of_opening(result: &str) -> Option<String> {
     without(said, is_described, described).or(named)
 }
 
-/// A server's `serverInfo` without members that are `null`; `None` if there are none.
+/// Removes members that are `null` from a server's `serverInfo`. Returns `None` if there are none.
 pub fn of_info(info: &str) -> Option<String> {
     may_hold_null(info.as_bytes())
         .then(|| described(info))
         .flatten()
 }
 
-/// The result of a modern server without members that are `null` in the `serverInfo` of its `_meta`; `None` if there
-/// are none.
+/// Removes members that are `null` from the `serverInfo` in the `_meta` of a modern server's result. Returns `None` if there are
+/// none.
 pub fn of_meta(result: &[u8]) -> Option<String> {
     if !may_hold_null_of(result, &INFO) {
         return None;
@@ -165,7 +166,7 @@ pub fn of_meta(result: &[u8]) -> Option<String> {
     ))
 }
 
-/// Capabilities or a `serverInfo` without members that are `null`, at the top and one level below.
+/// Removes members that are `null` from capabilities or a `serverInfo`, at the top level and one level below.
 fn described(part: &str) -> Option<String> {
     let cleaned = |it: &str| without(it, |_| false, |_| None);
     without(
@@ -178,8 +179,8 @@ fn described(part: &str) -> Option<String> {
     )
 }
 
-/// An object without members that are `null`. Members whose key satisfies `inside` are changed by `change`. `None` if nothing
-/// changes.
+/// Removes members that are `null` from an object, and applies `change` to the members whose key satisfies `inside`. Returns
+/// `None` if nothing changes.
 fn without(
     object: &str,
     inside: impl Fn(&str) -> bool,

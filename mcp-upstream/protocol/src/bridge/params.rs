@@ -1,4 +1,4 @@
-//! Translates the parameters of a request from one era to the other.
+//! Translates the parameters of a request from the legacy era to the modern era, and back.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{Key, Request, Unreadable};
 
-/// The protocol version of modern requests, as a JSON string.
+/// The protocol version that is added to requests for modern servers, as a JSON string.
 const VERSION: &str = "\"2026-07-28\"";
 
-/// Keys of the protocol in the metadata of modern requests.
+/// Keys in the `_meta` of modern requests that the protocol defines and legacy requests do not have.
 const KEYS: [Key; 4] = [
     Key::ProtocolVersion,
     Key::Capabilities,
@@ -21,16 +21,16 @@ const KEYS: [Key; 4] = [
 /// Metadata that a legacy client sent once, when it opened its session, and that a modern server requires in each request.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientMetadata<'a> {
-    /// The client's capabilities: a JSON object.
+    /// The client's capabilities, as a JSON object.
     pub capabilities: &'a str,
-    /// The client's name and version: a JSON object.
+    /// The client's name and version (`clientInfo`), as a JSON object.
     pub info: &'a str,
-    /// The least severe level of log messages that the client wants, as a JSON string.
+    /// The least severe level of log messages that the client wants, as a JSON string; `None` if it has set no level.
     pub log_level: Option<&'a str>,
 }
 
 impl<'a> ClientMetadata<'a> {
-    /// The edits that add these values to the metadata of a request.
+    /// Edits that add the client's version, capabilities, name and log level to the `_meta` of a request.
     fn changes(self) -> SmallVec<[MemberEdit<'a>; 4]> {
         let mut changes = SmallVec::new();
         changes.push(MemberEdit::Set(
@@ -55,9 +55,9 @@ impl<'a> ClientMetadata<'a> {
     }
 }
 
-/// Translates a request for a legacy server: removes the keys of the protocol from the metadata, and sets the server's own
-/// `requestState` if there is one. Answers in the request (`inputResponses`) are kept: a server that does not know them ignores
-/// them, and a server that asked for them gets them.
+/// Translates a request for a legacy server: removes the protocol's keys from `_meta`, and sets `requestState` to the server's
+/// own state, if there is one. Answers to questions (`inputResponses`) stay in the request: a server that does not know them
+/// ignores them, and a server that has asked needs them.
 ///
 /// # Errors
 ///
@@ -70,14 +70,14 @@ pub fn to_legacy(request: &Request, state: Option<&str>) -> Result<Request, Unre
     changes.extend(state.map(|state| (Key::RequestState, Some(state))));
     match &meta {
         Some(meta) => changes.push((Key::Meta, Some(meta))),
-        // Other keys are repeated: each key is removed at its position.
+        // `_meta` contains a repeated key, so it cannot be edited as a whole: each key is removed where it stands.
         None if own.is_some() => changes.extend(KEYS.map(|key| (key, None))),
         None => {}
     }
     request.edited(&changes)
 }
 
-/// Translates a request for a modern server: adds the client's version, capabilities, name and log level to the metadata.
+/// Translates a request for a modern server: adds the client's version, capabilities, name and log level to `_meta`.
 ///
 /// # Errors
 ///
@@ -87,32 +87,32 @@ pub fn to_modern(request: &Request, metadata: ClientMetadata<'_>) -> Result<Requ
     if let Some(meta) = spans::edited(request.raw(Key::Meta).unwrap_or("{}"), &changes) {
         return request.edited(&[(Key::Meta, Some(&meta))]);
     }
-    // Other keys are repeated, which the server has to judge: the client's values are removed, and the known values are
-    // appended.
+    // `_meta` contains a repeated key. The server must decide about that, so it is kept: only the protocol's keys are removed,
+    // and their correct values appended.
     let without = request.edited(&KEYS.map(|key| (key, None)))?;
     match without
         .raw(Key::Meta)
         .and_then(|meta| spans::with_more(meta, &changes))
     {
         Some(meta) => without.edited(&[(Key::Meta, Some(&meta))]),
-        // The metadata is not an object: the server refuses it.
+        // `_meta` is not an object. The request is forwarded as it is, and the server refuses it.
         None => Ok(without),
     }
 }
 
-/// The trace that a request belongs to, as JSON strings (SEP-414).
+/// Trace context of a request, as JSON strings (SEP-414).
 #[derive(Debug, Clone, Copy)]
 pub struct Trace<'a> {
-    /// `traceparent` (W3C Trace Context).
+    /// Value of `traceparent` (W3C Trace Context).
     pub parent: &'a str,
-    /// The value of `tracestate`, if there is one.
+    /// Value of `tracestate`; `None` if there is none.
     pub state: Option<&'a str>,
-    /// True if the trace replaces the one in the request.
+    /// True if this trace context replaces the one in the request; false if the one in the request is kept.
     pub replaces: bool,
 }
 
-/// Adds a trace to the request's metadata. `None` if the request already has a trace, which is kept, or if nothing can be
-/// added.
+/// Adds a trace context to the `_meta` of a request. Returns `None` if the request is not changed: it has a trace context that
+/// must be kept, or its `_meta` cannot be edited.
 pub fn traced(request: &Request, trace: Trace<'_>) -> Option<Request> {
     const PARENT: &str = "traceparent";
     let meta = request.raw(Key::Meta).unwrap_or("{}");
@@ -127,7 +127,7 @@ pub fn traced(request: &Request, trace: Trace<'_>) -> Option<Request> {
     request.edited(&[(Key::Meta, Some(&meta))]).ok()
 }
 
-/// Metadata, a JSON object, with the values of [`ClientMetadata`] added for modern servers.
+/// Adds the values of [`ClientMetadata`] to a request's `_meta`, a JSON object, for modern servers.
 pub fn modern_meta(meta: &str, metadata: ClientMetadata<'_>) -> String {
     spans::edit(meta, &metadata.changes())
 }

@@ -1,4 +1,4 @@
-//! Translates results and errors from one era to the other.
+//! Translates results and errors from the legacy era to the modern era, and back.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::version::{CacheScope, code};
 
-/// Time for which clients may cache a list whose changes the server announces: milliseconds, as JSON.
+/// Time for which clients may cache a list if the server announces its changes: milliseconds, as JSON.
 const ANNOUNCED_TTL_MS: &str = "300000";
 
-/// The description of a legacy server that a modern client gets with each result.
+/// Description of a legacy server. Results for modern clients contain a part of it.
 #[derive(Debug, Clone, Copy)]
 pub struct LegacyServer<'a> {
     /// The server's result of `initialize`.
@@ -22,7 +22,7 @@ pub struct LegacyServer<'a> {
 }
 
 impl<'a> LegacyServer<'a> {
-    /// Reads the description from the result of `initialize`.
+    /// Wraps the server's result of `initialize`, which contains the description.
     pub fn of(initialize: &'a [u8]) -> Self {
         Self {
             initialize: std::str::from_utf8(initialize).unwrap_or_default(),
@@ -44,7 +44,7 @@ impl<'a> LegacyServer<'a> {
     }
 }
 
-/// Translates the reply of a legacy server for a modern client. `scope` is the cache scope of its lists.
+/// Translates the result or error of a legacy server for a modern client. `scope` is the cache scope of lists.
 pub fn to_modern(
     method: &str,
     reply: ResponseOutcome,
@@ -83,8 +83,8 @@ pub fn to_modern(
     ResponseOutcome::Result(spans::edit(object, &changes).into())
 }
 
-/// Cache time of a result in milliseconds, as JSON, and its cache scope; `None` for methods whose results have neither. Contents
-/// of resources may change unannounced: their time is 0.
+/// Cache time of a result, in milliseconds as JSON, and its cache scope; `None` for methods whose results are not cached. The
+/// time is 0 for contents of resources and for lists whose changes the server does not announce.
 fn cache_hint(
     method: &str,
     server: LegacyServer<'_>,
@@ -105,7 +105,7 @@ fn cache_hint(
     Some((ttl, scope))
 }
 
-/// Translates the reply of a modern server for a legacy client.
+/// Translates the result or error of a modern server for a legacy client.
 pub fn to_legacy(method: &str, reply: ResponseOutcome) -> ResponseOutcome {
     match reply {
         ResponseOutcome::Result(result) => {

@@ -1,4 +1,5 @@
-//! Answers `input_required` results on behalf of clients that accept requests instead (MRTR the other way round).
+//! Questions of modern servers to legacy clients: an `input_required` result becomes requests to the client, whose answers are
+//! sent to the server in a retry of the call.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -13,28 +14,28 @@ use tooldock_process::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
 use crate::jsonrpc::spans;
 use crate::jsonrpc::{Key, Request, entries};
 
-/// Maximum number of rounds of questions in one call.
+/// Maximum number of times that a server may answer a call with new questions. Then the call fails.
 pub const ROUNDS_MAX: usize = 32;
 
-/// Sender of the answer to one question.
+/// Channel by which the client's answer to one question is returned.
 type AnswerSender = oneshot::Sender<Result<Bytes, CallError>>;
 
-/// The content of an `input_required` result: the questions that the client is to answer before the server returns the call's
-/// final result.
+/// Content of an `input_required` result: the questions that the client must answer before the server returns the call's final
+/// result.
 #[derive(Debug)]
 pub struct InputRequired {
     questions: Vec<Question>,
-    /// The server's `requestState`, raw JSON, which the retry returns.
+    /// The server's `requestState` as raw JSON, which the retry must return to it.
     state: Option<Bytes>,
 }
 
-/// Reads an `input_required` result. `Ok(None)` for any other result.
+/// Parses an `input_required` result. Returns `Ok(None)` for any other result.
 ///
 /// # Errors
 ///
-/// The failure of the call, if the result contains a question that clients cannot be asked.
+/// The call fails if the result contains a question of a kind that clients cannot be asked.
 pub fn required(result: &[u8]) -> Result<Option<InputRequired>, CallError> {
-    // Nearly all results lack the text `input_required`, so one scan rules them out.
+    // Fast path: nearly no result contains the text `input_required`, so most need not be parsed.
     static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("input_required"));
     if WORD.find(result).is_none() {
         return Ok(None);
@@ -74,11 +75,11 @@ fn question((key, request): (Cow<'_, str>, &RawValue)) -> Result<Question, CallE
 }
 
 impl InputRequired {
-    /// Asks the client, and returns the request of the retry when all questions are answered.
+    /// Sends the questions to the client, waits for all answers, and returns the request with which the call is retried.
     ///
     /// # Errors
     ///
-    /// The failure of the call, if a question got no result.
+    /// The call fails if the client does not answer a question with a result.
     pub async fn settle(
         self,
         request: &Request,
@@ -92,7 +93,7 @@ impl InputRequired {
             });
             let (answers, asked): (Vec<_>, Vec<_>) = asked.unzip();
             ask_client(asked);
-            // Waits for all answers before the first failure ends the call.
+            // All answers are awaited before they are used, even if one of them is an error.
             let mut given = Vec::with_capacity(answers.len());
             for (key, answer) in answers {
                 given.push((key, answer.await.map_err(|_| unusable("The call is over"))?));

@@ -1,18 +1,18 @@
-//! Tool schemas of a modern server for a legacy client.
+//! Adapts the tool schemas of a modern server for legacy clients.
 //!
 //! 2026-07-28 allows any JSON Schema for `inputSchema` and `outputSchema`, and any JSON value as `structuredContent`. Up to
-//! 2025-11-25 a schema describes an object and `structuredContent` is an object; official clients of those revisions refuse a
-//! whole list for one tool that violates this. So a schema of another type is wrapped as the member `result`, like the tool's
-//! results; a schema that may or may not describe an object is omitted.
+//! 2025-11-25, a schema must describe an object, and `structuredContent` must be an object. Official clients of those revisions
+//! refuse a whole list because of one tool that violates this. So an output schema of another type is wrapped in an object, as
+//! its member `result`, and so are the tool's results. An output schema that may or may not describe an object is omitted.
 
 use std::borrow::Cow;
 
 use crate::jsonrpc::spans::{self, MemberEdit};
 
-/// The member that wraps schemas and results that are not objects.
+/// Name of the member that contains a wrapped schema, or a wrapped result.
 const WRAPPER: &str = "result";
 
-/// The edit of a `tools/list` result that adapts the schemas of its tools; `None` if no schema changes.
+/// Edit of a `tools/list` result that adapts the schemas of all tools in it; `None` if no schema changes.
 pub(crate) fn of_list(result: &str) -> Option<MemberEdit<'static>> {
     let tools = spans::find(result, "tools")?;
     let all: Vec<&serde_json::value::RawValue> = serde_json::from_str(tools).ok()?;
@@ -25,7 +25,7 @@ pub(crate) fn of_list(result: &str) -> Option<MemberEdit<'static>> {
     Some(MemberEdit::Set("tools", tools.into()))
 }
 
-/// The edit of a `tools/call` result that wraps `structuredContent`; `None` if that is an object or absent.
+/// Edit of a `tools/call` result that wraps its `structuredContent`; `None` if that is an object or missing.
 pub(crate) fn of_call(result: &str) -> Option<MemberEdit<'static>> {
     let structured = spans::find(result, "structuredContent")?;
     if structured.starts_with('{') {
@@ -35,7 +35,7 @@ pub(crate) fn of_call(result: &str) -> Option<MemberEdit<'static>> {
     Some(MemberEdit::Set("structuredContent", wrapped.into()))
 }
 
-/// The definition of a tool, with schemas that legacy clients accept.
+/// Adapts the schemas in a tool's definition for legacy clients.
 fn adapted(tool: &str) -> Cow<'_, str> {
     let mut changes = Vec::new();
     let input = spans::find(tool, "inputSchema").unwrap_or("{}");
@@ -57,7 +57,7 @@ fn adapted(tool: &str) -> Cow<'_, str> {
     spans::edit(tool, &changes).into()
 }
 
-/// The schema with `"type":"object"`. This changes no meaning: arguments are an object in every revision.
+/// Adapts an input schema: adds `"type":"object"`. That does not change the meaning, since arguments are always an object.
 fn input_schema(schema: &str) -> Cow<'_, str> {
     match Type::of(schema) {
         Type::Object => with_object_properties(schema),
@@ -69,9 +69,10 @@ fn input_schema(schema: &str) -> Cow<'_, str> {
     }
 }
 
-/// The schema in a form that legacy clients accept; `None` if the schema must be omitted.
+/// Adapts an output schema for legacy clients. Returns `None` if the schema must be omitted.
 fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
-    /// Keywords whose values depend on the position of a schema below its root, which wrapping would change.
+    /// Keywords whose meaning depends on the position of a schema within the document. Wrapping would change it, so a schema
+    /// with such a keyword is omitted.
     const NAMES_PLACES: [&str; 5] = ["$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor"];
     match Type::of(schema) {
         Type::Object => Some(with_object_properties(schema)),
@@ -88,14 +89,14 @@ fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The types of values that a schema's own `type` allows.
+/// The types of values that the `type` of a schema allows.
 #[derive(Debug, PartialEq, Eq)]
 enum Type {
-    /// The schema allows objects only.
+    /// The schema allows only objects.
     Object,
     /// The schema does not allow objects.
     Other,
-    /// Objects among other values, or the schema has no `type`.
+    /// The schema allows objects and other values, or it has no `type`.
     Either,
 }
 
@@ -118,7 +119,7 @@ enum Names {
     Several(Vec<String>),
 }
 
-/// The schema with `true` and `false` among its properties replaced by objects, the only form that legacy clients accept.
+/// Replaces boolean schemas (`true`, `false`) of properties by equivalent objects, since legacy clients accept only objects.
 fn with_object_properties(schema: &str) -> Cow<'_, str> {
     let properties = spans::find(schema, "properties").unwrap_or("{}");
     let changes: Vec<_> = spans::members(properties)

@@ -1,4 +1,4 @@
-//! Results of `initialize` and `server/discover` for clients, made from the description that a server gave of itself.
+//! Builds results of `initialize` and `server/discover` for clients from a server's description of itself.
 
 use std::borrow::Cow;
 
@@ -8,16 +8,16 @@ use super::{SERVER_INFO, nulls};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::version::{CacheScope, ServerInfo};
 
-/// Time for which clients may cache a server's description of itself: milliseconds, as JSON.
+/// Time for which clients may cache the result of `server/discover`: milliseconds, as JSON.
 const TTL_MS: &str = "300000";
 
-/// The capabilities a server declared, as it spelled them.
+/// The capabilities that a server declared, as raw JSON.
 fn capabilities(opening: &ServerInfo) -> Option<&str> {
     let (ServerInfo::Legacy(result) | ServerInfo::Modern(result)) = opening;
     spans::find(std::str::from_utf8(result).ok()?, "capabilities")
 }
 
-/// Returns true if the server declared a capability, or a switch below it.
+/// Returns true if the server declared a capability. `path` contains its name and, if needed, the names of nested members.
 pub fn declares(opening: &ServerInfo, path: &[&str]) -> bool {
     let mut found = capabilities(opening);
     for name in path {
@@ -26,13 +26,13 @@ pub fn declares(opening: &ServerInfo, path: &[&str]) -> bool {
     found.is_some_and(|it| !matches!(it, "false" | "null"))
 }
 
-/// The result of `initialize` or `server/discover`, without members that are `null`.
+/// The server's result of `initialize` or `server/discover`, without members that are `null`.
 fn said(result: &Bytes) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(result);
     nulls::of_opening(&text).map_or(text, Cow::Owned)
 }
 
-/// The result of `initialize`, in the version that was settled with the client.
+/// Builds the result of `initialize` for a legacy client, with the protocol version that was negotiated with it.
 pub fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
     let version = MemberEdit::Set("protocolVersion", format!("\"{version}\"").into());
     let result = match opening {
@@ -43,7 +43,7 @@ pub fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
                 .into();
             changes.push(version);
             changes.push(MemberEdit::Default("capabilities", Cow::Borrowed("{}")));
-            // In `initialize`, the server's name is a separate member, not a part of `_meta`.
+            // A modern server's name is in `_meta`; in the result of `initialize` it must be a separate member.
             let result = said(result);
             let meta = spans::find(&result, "_meta");
             let info = meta.and_then(|meta| spans::find(meta, SERVER_INFO));
@@ -62,7 +62,7 @@ pub fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
     result.into()
 }
 
-/// The result of `server/discover`, with the versions the listener serves.
+/// Builds the result of `server/discover` for a modern client, with the protocol versions that the listener serves.
 pub fn discover(opening: &ServerInfo, versions: &[&str], scope: CacheScope) -> Bytes {
     let versions = serde_json::Value::from(versions).to_string();
     let scope = format!("\"{}\"", scope.as_str());

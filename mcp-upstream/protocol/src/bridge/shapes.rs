@@ -1,8 +1,8 @@
-//! Mends results of calls, prompts, resources and completions with members in a form that no revision defines. Strict clients
-//! refuse such a result completely, although its tool has run.
+//! Corrects results of calls, prompts, resources and completions whose members have a form that no revision allows. Strict
+//! clients refuse such a result completely, although its tool has run.
 //!
-//! Results are only parsed if their bytes contain a suspicious text. The contents of `structuredContent` and `_meta` are the
-//! tool's own data and are not changed.
+//! A result is parsed only if its bytes contain a suspicious text. `structuredContent` and `_meta` contain the tool's own data,
+//! so their contents are not changed.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::version::Era;
 
-/// Searcher for a text in results. Built once, since building it costs more than searching a usual text.
+/// Search for a fixed text in results. Built once, since building it costs more than searching a typical result.
 type Word = LazyLock<Finder<'static>>;
 
 static NULL: Word = LazyLock::new(|| Finder::new("null"));
@@ -31,12 +31,12 @@ static TEXT: Word = LazyLock::new(|| Finder::new("\"text\""));
 static IMAGE: Word = LazyLock::new(|| Finder::new("\"image\""));
 static AUDIO: Word = LazyLock::new(|| Finder::new("\"audio\""));
 static MIME_TYPE: Word = LazyLock::new(|| Finder::new("\"mimeType\""));
-/// Texts that end a list, or precede an object in it.
+/// Byte sequences that occur if a list contains a string: at the list's end, or before an object in the list.
 static TEXTS_IN_LISTS: LazyLock<[Finder<'static>; 3]> =
     LazyLock::new(|| ["\"]", "\",{", "\", {"].map(Finder::new));
 
-/// Brings the members of a result into the form that its method requires; `None` if nothing changes. `era` is the server's: in
-/// 2026-07-28 `structuredContent` may be any value.
+/// Corrects the members of a result as its method requires. Returns `None` if nothing changes. `era` is that of the server: in
+/// 2026-07-28, `structuredContent` may be any value.
 pub fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
     let mend: fn(&str, Era) -> Option<String> = match method {
         "tools/call" if !is_usual_call(result) && is_odd_call(result) => call,
@@ -48,8 +48,8 @@ pub fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String> {
     mend(std::str::from_utf8(result).ok()?, era)
 }
 
-/// True for the result of a call as most servers write it: blocks of text, then members with values of their type. Texts are
-/// skipped, so that a long result costs one search.
+/// Returns true if the result of a call has the typical form, which needs no change: text blocks, then members with values of
+/// their type. The contents of strings are skipped, so that checking a long result costs only one search.
 fn is_usual_call(result: &[u8]) -> bool {
     let mut rest = JsonTokens(result);
     usual_call(&mut rest).is_some() && rest.0.trim_ascii_start().is_empty()
@@ -91,23 +91,23 @@ fn usual_call(rest: &mut JsonTokens<'_>) -> Option<()> {
     rest.skip(b"}")
 }
 
-/// Reader of JSON text; contains the unread text. Each step returns `None` if the text does not match.
+/// Scanner for JSON text. Contains the text that has not been read yet. Each method returns `None` if the text does not match.
 struct JsonTokens<'a>(&'a [u8]);
 
 impl JsonTokens<'_> {
-    /// Skips white space and the bytes `token`. Skips nothing if the text does not match.
+    /// Skips white space and then the bytes `token`.
     fn skip(&mut self, token: &[u8]) -> Option<()> {
         self.0 = self.0.trim_ascii_start().strip_prefix(token)?;
         Some(())
     }
 
-    /// Skips the name of a member, and the following colon.
+    /// Skips the name of a member and the colon after it.
     fn name(&mut self, name: &[u8]) -> Option<()> {
         self.skip(name)?;
         self.skip(b":")
     }
 
-    /// Skips a JSON string. Quotes alone are searched for: strings have many escapes, and few of them are quotes.
+    /// Skips a JSON string. Searches for quotes, not for backslashes: strings contain many escapes, but few escaped quotes.
     fn skip_text(&mut self) -> Option<()> {
         self.skip(b"\"")?;
         let mut end = 0;
@@ -123,7 +123,7 @@ impl JsonTokens<'_> {
         }
     }
 
-    /// Skips a value of any kind.
+    /// Skips a JSON value of any type.
     fn skip_value(&mut self) -> Option<()> {
         self.0 = self.0.trim_ascii_start();
         match self.0.first()? {
@@ -141,7 +141,7 @@ impl JsonTokens<'_> {
         }
     }
 
-    /// Skips an object or a list, which begins with this bracket.
+    /// Skips an object or a list that begins with this bracket.
     fn skip_nested(&mut self, opening: &[u8]) -> Option<()> {
         self.skip(opening)?;
         let mut depth = 1_usize;
@@ -163,14 +163,15 @@ impl JsonTokens<'_> {
     }
 }
 
-/// True if the result of a call may need a change. A name written with escapes is not found.
+/// Returns true if the result of a call may need a correction. A name that is written with escapes is not found.
 fn is_odd_call(result: &[u8]) -> bool {
     let content = CONTENT.find(result);
     let is_first = match (content, STRUCTURED.find(result)) {
         (Some(content), Some(structured)) => content < structured,
         (content, _) => content.is_some(),
     };
-    // A name within `structuredContent` may be the only one.
+    // If `content` comes after `structuredContent`, the name may have been found within the tool's data, so it is unknown
+    // whether the result has a `content`.
     !is_first
         || holds_null(result)
         || is_other(result, &CONTENT, |rest| {
@@ -183,7 +184,7 @@ fn is_odd_call(result: &[u8]) -> bool {
         || holds_text_in_list(result)
 }
 
-/// True if the list with this name, or an element of it, may need a change.
+/// Returns true if the list with this name, or an element of it, may need a correction.
 fn is_odd_list(result: &[u8], name: &Word) -> bool {
     name.find(result).is_none()
         || is_other(result, name, |rest| {
@@ -211,14 +212,14 @@ fn is_odd_completion(result: &[u8]) -> bool {
         || holds_other_than(result, &META, |first| first == b'{')
 }
 
-/// True if a member with this name has a value whose first byte is unusual.
+/// Returns true if a member with this name has a value whose first byte is not the usual one.
 fn holds_other_than(result: &[u8], name: &Word, is_usual: impl Fn(u8) -> bool) -> bool {
     is_other(result, name, |rest| {
         !rest.first().is_some_and(|&first| is_usual(first))
     })
 }
 
-/// True if any object in a result, such as a block of its content, may need a change.
+/// Returns true if an object in a result, such as a block of its content, may need a correction.
 fn holds_odd_part(result: &[u8]) -> bool {
     let (mut names, mut values) = (0_usize, 0_usize);
     for at in TEXT.find_iter(result) {
@@ -238,7 +239,7 @@ fn holds_odd_part(result: &[u8]) -> bool {
         }
 }
 
-/// True if an element of a list, or a required member of an object in a result, may be `null`.
+/// Returns true if an element of a list, or a required member of an object, may be `null`.
 fn holds_null(result: &[u8]) -> bool {
     NULL.find_iter(result).any(|at| {
         let before = result.get(..at).unwrap_or_default().trim_ascii_end();
@@ -254,7 +255,7 @@ fn holds_null(result: &[u8]) -> bool {
     })
 }
 
-/// True if a list in the result may hold a JSON string.
+/// Returns true if a list in the result may contain a string.
 fn holds_text_in_list(result: &[u8]) -> bool {
     TEXTS_IN_LISTS.iter().any(|end| {
         end.find_iter(result)
@@ -262,27 +263,27 @@ fn holds_text_in_list(result: &[u8]) -> bool {
     })
 }
 
-/// True if `is_odd` holds for the bytes from the value of some member with this name on.
+/// Returns true if `is_odd` returns true for a member with this name. It gets the text that begins with the member's value.
 fn is_other(result: &[u8], name: &Word, is_odd: impl Fn(&[u8]) -> bool) -> bool {
     name.find_iter(result)
         .filter_map(|at| value_behind(result, at + name.needle().len()))
         .any(is_odd)
 }
 
-/// The bytes from the value of a member on, where its name ends at `at`; `None` if a text ends there that is no name.
+/// The text that begins with the value of a member whose name ends at `at`; `None` if the text before `at` is not a name.
 fn value_behind(result: &[u8], at: usize) -> Option<&[u8]> {
     let behind = result.get(at..)?.trim_ascii_start();
     behind.strip_prefix(b":").map(<[u8]>::trim_ascii_start)
 }
 
-/// Mends the result of `tools/call`; `None` if nothing changes.
+/// Corrects the result of `tools/call`. Returns `None` if nothing changes.
 fn call(result: &str, era: Era) -> Option<String> {
     let members = spans::members(result)?;
     let value = |name: &str| {
         let found = members.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| *value).filter(|it| *it != "null")
     };
-    // Tasks and questions to the client have no content.
+    // Results that create a task, or that contain questions to the client, need no content.
     if value("task").is_some() || value("resultType").is_some_and(|it| it != "\"complete\"") {
         return None;
     }
@@ -295,7 +296,7 @@ fn call(result: &str, era: Era) -> Option<String> {
     let content: Option<Cow<'_, str>> = match (value("content"), structured) {
         (Some(content), _) => blocks(content).map(Cow::Owned),
         (None, Some(structured)) => Some(format!("[{}]", text_block(structured)).into()),
-        // A result without any member of a call's result is not changed.
+        // A result with none of the members of a call's result is not changed.
         (None, None) => members
             .iter()
             .any(|(key, _)| matches!(&**key, "content" | "isError" | "structuredContent"))
@@ -310,22 +311,22 @@ fn call(result: &str, era: Era) -> Option<String> {
     changed(result, &changes)
 }
 
-/// Mends the result of `resources/read`; `None` if nothing changes.
+/// Corrects the result of `resources/read`. Returns `None` if nothing changes.
 fn contents(result: &str, _: Era) -> Option<String> {
     let entry = |entry: &str| match is_object(entry) {
         true => Block::of(held(entry)),
-        // An entry that is not an object has no address, and is omitted.
+        // An entry that is not an object has no URI, so it is omitted.
         false => Block::Absent,
     };
     with_list(result, "contents", entry)
 }
 
-/// Mends the result of `prompts/get`; `None` if nothing changes.
+/// Corrects the result of `prompts/get`. Returns `None` if nothing changes.
 fn messages(result: &str, _: Era) -> Option<String> {
     with_list(result, "messages", message)
 }
 
-/// Inspects a message of a prompt, whose content must be a single block.
+/// Corrects a message of a prompt, whose content must be a single block.
 fn message(message: &str) -> Block {
     if message == "null" {
         return Block::Absent;
@@ -353,15 +354,15 @@ fn message(message: &str) -> Block {
     Block::of(changed(message, &[MemberEdit::Set("content", set.into())]))
 }
 
-/// Mends a result that consists of one list: applies `part` to the elements of the list `name`, and removes a `_meta` that is no
-/// object. `None` if nothing changes.
+/// Corrects a result that consists of one list: applies `part` to the elements of the list `name`, and removes a `_meta` that is
+/// not an object. Returns `None` if nothing changes.
 fn with_list(result: &str, name: &'static str, part: impl Fn(&str) -> Block) -> Option<String> {
     let members = spans::members(result)?;
     let value = |name: &str| {
         let found = members.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| *value).filter(|it| *it != "null")
     };
-    // Questions to the client have no list.
+    // A result with questions to the client needs no list.
     if value("resultType").is_some_and(|it| it != "\"complete\"") {
         return None;
     }
@@ -381,7 +382,7 @@ fn with_list(result: &str, name: &'static str, part: impl Fn(&str) -> Block) -> 
     changed(result, &changes)
 }
 
-/// Mends the result of `completion/complete`; `None` if nothing changes.
+/// Corrects the result of `completion/complete`. Returns `None` if nothing changes.
 fn completion(result: &str, _: Era) -> Option<String> {
     let members = spans::members(result)?;
     let value = |name: &str| {
@@ -405,7 +406,8 @@ fn completion(result: &str, _: Era) -> Option<String> {
     changed(result, &changes)
 }
 
-/// The values of a completion as a list of texts, and its other members if they can be read.
+/// Corrects a completion: its values become a list of strings, and other members with a wrong type are corrected or removed.
+/// Returns `None` if nothing changes.
 fn completed(completion: &str) -> Option<String> {
     let members = spans::members(completion)?;
     let mut changes = Vec::new();
@@ -441,7 +443,7 @@ fn completed(completion: &str) -> Option<String> {
     changed(completion, &changes)
 }
 
-/// Content as a list of blocks; `None` if it needs no change.
+/// Converts content to a list of blocks. Returns `None` if it needs no change.
 fn blocks(content: &str) -> Option<String> {
     if !content.starts_with('[') {
         let block = block(content);
@@ -454,13 +456,13 @@ fn blocks(content: &str) -> Option<String> {
     listed(content, block)
 }
 
-/// Outcome of inspecting an element of a list.
+/// Result of checking an element of a list.
 enum Block {
     /// The element needs no change.
     Same,
-    /// Replacement of the element.
+    /// The element must be replaced by this text.
     Other(String),
-    /// The element has too little content and is omitted.
+    /// The element cannot be corrected and is omitted.
     Absent,
 }
 
@@ -470,7 +472,7 @@ impl Block {
     }
 }
 
-/// A list with `change` applied to its elements; `None` if no element changes.
+/// Applies `change` to each element of a list. Returns `None` if no element changes.
 fn listed(list: &str, change: impl Fn(&str) -> Block) -> Option<String> {
     let all: Vec<&RawValue> = serde_json::from_str(list).ok()?;
     let looked: Vec<_> = all.iter().map(|it| change(it.get())).collect();
@@ -488,7 +490,7 @@ fn listed(list: &str, change: impl Fn(&str) -> Block) -> Option<String> {
     Some(format!("[{}]", parts.join(",")))
 }
 
-/// Inspects a block of content. A value that is no block becomes the text of one.
+/// Corrects a block of content. A value that is not a block becomes a text block.
 fn block(block: &str) -> Block {
     if block == "null" {
         return Block::Absent;
@@ -496,7 +498,7 @@ fn block(block: &str) -> Block {
     if !is_object(block) {
         return Block::Other(text_block(block));
     }
-    // A block with a repeated key is left to the client.
+    // A block with a repeated key is not changed; the client decides about it.
     let Some(members) = spans::members(block) else {
         return Block::Same;
     };
@@ -523,7 +525,8 @@ fn block(block: &str) -> Block {
     Block::of(changed(block, &changes))
 }
 
-/// Mends the contents of a resource, which get an empty text if they have neither a text nor a blob; `None` if nothing changes.
+/// Corrects the contents of a resource: an empty text is added if it has neither a text nor a blob. Returns `None` if nothing
+/// changes.
 fn held(resource: &str) -> Option<String> {
     let members = spans::members(resource)?;
     let value = |name: &str| {
@@ -538,7 +541,7 @@ fn held(resource: &str) -> Option<String> {
     changed(resource, &changes)
 }
 
-/// The change that makes `text` a text; `None` if it is one.
+/// Edit that sets the member `text` to a string; `None` if it is a string already.
 fn readable(text: Option<&str>) -> Option<MemberEdit<'static>> {
     let text = match text {
         None => "\"\"".into(),
@@ -548,7 +551,7 @@ fn readable(text: Option<&str>) -> Option<MemberEdit<'static>> {
     Some(MemberEdit::Set("text", text.into()))
 }
 
-/// The changes that remove `_meta` and `annotations` that are no objects.
+/// Edits that remove `_meta` and `annotations` if they are not objects.
 fn plain_members<'v>(
     value: impl Fn(&str) -> Option<&'v str>,
 ) -> impl Iterator<Item = MemberEdit<'static>> {
@@ -558,7 +561,7 @@ fn plain_members<'v>(
         .map(MemberEdit::Remove)
 }
 
-/// A text block that contains the value: the text of a JSON string, or the JSON of any other value.
+/// Creates a text block that contains the value: a string itself, or the JSON text of any other value.
 fn text_block(value: &str) -> String {
     let text = match value.starts_with('"') {
         true => Cow::Borrowed(value),
@@ -567,7 +570,7 @@ fn text_block(value: &str) -> String {
     format!(r#"{{"type":"text","text":{text}}}"#)
 }
 
-/// The boolean that corresponds to a value of another type, such as `"no"` or `0`.
+/// Converts a value of another type, such as `"no"` or `0`, to a boolean.
 fn boolean(value: &str) -> &'static str {
     let word = value.trim_matches('"').trim().to_ascii_lowercase();
     let is_number = word.parse::<f64>().ok();

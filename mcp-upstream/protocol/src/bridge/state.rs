@@ -1,8 +1,8 @@
-//! Seals the `requestState` of servers that open by `initialize` before it is sent to a modern client.
+//! Encrypts and authenticates ("seals") the `requestState` of legacy servers before it is sent to a modern client.
 //!
-//! The revisions of these servers do not define `requestState`, but some answer `input_required` nevertheless. Their state is
-//! sealed, so that every state that a client sends for such a server was created by this gateway: a changed or foreign one is
-//! refused before it can run anything. Modern servers protect their states themselves.
+//! The revisions of legacy servers do not define `requestState`, but some servers answer `input_required` nevertheless. Their
+//! state is sealed, so that only states which this gateway has sent are accepted from clients: a modified or foreign state is
+//! refused before anything runs. Modern servers protect their states themselves.
 
 use std::time::Duration;
 
@@ -13,15 +13,17 @@ use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::seal::{BoundRequest, SessionKey, unix_millis};
 
-/// The first bytes of all wrapped states. States of suspended calls are random there, and have another length.
+/// First bytes of the sealed state of a legacy server. They distinguish it from the state of a suspended call, which begins with
+/// random bytes and has another length.
 const MARK: &[u8; 8] = b"relayed\0";
 const DIGEST: usize = 32;
-/// Length of the head of a wrapped state, in bytes: mark, expiry in milliseconds of Unix time, digest of the bound request.
+/// Length of the header before the server's state, in bytes: mark, expiry in milliseconds of Unix time, digest of the request
+/// that the state belongs to.
 const HEAD: usize = MARK.len() + 8 + DIGEST;
-/// Maximum length of a state that a server may ask to have returned, in bytes.
+/// Maximum length of a server's state, in bytes. A longer one is not sealed, so it cannot be used.
 const STATE_MAX: usize = 64 * 1024;
 
-/// The digest of the request that a state is bound to, with the arguments as they were spelled.
+/// Digest of the request that a state belongs to, including its arguments exactly as they were written.
 fn digest_of(bound: &BoundRequest<'_>) -> [u8; DIGEST] {
     let mut hash = bound.hash();
     hash.update((bound.arguments.len() as u64).to_be_bytes());
@@ -29,7 +31,8 @@ fn digest_of(bound: &BoundRequest<'_>) -> [u8; DIGEST] {
     hash.finalize().into()
 }
 
-/// The result with its state sealed for `time`. `None` if it has no state, or a state that is not a text.
+/// Seals the state in an `input_required` result, valid for `time`. Returns `None` if the result is not changed: it has no state,
+/// or one that is not a string or too long.
 pub fn sealed<'a>(
     key: &SessionKey,
     bound: impl FnOnce() -> BoundRequest<'a>,
@@ -58,11 +61,11 @@ pub fn sealed<'a>(
     Some(spans::edit(object.get(), &[state]))
 }
 
-/// Returns the server's own state, raw JSON, from a sealed state.
+/// Opens a sealed state from a client. Returns the server's own state, as raw JSON.
 ///
 /// # Errors
 ///
-/// The state was not sealed by this gateway, was sealed for another request, or is too old.
+/// The state was not sealed by this gateway, was sealed for another request, or has expired.
 pub fn opened<'a>(
     key: &SessionKey,
     bound: impl FnOnce() -> BoundRequest<'a>,

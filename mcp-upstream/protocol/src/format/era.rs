@@ -1,32 +1,32 @@
-//! Members of results that differ between eras and versions, in addition to the content.
+//! Members of results that depend on the client's era and version, in addition to the content.
 
 use tooldock_base::names::NamespaceName;
 
 use crate::jsonrpc::RequestError;
 use crate::version::ProtocolVersion;
 
-/// Format of results by the era and the version of the client.
+/// Format of results, which depends on the client's era and version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResultFormat {
-    /// Results without members of the era, for a client of this version.
+    /// Legacy format, for a client of this version: results without additional members.
     Legacy(ProtocolVersion),
-    /// Results with `resultType`, `serverInfo`, and the time for which the result may be cached.
+    /// Modern format: results with `resultType`, `serverInfo` and cache time.
     Modern(ModernFormat),
 }
 
-/// The `serverInfo` in results of 2026-07-28.
+/// The modern format for a namespace, whose name is in the `serverInfo` of results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModernFormat {
     namespace: NamespaceName,
 }
 
 impl ModernFormat {
-    /// The format for results of this namespace.
+    /// Creates the modern format for results of this namespace.
     pub fn new(namespace: NamespaceName) -> Self {
         Self { namespace }
     }
 
-    /// Appends the only member of `_meta`, without its braces.
+    /// Appends the `serverInfo` member of `_meta`, without the braces around it.
     pub fn meta(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"\"io.modelcontextprotocol/serverInfo\":");
         server_info(out, &self.namespace);
@@ -34,7 +34,7 @@ impl ModernFormat {
 }
 
 impl ResultFormat {
-    /// Returns true if results may carry `structuredContent` and lists `outputSchema`.
+    /// Returns true if the client's version has `structuredContent` in results and `outputSchema` in lists of tools.
     pub fn has_structured_content(&self) -> bool {
         match self {
             Self::Legacy(version) => version.has_structured_content(),
@@ -42,7 +42,7 @@ impl ResultFormat {
         }
     }
 
-    /// A failure as the error object of this era.
+    /// Builds the error response for a failed request, in the format of the client's era.
     pub fn error(&self, id: Option<&str>, failure: &RequestError) -> Vec<u8> {
         match self {
             Self::Legacy(_) => failure.body(id),
@@ -51,7 +51,7 @@ impl ResultFormat {
     }
 }
 
-/// Appends the `serverInfo` of a namespace. Names need no escaping.
+/// Appends the `serverInfo` of a namespace. Its name is not escaped, since names contain no special characters.
 pub fn server_info(out: &mut Vec<u8>, namespace: &NamespaceName) {
     out.extend_from_slice(b"{\"name\":\"tooldock/");
     out.extend_from_slice(namespace.as_str().as_bytes());

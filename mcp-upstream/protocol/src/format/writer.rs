@@ -1,4 +1,4 @@
-//! Writes a response in one pass: the client's id, the era's members, then member by member the result of the method.
+//! Writes a response in one pass: the client's id, the members of its era, and then the members of the method's result.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,9 +8,8 @@ use serde_json::value::RawValue;
 
 use super::{CacheScope, ResultFormat, begin};
 
-/// Time for which results of 2026-07-28 may be cached, in milliseconds (MOD-08): five minutes. Served lists change with a
-/// reload, of which a listening client is notified; the list of a client that does not listen is outdated for at most this
-/// time.
+/// Time for which results of 2026-07-28 may be cached, in milliseconds (MOD-08): five minutes. Lists change with a reload, and
+/// clients that listen are notified of it. A client that does not listen uses an outdated list for at most this time.
 const TTL_MS: u64 = 300_000;
 
 /// A response that is being written.
@@ -18,12 +17,12 @@ pub struct ResultWriter<'d> {
     out: Vec<u8>,
     format: &'d ResultFormat,
     empty: bool,
-    /// True when the appended members include a `_meta`.
+    /// True if a `_meta` has been appended; then none is added at the end.
     has_meta: bool,
 }
 
 impl<'d> ResultWriter<'d> {
-    /// Opens the response to the request with this raw id. `size` is the approximate length of the result.
+    /// Begins the response to the request with this id (raw JSON). `size` is the estimated length of the result, in bytes.
     pub fn begin(id: &str, format: &'d ResultFormat, size: usize) -> Self {
         let extra = match format {
             ResultFormat::Legacy(_) => 48,
@@ -44,12 +43,12 @@ impl<'d> ResultWriter<'d> {
         answer
     }
 
-    /// Adds the time and the scope for which the result may be cached, in eras with such hints.
+    /// Adds the default cache time and the cache scope of the result. Does nothing in the legacy format.
     pub fn cached(self, scope: CacheScope) -> Self {
         self.cached_for(TTL_MS, scope)
     }
 
-    /// [`cached`](Self::cached), with the milliseconds for which the result may be kept.
+    /// Adds a cache time in milliseconds and the cache scope of the result. Does nothing in the legacy format.
     pub fn cached_for(mut self, ttl_ms: u64, scope: CacheScope) -> Self {
         if let ResultFormat::Modern(_) = self.format {
             let ttl = ttl_ms.to_string();
@@ -62,7 +61,7 @@ impl<'d> ResultWriter<'d> {
         self
     }
 
-    /// Opens a member; the caller appends its value to the returned buffer. The name needs no escaping.
+    /// Begins a member: writes its name, which must not need escaping. The caller appends the value to the returned buffer.
     pub fn key(&mut self, name: &'static str) -> &mut Vec<u8> {
         self.separate();
         self.out.push(b'"');
@@ -71,7 +70,7 @@ impl<'d> ResultWriter<'d> {
         &mut self.out
     }
 
-    /// Appends the members of a JSON object unchanged, without the first `skipped` bytes after the opening brace.
+    /// Appends the members of a JSON object unchanged. The first `skipped` bytes after the opening brace are left out.
     pub fn members_after(&mut self, skipped: usize, object: &[u8]) {
         let inner = object.trim_ascii();
         let inner = inner.strip_prefix(b"{").unwrap_or_default();
@@ -85,7 +84,7 @@ impl<'d> ResultWriter<'d> {
         self.out.extend_from_slice(inner);
     }
 
-    /// Closes the response. In the modern era `_meta` with `serverInfo` is added unless the members include a `_meta`.
+    /// Ends the response. In the modern format, `_meta` with `serverInfo` is added, unless a `_meta` has been appended.
     pub fn end(mut self) -> Vec<u8> {
         if let (ResultFormat::Modern(format), false) = (self.format, self.has_meta) {
             let out = self.key("_meta");
@@ -97,8 +96,8 @@ impl<'d> ResultWriter<'d> {
         self.out
     }
 
-    /// Closes the response with one more member in its `_meta`, which `write` appends. The appended members must not include a
-    /// `_meta`.
+    /// Ends the response with an additional member in its `_meta`, whose value `write` appends. No `_meta` must have been
+    /// appended before.
     pub fn end_with_meta(
         mut self,
         name: &'static str,
@@ -113,7 +112,7 @@ impl<'d> ResultWriter<'d> {
         self.out
     }
 
-    /// Closes the response with the members of a JSON object in its `_meta`. The appended members must not include a `_meta`.
+    /// Ends the response with the members of a JSON object in its `_meta`. No `_meta` must have been appended before.
     pub fn end_with_own_meta(mut self, meta: &[u8]) -> Vec<u8> {
         let Some(own) = inner(meta) else {
             return self.end();
@@ -124,7 +123,7 @@ impl<'d> ResultWriter<'d> {
         self.out
     }
 
-    /// Opens `_meta` for at least one more member.
+    /// Begins `_meta`, with `serverInfo` in the modern format. The caller must append at least one more member.
     fn open_meta(&mut self) -> &mut Vec<u8> {
         let format = self.format;
         let out = self.key("_meta");
@@ -144,15 +143,15 @@ impl<'d> ResultWriter<'d> {
     }
 }
 
-/// The members of a JSON object, without its braces; `None` if it has none.
+/// The members of a JSON object, without the braces around them; `None` if the object is empty.
 fn inner(object: &[u8]) -> Option<&[u8]> {
     let inner = object.trim_ascii().strip_prefix(b"{")?;
     let inner = inner.strip_suffix(b"}")?.trim_ascii();
     (!inner.is_empty()).then_some(inner)
 }
 
-/// Returns true if the object itself has the member. Searches for the text before parsing, since most results do not contain
-/// it.
+/// Returns true if the object has a member `_meta` at its top level. The object is parsed only if its text contains the name,
+/// which is rare.
 fn has_meta(object: &[u8]) -> bool {
     memmem::find(object, b"\"_meta\"").is_some()
         && serde_json::from_slice::<BTreeMap<Cow<'_, str>, &RawValue>>(object)

@@ -1,9 +1,9 @@
-//! Measures how deep a body is nested. Raw spans accept any depth, so it is counted before anything is parsed.
+//! Checks the nesting depth of a body before it is parsed, since parsing a member as raw JSON accepts any depth.
 
 use memchr::memchr2;
 
-/// Returns true if brackets are nested deeper than `limit`. Brackets inside strings do not count. For input that is not JSON the
-/// answer is arbitrary; the parser refuses it later.
+/// Returns true if brackets are nested deeper than `limit`. Brackets inside strings do not count. For text that is not JSON, the
+/// result has no meaning; the parser refuses such text later.
 pub fn exceeds(body: &[u8], limit: usize) -> bool {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -24,14 +24,14 @@ pub fn exceeds(body: &[u8], limit: usize) -> bool {
     false
 }
 
-/// The position after the string whose first character is at `at`.
+/// Position after the end of the string whose first character is at `at`.
 fn after_string(body: &[u8], mut at: usize) -> usize {
     while let Some(found) = body.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
         at += found;
         if body[at] == b'"' {
             return at + 1;
         }
-        // A backslash: the escaped character does not end the string.
+        // The character after a backslash is escaped, so a quote there does not end the string.
         at += 2;
     }
     body.len()

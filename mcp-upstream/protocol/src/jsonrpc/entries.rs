@@ -1,4 +1,4 @@
-//! Entries of a JSON object with arbitrary keys, as spans.
+//! Reads the entries of a JSON object with arbitrary keys. The values are not decoded.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 struct EntriesVisitor {
     max: usize,
-    /// True when a key may be repeated.
+    /// True if a key may be repeated; otherwise an object with a repeated key is refused.
     repeated: bool,
 }
 
@@ -36,12 +36,12 @@ impl<'de> Visitor<'de> for EntriesVisitor {
     }
 }
 
-/// The entries of an object in their order. `None` unless the value is an object with unique keys.
+/// The entries of an object, in order. Returns `None` if the value is not an object, or contains a repeated key.
 pub fn entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     few_entries(raw, usize::MAX)
 }
 
-/// The entries of an object in their order, with all values of repeated keys. `None` for a value that is not an object.
+/// The entries of an object, in order, including all entries of repeated keys. Returns `None` if the value is not an object.
 pub fn all_entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
     let entries = EntriesVisitor {
@@ -51,7 +51,7 @@ pub fn all_entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     deserializer.deserialize_map(entries).ok()
 }
 
-/// The entries of an object from a client, at most `max`; `None` for an object with more, without keeping any of them.
+/// The entries of an object from a client, in order. Returns `None` if the object has more than `max` entries or a repeated key.
 pub fn few_entries(raw: &RawValue, max: usize) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
     let entries = EntriesVisitor {

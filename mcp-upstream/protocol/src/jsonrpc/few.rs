@@ -1,12 +1,12 @@
-//! Reads the elements of an array, and stops one element after the allowed number: a body such as `[0,0,…]` may have millions.
+//! Reads at most a certain number of elements of an array. A body such as `[0,0,…]` may contain millions of elements.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
-/// Reads the elements of an array. For an array that is too long, only the first `max` and one more, which shows the caller the
-/// excess; further elements are not read.
+/// Reads the elements of an array, at most `max` and one more. If there is one more, the caller knows that the array is too long;
+/// further elements are not read.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for First<'_, T> {
         while let Some(element) = items.next_element()? {
             self.elements.push(element);
             if self.elements.len() > self.max {
-                // Stops reading; the caller uses the number of elements.
+                // This error only makes the parser stop; the elements read so far are returned.
                 return Err(A::Error::custom("enough"));
             }
         }

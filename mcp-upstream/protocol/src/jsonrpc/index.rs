@@ -1,4 +1,4 @@
-//! Indexes a message in a single pass: records the positions of its known members, and validates and skips the remainder.
+//! Builds the index of a message in one pass: the positions of its known members. All other members are only validated.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use tooldock_base::json::{Unread, Walk};
 use super::key::{Key, KeyLookup, Level};
 use super::splice::span;
 
-/// Maximum number of members of a message, of its `params`, and of `_meta` in them: code that rewrites them stores each, so a
-/// body full of empty names would use many times its size.
+/// Maximum number of members of a message, of its `params`, and of their `_meta`; messages with more are refused. Code that edits
+/// these objects stores each member, so many short members would use much more memory than the message itself.
 pub(crate) const MEMBERS_MAX: usize = 1024;
 
-/// Typical number of known members of a message.
+/// Number of known members that an index stores without a heap allocation. Most messages have fewer.
 const USUAL: usize = 12;
 
-/// Byte range in a message.
+/// A byte range in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -26,7 +26,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Creates a span; `None` beyond 4 GiB, which no message has.
+    /// Creates a byte range. Returns `None` beyond 4 GiB; no message is that long.
     pub fn new(range: Range<usize>) -> Option<Self> {
         Some(Self {
             start: range.start.try_into().ok()?,
@@ -38,7 +38,8 @@ impl Span {
         self.start as usize..self.end as usize
     }
 
-    /// The range after the bytes at `replaced` were replaced by `length` bytes. `None` if this range was inside the replaced one.
+    /// Adjusts the byte range after an edit that replaced the bytes at `replaced` by `length` bytes. Returns `None` if the range
+    /// was inside the replaced bytes.
     fn moved(self, replaced: Range<usize>, length: usize) -> Option<Self> {
         let own = self.range();
         let moved = |place: usize| (place + length).checked_sub(replaced.len());
@@ -47,7 +48,7 @@ impl Span {
         } else if own.start >= replaced.end {
             Self::new(moved(own.start)?..moved(own.end)?)
         } else if own.start < replaced.start || own.end > replaced.end {
-            // The replaced range is inside this range.
+            // The replaced bytes are inside this range, so only its end moves.
             Self::new(own.start..moved(own.end)?)
         } else {
             None
@@ -55,11 +56,11 @@ impl Span {
     }
 }
 
-/// Position of a member with a known key.
+/// A member with a known key, and its position in the message.
 #[derive(Debug, Clone, Copy)]
 struct IndexedMember {
     key: Key,
-    /// Position of the start of the key, with its quote.
+    /// Position of the quote with which the key begins.
     begin: u32,
     value: Span,
 }
@@ -73,7 +74,7 @@ impl IndexedMember {
         })
     }
 
-    /// The range from the start of the key to the end of the value.
+    /// The byte range from the start of the key to the end of the value.
     fn whole(&self) -> Span {
         Span {
             start: self.begin,
@@ -82,20 +83,20 @@ impl IndexedMember {
     }
 }
 
-/// The reason why another reader may read the message differently.
+/// The reason why another JSON parser may interpret the message differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ambiguity {
-    /// A key that differs from a known one only in case.
+    /// The message contains a key that differs from a known key only in case.
     Alike {
-        /// The key as it was written, decoded.
+        /// The key in the message, decoded.
         text: Box<str>,
         known: Key,
     },
-    /// An object has more than `MEMBERS_MAX` members.
+    /// An object in the message has more than `MEMBERS_MAX` members.
     TooMany(Level),
 }
 
-/// The positions of the known members of a message.
+/// Index of a message: the positions of its known members.
 #[derive(Debug, Clone, Default)]
 pub struct Index {
     members: SmallVec<[IndexedMember; USUAL]>,
@@ -104,11 +105,11 @@ pub struct Index {
 }
 
 impl Index {
-    /// Indexes a complete message.
+    /// Builds the index of a complete message.
     ///
     /// # Errors
     ///
-    /// If the text is not a JSON object, or is nested too deep for this reader.
+    /// The text is not a JSON object, or is nested too deep for this parser.
     #[inline]
     pub fn of(text: &str) -> Result<Self, Unread> {
         let mut reader = IndexReader {
@@ -124,18 +125,18 @@ impl Index {
         Ok(reader.index)
     }
 
-    /// The span of a member from its key to the end of its value.
+    /// The byte range of a member, from its key to the end of its value; `None` if the message does not contain it.
     pub fn whole(&self, key: Key) -> Option<Span> {
         let found = self.members.iter().find(|member| member.key == key);
         found.map(IndexedMember::whole)
     }
 
-    /// Indexes a message that [`Self::of`] refuses because of its nesting. Only the top level is read, so only a response can
-    /// be used.
+    /// Builds the index of a message that [`Self::of`] has refused, for example because it is nested too deep. Only the top level
+    /// is indexed, which is sufficient for responses, but not for requests and notifications.
     ///
     /// # Errors
     ///
-    /// If the text is not a valid message.
+    /// The text is not a valid message.
     pub fn by_parser(text: &str) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         struct Envelope<'a> {
@@ -171,28 +172,28 @@ impl Index {
         Ok(index)
     }
 
-    /// The value of a member. Of a repeated key, the first.
+    /// The byte range of a member's value; of the first one if the key is repeated. `None` if the message does not contain it.
     #[inline]
     pub fn get(&self, key: Key) -> Option<Span> {
         let found = self.members.iter().find(|member| member.key == key);
         found.map(|member| member.value)
     }
 
-    /// A known key that is repeated.
+    /// A known key that the message contains several times; `None` if there is none.
     pub fn twice(&self) -> Option<Key> {
         self.twice
     }
 
-    /// The reason, other than repeated keys, why another reader may read the message differently.
+    /// The reason why another JSON parser may interpret the message differently, except repeated keys; `None` if there is none.
     pub fn ambiguity(&self) -> Option<&Ambiguity> {
         self.ambiguity.as_deref()
     }
 
-    /// Indexes the object in a member's value, as if it began at this position in a message.
+    /// Builds the index of an object that is the value of a member. `at` is the object's position in its message.
     ///
     /// # Errors
     ///
-    /// As for [`Self::of`].
+    /// The text is not a JSON object, or is nested too deep for this parser.
     pub fn of_value(text: &str, level: Level, at: usize) -> Result<Self, Unread> {
         let mut reader = IndexReader {
             text,
@@ -207,7 +208,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Moves the ranges after the bytes at `at` were replaced by `length` bytes.
+    /// Adjusts all positions after an edit that replaced the bytes at `at` by `length` bytes.
     pub fn replaced(&mut self, at: Range<usize>, length: usize) {
         self.members.retain(|member| {
             let value = member.value.moved(at.clone(), length);
@@ -220,12 +221,12 @@ impl Index {
         });
     }
 
-    /// Adds a member whose key begins at `begin` and whose value, the given text, begins at `at`, together with the members
-    /// inside it.
+    /// Adds a member to the index, and the known members inside its value. The key begins at `begin`; the value is `text` and
+    /// begins at `at`.
     ///
     /// # Errors
     ///
-    /// If the value is not JSON, or is nested too deep.
+    /// The value is not JSON, or is nested too deep.
     pub fn added(&mut self, key: Key, begin: usize, text: &str, at: usize) -> Result<(), Unread> {
         let end = at + text.len();
         let member = IndexedMember::new(key, begin, at..end);
@@ -238,7 +239,7 @@ impl Index {
     }
 }
 
-/// Returns true if the raw JSON can be an id or a name: a string or a number.
+/// Returns true if the raw JSON is a string or a number, and so can be an id, a token or a name.
 pub(crate) fn names(raw: &str) -> bool {
     raw.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'))
 }
@@ -250,7 +251,7 @@ struct IndexReader<'a> {
 }
 
 impl IndexReader<'_> {
-    /// Reads the object whose opening brace was just read.
+    /// Reads an object, whose opening brace has been read already.
     fn object(&mut self, level: Level) -> Result<(), Unread> {
         let mut members = 0;
         let mut next = self.walk.first_key()?;
@@ -291,7 +292,7 @@ impl IndexReader<'_> {
         };
         if self.index.get(key).is_some() {
             if key.level() == Level::Message {
-                // Readers would differ on the value that counts, so the message is refused.
+                // Parsers differ on which of the repeated members counts, so the message is refused.
                 return Err(Unread);
             }
             self.index.twice.get_or_insert(key);

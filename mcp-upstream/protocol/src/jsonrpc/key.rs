@@ -1,41 +1,42 @@
-//! Known keys of a message, and keys that resemble a known one.
+//! Known keys of messages, and keys that resemble a known key.
 //!
-//! A key is read by its exact spelling, with escapes decoded. Some servers ignore the case of keys, and use the last one (Go's
-//! `encoding/json` does): they would read `Name` as the tool, and with `Method` another message than the one that was checked.
-//! So a key that differs from a known one only in case is recorded. Only objects whose keys the protocol defines are searched.
+//! The gateway matches a key by its exact spelling, after decoding escapes. Some servers ignore the case of keys and use the last
+//! match, as Go's `encoding/json` does. They would read `Name` as the tool's name, or `Method` as the method, although the
+//! gateway checked another value. So keys that differ from a known key only in case are recorded. Only objects whose keys are
+//! defined by the protocol are searched.
 
 use std::borrow::Cow;
 
-/// An object of a message whose keys are searched.
+/// An object in a message whose keys are defined by the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// The message itself.
+    /// The message itself, the outermost object.
     Message,
-    /// `params`.
+    /// The object `params`.
     Params,
-    /// `params._meta`.
+    /// The object `params._meta`.
     Meta,
-    /// `params._meta["io.modelcontextprotocol/related-task"]`.
+    /// The object `params._meta["io.modelcontextprotocol/related-task"]`.
     RelatedTask,
 }
 
 macro_rules! keys {
     ($($level:ident { $($(#[$doc:meta])* $key:ident $name:literal,)* })*) => {
-        /// A known key, on its level.
+        /// A known key. A key of the same name in another object is another variant.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Key {
             $($($(#[$doc])* #[doc = concat!("`", $name, "`.")] $key,)*)*
         }
 
         impl Key {
-            /// The spelling of the key.
+            /// The key's text, as it is written in messages.
             pub const fn name(self) -> &'static str {
                 match self {
                     $($(Self::$key => $name,)*)*
                 }
             }
 
-            /// The object that contains the key.
+            /// The object of a message that the key belongs to.
             pub const fn level(self) -> Level {
                 match self {
                     $($(Self::$key => Level::$level,)*)*
@@ -44,14 +45,14 @@ macro_rules! keys {
         }
 
         impl Level {
-            /// The known keys of this level.
+            /// All known keys of this object.
             const fn keys(self) -> &'static [Key] {
                 match self {
                     $(Self::$level => &[$(Key::$key,)*],)*
                 }
             }
 
-            /// The key with exactly this spelling.
+            /// The known key with exactly this spelling; `None` if there is none.
             #[inline]
             fn exactly(self, raw: &str) -> Option<Key> {
                 match self {
@@ -80,9 +81,9 @@ keys! {
         Uri "uri",
         Cursor "cursor",
         Meta "_meta",
-        /// The id of the request that a cancellation is about.
+        /// The id of the request that is cancelled, in a cancellation.
         RequestId "requestId",
-        /// The progress token of the request that a progress notification is about.
+        /// The progress token in a progress notification, which identifies the request.
         Progress "progressToken",
         RequestState "requestState",
         InputResponses "inputResponses",
@@ -93,7 +94,7 @@ keys! {
         TaskId "taskId",
     }
     Meta {
-        /// The token for progress notifications of this request.
+        /// The progress token in a request, which asks for progress notifications.
         ProgressToken "progressToken",
         ProtocolVersion "io.modelcontextprotocol/protocolVersion",
         Capabilities "io.modelcontextprotocol/clientCapabilities",
@@ -107,23 +108,23 @@ keys! {
     }
 }
 
-/// Maximum length of the raw form of a known key: each letter of the longest key as `\u` and four digits. Longer raw keys are
-/// unknown.
+/// Maximum length of a known key in raw JSON, in bytes: that of the longest key with each letter written as `\u` and four digits.
+/// A longer key cannot be a known one.
 const RAW_MAX: usize = 6 * Key::Capabilities.name().len();
 
-/// The result of looking up a key.
+/// Result of comparing a key in a message with the known keys.
 #[derive(Debug, PartialEq, Eq)]
 pub enum KeyLookup<'a> {
-    /// A known key.
+    /// The key is a known one.
     Known(Key),
-    /// A key that differs from a known one only in case, with its decoded text.
+    /// A key that differs from a known key only in case. Contains the key's decoded text and the known key.
     Alike(Cow<'a, str>, Key),
-    /// Any other key.
+    /// Any other key, which is unknown.
     Other,
 }
 
 impl Key {
-    /// The level of the object that is this key's value, if its keys are searched, too.
+    /// The object that is the value of this key, if its keys are defined by the protocol, too.
     pub const fn below(self) -> Option<Level> {
         match self {
             Self::Params => Some(Level::Params),
@@ -135,7 +136,7 @@ impl Key {
 }
 
 impl Level {
-    /// The name of the object in error messages.
+    /// Name of the object in error messages.
     pub const fn place(self) -> &'static str {
         match self {
             Self::Message => "the message",
@@ -144,7 +145,7 @@ impl Level {
         }
     }
 
-    /// Looks up a key. `quoted` is raw JSON that was parsed before.
+    /// Looks up a key. `quoted` is the key as raw JSON, which has been validated before.
     pub fn find(self, quoted: &str) -> KeyLookup<'_> {
         let raw = quoted.get(1..quoted.len() - 1).unwrap_or_default();
         if let Some(key) = self.exactly(raw) {
@@ -161,7 +162,7 @@ impl Level {
                 None => KeyLookup::Other,
             };
         }
-        // A key that cannot be decoded is unknown.
+        // A key whose escapes cannot be decoded is no known key.
         let Ok(text) = serde_json::from_str::<Cow<'_, str>>(quoted) else {
             return KeyLookup::Other;
         };
@@ -177,8 +178,8 @@ impl Level {
     }
 }
 
-/// A character without its case, as other readers fold it: in addition to the letters of ASCII, the characters that fold to one
-/// of them, which are the long s, the Kelvin sign, and both Turkish i.
+/// Converts a character to lower case, as other parsers do when they ignore case. In addition to ASCII letters, these characters
+/// are converted to an ASCII letter: the long s, the Kelvin sign, and both Turkish i.
 fn without_case(character: char) -> char {
     match character {
         '\u{17f}' => 's',

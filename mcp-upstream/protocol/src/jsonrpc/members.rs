@@ -1,4 +1,4 @@
-//! A message with its index: its known members, and whether another reader could read the message differently.
+//! A message together with its index, and checks whether another parser could interpret it differently.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -16,13 +16,13 @@ pub struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// Combines a message with its index; `index` must be made from `message`.
+    /// Combines a message with its index. `index` must have been built from `message`.
     #[inline]
     pub fn new(message: &'a str, index: Index) -> Self {
         Self { message, index }
     }
 
-    /// Indexes parameters without an enclosing message; they take the role of the message. `None` if they cannot be parsed.
+    /// Builds the index of `params` alone, without a message around them. Returns `None` if they cannot be parsed.
     pub fn of_params(params: &'a str) -> Option<Self> {
         let index = Index::of_value(params, Level::Params, 0).ok()?;
         Some(Self::new(params, index))
@@ -33,24 +33,24 @@ impl<'a> Members<'a> {
         self.message
     }
 
-    /// A member's value; `None` without the member, or if the value cannot be read.
+    /// The value of a member; `None` if the member is missing or its value is not valid JSON.
     #[inline]
     pub fn get(&self, key: Key) -> Option<&'a RawValue> {
         self.raw(key).and_then(json::raw)
     }
 
-    /// A member's value as raw JSON; `None` without the member.
+    /// The value of a member as raw JSON; `None` if the member is missing.
     #[inline]
     pub fn raw(&self, key: Key) -> Option<&'a str> {
         self.message.get(self.index.get(key)?.range())
     }
 
-    /// A member's value if it can name something: the raw JSON of a string or a number.
+    /// The value of a member as raw JSON, if it is a string or a number; else `None`.
     pub fn name(&self, key: Key) -> Option<&'a str> {
         self.raw(key).filter(|raw| names(raw))
     }
 
-    /// The client's progress token, raw JSON; `None` unless it is a string or a number.
+    /// The client's progress token as raw JSON; `None` if it is missing, or neither a string nor a number.
     ///
     /// # Errors
     ///
@@ -70,16 +70,16 @@ impl<'a> Members<'a> {
         self.get(Key::Params)
     }
 
-    /// Checks that the parameters are an object or absent.
+    /// Checks that `params` is an object or missing.
     ///
     /// # Errors
     ///
-    /// `InvalidParams` otherwise.
+    /// `InvalidParams`, if it is another value, such as a list.
     pub fn by_name(&self) -> Result<(), RequestError> {
         super::object(self.params(), "params")
     }
 
-    /// Checks that no known key is repeated: readers would differ on the value that counts.
+    /// Checks that no known key is repeated. Parsers differ on which of the repeated members counts.
     ///
     /// # Errors
     ///
@@ -95,23 +95,23 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Checks that the parameters are valid for readers that match keys by exact spelling: [`Self::by_name`] and
-    /// [`Self::unique`].
+    /// Checks that `params` is an object or missing, and that no known key is repeated. Sufficient for servers that match keys by
+    /// their exact spelling.
     ///
     /// # Errors
     ///
-    /// `InvalidParams` otherwise.
+    /// `InvalidParams`, if one of the checks fails.
     pub fn well_formed(&self) -> Result<(), RequestError> {
         self.by_name()?;
         self.unique()
     }
 
-    /// Checks [`Self::well_formed`], and that no key differs from a known one only in case: readers that ignore case would read
-    /// another message.
+    /// Makes the checks of [`Self::well_formed`], and checks that no key differs from a known key only in case. A server that
+    /// ignores case would interpret such a message differently.
     ///
     /// # Errors
     ///
-    /// `InvalidParams`; `Shape` for faults of the message itself.
+    /// `InvalidParams` for faults in the parameters, `Shape` for faults of the message itself.
     pub fn unambiguous(&self) -> Result<(), RequestError> {
         self.by_name()?;
         match self.index.ambiguity() {
@@ -120,8 +120,8 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Checks [`Self::unambiguous`] for a message that has no answer. Refusing it refuses its POST, with a single code for all
-    /// reasons.
+    /// Makes the checks of [`Self::unambiguous`] for a notification or response, to which there is no JSON-RPC answer. If it is
+    /// refused, its POST is refused, with the same code for all faults.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// The request with `message` as its bytes, which must be the bytes of this message.
+    /// Creates a request from the message and its index. `message` must contain the same bytes as this message.
     pub fn to_request(&self, message: Bytes) -> Request {
         Request::new(message, self.index.clone())
     }

@@ -1,4 +1,4 @@
-//! Notifications: a server's in the form that its client gets, and the parameters of any notification.
+//! Notifications of servers in the form that clients receive, and the parameters of notifications.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -7,18 +7,19 @@ use super::spans::{self, MemberEdit};
 use super::splice::{self, Edit};
 use super::{Key, Members, Message};
 
-/// A notification of a server. If it belongs to a call, it has the progress token and the subscription id of the client's call.
+/// A notification of a server, for a client. If it belongs to a call, it contains the client's progress token and subscription
+/// id, not those that the gateway used at the server.
 #[derive(Debug, Clone)]
 pub struct Notification<'a> {
     /// The method of the notification.
     pub method: &'a str,
-    /// The span of the parameters.
+    /// The parameters of the notification, as raw JSON; `None` if it has none.
     pub params: Option<Bytes>,
-    /// The complete message, on one line, with unknown members.
+    /// The complete notification, on one line, including unknown members.
     pub message: Bytes,
 }
 
-/// A complete notification without its subscription id; `None` if it has none.
+/// Removes the subscription id from a notification. Returns `None` if it has none.
 pub fn untagged(message: &[u8]) -> Option<Vec<u8>> {
     let members = members(message)?;
     members.name(Key::Subscription)?;
@@ -32,7 +33,7 @@ pub fn untagged(message: &[u8]) -> Option<Vec<u8>> {
     Some(replaced(members.message(), params, edited))
 }
 
-/// The members of a notification without repeated keys.
+/// Parses a notification. Returns `None` if it is malformed or contains a repeated known key.
 pub fn members(message: &[u8]) -> Option<Members<'_>> {
     match super::message(std::str::from_utf8(message).ok()?) {
         Ok(Message::Notification { members, .. }) => members.unique().is_ok().then_some(members),

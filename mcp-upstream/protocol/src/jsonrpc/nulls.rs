@@ -1,13 +1,14 @@
-//! Removes members of clients' messages that are `null`: some languages write every member, and `null` counts as absent.
+//! Removes members with the value `null` from messages of clients. Some programming languages write all members, and those
+//! without a value as `null`.
 //!
-//! | member | read as |
+//! | member | replaced by |
 //! |---|---|
 //! | `params` | `{}` |
 //! | `params.arguments` of `tools/call` and `prompts/get`, `params.capabilities` of `initialize`, `params._meta` | `{}` |
-//! | `id` of a notification, `result` and `error` beside a method | left out |
-//! | `params.cursor` | left out: an empty cursor is a cursor |
+//! | `id` of a notification, `result` and `error` in a message with a method | removed |
+//! | `params.cursor` | removed: an empty string would be a cursor |
 //!
-//! A message is edited once, before any upstream gets it, since servers refuse `null`, too.
+//! A message is edited once, before it is sent to any server, since servers refuse `null` there, too.
 
 use std::borrow::Cow;
 
@@ -25,10 +26,10 @@ const EMPTY: &str = "{}";
 const PROMPTS_GET: &str = "prompts/get";
 const INITIALIZE: &str = "initialize";
 
-/// A slice of the body, and its replacement.
+/// An edit of a body: the part to replace, and its replacement.
 type Change<'a> = (&'a str, Cow<'static, str>);
 
-/// The body without members that are `null`; `None` if there are none.
+/// Removes members that are `null` from a body. Returns `None` if there are none.
 pub fn without_nulls(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
     match content {
         Body::One(message) => {
@@ -39,7 +40,7 @@ pub fn without_nulls(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
             edited(body, vec![change])
         }
         Body::Batch(messages) => {
-            // Most batches contain no `null` and need no second parsing.
+            // Fast path: a batch without the text `null`, as most are, need not be parsed for this.
             memmem::find(body, NULL.as_bytes())?;
             let read = |text| super::message(text).ok();
             let changes = messages.iter().filter_map(|text| {
@@ -54,7 +55,7 @@ pub fn without_nulls(content: &Body<'_>, body: &Bytes) -> Option<Bytes> {
     }
 }
 
-/// True if the message has a method, and an `id`, `result` or `error` that is null.
+/// Returns true if the message has a method, and also an `id`, `result` or `error` that is `null`.
 pub fn holds_null_beside_method(message: &Message<'_>) -> bool {
     let is_null = |members: &Members<'_>, key| members.raw(key) == Some(NULL);
     match message {
@@ -90,7 +91,7 @@ fn change<'a>(message: &Message<'a>) -> Option<Change<'a>> {
     }
     let arguments = || match &**method {
         TOOLS_CALL | PROMPTS_GET => null(Key::Arguments),
-        // `initialize` is sent once per session, so searching its parameters costs little.
+        // The index does not contain this member, so it is searched for. That happens only once per session.
         INITIALIZE => spans::find(params, "capabilities").filter(|raw| *raw == NULL),
         _ => None,
     };
@@ -112,7 +113,7 @@ fn change<'a>(message: &Message<'a>) -> Option<Change<'a>> {
     }
 }
 
-/// The body with these slices replaced; `None` without changes.
+/// Applies edits to a body. Returns `None` if there are no edits.
 fn edited(body: &Bytes, changes: Vec<Change<'_>>) -> Option<Bytes> {
     let text = std::str::from_utf8(body).ok()?;
     let edits = changes

@@ -1,28 +1,27 @@
-//! Normalizes messages of servers that deviate from JSON-RPC but have a clear meaning.
+//! Corrects messages of servers that violate JSON-RPC but have a clear meaning.
 //!
-//! Some libraries write every optional member, as `null` if it has no value, and some write the number of a request as a
-//! string. Official clients accept both. Such a message is rewritten once and then parsed again; a valid message is not
-//! rewritten.
+//! Some libraries write optional members without a value as `null`, and some write the number of a request as a string. Official
+//! clients accept both. Such a message is corrected and then parsed again; a valid message is not changed.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::spans::{self, MemberEdit};
 
-/// The number of a request that the gateway sent, from the raw id of a response: `5`, `5.0` or `"5"`. The gateway's ids are
-/// always numbers, so the spellings are unambiguous.
+/// Parses the raw id of a response as the number of a request that the gateway sent: `5`, `5.0` or `"5"`. All these spellings are
+/// accepted, since the gateway's ids are always numbers.
 #[inline]
 pub fn call_number(id: &str) -> Option<u64> {
     id.parse().ok().or_else(|| spelled_otherwise(id))
 }
 
-/// True for two raw ids of one request, whose number the server may have written as a string.
+/// Returns true if two raw ids are equal, or are different spellings of the same number, such as `5` and `"5"`.
 pub fn is_same_id(one: &str, other: &str) -> bool {
     is_same_value(one, other)
         || call_number(one).is_some_and(|call| call_number(other) == Some(call))
 }
 
-/// True for two raw ids of one JSON value: a text or a number may be written in another way.
+/// Returns true if two raw ids are the same JSON value, perhaps in different spellings.
 pub fn is_same_value(one: &str, other: &str) -> bool {
     let read = |raw| serde_json::from_str::<Value>(raw).ok();
     one == other
@@ -44,16 +43,16 @@ fn spelled_otherwise(id: &str) -> Option<u64> {
         Some(_) => return None,
         None => digits,
     };
-    // The gateway's ids have no sign.
+    // Only digits are accepted, since ids of the gateway have no sign.
     let plain = digits.bytes().all(|it| it.is_ascii_digit());
     digits.parse().ok().filter(|_| plain)
 }
 
-/// Removes optional members of the message that are `null`, and restores the request's spelling of the id. `asked` is the raw
-/// id of the request that waits for a response; without it, an id such as `"5"` becomes a number. `None` if the message needs
-/// no change or is not an object.
+/// Corrects a message of a server: removes optional members that are `null`, and writes the id as the request did. `asked` is the
+/// raw id of the request that waits for the response; without it, an id such as `"5"` becomes a number. Returns `None` if the
+/// message needs no change or is not an object.
 pub fn plain(text: &str, asked: Option<&str>) -> Option<String> {
-    // `spans::members` finds members only in valid JSON.
+    // `spans::members` must only be called with valid JSON.
     serde_json::from_str::<&RawValue>(text).ok()?;
     let members = spans::members(text)?;
     let member = |name: &str| {
@@ -93,7 +92,7 @@ pub fn plain(text: &str, asked: Option<&str>) -> Option<String> {
     (!changes.is_empty()).then(|| spans::edit(text, &changes))
 }
 
-/// True for an `error` without meaning: an empty value, or code 0 without a message.
+/// Returns true if an `error` means that there was no error: an empty value, or code 0 without a message.
 fn is_no_error(error: &str) -> bool {
     match serde_json::from_str(error) {
         Ok(Value::Null | Value::Bool(false)) => true,
@@ -110,7 +109,7 @@ fn is_no_error(error: &str) -> bool {
     }
 }
 
-/// The id in the spelling of the request; `None` if the server used that spelling, or answers another request.
+/// The id as the request spelled it; `None` if the response spells it the same way or belongs to another request.
 fn own_id(id: &str, asked: Option<&str>) -> Option<String> {
     let own = match asked {
         None => call_number(id)?.to_string(),

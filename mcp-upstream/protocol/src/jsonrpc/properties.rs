@@ -1,4 +1,4 @@
-//! Property tests for all messages: spans are the client's own bytes, in any surroundings.
+//! Property tests for messages: their parts keep the client's exact bytes, whatever surrounds them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{Message, message, text};
 use crate::format::{ResultFormat, ResultWriter};
 use crate::version::ProtocolVersion;
 
-/// Ids as clients spell them, including numbers that no number type keeps.
+/// Generates ids as clients may write them, including numbers that no numeric type represents exactly.
 fn id() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<i64>().prop_map(|number| number.to_string()),
@@ -48,11 +48,11 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Parameters: an object, as they must be.
+/// Generates parameters of a request, which are always an object.
 fn params() -> impl Strategy<Value = String> {
     prop::collection::hash_map(".{0,6}", json(), 0..4).prop_map(|members| {
         let object = Value::Object(members.into_iter().collect());
-        // With the whitespace of pretty printing.
+        // The text contains the white space of pretty printing.
         format!("{object:#}")
     })
 }
@@ -90,7 +90,7 @@ proptest! {
         let text = std::str::from_utf8(&bytes).expect("JSON is UTF-8");
         let begin = format!(r#"{{"jsonrpc":"2.0","id":{id},"#);
         prop_assert!(text.starts_with(&begin), "{text}");
-        // Not parsed as a value: no number type keeps every id.
+        // The message is not parsed as a `Value`, since no numeric type represents every id exactly.
         let whole: BTreeMap<String, &RawValue> = serde_json::from_str(text).expect("a message");
         let given: Value = serde_json::from_str(whole["result"].get()).expect("an object");
         let wanted: Value = serde_json::from_str(&result).expect("an object");

@@ -1,11 +1,11 @@
-//! Describes a body that does not answer its request, for the caller and the log, without the body's contents.
+//! Describes a received body that is not an answer to its request, for the caller and the log. The body's contents are left out.
 
 use super::{Message, message, plain};
 
-/// The most characters of an id that are shown.
+/// Maximum number of characters of an id in the description.
 const ID_SHOWN: usize = 40;
 
-/// Describes a body that does not answer its request, worded to follow "answered with".
+/// Describes a body that is not an answer to its request. The text is used after the words "answered with".
 pub fn received(body: &[u8]) -> String {
     let size = body.len();
     if body.trim_ascii().is_empty() {

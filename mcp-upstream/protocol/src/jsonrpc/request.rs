@@ -1,5 +1,5 @@
-//! A client's complete request, parsed once: its bytes, and the positions of the members that the gateway uses. Edits of the
-//! request adjust the positions.
+//! A complete request of a client, parsed once: its bytes, and the positions of its known members. Edits of the request adjust
+//! the positions.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::key::Key;
 use super::spans::{self, MemberEdit};
 use super::splice::{Edit, splice};
 
-/// The member of `_meta` with the gateway's id of a request, in requests to stdio servers.
+/// Member of `_meta` in requests to stdio servers that contains the gateway's id of the request.
 pub(crate) const ORIGIN: &str = "tooldock/request_id";
 
 /// A client's request: its bytes, and the positions of its known members.
@@ -23,7 +23,7 @@ pub struct Request {
     index: Index,
 }
 
-/// The parameters of a request, or a value set in them, cannot be read or are nested too deep.
+/// Error: the parameters of a request, or a new value for them, are not valid JSON or are nested too deep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the parameters cannot be read, or are nested too deep")]
 pub struct Unreadable;
@@ -35,12 +35,12 @@ impl From<Unread> for Unreadable {
 }
 
 impl Request {
-    /// Combines a message with its index; `index` must be made from `message`.
+    /// Combines a message with its index. `index` must have been built from `message`.
     pub fn new(message: Bytes, index: Index) -> Self {
         Self { message, index }
     }
 
-    /// Creates a request of the gateway with these parameters, raw JSON. The sender assigns its id.
+    /// Creates a request that the gateway itself sends. `params` is raw JSON. The id is set when the request is sent.
     ///
     /// # Errors
     ///
@@ -52,17 +52,17 @@ impl Request {
         Ok(Self::new(message.into(), index))
     }
 
-    /// A member's value, raw JSON.
+    /// The value of a member as raw JSON; `None` if the member is missing.
     pub fn raw(&self, key: Key) -> Option<&str> {
         std::str::from_utf8(self.bytes(key)?).ok()
     }
 
-    /// A member's value, as bytes that are not checked for UTF-8.
+    /// The value of a member as bytes, without checking that they are UTF-8; `None` if the member is missing.
     pub fn bytes(&self, key: Key) -> Option<&[u8]> {
         self.message.get(self.index.get(key)?.range())
     }
 
-    /// The progress token, raw JSON.
+    /// The request's progress token as raw JSON; `None` if it has none that is a string or a number.
     pub fn token(&self) -> Option<&str> {
         self.raw(Key::ProgressToken).filter(|raw| names(raw))
     }
@@ -73,7 +73,7 @@ impl Request {
         self.message.len()
     }
 
-    /// Sets members of the request's parameters to raw JSON, or removes them. All other bytes are unchanged.
+    /// Sets members of the request to raw JSON, or removes them if the value is `None`. All other bytes stay unchanged.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Request {
             return Ok(self.index.added(key, begin, value, at.start)?);
         }
         let Some(params) = self.index.get(Key::Params) else {
-            // The message has members, so an object for the parameters is appended to them.
+            // The request has no parameters yet: an empty object is appended as its last member.
             let end = self.message.iter().rposition(|byte| *byte == b'}');
             let end = end.unwrap_or(0);
             self.replace(end..end, ",\"params\":{}");
@@ -138,8 +138,8 @@ impl Request {
         self.index.replaced(at, with.len());
     }
 
-    /// Appends the request with another id, which also replaces its progress token if it has one. `origin` is the gateway's id of
-    /// the request, which is added to its metadata as `tooldock/request_id`.
+    /// Appends the request to `out` with another id, which also replaces its progress token if it has one. `origin` is the
+    /// gateway's id of the request; it is added to `_meta` as `tooldock/request_id`.
     pub fn write_as(&self, out: &mut BytesMut, id: &str, origin: Option<&str>) {
         let Some(origin) = origin else {
             return self.write_with(out, id, None);
@@ -147,7 +147,7 @@ impl Request {
         if let Some(meta) = self.raw(Key::Meta)
             && spans::may_hold(meta.as_bytes(), ORIGIN)
         {
-            // The client wrote its own request id into the metadata, which the gateway's replaces.
+            // The client has sent this member itself. Its value is replaced by the gateway's id of the request.
             let set = MemberEdit::Set(ORIGIN, quoted(origin).into());
             let meta = spans::edited(meta, &[set]);
             let edited = meta.and_then(|it| self.edited(&[(Key::Meta, Some(&it))]).ok());
@@ -164,10 +164,10 @@ impl Request {
         }
     }
 
-    /// The position at which the gateway's request id is inserted, and the texts that make up the insertion. `None` if there is
-    /// no object to insert it into. `origin` is escaped as in a JSON string.
+    /// Computes the text that adds the gateway's request id to `_meta`, and its position. Returns `None` if the request has no
+    /// object to add it to. `origin` must be escaped as in a JSON string.
     fn added<'a>(&self, origin: &'a str) -> Option<ExtraMember<'a>> {
-        // Inserted after the last member.
+        // The text is inserted after the object's last member.
         let end = |key| {
             let range = self.index.get(key)?.range();
             let inner = self.message.get(range.clone())?;
@@ -213,19 +213,19 @@ impl Request {
     }
 }
 
-/// A member that is inserted while a request is written, as consecutive texts.
+/// A member that is inserted while a request is written. Its text consists of several consecutive parts.
 struct ExtraMember<'a> {
     at: usize,
     texts: [&'a str; 4],
 }
 
-/// A text as a JSON string.
+/// Converts a text to a JSON string.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
 impl fmt::Debug for Request {
-    /// The contents are omitted, since they are the users' data.
+    /// Leaves out the request's contents, which are the users' data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request").finish_non_exhaustive()
     }

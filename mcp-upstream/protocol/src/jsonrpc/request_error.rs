@@ -1,5 +1,5 @@
-//! Refusals of MCP messages as JSON-RPC errors: codes, message and data, some of which differ between the eras. HTTP statuses
-//! and headers are assigned elsewhere.
+//! Refusals of MCP messages as JSON-RPC errors: code, message and data. Some codes differ between the eras. HTTP statuses and
+//! headers are assigned elsewhere.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::version::code;
 /// The reason why an MCP message is refused.
 #[derive(Debug, Clone)]
 pub enum RequestError {
-    /// The body is not JSON. The reason is for `data`; the message is the specification's.
+    /// The body is not JSON. The text describes the fault and is returned in `data`; the message is the one of the specification.
     Parse(Cow<'static, str>),
-    /// JSON that is not a valid message for the gateway: its shape, its headers, the batch rules.
+    /// The message is valid JSON, but violates the rules for messages, for headers or for batches. The text describes the fault.
     Shape(Cow<'static, str>),
-    /// `MCP-Protocol-Version` names a version that is not supported; contains the list of supported versions.
+    /// The version in `MCP-Protocol-Version` is not supported. The text lists the supported versions.
     UnsupportedVersion(String),
-    /// `MCP-Protocol-Version` is not the session's.
+    /// The version in `MCP-Protocol-Version` differs from the session's version.
     VersionMismatch {
-        /// The version of the session.
+        /// Protocol version of the session.
         session: &'static str,
     },
-    /// `Accept` does not cover the media types that the version requires.
+    /// The `Accept` header does not list the media types that the protocol version requires.
     NotAcceptable(&'static str),
-    /// The version in force requires a session id.
+    /// The request has no session id, which its protocol version requires.
     SessionRequired,
     /// The session is unknown, expired, ended, or belongs to another namespace or principal.
     SessionNotFound,
@@ -35,65 +35,65 @@ pub enum RequestError {
     NamespaceRequired,
     /// The namespace with this name no longer exists.
     NamespaceNotFound(String),
-    /// The session waits for `notifications/initialized`.
+    /// The session is not initialized yet: the client has not sent `notifications/initialized`.
     NotInitialized,
-    /// Unknown method.
+    /// The method with this name is unknown.
     MethodNotFound(String),
-    /// The parameters are not valid for the method.
+    /// The parameters are not valid for the method. The text describes the fault.
     InvalidParams(Cow<'static, str>),
-    /// 2026-07-28: a required member of `_meta` is missing or malformed.
+    /// A member of `_meta` that 2026-07-28 requires is missing or malformed.
     MissingMeta(Cow<'static, str>),
-    /// 2026-07-28: a header contradicts the body, or is repeated.
+    /// A header contradicts the body or is repeated, in a request of 2026-07-28.
     HeaderMismatch(Cow<'static, str>),
-    /// The call needs capabilities that its client did not declare; contains them as a JSON object.
+    /// The call needs capabilities that its client did not declare. Contains the missing ones as a JSON object.
     MissingCapability(Box<RawValue>),
-    /// `_meta` names a version that is not supported.
+    /// The protocol version in `_meta` is not supported.
     UnsupportedModernVersion {
-        /// The requested version.
+        /// Protocol version that the client requested.
         requested: String,
-        /// The served versions of both eras.
+        /// Supported protocol versions of both eras.
         supported: Vec<&'static str>,
     },
-    /// The resource does not exist in the namespace.
+    /// The resource with this URI does not exist in the namespace.
     ResourceNotFound(Arc<str>),
-    /// The scopes of the caller's access token do not open the tool.
+    /// The scopes of the caller's access token do not allow the tool.
     InsufficientScope {
-        /// The error's message.
+        /// Message of the error for the client.
         message: Box<str>,
-        /// The scopes that would open the tool, separated by spaces.
+        /// Scopes that would allow the tool, separated by spaces.
         wanted: Box<str>,
     },
-    /// `Last-Event-ID` names no event of this session.
+    /// The event in `Last-Event-ID` does not belong to this session.
     UnknownEventId,
-    /// The principal has the maximum number of streams.
+    /// The principal already has the maximum number of open streams.
     StreamLimit,
-    /// 2026-07-28 has neither GET nor DELETE.
+    /// The HTTP method is GET or DELETE, which 2026-07-28 does not have.
     MethodNotAllowed,
-    /// A response to a question that was not asked.
+    /// The client sent an answer to a question that it was not asked.
     UnknownAnswer,
-    /// A namespace that could not be started, or a failed call of a method other than a tool's.
+    /// The namespace could not be started, or a call failed that is not a tool call.
     Upstream(CallError),
-    /// An error response of an MCP server, passed on unchanged.
+    /// The MCP server answered with an error, which is forwarded unchanged.
     Forwarded {
-        /// The complete response.
+        /// The server's complete response.
         answer: Box<Response>,
         /// The code of the server's error; 0 if the error has none.
         code: i64,
     },
-    /// The session or the suspended call belongs to the replica with this number, to which the edge forwards the request. The
-    /// client reads this error only if the request cannot be forwarded.
+    /// The session or the suspended call belongs to the replica with this number. The edge forwards the request there; only if
+    /// that fails does the client receive this error.
     Elsewhere(u32),
-    /// The replica that received the request ended before it answered.
+    /// The replica to which the request was forwarded ended before it answered.
     ReplicaLost,
-    /// The session store cannot be reached, and the request depends on it: on the session's record, or on stored events.
+    /// The session store cannot be reached, but the request needs the session's record or stored events.
     StoreAway,
-    /// A fault of the gateway; the cause is in the log.
+    /// The gateway itself failed. The cause is logged.
     Internal,
 }
 
 impl RequestError {
-    /// The error of a failed call of a method other than a tool's: an error object, never a result, which the client would
-    /// mistake for a resource or a prompt.
+    /// Creates the error for a failed call that is not a tool call. It becomes a JSON-RPC error and never a result, since the
+    /// client would take a result for a resource or a prompt.
     pub fn of_call(error: CallError, subject: &str) -> Self {
         match error.code {
             CallErrorCode::ResourceNotFound => Self::ResourceNotFound(subject.into()),
@@ -104,7 +104,7 @@ impl RequestError {
         }
     }
 
-    /// The error response of a server, passed on with its code.
+    /// Creates the error for an error response of a server, which is forwarded with its code.
     pub fn forwarded(answer: Response) -> Self {
         #[derive(serde::Deserialize)]
         struct CodeField {
@@ -117,7 +117,8 @@ impl RequestError {
         Self::Forwarded { answer, code }
     }
 
-    /// The error with the capabilities that a failed call missed, if that is why it failed.
+    /// Creates the error for a call that failed because the client did not declare certain capabilities; `None` if the call
+    /// failed for another reason.
     pub fn missing_capability(error: &CallError) -> Option<Self> {
         #[derive(serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -173,13 +174,13 @@ impl RequestError {
 
     fn modern_rpc_code(&self) -> i32 {
         match self {
-            // Code -32002 belongs to the earlier versions.
+            // The code -32002 exists only in earlier protocol versions.
             Self::ResourceNotFound(_) => code::INVALID_PARAMS,
             _ => self.rpc_code(),
         }
     }
 
-    /// The stable code in `error.data.code`.
+    /// The stable code of the error, for `error.data.code`.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Parse(_) => "parse_error",
@@ -283,7 +284,7 @@ impl RequestError {
                 data["supported"] = supported.as_slice().into();
             }
             Self::MissingCapability(required) => {
-                // Parsed as a value: it holds only names of capabilities, so no number loses its spelling.
+                // The object contains only names of capabilities. So decoding it changes nothing, as it could with numbers.
                 let required = serde_json::from_str(required.get());
                 data["requiredCapabilities"] = required.unwrap_or_else(|_| serde_json::json!({}));
             }
@@ -308,12 +309,12 @@ impl RequestError {
         .into_bytes()
     }
 
-    /// The failure as a JSON-RPC error object; `id` is raw JSON, `None` answers with `null`.
+    /// Builds the JSON-RPC error response in the legacy format. `id` is raw JSON; `None` becomes `null`.
     pub fn body(&self, id: Option<&str>) -> Vec<u8> {
         self.error(id, self.rpc_code())
     }
 
-    /// The failure as a JSON-RPC error object of 2026-07-28.
+    /// Builds the JSON-RPC error response in the format of 2026-07-28. `id` is raw JSON; `None` becomes `null`.
     pub fn modern_body(&self, id: Option<&str>) -> Vec<u8> {
         self.error(id, self.modern_rpc_code())
     }

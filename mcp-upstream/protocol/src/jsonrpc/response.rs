@@ -1,32 +1,33 @@
-//! A complete response of a server or a client, with its result or error.
+//! A complete response with its result or error, from a server or from a client.
 
 use std::fmt;
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes};
 
-/// The outcome of a call: the span of `result` or of `error`, unchanged.
+/// The result or the error of a call, as unchanged raw JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResponseOutcome {
-    /// The server's result.
+    /// The server's result, as raw JSON.
     Result(Bytes),
-    /// The server's error object.
+    /// The server's error object, as raw JSON.
     Error(Bytes),
 }
 
-/// A complete response that is forwarded with all its members: a server's, or a client's to a request of a server.
+/// A complete response, which is forwarded with all its members. It comes from a server, or from a client that answers a
+/// server's request.
 #[derive(Clone)]
 pub struct Response {
     message: Bytes,
     id: Range<usize>,
     part: Range<usize>,
     is_error: bool,
-    /// The text that replaces the result or error.
+    /// Raw JSON that replaces the result or error when the response is written; `None` if it stays unchanged.
     replacement: Option<Bytes>,
 }
 
 impl Response {
-    /// Creates a response from its message; `id` and `part` are the positions of the id and of the result (or error) in it.
+    /// Creates a response from its text. `id` and `part` are the positions of the id and of the result (or error) in it.
     pub fn new(message: Bytes, id: Range<usize>, part: Range<usize>, is_error: bool) -> Self {
         Self {
             message,
@@ -37,7 +38,7 @@ impl Response {
         }
     }
 
-    /// A response that the gateway generates.
+    /// Creates a response of the gateway itself with this result or error.
     pub fn from_outcome(reply: ResponseOutcome) -> Self {
         const OWN: [&[u8]; 2] = [
             br#"{"jsonrpc":"2.0","id":0,"result":0}"#,
@@ -58,7 +59,7 @@ impl Response {
         }
     }
 
-    /// The id of the answered call, on the link from which the response came.
+    /// The response's id as a number: that of the gateway's request on the connection by which the response arrived.
     pub fn call_id(&self) -> Option<u64> {
         std::str::from_utf8(&self.message[self.id.clone()])
             .ok()?
@@ -66,7 +67,7 @@ impl Response {
             .ok()
     }
 
-    /// The span of the result or error.
+    /// The result or error, as raw JSON.
     pub fn payload(&self) -> &[u8] {
         match &self.replacement {
             Some(replacement) => replacement,
@@ -74,12 +75,12 @@ impl Response {
         }
     }
 
-    /// Returns true if the response has an error in place of a result.
+    /// Returns true if the response contains an error; false if it contains a result.
     pub fn is_error(&self) -> bool {
         self.is_error
     }
 
-    /// The result or error without the rest of the message.
+    /// The result or error, without the other members of the response.
     pub fn outcome(&self) -> ResponseOutcome {
         let part = match &self.replacement {
             Some(replacement) => replacement.clone(),
@@ -92,13 +93,13 @@ impl Response {
         }
     }
 
-    /// Replaces the result or error.
+    /// Replaces the result or error by other raw JSON.
     pub fn with_payload(mut self, part: Bytes) -> Self {
         self.replacement = Some(part);
         self
     }
 
-    /// The response with another id, unknown members included. `id` is raw JSON.
+    /// The text of the response with another id (raw JSON), including unknown members.
     pub fn with_id(&self, id: &str) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len() + id.len());
         self.write_with_id(&mut out, id);
@@ -111,11 +112,11 @@ impl Response {
         self.message.len() + self.replacement.as_ref().map_or(0, Bytes::len)
     }
 
-    /// Appends the response with another id.
+    /// Appends the response to `out` with another id (raw JSON).
     pub fn write_with_id(&self, out: &mut impl BufMut, id: &str) {
         let id = (&self.id, id.as_bytes());
         let part = (&self.part, self.payload());
-        // Id and result may be in either order.
+        // The id may come before or after the result.
         let edits = if self.id.start < self.part.start {
             [id, part]
         } else {
@@ -132,7 +133,7 @@ impl Response {
 }
 
 impl fmt::Debug for Response {
-    /// The contents are omitted, since they are the users' data.
+    /// Leaves out the response's contents, which are the users' data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")
             .field("is_error", &self.is_error)
@@ -140,11 +141,11 @@ impl fmt::Debug for Response {
     }
 }
 
-/// An error of the gateway that answers a server's request.
+/// An error with which the gateway itself answers a server's request.
 #[derive(Debug, Clone, Copy)]
 pub struct RpcError<'a> {
-    /// A code of JSON-RPC.
+    /// The JSON-RPC error code.
     pub code: i32,
-    /// The message for the server.
+    /// The error message for the server.
     pub message: &'a str,
 }

@@ -1,4 +1,4 @@
-//! Requests of a server to its client, with their original bytes.
+//! Requests that a server sends to its client, such as questions to the user. Their original bytes are kept.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 use super::splice::{Edit, span, splice};
 use super::{Response, RpcError};
 
-/// The id of a request in its original spelling: the raw JSON of a string or a number.
+/// The id of a request exactly as it was written: the raw JSON of a string or a number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RawId(Box<str>);
 
 impl RawId {
-    /// Creates an id; `raw` must be the JSON of a string or a number, as the reader of messages returns it.
+    /// Creates an id. `raw` must be the JSON of a string or a number, as the message parser returns it.
     pub fn new(raw: &str) -> Self {
         Self(raw.into())
     }
@@ -26,31 +26,33 @@ impl RawId {
     }
 }
 
-/// The connection from which a server's request came, which accepts the response.
+/// The connection on which a server's request arrived. The response is sent on it.
 pub trait Asker: Send + Sync {
-    /// Sends the response to a request with this id, if that use of the id is still open.
+    /// Sends the response to the request with this id. Servers may reuse ids, so `number` tells which use of the id is meant.
+    /// Returns false if that request is no longer open.
     fn answer(&self, id: &RawId, number: u64, outcome: Result<&RawValue, RpcError<'_>>) -> bool;
 
-    /// Sends a client's complete response, with any id, as the response to a request.
+    /// Sends a client's complete response as the response to the request with this id. The id in `response` is replaced. Returns
+    /// false if the request is no longer open.
     fn forward_answer(&self, id: &RawId, number: u64, response: &Response) -> bool;
 }
 
-/// A request of the server to its client. It gets exactly one response: an error if it is dropped, and none if the server
-/// cancelled it.
+/// A request of a server to its client. It is answered exactly once: if the value is dropped without an answer, with an error. A
+/// request that the server has cancelled gets no response.
 pub struct ServerRequest {
     id: RawId,
-    /// Counts the uses of the id.
+    /// Distinguishes this request from earlier requests of the server with the same id.
     number: u64,
     method: String,
     params: Option<Bytes>,
     message: Bytes,
-    /// The position of the id in the message.
+    /// Position of the id in the message.
     id_at: Range<usize>,
     asker: Arc<dyn Asker>,
 }
 
 impl ServerRequest {
-    /// Creates a request; `id` and `params` must be slices of `text`, which holds the same bytes as `message`.
+    /// Creates a request. `text` contains the same bytes as `message`, and `id` and `params` must be slices of it.
     pub fn new(
         message: &Bytes,
         text: &str,
@@ -70,7 +72,7 @@ impl ServerRequest {
         }
     }
 
-    /// The server's id of the request. Unique only among that process's messages: another process may use the same id.
+    /// The id that the server gave the request. Another process of the same server may use the same id.
     pub fn id(&self) -> &RawId {
         &self.id
     }
@@ -80,17 +82,17 @@ impl ServerRequest {
         &self.method
     }
 
-    /// The span of the request's parameters.
+    /// The request's parameters as raw JSON; `None` if it has none.
     pub fn params(&self) -> Option<&Bytes> {
         self.params.as_ref()
     }
 
-    /// Size of the memory that the request uses: that of its complete message.
+    /// Memory that the request occupies, in bytes: the length of its complete message.
     pub fn bytes(&self) -> usize {
         self.message.len()
     }
 
-    /// The complete message for the client, with another id.
+    /// The complete message with another id, as the client receives it.
     pub fn with_id(&self, id: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.message.len() + 20);
         let edit = Edit::at(self.id_at.clone(), id.to_string());
@@ -98,17 +100,18 @@ impl ServerRequest {
         out
     }
 
-    /// Answers the request. Returns `false` if the server has ended, or cancelled the request.
+    /// Answers the request. Returns false if the server's process has ended, or if the server has cancelled the request.
     pub fn answer(self, outcome: Result<&RawValue, RpcError<'_>>) -> bool {
         self.asker.answer(&self.id, self.number, outcome)
     }
 
-    /// Answers the request with a client's complete response, with any id. Returns `false` as [`Self::answer`] does.
+    /// Answers the request with a client's complete response, whose id is replaced. Returns false if the server's process has
+    /// ended, or if the server has cancelled the request.
     pub fn forward(self, response: &Response) -> bool {
         self.asker.forward_answer(&self.id, self.number, response)
     }
 
-    /// Answers the request with an error of the gateway.
+    /// Answers the request with an error of the gateway itself.
     pub fn refuse(self, code: i32, message: &str) {
         self.answer(Err(RpcError { code, message }));
     }
@@ -116,7 +119,7 @@ impl ServerRequest {
 
 impl Drop for ServerRequest {
     fn drop(&mut self) {
-        // An answered request is not open any more, so this does nothing then.
+        // If the request has been answered already, it is no longer open, and this call does nothing.
         self.asker.answer(
             &self.id,
             self.number,
@@ -129,7 +132,7 @@ impl Drop for ServerRequest {
 }
 
 impl fmt::Debug for ServerRequest {
-    /// The contents are omitted, since they are the users' data.
+    /// Leaves out the request's contents, which are the users' data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerRequest")
             .field("method", &self.method)

@@ -1,4 +1,4 @@
-//! Edits single members of a JSON object in place; every other byte is unchanged.
+//! Edits of single members in the text of a JSON object. All other bytes stay unchanged.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -13,12 +13,12 @@ mod members;
 use members::{FEW, Member};
 pub use members::{items, members};
 
-/// A change to a single member.
+/// An edit of one member of a JSON object. The values are raw JSON.
 #[derive(Debug, Clone)]
 pub enum MemberEdit<'a> {
-    /// Sets the member to this value, present or not.
+    /// Sets the member to this value. Adds it if it is missing.
     Set(&'a str, Cow<'a, str>),
-    /// Adds the member unless it is present.
+    /// Adds the member with this value if it is missing. An existing member is not changed.
     Default(&'a str, Cow<'a, str>),
     /// Removes the member.
     Remove(&'a str),
@@ -31,7 +31,7 @@ impl MemberEdit<'_> {
         }
     }
 
-    /// Upper bound of the bytes that the edit adds to the object.
+    /// Maximum number of bytes by which the edit makes the object longer.
     fn room(&self) -> usize {
         match self {
             Self::Set(key, new) | Self::Default(key, new) => key.len() + new.len() + 4,
@@ -40,16 +40,16 @@ impl MemberEdit<'_> {
     }
 }
 
-/// The value of a member. `None` if it is absent, or if the object cannot be read.
+/// The value of a member; `None` if the member is missing, or if the object cannot be read.
 pub fn member<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
     serde_json::from_str(find(object.get(), name)?).ok()
 }
 
-/// The value of a member as raw JSON, in text that must be valid JSON.
+/// The value of a member as raw JSON; `None` if the member is missing. `object` must be valid JSON.
 pub fn find<'a>(object: &'a str, name: &str) -> Option<&'a str> {
-    /// Shorter text is scanned faster than it is searched.
+    /// Maximum length of a text, in bytes, that is parsed at once. Longer texts are first searched for the name.
     const SHORT: usize = 256;
-    // Searches for the name first: most objects do not have most members.
+    // Most objects do not contain the member, and searching for its name is faster than parsing.
     if object.len() > SHORT && !may_hold(object.as_bytes(), name) {
         return None;
     }
@@ -58,10 +58,10 @@ pub fn find<'a>(object: &'a str, name: &str) -> Option<&'a str> {
     Some(value)
 }
 
-/// Checks cheaply whether a text may contain a key. Letters can be written only as themselves or as `\u`; a slash has an
-/// additional escape.
+/// Returns true if a text may contain a key, without parsing it. A key may be written with escapes: any letter as `\u` and four
+/// digits, and a slash as `\/`. If the text contains such an escape that the key could use, the result is true.
 pub fn may_hold(text: &[u8], name: &str) -> bool {
-    /// Built once, since building a searcher costs more than searching a usual text.
+    /// Searches for both escapes. Built once, since building a search costs more than searching a typical text.
     static ESCAPES: LazyLock<[Finder<'static>; 2]> =
         LazyLock::new(|| ["\\u", "\\/"].map(Finder::new));
     let [letter, slash] = &*ESCAPES;
@@ -70,28 +70,28 @@ pub fn may_hold(text: &[u8], name: &str) -> bool {
         || (name.contains('/') && slash.find(text).is_some())
 }
 
-/// Reads a span as a value.
+/// Parses bytes as raw JSON. Returns `None` if they are not valid JSON.
 pub fn raw(span: &[u8]) -> Option<&RawValue> {
     serde_json::from_slice(span).ok()
 }
 
-/// Copies a value into bytes that are independent of the message.
+/// Copies a value, so that it does not keep the message in memory.
 pub fn owned(value: &RawValue) -> Bytes {
     Bytes::copy_from_slice(value.get().as_bytes())
 }
 
-/// The object with these members changed, in text that must be valid JSON. If the text is not an object, or contains a repeated
-/// key, it is returned unchanged.
+/// Applies edits to an object, which must be valid JSON. If it is not an object or contains a repeated key, it is returned
+/// unchanged.
 pub fn edit(object: &str, changes: &[MemberEdit<'_>]) -> String {
     edited(object, changes).unwrap_or_else(|| object.to_owned())
 }
 
-/// The object with these members changed. `None` if the text is not an object, or holds a repeated key.
+/// Applies edits to an object. Returns `None` if the text is not an object, or contains a repeated key.
 pub fn edited(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     let members = members(object)?;
     let size = object.len() + changes.iter().map(MemberEdit::room).sum::<usize>();
     let mut out = String::with_capacity(size);
-    // The first of two changes to one member counts.
+    // If there are several edits for one member, the first applies. The list is reversed, since later entries overwrite.
     let by_key: Option<HashMap<&str, &MemberEdit<'_>>> = (changes.len() > FEW).then(|| {
         let changes = changes.iter().rev();
         changes.map(|change| (change.key(), change)).collect()
@@ -103,7 +103,7 @@ pub fn edited(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     let stays =
         |(key, _): &Member<'_>| matches!(changed(key), None | Some(MemberEdit::Default(..)));
     if members.iter().all(stays) {
-        // Existing members keep their bytes, white space included.
+        // No existing member is edited, so the text is copied with its white space, up to the closing brace.
         let open = object.trim_end();
         out.push_str(open.strip_suffix('}').unwrap_or(open));
         let is_empty = members.is_empty();
@@ -130,7 +130,7 @@ pub fn edited(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     Some(out)
 }
 
-/// The object with these members appended to its members, which are not read. `None` if the text is not an object.
+/// Appends members to an object without reading its existing members. Returns `None` if the text is not an object.
 pub fn with_more(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     let inner = object.trim_end().strip_suffix('}')?.trim_end();
     let room = changes.iter().map(MemberEdit::room).sum::<usize>();
@@ -141,7 +141,7 @@ pub fn with_more(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     Some(out)
 }
 
-/// Appends the missing members after the existing ones. Returns true if a member was added.
+/// Appends the members of edits that the object does not contain yet. Returns true if a member was added.
 fn add_missing(
     out: &mut String,
     mut is_empty: bool,
@@ -167,7 +167,7 @@ fn add_missing(
     added
 }
 
-/// Compares two keys.
+/// Compares two keys. Tests count the comparisons.
 fn is_same(one: &str, other: &str) -> bool {
     #[cfg(test)]
     tests::COMPARED.set(tests::COMPARED.get() + 1);

@@ -1,7 +1,7 @@
-//! Rewrites parts of a message in place, mainly the names that must be unique on a connection: request ids, progress tokens,
-//! and the request id in a cancellation. Every other byte is unchanged.
+//! Replaces parts of a message's text, mainly values that must be unique on a connection: request ids, progress tokens, and the
+//! request id in a cancellation. All other bytes stay unchanged.
 //!
-//! The link to the server chooses the new values.
+//! The code of the connection to the server chooses the new values.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,17 +10,17 @@ use bytes::BufMut;
 
 use crate::jsonrpc::{self, Key, Members, Message};
 
-/// A span of a message and its replacement.
+/// An edit of a message: the position of a part, and its replacement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit<'a> {
     /// The position of the replaced text.
     pub span: Range<usize>,
-    /// The replacement, raw JSON.
+    /// The replacement, as raw JSON.
     pub with: Cow<'a, str>,
 }
 
 impl<'a> Edit<'a> {
-    /// Replaces `part`, which must be a slice of `whole`, as the parser's spans are.
+    /// Creates an edit that replaces `part`, which must be a slice of `whole`, as parsed members are.
     pub fn new(whole: &str, part: &str, with: impl Into<Cow<'a, str>>) -> Self {
         Self {
             span: span(whole, part),
@@ -28,20 +28,20 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Replaces the text at a known position.
+    /// Creates an edit that replaces the text at this position.
     pub fn at(span: Range<usize>, with: impl Into<Cow<'a, str>>) -> Self {
         let with = with.into();
         Self { span, with }
     }
 }
 
-/// The position of `part` in `whole`; `part` must be a slice of `whole`.
+/// Position of `part` in `whole`. `part` must be a slice of `whole`.
 pub fn span(whole: &str, part: &str) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
     start..start + part.len()
 }
 
-/// Appends a text with its edits, which must not overlap. Their order is irrelevant.
+/// Appends a text with edits applied to it. The edits may be in any order, but must not overlap.
 pub fn splice(out: &mut impl BufMut, text: &[u8], edits: &mut [Edit<'_>]) {
     edits.sort_unstable_by_key(|edit| edit.span.start);
     let mut at = 0;
@@ -53,8 +53,8 @@ pub fn splice(out: &mut impl BufMut, text: &[u8], edits: &mut [Edit<'_>]) {
     out.put_slice(&text[at..]);
 }
 
-/// Replaces the line breaks of JSON text by spaces. In valid JSON only whitespace contains raw line breaks; in any other text
-/// the replacement prevents one line from becoming two.
+/// Replaces line breaks in JSON text by spaces. In valid JSON, raw line breaks are always white space. In other text, the
+/// replacement ensures that one message is sent as one line.
 pub fn on_one_line(text: &mut [u8]) {
     let mut at = 0;
     while let Some(found) = memchr::memchr2(b'\r', b'\n', &text[at..]) {
@@ -63,19 +63,20 @@ pub fn on_one_line(text: &mut [u8]) {
     }
 }
 
-/// A `notifications/cancelled` with the request id replaced. `None` if the message has none.
+/// Replaces the request id in a `notifications/cancelled`. Returns `None` if the message contains none.
 pub fn with_request_id(message: &str, id: &str) -> Option<Vec<u8>> {
     let old = notified(message, None)?.name(Key::RequestId)?;
     Some(edited(message, old, id))
 }
 
-/// A `notifications/progress` with the token replaced. `None` if the message is not such a notification.
+/// Replaces the progress token in a `notifications/progress`. Returns `None` if the message is not such a notification.
 pub fn with_progress_token(message: &str, token: &str) -> Option<Vec<u8>> {
     let old = notified(message, Some("notifications/progress"))?.name(Key::Progress)?;
     Some(edited(message, old, token))
 }
 
-/// The members of a notification with this method, unless another reader could find others.
+/// Parses a notification, which must have the method `wanted` if that is given. Returns `None` for any other message, and for one
+/// that another parser could interpret differently.
 fn notified<'a>(message: &'a str, wanted: Option<&str>) -> Option<Members<'a>> {
     let Ok(Message::Notification { method, members }) = jsonrpc::message(message) else {
         return None;

@@ -1,18 +1,18 @@
-//! Subject of a message, for a log line.
+//! The subject of a message, for log lines: its method, and the tool, prompt or resource.
 
 use super::{Body, Key, Message, body, string};
 
-/// The method of a message, and the tool, prompt or resource that it names.
+/// The method of a message, and the tool, prompt or resource that the message names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     /// The method, such as `tools/call`.
     pub method: String,
-    /// The tool, prompt or resource that the message names.
+    /// Name of the tool or prompt, or URI of the resource; `None` if the message names none.
     pub name: Option<String>,
 }
 
 impl Subject {
-    /// The subject of a body with a single message. `None` for a batch, a response, or a body that is not a message.
+    /// The subject of a body with a single message; `None` for a batch, a response, or a body that is not a message.
     pub fn of_message(bytes: &[u8]) -> Option<Self> {
         let Body::One(
             Message::Request {

@@ -1,28 +1,28 @@
-//! Output of servers that breaks the protocol: text that is not a JSON-RPC message, or a message that belongs to nothing.
+//! Violations of the protocol by servers: text that is not a JSON-RPC message, or a message that belongs to no request.
 
-/// A violation by a server. The message is ignored and counted; it never fails another client's call.
+/// A violation of the protocol by a server. The offending message is ignored and counted; no other call fails because of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProtocolViolation {
-    /// A line that is not JSON: a banner, a log line.
+    /// The line is not JSON, such as a banner or a log line.
     NotJson,
-    /// JSON that is not a message.
+    /// The line is JSON, but not a JSON-RPC message.
     NotAMessage,
-    /// An array of messages. A single revision has batches, and there only clients start them.
+    /// The line is an array of messages. Only one protocol revision has such batches, and there only clients may start them.
     Batch,
-    /// A line beyond the limit; it was skipped.
+    /// The line is longer than the limit and was skipped.
     TooLong,
-    /// A response to an id, or a notification with a token, that the gateway never used.
+    /// A response with an id, or a notification with a token, that the gateway has never used.
     Unknown,
-    /// A response or notification for a call that is over: answered twice, cancelled, or out of time.
+    /// A response or notification for a call that has ended: it was answered before, was cancelled, or timed out.
     Late,
-    /// The server has more open requests than it may have.
+    /// The server has exceeded the maximum number of its open requests.
     TooManyRequests,
-    /// A result that violates the `outputSchema` of its tool. Such a result is counted, but not ignored.
+    /// A result violates the `outputSchema` of its tool. Such a result is counted, but not ignored.
     OutputSchema,
 }
 
 impl ProtocolViolation {
-    /// The label in metrics.
+    /// The violation's label in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NotJson => "not_json",

@@ -8,21 +8,21 @@ use tooldock_base::names::NamespaceName;
 /// The request for which a state was sealed. The state is invalid in any other request.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundRequest<'a> {
-    /// The principal; `None` without authentication.
+    /// The principal's name; `None` without authentication.
     pub principal: Option<&'a str>,
-    /// The namespace.
+    /// The namespace of the request.
     pub namespace: &'a NamespaceName,
-    /// The method.
+    /// The method of the request.
     pub method: &'a str,
-    /// The name of the tool or prompt, or the URI.
+    /// The name of the tool or prompt, or the URI of the resource.
     pub subject: &'a str,
-    /// The arguments as JSON; empty if there are none.
+    /// The arguments of the request as JSON; empty if there are none.
     pub arguments: &'a [u8],
 }
 
 impl BoundRequest<'_> {
-    /// The hash of all fields but the arguments: the owner of a state decides when arguments are equal. Lengths are hashed as
-    /// well, so that `("a", "bc")` and `("ab", "c")` differ.
+    /// Hashes all fields except the arguments: callers differ in how they compare arguments, and add them themselves. The length
+    /// of each field is hashed as well, so that `("a", "bc")` and `("ab", "c")` differ.
     pub fn hash(&self) -> Sha256 {
         let mut hash = Sha256::new();
         hash.update([u8::from(self.principal.is_some())]);
@@ -39,7 +39,7 @@ impl BoundRequest<'_> {
     }
 }
 
-/// The Unix time `from_now` from now, in milliseconds. A clock before 1970 reads as 1970.
+/// The time `from_now` after the current time, in milliseconds since 1970. If the clock is set before 1970, 1970 is used.
 pub fn unix_millis(from_now: Duration) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let then = now.unwrap_or_default().saturating_add(from_now);

@@ -1,4 +1,4 @@
-//! Session ids. Any module may compare ids; only the session key creates and reads them.
+//! Session ids as opaque texts. Only the session key creates them and reads their facts.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// An opaque session id: visible ASCII, unguessable, and a credential of its client. Cheap to clone. Serialized only for the
-/// session store.
+/// An opaque session id. It consists of visible ASCII, cannot be guessed, and is a credential of its client. Cheap to clone. It
+/// is serialized only for the session store.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SessionId(Arc<str>);
 
-/// Error of the operating system's source of random bytes.
+/// Error: the operating system's random number generator failed.
 #[derive(Debug, thiserror::Error)]
 #[error("no randomness for a session id: {0}")]
 pub struct NoRandomness(#[from] getrandom::Error);
 
 impl SessionId {
-    /// An id that a [`super::SessionKey`] sealed.
+    /// Wraps the text of an id that a [`super::SessionKey`] has sealed.
     pub fn from_sealed(text: String) -> Self {
         Self(text.into())
     }
 
-    /// An id without facts, for tests.
+    /// Creates a random id that contains no facts, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn random() -> Self {
         let mut bytes = [0; 16];
@@ -30,7 +30,7 @@ impl SessionId {
         Self(hex::encode(bytes).into())
     }
 
-    /// The id as the client sends it.
+    /// The text of the id, as clients send it.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Sealed names of tasks: equal names have equal seals, so that clients can compare them.
+//! Encrypted ("sealed") names of tasks. Equal names have equal seals, so that clients can compare them.
 
 use aes_gcm::Nonce;
 use aes_gcm::aead::{Aead, Payload};
@@ -9,14 +9,14 @@ use tooldock_base::names::NamespaceName;
 
 use super::{NONCE_BYTES, SessionKey, digest};
 
-/// Associated data of task names.
+/// Associated data of task names, which distinguishes them from other kinds of sealed tokens.
 const TASK: &[u8] = b"tooldock task name";
-/// Names are padded to a multiple of this many bytes, so that their length reveals little.
+/// Names are padded to a multiple of this number of bytes, so that the length of a seal reveals little about the name.
 const BLOCK: usize = 64;
-/// Number of bytes before a name that contain its length.
+/// Size of the length that is written before a name, in bytes.
 const LENGTH_BYTES: usize = 4;
 
-/// Seals and opens the names of one member's tasks for one principal.
+/// Encrypts and decrypts the names of tasks of one aggregate member, for one principal.
 #[derive(Clone)]
 pub struct TaskSeal {
     key: SessionKey,
@@ -24,7 +24,7 @@ pub struct TaskSeal {
 }
 
 impl SessionKey {
-    /// The seal for task names of `member`, as the aggregate `home` publishes them to this principal.
+    /// Creates the seal for tasks of `member` whose names the aggregate `home` shows to this principal.
     pub fn task_seal(
         &self,
         home: &NamespaceName,
@@ -47,7 +47,7 @@ impl SessionKey {
 }
 
 impl TaskSeal {
-    /// The published name of a task.
+    /// Encrypts a task's name. Clients get the result.
     pub fn seal(&self, name: &str) -> String {
         let length = u32::try_from(name.len()).unwrap_or(u32::MAX);
         let mut plain = length.to_be_bytes().to_vec();
@@ -66,7 +66,7 @@ impl TaskSeal {
         URL_SAFE_NO_PAD.encode(whole)
     }
 
-    /// The member's own name of a published task; `None` for a text without a valid seal.
+    /// Decrypts a task's name that a client sent; `None` for a text without a valid seal.
     pub fn open(&self, published: &str) -> Option<String> {
         let whole = URL_SAFE_NO_PAD.decode(published).ok()?;
         let (nonce, msg) = whole.split_first_chunk::<NONCE_BYTES>()?;
@@ -85,7 +85,7 @@ impl TaskSeal {
         String::from_utf8(name.to_vec()).ok()
     }
 
-    /// The nonce of a name: without the key it looks random, and only the same name gets the same nonce.
+    /// Derives the nonce from the name and a secret key. Equal names get equal nonces; without the key they look random.
     fn nonce(&self, plain: &[u8]) -> [u8; NONCE_BYTES] {
         let mut hash = Sha256::new();
         hash.update(*self.key.0.names);

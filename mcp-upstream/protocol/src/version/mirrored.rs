@@ -1,5 +1,5 @@
-//! Encodes texts in the mirrored headers of 2026-07-28 (SEP-2243): unchanged if a header can hold the text, else in base64
-//! between `=?base64?` and `?=`.
+//! Encoding of texts in the headers of 2026-07-28 that repeat values of the body (SEP-2243). A text that is valid in a header is
+//! not changed; any other text is encoded in base64 between `=?base64?` and `?=`.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 const BEGIN: &str = "=?base64?";
 const END: &str = "?=";
 
-/// The header value that mirrors a text.
+/// Encodes a text as a header value.
 pub fn encode(text: &str) -> Cow<'_, str> {
     let padded = text.starts_with([' ', '\t']) || text.ends_with([' ', '\t']);
     let looks_encoded = text.starts_with(BEGIN) && text.ends_with(END);
@@ -19,7 +19,7 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text of a header value; `None` if the value is not valid.
+/// Decodes a header value to its text; `None` if the value is not valid.
 pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     let wrapped = value
         .strip_prefix(BEGIN)

@@ -1,33 +1,32 @@
-//! The arguments of a call in the form in which the audit log stores them until they are written: nothing, a digest, or a copy.
+//! The arguments of a call between the call and the writing of its audit record: nothing, a digest, or a copy.
 
 use bytes::Bytes;
 
 use super::AuditArguments;
 
-/// Maximum size of arguments that are copied, in bytes. Longer arguments are logged as a digest.
+/// Maximum size of arguments that are logged in full, in bytes. Longer arguments are logged as a digest.
 const FULL_MAX: usize = 16 * 1024;
 
-/// The arguments of a call in their recorded form.
+/// The arguments of a call in the form in which the audit log will contain them.
 #[derive(Debug, Clone)]
 pub enum KeptArguments {
-    /// Arguments are not recorded.
+    /// The audit record contains no arguments.
     None,
-    /// The digest and the size of the arguments.
+    /// The audit record contains the digest and the size of the arguments.
     Digest {
-        /// The BLAKE3 digest: SHA-256 takes two to three times as long.
+        /// BLAKE3 digest of the arguments. BLAKE3 is used since SHA-256 takes two to three times as long.
         digest: blake3::Hash,
         /// The size of the arguments, in bytes.
         bytes: usize,
     },
-    /// A copy of the arguments. The log's writer masks the secrets in them before it writes.
+    /// The audit record contains a copy of the arguments. Secrets in them are masked before the record is written.
     Full(Bytes),
 }
 
 impl KeptArguments {
-    /// Converts arguments to the form `wanted`; long arguments become a digest. The result does not borrow from the request's
-    /// body: `arguments` are a view of the body, and a small view would keep all of a large body in memory until the log's
-    /// writer has written it. The request computes the digest, not the writer, while the arguments are in the processor's
-    /// cache.
+    /// Converts arguments to the form `wanted`; long arguments become a digest. `arguments` is a slice of the request's body,
+    /// which would keep the complete body in memory until the record is written, so the result contains a copy. The digest is
+    /// computed here and not by the writer, since here the arguments are still in the processor's cache.
     pub(super) fn of(arguments: &Bytes, wanted: AuditArguments) -> Self {
         match wanted {
             AuditArguments::None => Self::None,
@@ -41,7 +40,7 @@ impl KeptArguments {
         }
     }
 
-    /// Memory of the arguments in the record until it is written, in bytes.
+    /// Memory that the arguments occupy until the record is written, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
             Self::None | Self::Digest { .. } => 0,

@@ -1,4 +1,4 @@
-//! Daily audit files: one per UTC day, `YYYY-MM-DD.jsonl`. When a day begins, files past their retention are deleted.
+//! Audit files: one per UTC day, `YYYY-MM-DD.jsonl`. When a day begins, files that are older than the retention are deleted.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use time::{Date, Month};
 
 use crate::log_file::{LogFile, LogTarget, Losses};
 
-/// The folder of daily files, and the open file.
+/// The folder of the daily audit files, and the file that is open.
 #[derive(Debug)]
 pub(super) struct DailyFiles {
     dir: PathBuf,
@@ -26,24 +26,25 @@ impl DailyFiles {
         }
     }
 
-    /// Appends a line to the file of its day.
+    /// Appends a line to the audit file of the given day.
     pub(super) fn append(&mut self, day: Date, line: &[u8]) {
         self.of(day).append(line);
     }
 
-    /// Writes all buffered lines to the operating system.
+    /// Passes all buffered lines to the operating system.
     pub(super) fn flush(&mut self) {
         if let Some((_, file)) = &mut self.current {
             file.flush();
         }
     }
 
-    /// Closes and reopens the file of a day, for log rotation.
+    /// Closes today's file and opens it again, since log rotation may have renamed it.
     pub(super) fn reopen(&mut self, today: Date) {
         self.of(today).reopen();
     }
 
-    /// Closes the open file if its day is past or the file was removed, and deletes the files past their retention.
+    /// Called while there is nothing to write: closes the open file if its day has passed or the file was removed, and deletes
+    /// files that are older than the retention.
     pub(super) fn idle(&mut self, today: Date) {
         match &mut self.current {
             Some((day, file)) if *day == today => file.close_if_replaced(),
@@ -55,7 +56,7 @@ impl DailyFiles {
         }
     }
 
-    /// Deletes log files older than the retention. Other files in the folder are not deleted.
+    /// Deletes audit files that are older than the retention. Other files in the folder are not deleted.
     pub(super) fn clean(&mut self, today: Date) {
         if self.retention_days == 0 {
             return;
@@ -79,7 +80,8 @@ impl DailyFiles {
         }
     }
 
-    /// The file of a day; closes the file of any other day, and then deletes the files past their retention.
+    /// Returns the open file of a day. If another day's file was open, it is closed, and files that are older than the retention
+    /// are deleted.
     fn of(&mut self, day: Date) -> &mut LogFile {
         match self.current.take_if(|(current, _)| *current != day) {
             Some((_, mut before)) => {
@@ -98,7 +100,7 @@ impl DailyFiles {
     }
 }
 
-/// The day that a file name of the form `YYYY-MM-DD.jsonl` names; `None` for any other name.
+/// Parses the day from a file name of the form `YYYY-MM-DD.jsonl`; `None` for any other name.
 fn day_of(name: &str) -> Option<Date> {
     let day = name.strip_suffix(".jsonl")?;
     let mut parts = day.split('-');

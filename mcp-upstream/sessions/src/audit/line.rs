@@ -1,6 +1,7 @@
-//! Formats an audit record as one JSON line. The field names are a contract.
+//! Formats an audit record as one JSON line. Operators' tools read these lines, so the names of the fields must not change.
 //!
-//! The formatter is hand-written, since there is a line per call: the field names are constant, and few texts need escaping.
+//! The code does not use a serializer, since a line is written for each call: field names are copied as constant bytes, and few
+//! texts need escaping.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -11,7 +12,7 @@ use super::{AuditRecord, KeptArguments, Transport, mask};
 use crate::caller::RelayPeer;
 use crate::log_file::Clock;
 
-/// Appends the record as a line.
+/// Appends a record to `line`, formatted as one JSON line.
 pub(super) fn format(record: &AuditRecord, clock: &mut Clock, line: &mut Vec<u8>) {
     line.extend_from_slice(b"{\"ts\":\"");
     clock.rfc3339(record.at, line);
@@ -27,7 +28,7 @@ pub(super) fn format(record: &AuditRecord, clock: &mut Clock, line: &mut Vec<u8>
     if let Some(via) = &record.via {
         text(line, b",\"via\":", via);
     }
-    // Most lines record a tool call, for which two fields are omitted.
+    // Most records are about tool calls. To keep their lines short, a single field `tool` replaces `method` and `subject`.
     if record.method == TOOLS_CALL {
         text(line, b",\"tool\":", &record.subject);
     } else {
@@ -70,7 +71,7 @@ pub(super) fn format(record: &AuditRecord, clock: &mut Clock, line: &mut Vec<u8>
     line.extend_from_slice(b"}\n");
 }
 
-/// Writes the copy of the arguments with its secrets masked, if the record has a copy and the copy is JSON; else the digest.
+/// Appends the arguments with secrets masked, if the record contains a copy that is valid JSON; else their digest.
 fn put_arguments(line: &mut Vec<u8>, arguments: &KeptArguments) {
     match arguments {
         KeptArguments::None => {}
@@ -106,10 +107,10 @@ fn peer(line: &mut Vec<u8>, peer: &RelayPeer) {
     }
 }
 
-/// Appends a member with a text. `name` holds the member's name with the punctuation around it, so that one copy appends all.
+/// Appends a field with a text. `name` contains the field's name with the punctuation around it, so that it is copied at once.
 fn text(line: &mut Vec<u8>, name: &'static [u8], text: &str) {
     line.extend_from_slice(name);
-    // The loop has no early return, so that the compiler can vectorize it.
+    // The loop does not end early, so that the compiler can vectorize it.
     let escaped = |any, byte: u8| any | (byte < b' ') | (byte == b'"') | (byte == b'\\');
     if text.bytes().fold(false, escaped) {
         serde_json::to_writer(line, text).expect("a string serializes into memory");
@@ -126,7 +127,7 @@ fn number(line: &mut Vec<u8>, name: &'static [u8], number: u64) {
 }
 
 fn digits(line: &mut Vec<u8>, mut number: u64) {
-    // The largest number has 20 digits.
+    // The largest 64-bit number has 20 digits.
     let mut digits = [b'0'; 20];
     let mut first = digits.len();
     loop {
@@ -144,7 +145,7 @@ fn address(line: &mut Vec<u8>, address: IpAddr) {
     line.extend_from_slice(b",\"client\":");
     line.push(b'"');
     match address {
-        // A client of a Unix socket has no address; the edge sets the unspecified address.
+        // The unspecified address stands for a client of a Unix socket, which has no address.
         IpAddr::V4(address) if address.is_unspecified() => line.extend_from_slice(b"unix"),
         IpAddr::V4(address) => {
             for (position, octet) in address.octets().into_iter().enumerate() {

@@ -1,10 +1,10 @@
-//! Arguments for the audit log with the values of secret-looking keys hidden.
+//! Masks secrets in the arguments that the audit log contains: values whose key looks like that of a secret.
 
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 const MASK: &str = "***MASKED***";
-/// Words that mark a secret: a key whose letters contain one of them has its value masked.
+/// Words that mark a secret: if the letters of a key contain one of them, its value is masked.
 const SECRET_WORDS: [&str; 11] = [
     "password",
     "passwd",
@@ -19,14 +19,14 @@ const SECRET_WORDS: [&str; 11] = [
     "cookie",
 ];
 
-/// The arguments with secrets masked; `None` if they are not JSON.
+/// Returns the arguments with secrets masked; `None` if they are not valid JSON.
 pub(super) fn masked(arguments: &[u8]) -> Option<Box<RawValue>> {
     let mut value = serde_json::from_slice(arguments).ok()?;
     mask(&mut value);
     to_raw_value(&value).ok()
 }
 
-/// Masks secrets in place. Recursion is bounded: the parser refuses nesting beyond 128.
+/// Masks secrets in a value. The recursion is bounded, since the parser refuses nesting deeper than 128.
 fn mask(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! Announces the changes that a swap of the registry's snapshot makes.
+//! Announces the changes of namespaces when the registry publishes a new snapshot.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 
 use super::{Audience, Change};
 
-/// Notifies the clients of every namespace that a registry swap changes, until the registry is dropped. Swaps in quick
-/// succession are handled as one.
+/// Notifies the clients of each namespace that changes with a new snapshot of the registry. Ends when the registry is dropped. If
+/// several snapshots are published in quick succession, their changes are announced together.
 pub async fn follow(audience: Arc<Audience>, registry: Arc<Registry>) {
     let mut published = registry.subscribe();
     let mut seen = registry.snapshot();
@@ -25,8 +25,8 @@ pub async fn follow(audience: Arc<Audience>, registry: Arc<Registry>) {
     }
 }
 
-/// The differences between two snapshots. For a namespace that is in only one of them, all lists that are not empty there have
-/// changed.
+/// The changes between two snapshots of the registry. For a namespace that only one of them contains, all its lists that are not
+/// empty have changed.
 fn changes<'a>(before: &'a Snapshot, after: &'a Snapshot) -> Vec<(&'a NamespaceName, Change)> {
     let all = before.namespaces.keys().chain(after.namespaces.keys());
     let names: BTreeSet<_> = all.collect();
@@ -61,7 +61,7 @@ fn same_tools(old: Maybe<'_>, new: Maybe<'_>) -> bool {
             .all(|(old, new)| Arc::ptr_eq(old, new) || same_tool(old, new))
 }
 
-/// Returns true if both tools have the same entry in `tools/list`.
+/// Returns true if both tools have the same entry in the result of `tools/list`.
 fn same_tool(old: &Tool, new: &Tool) -> bool {
     let raw = |value: &Option<Arc<RawValue>>| value.as_ref().map(|it| it.get().to_owned());
     (&old.name, &old.title, &old.description) == (&new.name, &new.title, &new.description)

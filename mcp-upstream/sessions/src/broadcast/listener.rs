@@ -1,4 +1,4 @@
-//! A `subscriptions/listen` request in the audience of its namespace.
+//! A `subscriptions/listen` request that is registered for change notifications of a namespace.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,25 +9,25 @@ use bytes::Bytes;
 use super::{Change, Changes, NamespaceAudience, Stream, URI_BYTES_MAX, URIS_MAX, frame};
 use crate::session::subscriptions;
 
-/// The kinds of changes that a listener subscribes to.
+/// The kinds of changes of which a listen request is notified.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Changes of the list of tools.
+    /// True if the client is notified of changes of the list of tools.
     pub tools: bool,
-    /// Changes of the list of prompts.
+    /// True if the client is notified of changes of the list of prompts.
     pub prompts: bool,
-    /// Changes of the list of resources.
+    /// True if the client is notified of changes of the list of resources.
     pub resources: bool,
-    /// Updates of these resources.
+    /// URIs of the resources of whose updates the client is notified.
     pub updates: Vec<String>,
 }
 
-/// Error: a filter names more resources than a listener may subscribe to.
+/// Error: a listen request names more resources than are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many resource subscriptions")]
 pub struct TooManyUpdates;
 
-/// Keeps a listener in the audience; dropping it removes the listener.
+/// Registration of a listen request for change notifications. Dropping it ends the registration.
 pub struct ListenGuard {
     members: Arc<NamespaceAudience>,
     key: usize,
@@ -38,17 +38,17 @@ pub(super) struct StreamListener {
     prompts: bool,
     resources: bool,
     updates: BTreeSet<String>,
-    /// The id of the `subscriptions/listen` request; `None` for a stream that answers no request.
+    /// Id of the `subscriptions/listen` request, as raw JSON; `None` for a stream that belongs to no such request.
     subscription_id: Option<Box<str>>,
     stream: Arc<Stream>,
 }
 
 impl Filter {
-    /// Checks that the filter is within the bounds of a listener.
+    /// Checks the number and size of the resource URIs in the filter.
     ///
     /// # Errors
     ///
-    /// [`TooManyUpdates`] beyond 1000 resources or 64 KiB of their URIs: the bounds of a session.
+    /// [`TooManyUpdates`], if there are more than 1000 URIs or more than 64 KiB of them. A session has the same limits.
     pub fn check(&self) -> Result<(), TooManyUpdates> {
         let bytes: usize = self.updates.iter().map(String::len).sum();
         if self.updates.len() > URIS_MAX || bytes > URI_BYTES_MAX {
@@ -59,7 +59,7 @@ impl Filter {
 }
 
 impl Filter {
-    /// The approximate memory of a listener with this filter, in bytes.
+    /// Approximate memory that a listen request with this filter occupies, in bytes.
     pub fn bytes(&self) -> usize {
         let uris = self.updates.iter().map(String::len).sum();
         subscriptions::cost(self.updates.len(), uris)
@@ -67,7 +67,7 @@ impl Filter {
 }
 
 impl StreamListener {
-    /// A listener for the changes that `filter` names. Updates beyond the bounds of [`Filter::check`] are omitted.
+    /// Creates the registration of a listen request. Resource URIs beyond the limits of [`Filter::check`] are left out.
     pub(super) fn new(filter: Filter, subscription_id: &str, stream: &Arc<Stream>) -> Self {
         stream.listen(farewell(subscription_id));
         let mut bytes = 0;
@@ -90,7 +90,7 @@ impl StreamListener {
         }
     }
 
-    /// A listener for all lists, whose stream answers no request.
+    /// Creates the registration of a stream that belongs to no request, for changes of all lists.
     pub(super) fn alone(stream: &Arc<Stream>) -> Self {
         Self {
             tools: true,
@@ -102,7 +102,7 @@ impl StreamListener {
         }
     }
 
-    /// The changes among `changes` that the listener subscribes to.
+    /// Returns those of the given changes that the listen request subscribes to.
     pub(super) fn among(&self, changes: &Changes) -> Vec<Change> {
         let lists = [
             (changes.tools && self.tools, Change::Tools),
@@ -121,12 +121,12 @@ impl StreamListener {
     }
 
     pub(super) fn push(&self, frame: Bytes) {
-        // A listener whose client disconnected or reads too slowly is removed when its guard is dropped.
+        // A failure is ignored: a listener whose client has disconnected or reads too slowly is removed with its guard.
         self.stream.push(frame);
     }
 }
 
-/// The result of the listen request, sent when the subscription ends in good order.
+/// The result of the listen request, which is sent when the gateway ends the subscription.
 fn farewell(subscription_id: &str) -> Bytes {
     let message = format!(
         r#"{{"jsonrpc":"2.0","id":{subscription_id},"result":{{"resultType":"complete","_meta":{{"io.modelcontextprotocol/subscriptionId":{subscription_id}}}}}}}"#

@@ -1,11 +1,11 @@
-//! Checks arguments against a tool's `inputSchema` before a REST call is sent to its server.
+//! Checks the arguments of a REST call against the tool's `inputSchema` before the call is sent to the server.
 //!
-//! Arguments that cannot be checked are sent unchanged, and the server decides about them. They cannot be checked if the schema
-//! is not a valid JSON Schema of a known dialect, consists of several documents (a `$ref` to another document is never fetched,
-//! an `$id` inside begins another document) or is too large, or if the check would be too much work (`effort`). `format` is
-//! an annotation, as in 2020-12: servers differ in the addresses that they accept.
+//! Arguments that cannot be checked are sent unchanged, and the server decides about them. That is the case if the schema is not
+//! a valid JSON Schema of a known dialect, consists of several documents (a `$ref` to another document is never fetched, and an
+//! `$id` within the schema begins another document), is too large, or if the check would be too much work (`effort`). `format` is
+//! not checked, as in 2020-12, since servers accept different formats of addresses.
 //!
-//! No value is coerced: text that a lenient server would read as a number counts as text.
+//! No value is converted here: a string is not accepted for a number, even if a lenient server would accept it.
 
 mod effort;
 mod problems;
@@ -20,22 +20,22 @@ use tooldock_base::error::CallError;
 use problems::{MESSAGE_MAX, Problem, problems, refused, short};
 use tooldock_protocol::jsonrpc::spans;
 
-/// The largest schema that is checked against, in bytes.
+/// Maximum size of a schema, in bytes. Arguments are not checked against larger ones.
 const SCHEMA_MAX: usize = 64 * 1024;
-/// Maximum number of patterns in a schema that is checked against.
+/// Maximum number of patterns in a schema. Arguments are not checked against schemas with more.
 const PATTERNS_MAX: usize = 64;
-/// Maximum size of a compiled pattern, in bytes.
+/// Maximum memory of a compiled pattern, in bytes. A schema with a larger one is not used.
 const PATTERN_MAX: usize = 2 * 1024 * 1024;
-/// Usual size of a compiled pattern, in bytes, from which a schema's weight is estimated.
+/// Typical memory of a compiled pattern, in bytes. Used to estimate the memory of a compiled schema.
 const PATTERN_WEIGHT: usize = 64 * 1024;
-/// The largest arguments and structured results that are checked, in bytes: as parsed values they take many times that.
+/// Maximum size of arguments and of structured results that are checked, in bytes. Parsed values take many times as much memory.
 pub(super) const ARGUMENTS_MAX: usize = 256 * 1024;
-/// Number of steps ([`effort`]) up to which all problems are reported; above it, only the first. There are at most as many
-/// errors as steps, and each takes some hundred bytes while all errors are collected.
+/// Maximum number of steps ([`effort`]) of a check that reports all problems; a longer check reports only the first. The number
+/// of problems can reach the number of steps, and each takes some hundred bytes of memory.
 const LISTED_STEPS_MAX: u64 = 20_000;
-/// Maximum number of steps of a check on an I/O thread.
+/// Maximum number of steps of a check that may run on an I/O thread.
 const LIGHT_STEPS_MAX: u64 = 4_000;
-/// Maximum size of the arguments of a check on an I/O thread, in bytes.
+/// Maximum size of the arguments of a check that may run on an I/O thread, in bytes.
 const LIGHT_BYTES_MAX: usize = 16 * 1024;
 
 /// A compiled schema that arguments can be checked against.
@@ -46,7 +46,7 @@ pub struct InputSchema {
     weight: usize,
 }
 
-/// The reason why a schema cannot be used for checks.
+/// The reason why values cannot be checked against a schema.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unusable {
     #[error("it is larger than {SCHEMA_MAX} bytes, or has more than {PATTERNS_MAX} patterns")]
@@ -58,11 +58,11 @@ pub(crate) enum Unusable {
 }
 
 impl InputSchema {
-    /// Compiles a schema, in the dialect that `$schema` names, else 2020-12.
+    /// Compiles a schema in the dialect that its `$schema` names, by default 2020-12.
     ///
     /// # Errors
     ///
-    /// If arguments cannot be checked against the schema.
+    /// [`Unusable`], if values cannot be checked against the schema.
     pub(super) fn compile(schema: &RawValue) -> Result<Self, Unusable> {
         if schema.get().len() > SCHEMA_MAX {
             return Err(Unusable::TooLarge);
@@ -78,7 +78,7 @@ impl InputSchema {
         let mut patterns = 0;
         if let Value::Object(members) = &schema {
             patterns += patterns_of(members);
-            // The schema itself may have an id, so only its subschemas are searched.
+            // The outermost schema may have an id without being a second document. So only its subschemas are searched.
             if (members.values()).any(|part| has_documents(part, id_key, &mut patterns)) {
                 return Err(Unusable::SeveralDocuments);
             }
@@ -86,7 +86,8 @@ impl InputSchema {
         if patterns > PATTERNS_MAX {
             return Err(Unusable::TooLarge);
         }
-        // The regex engine does not backtrack: patterns that it does not support (look-ahead, back references) are not checked.
+        // The regex engine does not backtrack. Patterns that require backtracking (look-ahead, back references) are not
+        // supported.
         let pattern_options = PatternOptions::regex()
             .size_limit(PATTERN_MAX)
             .dfa_size_limit(PATTERN_MAX);
@@ -105,7 +106,7 @@ impl InputSchema {
         })
     }
 
-    /// The approximate memory of the compiled schema, in bytes.
+    /// Approximate memory of the compiled schema, in bytes.
     pub(super) fn weight(&self) -> usize {
         self.weight
     }
@@ -114,7 +115,8 @@ impl InputSchema {
     ///
     /// # Errors
     ///
-    /// `invalid_arguments`, with the path and the violated rule of each problem. Values are not repeated: they may be secret.
+    /// `invalid_arguments`, with the path and the violated rule of each problem. It contains no values, since these may be
+    /// secret.
     pub fn check(&self, arguments: &[u8]) -> Result<(), CallError> {
         if arguments.len() > ARGUMENTS_MAX {
             return Ok(());
@@ -123,7 +125,7 @@ impl InputSchema {
         within.unwrap_or(Ok(()))
     }
 
-    /// Checks arguments if the check is small enough for an I/O thread; `None` if it is not.
+    /// Checks arguments, if the check is small enough for an I/O thread. Returns `None` if it is not.
     pub fn check_lightly(&self, arguments: &[u8]) -> Option<Result<(), CallError>> {
         if arguments.len() > LIGHT_BYTES_MAX {
             return None;
@@ -131,9 +133,9 @@ impl InputSchema {
         self.check_within(arguments, LIGHT_STEPS_MAX)
     }
 
-    /// Checks arguments within `steps_max` steps. `None` if the check takes more.
+    /// Checks arguments, if that takes at most `steps_max` steps. Returns `None` if it takes more.
     fn check_within(&self, arguments: &[u8], steps_max: u64) -> Option<Result<(), CallError>> {
-        // Arguments that do not parse as a value (a number out of range, for example) are left to the server.
+        // Arguments that cannot be parsed, for example because of a number out of range, are not checked: the server decides.
         let Ok(arguments) = serde_json::from_slice::<Value>(arguments) else {
             return Some(Ok(()));
         };
@@ -141,12 +143,12 @@ impl InputSchema {
         Some(self.judge(&arguments, steps))
     }
 
-    /// Checks a structured result, and returns the path and the violated rule of the first problem. `None` if there is no
-    /// problem, or if the check would be too much work. With `light` only small checks run.
+    /// Checks a structured result. Returns the path and the violated rule of the first problem; `None` if there is no problem, or
+    /// if the check would be too much work. If `light` is set, only a check that is small enough for an I/O thread runs.
     ///
     /// # Errors
     ///
-    /// `light` is set and the check is not small.
+    /// `light` is set, and the check is too large for that.
     pub(super) fn fault_of_result(&self, result: &[u8], light: bool) -> Result<Option<String>, ()> {
         let (bytes_max, steps_max) = match light {
             true => (LIGHT_BYTES_MAX, LIGHT_STEPS_MAX),
@@ -182,7 +184,7 @@ impl InputSchema {
     }
 }
 
-/// Keywords, besides `required`, by which a schema can refuse an object without members. Most schemas have none of them.
+/// Keywords, besides `required`, by which a schema can refuse an empty object. Most schemas contain none of them.
 const REFUSE_NOTHING: [&str; 11] = [
     "allOf",
     "anyOf",
@@ -197,9 +199,8 @@ const REFUSE_NOTHING: [&str; 11] = [
     "const",
 ];
 
-/// Returns true if a tool with this schema cannot be called without arguments. For a schema that cannot be used for checks,
-/// only its `required` counts. Compiling a schema is much work, so `may_compile` decides if it is allowed; a schema that may
-/// not be compiled counts as unusable.
+/// Returns true if a tool with this schema cannot be called without arguments. Compiling the schema is much work, so it happens
+/// only if `may_compile` returns true. If the schema is not compiled or is unusable, only its `required` is considered.
 pub fn are_required(schema: &RawValue, may_compile: impl FnOnce() -> bool) -> bool {
     let Some(members) = spans::members(schema.get()) else {
         return false;
@@ -215,8 +216,8 @@ pub fn are_required(schema: &RawValue, may_compile: impl FnOnce() -> bool) -> bo
         && InputSchema::compile(schema).is_ok_and(|schema| schema.check(b"{}").is_err())
 }
 
-/// Returns true if a subschema is, or contains, a document of its own, and counts the patterns found. Recursion is bounded,
-/// since the parser refuses nesting beyond 128.
+/// Returns true if a subschema is, or contains, a separate document (it has an id). Also counts the patterns in it. The recursion
+/// is bounded, since the parser refuses nesting deeper than 128.
 fn has_documents(part: &Value, id_key: &str, patterns: &mut usize) -> bool {
     match part {
         Value::Array(parts) => parts.iter().any(|it| has_documents(it, id_key, patterns)),

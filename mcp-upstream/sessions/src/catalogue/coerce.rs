@@ -1,11 +1,11 @@
-//! Converts arguments sent as JSON in strings, where a tool's `inputSchema` allows no string (`coerce_arguments`).
+//! Converts arguments that were sent as JSON in strings, where a tool's `inputSchema` allows no string (`coerce_arguments`).
 //!
-//! Some models write `"5"` for a number, `"[1, 2]"` for an array and `"{\"a\": 1}"` for an object. Such a string
-//! becomes the value that it spells if the schema allows the value's type but not a string. All other values keep their
-//! bytes: the server judges a string that is not JSON, or JSON of a type that the schema does not allow.
+//! Some models write `"5"` for a number, `"[1, 2]"` for an array and `"{\"a\": 1}"` for an object. Such a string is replaced by
+//! the value that it contains, if the schema allows the type of that value but not a string. All other values stay unchanged: the
+//! server decides about a string that is not JSON, or that contains a type which the schema does not allow.
 //!
-//! A schema whose type is unclear counts as allowing strings: no `type`, a `$ref` to another document, an `anyOf` with
-//! such a branch.
+//! If the types that a schema allows cannot be determined, it counts as allowing strings. Examples: a schema without `type`, a
+//! `$ref` to another document, an `anyOf` with such an alternative.
 
 use std::collections::HashMap;
 
@@ -15,19 +15,20 @@ use serde_json::{Map, Value};
 use tooldock_protocol::jsonrpc;
 use tooldock_protocol::jsonrpc::spans::{self, MemberEdit};
 
-/// Maximum size of a schema by which arguments are converted, in bytes.
+/// Maximum size of a schema, in bytes. With a larger schema, arguments are not converted.
 const SCHEMA_MAX: usize = 64 * 1024;
-/// Maximum size of arguments that are converted, in bytes.
+/// Maximum size of arguments, in bytes. Larger ones are not converted.
 const ARGUMENTS_MAX: usize = 256 * 1024;
-/// The deepest nesting of arguments, and the longest chain of references and alternatives in a schema, that is
-/// followed.
+/// Maximum nesting of arguments that are converted. Also the maximum number of references and alternatives that are followed
+/// within each other in a schema.
 const DEPTH_MAX: usize = 16;
-/// Number of steps after which the arguments are not changed. Schemas that refer to each other can take any number of steps,
-/// and this runs on an I/O thread. The largest arguments take about half of it against a usual schema.
+/// Maximum number of steps of a conversion; if it takes more, the arguments are not changed. The limit is needed because schemas
+/// that refer to each other can take any number of steps, and this code runs on an I/O thread. The largest arguments take about
+/// half of it with a typical schema.
 const STEPS_MAX: usize = 200_000;
 /// Number of `enum` values that count as one step.
 const VALUES_PER_STEP: usize = 8;
-/// Number of bytes of text that count as one step.
+/// Number of bytes of strings that count as one step.
 const BYTES_PER_STEP: usize = 256;
 
 /// A set of types of JSON values.
@@ -86,13 +87,13 @@ impl Types {
     }
 }
 
-/// The arguments with strings converted to the types of the schema; `None` if no string is to be converted.
+/// Converts strings in the arguments to the types that the schema allows. Returns `None` if nothing changes.
 pub fn coerced(schema: &RawValue, arguments: &[u8]) -> Option<Bytes> {
     if schema.get().len() > SCHEMA_MAX || arguments.len() > ARGUMENTS_MAX {
         return None;
     }
     let arguments = std::str::from_utf8(arguments).ok()?;
-    // Most arguments contain no string, object or list, so the schema need not be read.
+    // Fast path: arguments without strings, objects and lists cannot change, so the schema need not be parsed.
     let may_spell = spans::members(arguments)?
         .iter()
         .any(|(_, value)| value.starts_with(['"', '{', '[']));
@@ -106,12 +107,12 @@ pub fn coerced(schema: &RawValue, arguments: &[u8]) -> Option<Bytes> {
     coerced.map(Bytes::from)
 }
 
-/// A subschema that is searched for in a schema and in its alternatives.
+/// Part of a schema to search for, in the schema itself and in its alternatives.
 #[derive(Clone, Copy)]
 enum SchemaPart<'k> {
-    /// The schema of the member with that key.
+    /// The schema of the member with this name.
     Property(&'k str),
-    /// The schema of the items of an array.
+    /// The schema of an array's items.
     Items,
 }
 
@@ -126,7 +127,7 @@ impl SchemaPart<'_> {
         }
     }
 
-    /// The number of bytes of text that a lookup compares.
+    /// Number of bytes that a look-up of this part compares.
     fn bytes(self) -> usize {
         match self {
             Self::Items => 0,
@@ -135,13 +136,14 @@ impl SchemaPart<'_> {
     }
 }
 
-/// A conversion of arguments by a schema. Its steps are counted over all values, references and alternatives, since each of them
-/// multiplies the others.
+/// A conversion of arguments by a schema. There is one count of steps for all values, references and alternatives together, since
+/// their numbers multiply.
 struct Coercion<'a> {
     root: &'a Value,
-    /// Number of remaining steps; `None` once the conversion exceeded them, after which no argument is converted.
+    /// Number of steps that remain; `None` once the maximum is exceeded. Then no argument is converted.
     left: Option<usize>,
-    /// The types that schemas allow, by the address of the schema: the items of an array have the same schema.
+    /// Cache of the types that a schema allows, by the address of the schema. Useful for lists, all of whose items have the same
+    /// schema.
     allowed: HashMap<*const Value, Types>,
 }
 
@@ -159,7 +161,7 @@ impl<'a> Coercion<'a> {
         self.left.map(|_| ())
     }
 
-    /// Converts a raw JSON value to the schema's types; `None` if the value stays unchanged.
+    /// Converts a raw JSON value to a type that the schema allows. Returns `None` if the value stays unchanged.
     fn value(&mut self, schema: &'a Value, raw: &str, depth: usize) -> Option<String> {
         let depth = depth.checked_sub(1)?;
         let raw = raw.trim();
@@ -227,7 +229,7 @@ impl<'a> Coercion<'a> {
         Some(format!("[{}]", items.join(",")))
     }
 
-    /// The types that a schema allows; `None` if finding them takes too many steps.
+    /// Determines the types that a schema allows. Returns `None` if that takes too many steps.
     fn types(&mut self, schema: &'a Value) -> Option<Types> {
         if let Some(known) = self.allowed.get(&std::ptr::from_ref(schema)) {
             return Some(*known);
@@ -276,17 +278,17 @@ impl<'a> Coercion<'a> {
         if let Some(target) = self.target(keywords) {
             allowed = allowed.and(self.allowed_by(target, depth - 1)?);
         }
-        // A reference that was too long to follow does not limit the types.
+        // If following the reference has exceeded the steps, the types are incomplete, and `None` is returned.
         self.left.map(|_| allowed)
     }
 
-    /// The union of the types of a list's values; `None` if the steps are used up.
+    /// The union of the types of several values; `None` if there are no steps left.
     fn any(&mut self, all: &[Value], types: impl Fn(&Value) -> Types) -> Option<Types> {
         self.spend(all.len() / VALUES_PER_STEP)?;
         Some(all.iter().map(types).fold(Types::NONE, Types::or))
     }
 
-    /// Finds a subschema in the schema itself, in the target of its reference, or in one of its alternatives.
+    /// Finds part of a schema: in the schema itself, in the target of its reference, or in its alternatives.
     fn find(&mut self, schema: &'a Value, part: SchemaPart<'_>, depth: usize) -> Option<&'a Value> {
         let depth = depth.checked_sub(1)?;
         self.spend(1 + part.bytes() / BYTES_PER_STEP)?;
@@ -306,7 +308,7 @@ impl<'a> Coercion<'a> {
         arms.find_map(|arm| self.find(arm, part, depth))
     }
 
-    /// The schema that a `$ref` within the document leads to.
+    /// The schema that a `$ref` within the same document refers to; `None` if there is none.
     fn target(&mut self, keywords: &Map<String, Value>) -> Option<&'a Value> {
         let reference = keywords.get("$ref")?.as_str()?;
         let levels = memchr::memchr_iter(b'/', reference.as_bytes()).count();
@@ -315,7 +317,7 @@ impl<'a> Coercion<'a> {
     }
 }
 
-/// Returns true if a value with this first byte could be converted, or hold a value that could.
+/// Returns true if a value with this first byte may have to be converted, or may contain such a value.
 fn may_change(first: u8) -> bool {
     matches!(first, b'"' | b'{' | b'[')
 }

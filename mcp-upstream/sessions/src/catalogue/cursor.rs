@@ -1,30 +1,31 @@
 //! Converts cursors of servers that are not strings to strings, for strict clients.
 //!
-//! A cursor is a string in every revision. A cursor that is a number or an object is sent to clients as a string: a mark, then
-//! the cursor's JSON. When a client sends that string, the server gets the cursor in its original spelling.
+//! In every revision, a cursor must be a string. If a server sends a number or an object, clients get a string instead: a prefix
+//! and the cursor's JSON. When a client sends this string back, it is converted to the original cursor for the server.
 
 use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 use tooldock_protocol::jsonrpc::{self, depth};
 
-/// Prefix of a string that encodes a cursor of another type.
+/// Prefix of a string that contains a cursor of another type.
 const MARK: &str = "tooldock:cursor:";
-/// The longest cursor, in bytes of raw JSON: each request for a further page repeats it.
+/// Maximum length of a cursor, in bytes of raw JSON, since each request for a further page repeats it. A longer one is removed.
 const LENGTH_MAX: usize = 64 * 1024;
-/// The deepest nesting of a cursor: a request holds it in its parameters, and may be nested no deeper than any message.
+/// Maximum nesting of a cursor. Requests contain the cursor within their parameters, and must not exceed the maximum nesting of
+/// messages.
 const DEPTH_MAX: usize = jsonrpc::MAX_DEPTH - 2;
 
-/// Verdict on a `nextCursor`.
+/// Result of checking the `nextCursor` of a page.
 pub(super) enum CursorVerdict {
     Fits,
-    /// The cursor is replaced by this raw JSON, because of this fault.
+    /// The cursor must be replaced by this raw JSON. The second value describes the fault.
     Changed(String, &'static str),
-    /// The cursor is removed, so that the list ends with this page, for this reason.
+    /// The cursor must be removed, so that the list ends with this page. The value describes the fault.
     Unfit(&'static str),
 }
 
-/// Judges the `nextCursor`, raw JSON, of the page that was requested with the cursor `asked_by`.
+/// Checks the `nextCursor` (raw JSON) of a page. `asked_by` is the cursor with which the page was requested.
 pub(super) fn judge(next: &str, asked_by: Option<&str>) -> CursorVerdict {
     if next.len() > LENGTH_MAX {
         return CursorVerdict::Unfit("its nextCursor is longer than 64 KiB");
@@ -32,7 +33,7 @@ pub(super) fn judge(next: &str, asked_by: Option<&str>) -> CursorVerdict {
     match next.as_bytes().first() {
         _ if next == "null" => CursorVerdict::Unfit("its nextCursor is null"),
         _ if next == "false" => CursorVerdict::Unfit("its nextCursor is false"),
-        // A page whose cursor is its own would make a client request that page for ever.
+        // If the page's `nextCursor` is its own cursor, a client would request the same page for ever.
         _ if asked_by.is_some_and(|asked| same(asked, next)) => {
             CursorVerdict::Unfit("its nextCursor is the cursor of the page itself")
         }
@@ -54,13 +55,13 @@ fn is_deep(cursor: &str) -> bool {
     depth::exceeds(cursor.as_bytes(), DEPTH_MAX)
 }
 
-/// Restores a marked cursor to the server's own spelling, as raw JSON; `None` if it is not marked. A client may have invented
-/// the text: text that is nested too deep to be sent as JSON stays a string.
+/// Converts a cursor from a client back to the server's original cursor, as raw JSON. Returns `None` for a string without the
+/// prefix. A client may have invented the string, so one whose JSON is nested too deep also stays a string.
 pub fn of_server(cursor: &RawValue) -> Option<Box<RawValue>> {
     let text: Cow<'_, str> = jsonrpc::string(cursor)?;
     let own = text.strip_prefix(MARK).filter(|own| !is_deep(own))?;
     let own = RawValue::from_string(own.to_owned()).ok()?;
-    // Strings are never marked, so a marked string is a cursor that the server itself wrote.
+    // The prefix is never added to strings. If a string follows it, the server itself wrote this cursor.
     (!own.get().starts_with('"')).then_some(own)
 }
 

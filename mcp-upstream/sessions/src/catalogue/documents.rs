@@ -1,5 +1,5 @@
-//! Documents derived from a list of tools, such as OpenAPI. A list never changes, so a document is valid as long as its list
-//! exists.
+//! Documents that are generated from a list of tools, such as OpenAPI. A list never changes, so a document stays valid for as
+//! long as its list exists.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,19 +9,19 @@ use bytes::Bytes;
 use super::list::ToolList;
 use super::view::{Fingerprint, View};
 
-/// Maximum number of stored documents of one list; a new document replaces the oldest.
+/// Maximum number of documents that are stored for one list. A new document then replaces the oldest.
 const DOCUMENTS_MAX: usize = 3;
-/// Maximum size of all stored documents of the process, in bytes.
+/// Maximum total size of all stored documents of the process, in bytes. Further documents are not stored.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Current size of all stored documents of the process, in bytes.
+/// Current total size of all stored documents of the process, in bytes.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// The documents of one list.
+/// The documents that are stored for one list of tools.
 #[derive(Debug, Default)]
 pub(super) struct Documents(Mutex<Vec<Document>>);
 
-/// A document, the digest of the settings that decide its form, and the fingerprint of the view that it shows.
+/// A stored document, with a digest of the settings that it was generated with, and a fingerprint of the tools that it contains.
 #[derive(Debug)]
 struct Document {
     form: [u8; 32],
@@ -29,15 +29,15 @@ struct Document {
     text: KeptText,
 }
 
-/// A text that counts towards the stored bytes until it is dropped.
+/// The text of a document. It counts towards the total size until it is dropped.
 #[derive(Debug)]
 struct KeptText(Bytes);
 
 impl KeptText {
-    /// Counts the text; `None` if the process would then store more than [`BYTES_MAX`].
+    /// Adds the text to the total size. Returns `None` if that would exceed [`BYTES_MAX`].
     fn new(text: &Bytes) -> Option<Self> {
         let before = BYTES.fetch_add(text.len(), Ordering::Relaxed);
-        // Created before the check, so that dropping it subtracts its bytes again.
+        // The value is created before the check: if it does not fit, dropping it subtracts its size again.
         let kept = Self(text.clone());
         (before + text.len() <= BYTES_MAX).then_some(kept)
     }
@@ -50,7 +50,7 @@ impl Drop for KeptText {
 }
 
 impl ToolList {
-    /// The document with these settings (`form` is their digest) for this view, if it was made before.
+    /// The stored document for this view and these settings, of which `form` is the digest; `None` if it must be generated.
     pub fn document(&self, form: &[u8; 32], view: View<'_>) -> Option<Bytes> {
         let view = view.fingerprint();
         let documents = self.documents.lock();
@@ -59,7 +59,7 @@ impl ToolList {
             .map(|it| it.text.0.clone())
     }
 
-    /// Stores a new document if there is room.
+    /// Stores a document that was generated for this view and these settings, if there is room.
     pub fn keep_document(&self, form: [u8; 32], view: View<'_>, text: &Bytes) {
         let view = view.fingerprint();
         let mut documents = self.documents.lock();

@@ -1,4 +1,4 @@
-//! Lists of the tools of a namespace at one moment, by name, from files or from a server.
+//! The list of all tools of a namespace at one moment, from its files or from its server, with a look-up by name.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,55 +14,57 @@ use super::cursor;
 use super::documents::Documents;
 use super::written::WrittenLists;
 
-/// Maximum memory of the compiled schemas of a list, in bytes. Further schemas are compiled for each call.
+/// Maximum memory of the compiled schemas of a list, in bytes. Schemas that do not fit are compiled again for each call.
 const COMPILED_MAX: usize = 8 * 1024 * 1024;
 
-/// All tools of a namespace, including those that a view hides. Never changes.
+/// All tools of a namespace, including those that are hidden from some callers. The list never changes.
 #[derive(Debug)]
 pub struct ToolList {
     entries: Vec<ToolEntry>,
-    /// Positions in `entries`, sorted by name; of equal names the first entry comes first.
+    /// Indices into `entries`, sorted by name. If names are equal, the first entry comes first.
     by_name: Vec<usize>,
-    /// Memory of the kept compiled schemas, in bytes.
+    /// Memory of the stored compiled schemas, in bytes.
     compiled: AtomicUsize,
     version: u64,
-    /// True when some tool of a server has an `outputSchema`.
+    /// True if at least one tool of a server has an `outputSchema`.
     declares_outputs: bool,
-    /// Texts of `tools/list` that the gateway wrote from this list.
+    /// Stored texts of `tools/list` that the gateway wrote from this list.
     pub(super) written: WrittenLists,
-    /// The documents made of this list.
+    /// Stored documents that were generated from this list.
     pub(super) documents: Documents,
 }
 
-/// A tool as its author describes it; undeclared members are absent. Definitions of servers are read on demand.
+/// A tool as its author describes it. Members that the author left out are missing. The definition of a server's tool is parsed
+/// only when it is needed.
 #[derive(Debug)]
 pub struct ToolEntry {
     name: Arc<str>,
     source: DefinitionSource,
-    /// The compiled schema of arguments, set when a call first needs it; `None` inside if the schema is unusable.
+    /// Compiled schema of the arguments, set when a call first needs it. The inner `None` means that the schema is unusable.
     input: OnceLock<Option<Arc<InputSchema>>>,
-    /// The compiled schema of structured results, set when a result is first checked; `None` inside if the schema is unusable.
+    /// Compiled schema of structured results, set when a result is first checked. The inner `None` means that the schema is
+    /// unusable.
     output: OnceLock<Option<Arc<InputSchema>>>,
 }
 
 #[derive(Debug)]
 enum DefinitionSource {
-    /// A tool of the namespace's files.
+    /// The tool is declared in the namespace's files.
     Declared(Arc<Tool>),
-    /// A server's definition, a JSON object: a view into its page.
+    /// The tool is offered by a server. Contains its definition, a JSON object, as a slice of the list's page.
     Listed(Bytes),
 }
 
-/// A page of a server's tools.
+/// A page of a server's `tools/list`.
 #[derive(Debug, Default)]
 pub(super) struct ToolPage {
     pub(super) entries: Vec<ToolEntry>,
-    /// The cursor of the next page, in the server's own spelling.
+    /// Cursor of the next page, exactly as the server wrote it; `None` for the last page.
     pub(super) next: Option<Box<RawValue>>,
 }
 
 impl ToolPage {
-    /// Reads a page; empty if the JSON is not a page of tools.
+    /// Parses a page. The result is empty if the JSON is not a page of tools.
     pub(super) fn read(page: &Bytes) -> Self {
         let Some(object) = spans::raw(page) else {
             return Self::default();
@@ -87,14 +89,14 @@ impl ToolPage {
         }
     }
 
-    /// Returns true if a first page holds all tools.
+    /// Returns true if this page, as the first page of a list, contains all tools.
     pub(super) fn is_whole(&self) -> bool {
         !self.entries.is_empty() && self.next.is_none()
     }
 }
 
 impl ToolList {
-    /// A server's tools at this version.
+    /// Creates the list of a server's tools at this version.
     pub(super) fn new(version: u64, entries: Vec<ToolEntry>) -> Self {
         let mut by_name: Vec<usize> = (0..entries.len()).collect();
         by_name.sort_by(|one, other| entries[*one].name.cmp(&entries[*other].name));
@@ -112,7 +114,7 @@ impl ToolList {
         }
     }
 
-    /// The tools that a namespace's files declare, which have a single version.
+    /// Creates the list of the tools that a namespace's files declare. Its version never changes.
     pub fn declared(tools: &[Arc<Tool>]) -> Self {
         let entry = |tool: &Arc<Tool>| {
             let source = DefinitionSource::Declared(Arc::clone(tool));
@@ -121,12 +123,12 @@ impl ToolList {
         Self::new(0, tools.iter().map(entry).collect())
     }
 
-    /// The tools of a single page, `{"tools":[…]}`, at this version.
+    /// Creates the list of the tools on a single page, `{"tools":[…]}`, at this version.
     pub fn listed(version: u64, page: &Bytes) -> Self {
         Self::new(version, ToolPage::read(page).entries)
     }
 
-    /// The tools on one page of a server, without a version.
+    /// Creates the list of the tools on a single page, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn of_page(page: &'static str) -> Self {
         Self::new(
@@ -135,17 +137,17 @@ impl ToolList {
         )
     }
 
-    /// The version of the server's tools that the list shows.
+    /// Version of the server's tools when this list was read.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// All tools, hidden or not.
+    /// All tools, including hidden ones.
     pub fn entries(&self) -> &[ToolEntry] {
         &self.entries
     }
 
-    /// Finds a tool by name, hidden or not.
+    /// Finds a tool by name, even if it is hidden.
     pub fn tool(&self, name: &str) -> Option<&ToolEntry> {
         let before = |at: &usize| *self.entries[*at].name < *name;
         let found = *self.by_name.get(self.by_name.partition_point(before))?;
@@ -153,7 +155,8 @@ impl ToolList {
         (*found.name == *name).then_some(found)
     }
 
-    /// The compiled schema of a tool's arguments; `None` if it was not compiled yet.
+    /// The compiled schema of a tool's arguments. The outer `None` means that it has not been compiled yet, the inner one that
+    /// there is no usable schema.
     pub fn compiled_schema(&self, name: &str) -> Option<Option<Arc<InputSchema>>> {
         match self.tool(name) {
             Some(entry) => entry.input.get().cloned(),
@@ -161,8 +164,8 @@ impl ToolList {
         }
     }
 
-    /// The schema that a tool's arguments are checked against, if the tool has a usable schema. Compiles it on first use, which
-    /// is much work.
+    /// The compiled schema of a tool's arguments; `None` if the tool has no usable schema. It is compiled on first use, which is
+    /// much work.
     pub fn arguments_schema(&self, name: &str) -> Option<Arc<InputSchema>> {
         let entry = self.tool(name)?;
         if let Some(kept) = entry.input.get() {
@@ -172,17 +175,17 @@ impl ToolList {
         self.keep(&entry.input, compiled)
     }
 
-    /// Returns true if some tool of a server has an `outputSchema`.
+    /// Returns true if at least one tool of a server has an `outputSchema`.
     pub(super) fn declares_outputs(&self) -> bool {
         self.declares_outputs
     }
 
-    /// The compiled schema of a tool's structured results; `None` if the tool has no usable schema. With `light`
-    /// nothing is compiled.
+    /// The compiled schema of a tool's structured results; `None` if the tool has no usable schema. It is compiled on first use,
+    /// unless `light` is set.
     ///
     /// # Errors
     ///
-    /// `light` is set and the schema is not compiled yet.
+    /// `light` is set, and the schema has not been compiled yet.
     pub(super) fn result_schema(
         &self,
         entry: &ToolEntry,
@@ -198,7 +201,7 @@ impl ToolList {
         }
     }
 
-    /// Stores a compiled schema in its slot, unless the list's schemas take too many bytes.
+    /// Stores a compiled schema, if the memory of the list's schemas stays within its limit.
     fn keep(
         &self,
         place: &OnceLock<Option<Arc<InputSchema>>>,
@@ -207,7 +210,7 @@ impl ToolList {
         let weight = compiled.as_ref().map_or(0, |schema| schema.weight());
         let kept = self.compiled.fetch_add(weight, Ordering::Relaxed) + weight;
         if kept <= COMPILED_MAX {
-            // Another call may have stored its schema first.
+            // A concurrent call may have stored its schema first; then that one is used.
             return place.get_or_init(|| compiled).clone();
         }
         self.compiled.fetch_sub(weight, Ordering::Relaxed);
@@ -234,7 +237,7 @@ impl ToolEntry {
         Arc::clone(&self.name)
     }
 
-    /// The title for people.
+    /// The tool's title, which user interfaces show.
     pub fn title(&self) -> Option<Cow<'_, str>> {
         match &self.source {
             DefinitionSource::Declared(tool) => tool.title.as_deref().map(Cow::Borrowed),
@@ -252,7 +255,7 @@ impl ToolEntry {
         }
     }
 
-    /// The JSON Schema of the arguments.
+    /// The JSON Schema of the tool's arguments.
     pub fn input_schema(&self) -> Option<&RawValue> {
         match &self.source {
             DefinitionSource::Declared(tool) => Some(&tool.input_schema),
@@ -260,7 +263,7 @@ impl ToolEntry {
         }
     }
 
-    /// The JSON Schema of the structured result.
+    /// The JSON Schema of the tool's structured results; `None` if its author gave none.
     pub fn output_schema(&self) -> Option<&RawValue> {
         match &self.source {
             DefinitionSource::Declared(tool) => tool.output_schema.as_deref(),
@@ -276,7 +279,7 @@ impl ToolEntry {
         }
     }
 
-    /// The file that contains the tool's code; empty for a tool of a server.
+    /// Name of the file that contains the tool's code; empty for a tool of a server.
     pub fn filename(&self) -> &str {
         match &self.source {
             DefinitionSource::Declared(tool) => &tool.filename,
@@ -292,7 +295,7 @@ impl ToolEntry {
         }
     }
 
-    /// A server's definition, a JSON object; empty for a tool of the namespace's files.
+    /// The tool's definition as its server wrote it, a JSON object; empty for a tool from the namespace's files.
     pub fn definition(&self) -> &[u8] {
         match &self.source {
             DefinitionSource::Declared(_) => b"",
@@ -300,7 +303,7 @@ impl ToolEntry {
         }
     }
 
-    /// Returns true if calling the tool twice has the same effect as calling it once.
+    /// Returns true if calls of the tool may be repeated: its annotations state that a second call has no further effect.
     pub(super) fn is_repeatable(&self) -> bool {
         let says = |annotations: &RawValue, hint| {
             spans::member(annotations, hint).is_some_and(|it| it.get() == "true")

@@ -1,9 +1,9 @@
-//! Mends lists of servers for strict clients.
+//! Corrects ("mends") lists of servers for strict clients.
 //!
-//! Many clients check a whole list against the schema of MCP and refuse all of it for one invalid entry, which would hide all
-//! others. A page is mended where that does not change its meaning: members that are `null` or of a wrong type are omitted, and
-//! an `inputSchema` gets `type: object`, since arguments are an object in every revision. An entry without a usable name, and a
-//! tool whose schema allows no object, are omitted. All other bytes are unchanged.
+//! Many clients check a complete list against the schema of MCP, and refuse the list if a single entry is invalid. So a page is
+//! corrected where that does not change its meaning. Members that are `null` or of a wrong type are removed. An `inputSchema`
+//! gets `type: object`, since arguments are an object in every revision. An entry without a usable name is removed, and so is a
+//! tool whose schema allows no object. All other bytes stay unchanged.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,41 +18,41 @@ use super::cursor;
 mod keywords;
 mod schema;
 
-/// Maximum number of different mends that are recorded for a page, and for a server. Further mends are made, but neither logged
-/// nor shown.
+/// Maximum number of different corrections that are recorded for a page, and for a server. Further corrections are made, but
+/// neither logged nor shown.
 pub(super) const MENDS_MAX: usize = 1_000;
-/// Maximum length of an entry's name in reports, in characters.
+/// Maximum length of an entry's name in reports, in characters. Longer names are cut.
 const NAME_MAX: usize = 64;
 
-/// Kind of a list in MCP.
+/// The kind of a list in MCP, by the kind of its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ListKind {
-    /// `tools/list`.
+    /// List of tools (`tools/list`).
     Tools,
-    /// `resources/list`.
+    /// List of resources (`resources/list`).
     Resources,
-    /// `resources/templates/list`.
+    /// List of resource templates (`resources/templates/list`).
     Templates,
-    /// `prompts/list`.
+    /// List of prompts (`prompts/list`).
     Prompts,
 }
 
-/// A mend of one entry, or of the complete page if `entry` is `None`.
+/// A correction of one entry of a page, or of the complete page if `entry` is `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mend {
-    /// The entry's name, shortened, or the entry's position in the list.
+    /// Shortened name of the entry, or its position in the list if it has no name.
     pub(super) entry: Option<String>,
-    /// True when the entry was removed from the list.
+    /// True if the entry was removed from the list; false if it was corrected.
     pub(super) left_out: bool,
-    /// The faults, worded to follow the entry's name.
+    /// Description of the faults. Reports write it after the entry's name.
     pub(super) what: String,
 }
 
-/// A mended definition, and a description of its faults.
+/// A corrected definition, and a description of its faults.
 pub(crate) type MendedEntry = (String, String);
 
 impl ListKind {
-    /// The list that a method asks for.
+    /// The kind of list that a method requests; `None` if it is not a list method.
     pub fn of(method: &str) -> Option<Self> {
         Some(match method {
             "tools/list" => Self::Tools,
@@ -63,7 +63,7 @@ impl ListKind {
         })
     }
 
-    /// The method that asks for the list.
+    /// The method that requests the list.
     pub fn method(self) -> &'static str {
         match self {
             Self::Tools => "tools/list",
@@ -73,7 +73,7 @@ impl ListKind {
         }
     }
 
-    /// The member of a result that contains the entries.
+    /// Key of the member that contains the entries in a result.
     pub(super) fn key(self) -> &'static str {
         match self {
             Self::Tools => "tools",
@@ -83,7 +83,7 @@ impl ListKind {
         }
     }
 
-    /// The member that names an entry.
+    /// Key of the member that identifies an entry: its name, its URI, or its URI template.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tools | Self::Prompts => "name",
@@ -102,27 +102,27 @@ impl ListKind {
     }
 }
 
-/// An optional member: its key, and the form of its value.
+/// An optional member of an object: its key, and the required form of its value.
 type Field = (&'static str, Shape);
 
-/// The form that a member's value must have.
+/// The form that the value of a member must have.
 #[derive(Clone, Copy)]
 enum Shape {
     Text,
     Flag,
-    /// An integer of at least 0.
+    /// The value must be an integer of at least 0.
     Size,
-    /// A number from 0 to 1.
+    /// The value must be a number from 0 to 1.
     Share,
-    /// A text that must be one of these.
+    /// The value must be one of these strings.
     Word(&'static [&'static str]),
-    /// A list of texts.
+    /// The value must be a list of strings.
     Texts,
-    /// A list of texts, each of which must be one of these.
+    /// The value must be a list of these strings.
     Words(&'static [&'static str]),
-    /// An object that may have these optional members, and others.
+    /// The value must be an object. It may have these optional members, and unknown ones.
     Object(&'static [Field]),
-    /// A list of objects. Each must have a text under this key, and may have these optional members.
+    /// The value must be a list of objects. Each must have a string under this key, and may have these optional members.
     Objects(&'static str, &'static [Field]),
 }
 
@@ -193,11 +193,11 @@ const PROMPT: [Field; 5] = [
     META,
 ];
 
-/// Outcome of checking a value against its shape.
+/// Result of checking a value against its required form.
 enum MendVerdict {
     Fits,
     Changed(String),
-    /// The value is omitted, for this reason.
+    /// The value cannot be corrected and must be removed. Contains the fault.
     Unfit(&'static str),
 }
 
@@ -230,7 +230,7 @@ fn is_word(value: &str, words: &[&str]) -> bool {
     serde_json::from_str::<Cow<'_, str>>(value).is_ok_and(|word| words.contains(&&*word))
 }
 
-/// Judges a list of texts against the allowed `words`. Other texts are omitted.
+/// Checks a list of strings, of which only `words` are allowed. Other elements are removed.
 fn listed_words(value: &str, words: &[&str]) -> MendVerdict {
     let fits = |it: &&str| is_word(it, words);
     if value.starts_with('[') && spans::items(value).all(|it| fits(&it)) {
@@ -242,7 +242,7 @@ fn listed_words(value: &str, words: &[&str]) -> MendVerdict {
     }
 }
 
-/// Judges an object, and mends its known members.
+/// Checks an object, and corrects its known members.
 fn object(value: &str, fields: &[Field]) -> MendVerdict {
     let Some((single, mut changed)) = single_keys(value) else {
         return MendVerdict::Unfit("is of a wrong type");
@@ -259,8 +259,8 @@ fn object(value: &str, fields: &[Field]) -> MendVerdict {
     }
 }
 
-/// Judges a list of objects. Objects without a text under the key `name` are omitted. An object of named objects becomes a list
-/// of them.
+/// Checks a list of objects. Objects without a string under the key `name` are removed. If the value is an object whose members
+/// are objects, it is converted to a list, with the keys as names.
 fn objects(value: &str, name: &str, fields: &[Field]) -> MendVerdict {
     if name == "name" && value.starts_with('{') {
         let Some(list) = named_arguments(value) else {
@@ -294,7 +294,8 @@ fn objects(value: &str, name: &str, fields: &[Field]) -> MendVerdict {
     }
 }
 
-/// Converts the arguments of a prompt, an object of them or a schema, to a list. A text describes its argument.
+/// Converts the arguments of a prompt to a list. They may be an object of arguments, or a JSON Schema. A string as an argument
+/// becomes its description.
 fn named_arguments(object: &str) -> Option<String> {
     let is_schema = spans::find(object, "type").is_some_and(|it| it == r#""object""#);
     let of_schema = is_schema.then(|| spans::find(object, "properties").unwrap_or("{}"));
@@ -317,7 +318,8 @@ fn named_arguments(object: &str) -> Option<String> {
     })))
 }
 
-/// The object with the members in `fields` mended; `None` if nothing is wrong. Adds the faults to `wrong`.
+/// Corrects the members of an object that `fields` lists. Returns `None` if nothing is wrong. Adds descriptions of the faults to
+/// `wrong`.
 fn mended_fields(object: &str, fields: &[Field], wrong: &mut Vec<String>) -> Option<String> {
     let members = spans::members(object)?;
     let mut changes: Vec<MemberEdit<'_>> = Vec::new();
@@ -340,8 +342,8 @@ fn mended_fields(object: &str, fields: &[Field], wrong: &mut Vec<String>) -> Opt
     (!changes.is_empty()).then(|| spans::edit(object, &changes))
 }
 
-/// Removes repeated keys from an object; the last value of a key is kept, as most parsers do. The flag is true if a key was
-/// repeated. `None` for a value that is not an object.
+/// Removes repeated keys from an object. The last value of a key is kept, as in most parsers. The flag is true if a key was
+/// repeated. Returns `None` for a value that is not an object.
 fn single_keys(object: &str) -> Option<(Cow<'_, str>, bool)> {
     if spans::members(object).is_some() {
         return Some((object.into(), false));
@@ -367,14 +369,14 @@ fn is_twice(object: &str, name: &str) -> bool {
     all.iter().filter(|(key, _)| key == name).count() > 1
 }
 
-/// Mends the definition of an entry for strict clients; `None` if nothing is wrong. `era` is the server's: in
-/// 2026-07-28 an `outputSchema` may describe any value.
+/// Corrects the definition of an entry for strict clients. Returns `None` if nothing is wrong. `era` is that of the server: in
+/// 2026-07-28, an `outputSchema` may describe any value.
 ///
 /// # Errors
 ///
-/// The reason why no client could use the entry.
+/// The reason why no client could use the entry, which must then be removed.
 pub fn entry(kind: ListKind, era: Era, definition: &str) -> Result<Option<MendedEntry>, String> {
-    // Checked before parsing: a list may have millions of values that are no objects.
+    // This cheap check precedes parsing, since a list may have millions of values that are not objects.
     let is_object = definition.trim_start().starts_with('{');
     let object = is_object.then_some(definition);
     let Some((mut text, twice)) = object.and_then(single_keys) else {
@@ -415,7 +417,7 @@ pub fn entry(kind: ListKind, era: Era, definition: &str) -> Result<Option<Mended
     })
 }
 
-/// Mends the schemas of a tool.
+/// Corrects the schemas in the definition of a tool.
 fn tool(text: &str, era: Era, wrong: &mut Vec<String>) -> Result<Option<String>, String> {
     let mut changes = Vec::new();
     let input = spans::find(text, "inputSchema");
@@ -443,7 +445,7 @@ fn tool(text: &str, era: Era, wrong: &mut Vec<String>) -> Result<Option<String>,
     Ok((!changes.is_empty()).then(|| spans::edit(text, &changes)))
 }
 
-/// Gives a resource or a template without a name its URI as the name.
+/// Adds a name to a resource or template that has none: its URI.
 fn named_resource(kind: ListKind, text: &str, wrong: &mut Vec<String>) -> Option<String> {
     if spans::find(text, "name").is_some_and(|name| name.starts_with('"')) {
         return None;
@@ -453,8 +455,8 @@ fn named_resource(kind: ListKind, text: &str, wrong: &mut Vec<String>) -> Option
     Some(spans::edit(text, &[MemberEdit::Set("name", uri.into())]))
 }
 
-/// Mends a page of a list for strict clients; `None` if nothing is wrong. `asked_by` is the raw cursor with which the
-/// page was requested. `taken` holds the names on earlier pages; the names on this page are added.
+/// Corrects a page of a list for strict clients. Returns `None` if nothing is wrong. `asked_by` is the cursor (raw JSON) with
+/// which the page was requested. `taken` contains the names on earlier pages; the names on this page are added to it.
 pub fn page(
     (kind, era): (ListKind, Era),
     page: &str,
@@ -466,7 +468,7 @@ pub fn page(
         let found = members.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| *value)
     };
-    // A result without a list, such as a question to the client, stays unchanged.
+    // A result that is not a list, such as a question to the client, is not changed.
     if member("resultType").is_some_and(|it| !matches!(it, "null" | r#""complete""#)) {
         return None;
     }
@@ -514,12 +516,12 @@ pub fn page(
     (!changes.is_empty()).then(|| (spans::edit(page, &changes), mends.all))
 }
 
-/// The mends of one page. Only the first [`MENDS_MAX`] different ones are stored.
+/// The corrections of one page. Only the first [`MENDS_MAX`] different ones are stored.
 #[derive(Default)]
 struct PageMends {
     all: Vec<Mend>,
     known: HashSet<Mend>,
-    /// Number of all mends, including those that were not kept.
+    /// Number of all corrections, including those that are not stored.
     count: usize,
 }
 
@@ -543,7 +545,8 @@ impl PageMends {
     }
 }
 
-/// An entry from an object of entries, as PHP and map types produce. A key that is not a number names its entry.
+/// Converts a member of an object that should be a list, as PHP and map types write it, to an entry. If the key is not a number,
+/// it becomes the entry's name.
 fn keyed_entry<'a>(kind: ListKind, key: &str, value: &'a str) -> Cow<'a, str> {
     match key.parse::<u64>() {
         Ok(_) => value.into(),
@@ -554,8 +557,8 @@ fn keyed_entry<'a>(kind: ListKind, key: &str, value: &'a str) -> Cow<'a, str> {
     }
 }
 
-/// Builds the list with each entry mended or omitted; `None` if all entries are valid. Entries are handled one by one, since a
-/// list may have millions of unusable entries, and memory for them must stay bounded.
+/// Corrects or removes each entry of a list. Returns `None` if all entries are valid. Entries are handled one by one, so that
+/// memory stays bounded even for a list with millions of unusable entries.
 fn entries_mended<'a>(
     (kind, era): (ListKind, Era),
     entries: impl Iterator<Item = Cow<'a, str>> + Clone,
@@ -613,7 +616,7 @@ fn entries_mended<'a>(
     kept.map(|kept| kept + "]")
 }
 
-/// A JSON list of these entries, without the closing bracket.
+/// Writes a JSON list of these entries, without the closing bracket.
 fn start<'a>(entries: impl Iterator<Item = Cow<'a, str>>) -> String {
     let mut list = String::from("[");
     entries.for_each(|entry| put(&mut list, &entry));
@@ -631,7 +634,7 @@ fn joined<'a>(entries: impl Iterator<Item = Cow<'a, str>>) -> String {
     start(entries) + "]"
 }
 
-/// The names of the entries on a page.
+/// The names of all entries on a page; URIs for resources and templates.
 pub(super) fn names(kind: ListKind, page: &[u8]) -> HashSet<String> {
     let object = spans::raw(page);
     let list = object.and_then(|it| spans::member(it, kind.key()));

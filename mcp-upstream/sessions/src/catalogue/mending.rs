@@ -1,4 +1,4 @@
-//! Mending of one server's lists: the mode, and the faults for the log and `/ready`.
+//! Corrections of one server's lists: whether they are on, and the faults that were found, for the log and for `/ready`.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,46 +15,46 @@ use tooldock_workers::server_settings::ListMode;
 use super::mend::{self, ListKind, MENDS_MAX, Mend};
 use super::pinned;
 
-/// Maximum number of faults that `/ready` shows.
+/// Maximum number of faults that `/ready` shows for one server.
 const SHOWN_MAX: usize = 50;
-/// Maximum number of entries that a report names.
+/// Maximum number of entries that a report names; further ones are only counted.
 const NAMED_MAX: usize = 20;
 
-/// The mending of a server's lists, shared by all connections to the server.
+/// State of the corrections of one server's lists. All connections to the server share it.
 #[derive(Debug, Default)]
 pub struct ListMending {
-    /// True when lists are passed on as the server wrote them.
+    /// True if lists are forwarded as the server wrote them; false if they are corrected.
     raw: AtomicBool,
-    /// Mends that were logged. The lock is never held across an await.
+    /// The corrections that were made. The lock is never held across an await.
     told: Mutex<MendLog>,
-    /// The pins of the server's definitions, if this process keeps pins.
+    /// The approved definitions (pins) of the server; unset if this process does not use pins.
     pins: OnceLock<Arc<NamespacePins>>,
 }
 
 #[derive(Debug, Default)]
 struct MendLog {
-    /// All mends that were logged.
+    /// All corrections that were logged; they are not logged again.
     logged: HashSet<(ListKind, Mend)>,
-    /// Mends of the current lists.
+    /// Corrections of the current lists.
     current: HashSet<(ListKind, Mend)>,
-    /// Mends of the current lists, in the order in which they were found.
+    /// Corrections of the current lists, in the order in which they were made.
     order: Vec<(ListKind, Mend)>,
 }
 
-/// A fault that entries of one list share, for the log and `/ready`.
+/// A fault of one or several entries of a list, for the log and `/ready`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MendReport {
     /// The method that requests the list.
     list: &'static str,
-    /// The names or positions of the entries; empty if the fault is in the page itself.
+    /// Names or positions of the entries with the fault; empty if the page itself has the fault.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     entries: Vec<String>,
-    /// The number of further entries, which are not named.
+    /// Number of further entries with the fault that `entries` does not list.
     #[serde(skip_serializing_if = "is_zero")]
     more: usize,
-    /// True when the entries are omitted.
+    /// True if the entries were removed from the list; false if they were corrected.
     left_out: bool,
-    /// A description of the fault.
+    /// Description of the fault.
     fault: String,
 }
 
@@ -67,40 +67,42 @@ fn is_zero(number: &usize) -> bool {
 }
 
 impl ListMending {
-    /// Sets the mode. Returns true if the mode changes.
+    /// Turns corrections on or off. Returns true if that is a change.
     pub(crate) fn set(&self, mode: ListMode) -> bool {
         let raw = mode == ListMode::Raw;
         self.raw.swap(raw, Ordering::Relaxed) != raw
     }
 
-    /// Returns true unless lists pass as the server wrote them.
+    /// Returns true if lists are corrected; false if they are forwarded as the server wrote them.
     pub(super) fn is_on(&self) -> bool {
         !self.raw.load(Ordering::Relaxed)
     }
 
-    /// Sets the pins of the server's definitions. Counts once: a namespace has the same pins for as long as the process runs.
+    /// Sets the approved definitions (pins) of the server. Only the first call has an effect, since a namespace has the same pins
+    /// for as long as the process runs.
     pub(super) fn set_pins(&self, pins: Arc<NamespacePins>) {
         let _ = self.pins.set(pins);
     }
 
-    /// Returns true if definitions are compared with recorded ones.
+    /// Returns true if definitions are compared with approved ones.
     pub(super) fn is_pinned(&self) -> bool {
         self.pins.get().is_some_and(|it| it.mode() != PinMode::Off)
     }
 
-    /// Number of decisions about pins by which lists that were read before may look different now.
+    /// Counter of approvals of definitions (pins). If it has changed, lists that were read before are outdated.
     pub(super) fn pin_generation(&self) -> u64 {
         self.pins.get().map_or(0, |it| it.generation())
     }
 
-    /// Records the definitions of a page as the server wrote it. Returns the page without definitions that are hidden until they
-    /// are approved; `None` if none is hidden.
+    /// Records the definitions on a page, as the server wrote them. Returns the page without definitions that must be hidden
+    /// until an operator approves them; `None` if there are none. `first` is true for the first page of a list.
     pub(super) fn pinned(&self, kind: ListKind, page: &Bytes, first: bool) -> Option<Bytes> {
         pinned::page(self.pins.get()?, kind, page, first)
     }
 
-    /// Mends a page of a list; `None` if the page needs no mending. `asked_by` is the raw cursor with which the page was
-    /// requested. `taken` holds the names on earlier pages; the names on this page are added.
+    /// Corrects a page of a list, and logs the corrections. Returns `None` if nothing is wrong. `asked_by` is the cursor (raw
+    /// JSON) with which the page was requested. `taken` contains the names on earlier pages; the names on this page are added to
+    /// it.
     pub(crate) fn page(
         &self,
         namespace: &NamespaceName,
@@ -117,7 +119,7 @@ impl ListMending {
         Some(mended.into())
     }
 
-    /// Reports of the faults in the current lists.
+    /// Reports about the faults in the current lists.
     pub fn reports(&self) -> Vec<MendReport> {
         let mut reports = Vec::new();
         for (kind, mend) in &self.told().order {
@@ -126,7 +128,7 @@ impl ListMending {
         reports
     }
 
-    /// Removes the faults of the current lists before the lists are read again.
+    /// Forgets the faults of the current lists, since the lists will be read again.
     pub(super) fn changed(&self) {
         let mut told = self.told();
         told.current.clear();
@@ -156,7 +158,7 @@ impl ListMending {
     }
 }
 
-/// Adds a mend to the report of the same fault, or adds a new report if there are fewer than `max`.
+/// Adds a correction to the report about the same fault, or adds a new report if there are fewer than `max`.
 fn note(reports: &mut Vec<MendReport>, kind: ListKind, mend: &Mend, max: usize) {
     let list = kind.method();
     let same = |it: &&mut MendReport| {

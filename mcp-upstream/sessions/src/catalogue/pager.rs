@@ -1,4 +1,4 @@
-//! Reads all pages of a server's tools, one after the other.
+//! Requests all pages of a server's list of tools, one after the other.
 
 use std::collections::HashSet;
 
@@ -17,24 +17,24 @@ use super::mend::ListKind;
 use super::mending::ListMending;
 use super::pages::TOOLS_LIST;
 
-/// The most pages that are read: the list of a server with more is taken to be endless.
+/// Maximum number of pages that are requested from a server. A longer list is assumed to be endless.
 const PAGES_MAX: usize = 100;
-/// Maximum number of tools that are read from a server.
+/// Number of tools after which no further page is requested.
 const TOOLS_MAX: usize = 10_000;
-/// The bytes of pages after which reading stops; the last page may exceed it.
+/// Total size of pages after which no further page is requested, in bytes. The last page may exceed it.
 const BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// An opened connection, reduced to reading its lists.
+/// An open connection to a server, from which pages of lists can be requested.
 #[async_trait]
 pub trait PageSource: Send + Sync {
-    /// The server's description of itself from the opening of the connection.
+    /// The server's description of itself, from the opening of the connection.
     fn server(&self) -> ServerInfo;
 
     /// Requests one page of a list.
     ///
     /// # Errors
     ///
-    /// If the server does not answer.
+    /// The server does not return a result.
     async fn page(
         &self,
         method: &'static str,
@@ -42,12 +42,12 @@ pub trait PageSource: Send + Sync {
     ) -> Result<ResponseOutcome, CallError>;
 }
 
-/// The tools read from a server, with their pages.
+/// All tools of a server, with the pages that contain them.
 pub(super) struct ReadTools {
     pub(super) era: Era,
-    /// True when the server announces changes of its tools.
+    /// True if the server announces changes of its tools.
     pub(super) announces: bool,
-    /// Each page with the cursor of its request, in the server's own spelling.
+    /// The pages, each with the cursor with which it was requested, exactly as the server wrote the cursor.
     pub(super) pages: Vec<(Option<String>, Bytes)>,
     pub(super) entries: Vec<ToolEntry>,
 }
@@ -66,7 +66,7 @@ impl ReadTools {
         self.pages.iter().map(|(_, page)| page.len()).sum()
     }
 
-    /// Returns true if the bound on pages, tools or bytes is reached.
+    /// Returns true if the maximum number of pages, tools or bytes is reached.
     fn is_full(&self) -> bool {
         self.pages.len() >= PAGES_MAX
             || self.entries.len() >= TOOLS_MAX
@@ -74,11 +74,11 @@ impl ReadTools {
     }
 }
 
-/// Reads the tools to their end, or until a bound is reached.
+/// Requests all pages of tools, or as many as the limits allow.
 ///
 /// # Errors
 ///
-/// If the server does not list its tools.
+/// The server does not list its tools.
 pub(super) async fn read(
     namespace: &NamespaceName,
     source: &dyn PageSource,
@@ -93,7 +93,7 @@ pub(super) async fn read(
             let reason = format!("the server of namespace {namespace} does not list its tools");
             return Err(CallError::new(CallErrorCode::InternalError, reason));
         };
-        // Copied, since the span may be a small part of a large read.
+        // The page is copied, since it may be a small part of a large buffer, which it would keep in memory.
         let page = Bytes::copy_from_slice(&page);
         let asked_by = cursor.as_deref().map(RawValue::get);
         let kind = (ListKind::Tools, read.era);
@@ -109,7 +109,7 @@ pub(super) async fn read(
         let Some(next) = cursor.as_deref().map(RawValue::get) else {
             return Ok(read);
         };
-        // A repeated cursor would make the pager read the same pages for ever.
+        // If a cursor occurs a second time, the same pages would be requested for ever.
         let asked = |(by, _): &(Option<String>, _)| by.as_deref() == Some(next);
         if read.pages.iter().any(asked) {
             return Ok(read);
@@ -128,11 +128,11 @@ pub(super) async fn read(
     Ok(read)
 }
 
-/// The tools as one connection lists them now, without caching.
+/// Requests the current tools from one connection. The result is not cached.
 ///
 /// # Errors
 ///
-/// If the server does not list its tools.
+/// The server does not list its tools.
 pub async fn listed_by(
     namespace: &NamespaceName,
     source: &dyn PageSource,
@@ -142,7 +142,7 @@ pub async fn listed_by(
     Ok(ToolList::new(0, read.entries))
 }
 
-/// Parameters for the gateway's own list requests.
+/// Builds the parameters of a list request that the gateway itself sends.
 fn params(era: Era, cursor: Option<&RawValue>) -> Box<RawValue> {
     let cursor = cursor.map(|cursor| format!(r#""cursor":{cursor}"#));
     let meta = (era == Era::Modern).then(|| {

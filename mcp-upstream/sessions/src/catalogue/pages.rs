@@ -1,19 +1,20 @@
-//! Cache of the last good pages of one server's lists, as the server wrote them, for when the server is unavailable.
+//! Cache of the last good pages of one server's lists, for when the server is unavailable.
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
 use tooldock_protocol::version::Era;
 
-/// Maximum size of all cached pages, in bytes; a page that does not fit is not cached.
+/// Maximum total size of the cached pages of one server, in bytes. A page that does not fit is not cached.
 pub(super) const BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Maximum length of the cursor of a cached page, in bytes: a cursor is client input until the server has accepted it.
+/// Maximum length of the cursor of a cached page, in bytes. Pages with longer cursors are not cached, since clients may invent
+/// cursors of any length.
 pub(super) const CURSOR_MAX: usize = 1024;
-/// Maximum number of pages that are kept of one server.
+/// Maximum number of cached pages of one server. Further pages are not cached.
 pub(super) const PAGES_MAX: usize = 1000;
-/// The method that lists the tools.
+/// Name of the method that lists tools.
 pub(super) const TOOLS_LIST: &str = "tools/list";
-/// The list methods of MCP.
+/// All list methods of MCP.
 const METHODS: [&str; 4] = [
     TOOLS_LIST,
     "prompts/list",
@@ -21,26 +22,27 @@ const METHODS: [&str; 4] = [
     "resources/templates/list",
 ];
 
-/// Identifies a page of a list: era, method and cursor.
+/// Key of a cached page: the connection's era, the list method, and the cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PageKey {
-    /// The era of the connection that lists the page.
+    /// Era of the connection on which the page was listed.
     pub(super) era: Era,
     pub(super) method: &'static str,
     /// The cursor as raw JSON; `None` for the first page.
     pub(super) cursor: Option<Box<str>>,
 }
 
-/// The kept pages of one server's lists, by their keys.
+/// The cached pages of one server's lists.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     by_key: HashMap<PageKey, Bytes>,
-    /// The total size of pages and their cursors.
+    /// Total size of the cached pages and their cursors, in bytes.
     bytes: usize,
 }
 
 impl PageKey {
-    /// The key of a page; `None` if the method is not a list method, or if the cursor has more than `CURSOR_MAX` bytes.
+    /// Creates the key of a page. Returns `None` if the method is not a list method, or if the cursor has more than `CURSOR_MAX`
+    /// bytes.
     pub fn of(era: Era, method: &str, cursor: Option<&str>) -> Option<Self> {
         let method = METHODS.into_iter().find(|known| *known == method)?;
         if cursor.is_some_and(|cursor| cursor.len() > CURSOR_MAX) {
@@ -72,7 +74,7 @@ impl Pages {
         self.by_key.get(key)
     }
 
-    /// Returns true if the page is cached under this cursor or another cursor of the same list.
+    /// Returns true if the page is cached, under this cursor or another cursor of the same list.
     pub(super) fn has(&self, key: &PageKey, result: &Bytes) -> bool {
         match self.by_key.get(key) {
             Some(page) => page == result,
@@ -84,7 +86,7 @@ impl Pages {
         }
     }
 
-    /// Removes all pages of a list.
+    /// Removes all cached pages of a list.
     pub(super) fn leave(&mut self, era: Era, method: &'static str) {
         let bytes = &mut self.bytes;
         self.by_key.retain(|key, page| {
@@ -94,7 +96,7 @@ impl Pages {
         });
     }
 
-    /// Keeps a page. Returns true if there was room.
+    /// Caches a page. Returns false if there is no room for it.
     pub(super) fn keep(&mut self, key: PageKey, page: Bytes) -> bool {
         if let Some(before) = self.by_key.remove(&key) {
             self.bytes -= key.weight(&before);
@@ -108,7 +110,7 @@ impl Pages {
         fits
     }
 
-    /// Replaces all pages of the tools, each with the cursor that requested it.
+    /// Replaces all cached pages of tools. Each new page comes with the cursor with which it was requested.
     pub(super) fn replace(&mut self, era: Era, pages: Vec<(Option<String>, Bytes)>) {
         self.leave(era, TOOLS_LIST);
         for (cursor, page) in pages {

@@ -1,5 +1,5 @@
-//! Pins of a server's lists: the entries of a page are recorded, and those that are hidden until an operator approves them are
-//! left out. The rules are those of `tooldock_workers::pins`.
+//! Pins of a server's lists: the definitions on each page are recorded, and those that an operator has not approved yet are
+//! removed. `tooldock_workers::pins` contains the rules.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::mend::ListKind;
 use tooldock_protocol::jsonrpc::spans::{self, MemberEdit};
 use tooldock_protocol::jsonrpc::{self, all_entries};
 
-/// Records a page as its server wrote it. Returns the page without the hidden entries; `None` if no entry is hidden. `first` is
-/// true for a list's first page.
+/// Records the definitions on a page, as the server wrote them. Returns the page without hidden definitions; `None` if none is
+/// hidden. `first` is true for the first page of a list.
 pub(super) fn page(
     pins: &NamespacePins,
     kind: ListKind,
@@ -32,7 +32,8 @@ pub(super) fn page(
         return None;
     }
     let Some((object, all, last)) = entries(kind, page) else {
-        // A client could read entries where none were judged.
+        // The entries of the page cannot be determined and so not be compared, but a client might find some. So the page is
+        // replaced by an empty one.
         return (mode == PinMode::Enforce).then(|| format!("{{{:?}:[]}}", kind.key()).into());
     };
     let name = |definition: &RawValue| {
@@ -60,7 +61,7 @@ pub(super) fn page(
     Some(spans::edit(object.get(), &[MemberEdit::Set(kind.key(), list)]).into())
 }
 
-/// The text of a page, its entries, and whether it is the last one; `None` for a page whose entries cannot be told.
+/// Parses a page: its object, its entries, and whether it is the last page. Returns `None` if the entries are ambiguous.
 fn entries(kind: ListKind, page: &Bytes) -> Option<(&RawValue, Vec<&RawValue>, bool)> {
     let object = spans::raw(page)?;
     let list = single(object, kind.key())?;
@@ -69,7 +70,8 @@ fn entries(kind: ListKind, page: &Bytes) -> Option<(&RawValue, Vec<&RawValue>, b
     Some((object, all, last))
 }
 
-/// The value of a key that stands once in an object, and in no other spelling.
+/// The value of a key; `None` if the object contains the key several times or in different case, so that clients might read
+/// another value.
 fn single<'a>(object: &'a RawValue, key: &str) -> Option<&'a RawValue> {
     let all = all_entries(object)?;
     let mut alike = all.iter().filter(|(own, _)| own.eq_ignore_ascii_case(key));

@@ -1,4 +1,4 @@
-//! A shared reading of a server's tools, for which all callers wait.
+//! A request for a server's list of tools ("reading") that several callers share and wait for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,42 +10,42 @@ use tooldock_base::names::NamespaceName;
 
 use super::ToolList;
 
-/// Maximum wait of calls for a reading, from its beginning. Calls can do without the tools.
+/// Maximum time for which tool calls wait for a reading, from its beginning. After that, a call continues without the list.
 pub(crate) const CALLS_WAIT: Duration = Duration::from_secs(3);
-/// Time for which a slow reading that failed is not repeated.
+/// Time for which the tools are not requested again after a slow reading has failed.
 pub(super) const FAILED: Duration = Duration::from_secs(5);
 
-/// Result of a reading: the tools, or the reason why they could not be read.
+/// Result of reading a server's tools: the tools, or the reason why they could not be read.
 pub type ReadingOutcome = Result<Arc<ToolList>, CallError>;
 
-/// A reading of a list, in progress or finished. It continues when the caller that began it disconnects, so that with a server
-/// that does not respond, no caller waits for more than one reading.
+/// A reading of the tools, in progress or finished. If the caller that began it disconnects, it continues. So callers of a server
+/// that does not respond each wait for at most one reading.
 #[derive(Debug)]
 pub struct ListReading {
     started: Instant,
-    /// The version of the tools that was known when the reading began.
+    /// Version of the tools that was known when the reading began.
     version: u64,
     over: watch::Sender<Option<Over>>,
 }
 
-/// The result of a reading, and when it ended.
+/// The result of a finished reading, and the time at which it ended.
 #[derive(Debug)]
 struct Over {
     outcome: ReadingOutcome,
     at: Instant,
-    /// True when the reading was dropped before its end, which is no evidence about the server.
+    /// True if the reading was dropped before its end. It then does not count as a failure of the server.
     abandoned: bool,
 }
 
-/// A reading that its owner must carry out. Dropping it notifies the waiting callers that it was abandoned.
+/// A reading that the owner of this value must carry out. If it is dropped, the waiting callers get an error.
 #[derive(Debug)]
 pub struct BegunReading(Arc<ListReading>);
 
 impl ListReading {
-    /// The moment until which calls wait for the reading, if each call has this time limit.
+    /// The time until which calls wait for the reading. `limit` is the time limit of the call.
     pub fn patience(&self, limit: Duration) -> Instant {
-        // The limit counts from the start of the reading, so that successive calls to a silent server together wait for it only
-        // once.
+        // The wait is counted from the start of the reading. So if several calls to a silent server follow each other, they wait
+        // for it only once in total.
         self.started + CALLS_WAIT.min(limit / 4)
     }
 
@@ -53,18 +53,18 @@ impl ListReading {
     ///
     /// # Errors
     ///
-    /// If the tools could not be read.
+    /// The tools could not be read.
     pub async fn outcome(&self) -> ReadingOutcome {
         let mut over = self.over.subscribe();
         let over = over.wait_for(Option::is_some).await;
         match over.as_deref() {
             Ok(Some(over)) => over.outcome.clone(),
-            // Unreachable: `self` owns the sender, so the channel cannot close before it has a value.
+            // This cannot happen: `self` owns the sender, so the channel stays open until it has a value.
             Ok(None) | Err(_) => Err(given_up()),
         }
     }
 
-    /// Returns true if the reading took so long that no other may begin immediately.
+    /// Returns true if the reading is or was so slow that another one must not begin immediately after it.
     pub fn is_slow(&self) -> bool {
         match &*self.over.borrow() {
             Some(over) => over.is_slow(self.started),
@@ -76,15 +76,14 @@ impl ListReading {
         self.over.borrow().is_none()
     }
 
-    /// Returns true if the reading serves callers that miss the tools of this version.
+    /// Returns true if callers that need the tools of this version can use this reading and need not begin another.
     pub(super) fn serves(&self, version: u64) -> bool {
         match &*self.over.borrow() {
-            // Callers wait for a running reading, so that there is at most one at a time.
+            // The reading is in progress. Callers wait for it, so that there is at most one at a time.
             None => true,
-            // The tools of a successful reading are cached, and were found to be out of date.
+            // The reading has succeeded. Its tools were cached, but have become outdated since.
             Some(over) if over.outcome.is_ok() => false,
-            // A failed reading is retried if it failed fast, since a retry is cheap; a slow reading is not repeated
-            // immediately.
+            // The reading has failed. If that was fast, it is repeated at once; if it was slow, only after a pause.
             Some(over) => {
                 let slow = over.is_slow(self.started);
                 slow && self.version == version && over.at.elapsed() < FAILED
@@ -121,7 +120,7 @@ impl BegunReading {
         &self.0
     }
 
-    /// Ends the reading and gives its result to all waiting callers.
+    /// Ends the reading, and passes its result to all waiting callers.
     pub fn end(self, outcome: ReadingOutcome) {
         self.0.over.send_replace(Some(Over::new(outcome)));
     }
@@ -144,7 +143,7 @@ fn given_up() -> CallError {
     CallError::new(CallErrorCode::WorkerUnavailable, reason)
 }
 
-/// The error for a server that does not list its tools in time.
+/// Creates the error for a server that does not list its tools in time.
 pub fn late(name: &NamespaceName) -> CallError {
     let reason = format!("the server of namespace {name} did not list its tools in time");
     CallError::new(CallErrorCode::ExecutionTimeout, reason)

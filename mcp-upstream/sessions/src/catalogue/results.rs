@@ -1,7 +1,7 @@
-//! Checks results of tools against the `outputSchema` that their servers list.
+//! Checks the results of tools against the `outputSchema` that their server lists.
 //!
-//! Official clients refuse a result that violates the schema: the tool has run, and its result is lost. Nothing is checked if
-//! no tool of the server has an `outputSchema`.
+//! Official clients refuse a result that violates the schema, so it is lost although the tool has run. If no tool of a server has
+//! an `outputSchema`, nothing is checked.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,26 +12,26 @@ use tooldock_protocol::jsonrpc::spans;
 use super::arguments::ARGUMENTS_MAX;
 use super::list::ToolList;
 
-/// Maximum number of different faults of one server that are logged.
+/// Maximum number of different faults of one server's results that are logged; further ones are not.
 const FAULTS_MAX: usize = 1_000;
 
-/// Facts about one server that are kept while results of its tools are checked against their output schemas.
+/// State of the checks of one server's results.
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    /// True when some tool has an `outputSchema`.
+    /// True if at least one tool of the server has an `outputSchema`.
     pub(super) declared: AtomicBool,
-    /// Pairs of a tool and a fault that were already logged. The lock is never held across an await.
+    /// Pairs of a tool and a fault that have been logged. The lock is never held across an await.
     logged: Mutex<HashSet<(String, String)>>,
 }
 
-/// Outcome of checking a result.
+/// Outcome of checking the result of a tool.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ResultCheck {
-    /// No fault was found, or the result cannot be checked.
+    /// No fault was found in the result, or it cannot be checked.
     Fits,
-    /// The fault: its path in the result and the violated rule.
+    /// A fault was found. Contains its path in the result and the violated rule.
     Fault(String),
-    /// The check is too much work for an I/O thread.
+    /// The result was not checked, since the check is too much work for an I/O thread.
     Heavy,
 }
 
@@ -45,7 +45,7 @@ impl Results {
             .store(list.declares_outputs(), Ordering::Relaxed);
     }
 
-    /// Records a fault. Returns true if the fault is new and must be logged.
+    /// Records a fault of a tool's results. Returns true if the fault is new and must be logged.
     pub(super) fn is_news(&self, tool: &str, fault: &str) -> bool {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         logged.len() < FAULTS_MAX && logged.insert((tool.to_owned(), fault.to_owned()))
@@ -53,12 +53,11 @@ impl Results {
 }
 
 impl ToolList {
-    /// The structured content of a call's result, which is checked against the tool's schema; `None` if the result is not
-    /// checked.
+    /// The part of a call's result that must be checked against the tool's schema; `None` if nothing must be checked.
     ///
     /// # Errors
     ///
-    /// The fault of a result that has no structured content although its tool has an `outputSchema`.
+    /// A description of the fault, if the tool has an `outputSchema` but the result has no structured content.
     pub fn structured<'r>(&self, tool: &str, result: &'r str) -> Result<Option<&'r str>, String> {
         let Some(entry) = self.tool(tool) else {
             return Ok(None);
@@ -67,7 +66,7 @@ impl ToolList {
             return Ok(None);
         }
         let structured = spans::find(result, "structuredContent");
-        // The structured content is too large to be checked.
+        // Structured content that is too large is not checked.
         if structured.is_some_and(|it| it.len() > ARGUMENTS_MAX) {
             return Ok(None);
         }
@@ -87,7 +86,8 @@ impl ToolList {
         }
     }
 
-    /// Checks the structured content of a result against the tool's schema. With `light` only small checks run.
+    /// Checks the structured content of a result against the tool's schema. If `light` is set, only a check that is small enough
+    /// for an I/O thread is made.
     pub fn check_structured(&self, tool: &str, structured: &str, light: bool) -> ResultCheck {
         let Some(entry) = self.tool(tool) else {
             return ResultCheck::Fits;

@@ -1,10 +1,10 @@
-//! Views: the tools of a namespace that one caller may see and call. All code that shows or runs tools asks a view.
+//! A view: the tools of a namespace that one caller may see and call. All code that shows or calls tools uses a view.
 //!
-//! A view contains the tools that both the namespace's policy and the scopes of the caller's credential allow. A further
-//! restriction of views must be a field of [`Access`], which [`View::allows_tool`] and [`View::fingerprint`] then include.
+//! A view contains the tools that both the namespace's policy and the scopes of the caller's credential allow. If a further
+//! restriction is added, it must become a field of [`Access`], and [`View::allows_tool`] and [`View::fingerprint`] must use it.
 //!
-//! Scopes name tools by their names in their own namespaces. An aggregate publishes its members' tools under other names, so
-//! the view of an aggregate ignores scopes, and the views of its members apply them.
+//! Scopes contain the names that tools have in their own namespace. An aggregate shows its members' tools under other names, so
+//! scopes are not applied in the view of an aggregate, but in the views of its members.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -22,12 +22,13 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use super::list::{ToolEntry, ToolList};
 use crate::caller::{Caller, Visibility};
 
-/// The properties of a caller that decide its views.
+/// The properties of a caller on which its views depend.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// True when the caller's token, or another token of its listener, does not open every namespace.
+    /// True if the caller's credential, or another one on its listener, does not give access to every namespace; then lists are
+    /// private to the caller.
     scoped: bool,
-    /// The tools that the scopes of the caller's credential allow.
+    /// The tools that the credential's scopes allow; `None` for a credential without scopes, which allows every tool.
     grant: Option<Arc<Grant>>,
 }
 
@@ -36,18 +37,18 @@ pub struct Access {
 pub struct View<'a> {
     namespace: &'a Namespace,
     scoped: bool,
-    /// The tools that scopes open; `None` for all tools.
+    /// The tools that the credential's scopes allow; `None` if all are allowed.
     tools: Option<&'a ToolScope>,
 }
 
-/// Error: the page is not a JSON object with an array of tools, or contains a key twice.
+/// Error: the page is not a JSON object with an array of tools, or contains a repeated key.
 struct Unreadable;
 
-/// A fingerprint that is equal for views that show the same tools of a list in the same form.
+/// Fingerprint of a view. It is equal for views that show the same tools of a list in the same form.
 pub(super) type Fingerprint = ([u8; 32], Option<[u8; 32]>, CacheScope);
 
 impl Access {
-    /// Copies the properties of a caller that decide its views.
+    /// Copies from a caller the properties on which its views depend.
     pub fn of(caller: &Caller) -> Self {
         Self {
             scoped: is_scoped(caller),
@@ -55,20 +56,20 @@ impl Access {
         }
     }
 
-    /// The view of a namespace with this access.
+    /// Creates the view of a namespace for a caller with these properties.
     pub fn view<'a>(&'a self, namespace: &'a Namespace) -> View<'a> {
         View::new(namespace, self.scoped, self.grant.as_deref())
     }
 }
 
-/// Returns true if lists for this caller may differ from those for other callers of its listener.
+/// Returns true if this caller may get other lists than other callers on the same listener.
 fn is_scoped(caller: &Caller) -> bool {
     let everywhere = matches!(caller.visibility, Visibility::All);
     !everywhere || caller.grant.is_some() || caller.profile.scoped_tokens
 }
 
 impl<'a> View<'a> {
-    /// The view of a namespace for a caller.
+    /// Creates the view of a namespace for a caller.
     pub fn of(caller: &'a Caller, namespace: &'a Namespace) -> Self {
         Self::new(namespace, is_scoped(caller), caller.grant.as_deref())
     }
@@ -82,26 +83,26 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Returns true if the scopes of the caller's credential open the tool. The namespace's policy is not considered.
+    /// Returns true if the scopes of the caller's credential allow the tool. The namespace's policy is not checked.
     pub fn opens_tool(self, name: &str) -> bool {
         let policy = &self.namespace.policy;
         self.tools
             .is_none_or(|scope| policy.check_scope(scope, name).is_ok())
     }
 
-    /// Returns true if the tool may be shown and called.
+    /// Returns true if the caller may see and call the tool.
     pub fn allows_tool(self, name: &str) -> bool {
         self.namespace.policy.allows_tool(name) && self.opens_tool(name)
     }
 
-    /// Returns true if every tool may be shown and called, whatever its name.
+    /// Returns true if the caller may see and call every tool of the namespace, whatever its name.
     pub fn allows_every_tool(self) -> bool {
         let opened = self.tools.is_none_or(ToolScope::is_admin);
         opened && self.namespace.policy.allows_every_tool() && !self.is_pinned()
     }
 
-    /// Returns true if the tools of a server can be called only after an operator approved them: a tool that no list shows must
-    /// not be called either.
+    /// Returns true if the namespace is a server whose tools an operator must approve. A tool that is in no list must then not be
+    /// called.
     fn is_pinned(self) -> bool {
         let is_server = matches!(
             self.namespace.upstream,
@@ -110,26 +111,26 @@ impl<'a> View<'a> {
         is_server && self.namespace.limits.pins == PinMode::Enforce
     }
 
-    /// Returns true if the caller may learn why a tool is missing: the file that failed to load, and its error. True only for
-    /// callers whose scopes open every tool, and for names that the policy does not hide.
+    /// Returns true if the caller may be told why a tool is missing: the file that could not be loaded, and the error. Only
+    /// callers whose scopes allow every tool may, and only for names that the policy does not hide.
     pub fn may_explain_missing(self, name: &str) -> bool {
         self.tools.is_none_or(ToolScope::is_admin) && self.namespace.policy.allows_tool(name)
     }
 
-    /// The tools of a list that may be shown.
+    /// The tools of a list that the caller may see.
     pub fn tools(self, list: &ToolList) -> impl Iterator<Item = &ToolEntry> {
         let all = list.entries().iter();
         all.filter(move |tool| self.allows_tool(tool.name()))
     }
 
-    /// Finds a tool of a list, if it may be shown.
+    /// Finds a tool of a list by name; `None` if it does not exist or the caller may not see it.
     pub fn tool<'l>(self, list: &'l ToolList, name: &str) -> Option<&'l ToolEntry> {
-        // The name is compared first: matching patterns costs more.
+        // The name is looked up first, since matching the policy's patterns costs more.
         list.tool(name).filter(|_| self.allows_tool(name))
     }
 
-    /// The scope in which clients may cache lists and `server/discover`: public if all admitted callers see the same tools of
-    /// the namespace (MOD-08).
+    /// The cache scope of lists and of `server/discover`: public if all admitted callers see the same tools of the namespace,
+    /// else private (MOD-08).
     pub fn cache_scope(self) -> CacheScope {
         static USUAL: LazyLock<Limits> = LazyLock::new(Limits::default);
         let (usual, limits) = (&*USUAL, &self.namespace.limits);
@@ -144,7 +145,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The fingerprint of the properties that decide how lists are written for this view.
+    /// Fingerprint of all properties that influence how lists are written for this view.
     pub(super) fn fingerprint(self) -> Fingerprint {
         let opened = self.tools.map(ToolScope::fingerprint);
         (
@@ -154,9 +155,9 @@ impl<'a> View<'a> {
         )
     }
 
-    /// Filters a page of a server's list: hidden tools are omitted, visible entries keep their bytes. A page that depends on
-    /// the caller gets the private cache scope. `None` if some tools are hidden and the page is ambiguous: of a repeated key, a
-    /// client may read the other value.
+    /// Removes hidden tools from a page of a server's list. The entries that remain keep their bytes. If the page depends on the
+    /// caller, its cache scope becomes private. Returns `None` if some tools are hidden and the page cannot be filtered safely:
+    /// if a key is repeated, a client may read the value that was not filtered.
     pub fn of_page(self, result: Bytes) -> Option<Bytes> {
         match self.changed(&result) {
             Ok(Some(changed)) => Some(changed.into()),
@@ -165,7 +166,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The reduced page; `None` if nothing changes.
+    /// The page without hidden tools; `None` if nothing changes.
     fn changed(self, page: &[u8]) -> Result<Option<String>, Unreadable> {
         let object = spans::raw(page).ok_or(Unreadable)?.get();
         let members = spans::members(object).ok_or(Unreadable)?;
@@ -186,7 +187,7 @@ impl<'a> View<'a> {
         Ok((!changes.is_empty()).then(|| spans::edit(object, &changes)))
     }
 
-    /// The entries that may be shown, as a JSON list; `None` if all may be.
+    /// The entries that the caller may see, as a JSON list; `None` if it may see all.
     fn shown(self, all: &[&RawValue]) -> Option<String> {
         let may_stay = |tool: &&&RawValue| {
             let name = spans::member(tool, "name").and_then(jsonrpc::string);

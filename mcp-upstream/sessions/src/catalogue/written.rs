@@ -1,5 +1,5 @@
-//! Cache of serialized lists of tools. A list never changes, so the text written for the first request is reused for all
-//! requests whose callers may see the same tools; only the id of the response differs.
+//! Cache of serialized lists of tools. A list never changes, so the text that is written for one request is reused for all
+//! requests whose callers may see the same tools. Only the id of the response differs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,17 +9,17 @@ use tooldock_protocol::format::ResultFormat;
 use super::list::ToolList;
 use super::view::{Fingerprint, View};
 
-/// Maximum size of a written list that is kept, in bytes; a longer one is written for each request.
+/// Maximum size of a serialized list that is cached, in bytes. A longer one is written again for each request.
 const KEPT_MAX: usize = 256 * 1024;
-/// Maximum number of serialized forms of one list; a new form replaces the oldest. Each view has three forms: legacy without
-/// output schemas, legacy with output schemas, and modern.
+/// Maximum number of cached texts of one list; a new text then replaces the oldest. For each view there can be three: legacy
+/// without output schemas, legacy with output schemas, and modern.
 const FORMS_MAX: usize = 12;
 
-/// The written forms of one list.
+/// The cached texts of one list.
 #[derive(Debug, Default)]
 pub(super) struct WrittenLists(Mutex<Vec<(Form, Bytes)>>);
 
-/// Key of a written form: the spelling of its era, and the fingerprint of its view.
+/// Key of a cached text: the format of the client's era, and the fingerprint of the view.
 type Form = (Spelling, Fingerprint);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ enum Spelling {
 }
 
 impl ToolList {
-    /// The result of `tools/list` in this format, if it was written for this view.
+    /// The cached result of `tools/list` in this format for this view; `None` if it has not been written yet.
     pub fn written(&self, format: &ResultFormat, view: View<'_>) -> Option<Bytes> {
         let form = form(format, view);
         let written = self.written.lock();
@@ -38,14 +38,14 @@ impl ToolList {
             .map(|(_, result)| result.clone())
     }
 
-    /// Keeps a form that was just written.
+    /// Caches the result of `tools/list` that was written in this format for this view.
     pub fn keep_written(&self, format: &ResultFormat, view: View<'_>, result: &[u8]) {
         if result.len() > KEPT_MAX {
             return;
         }
         let form = form(format, view);
         let mut written = self.written.lock();
-        // Another request may have written the form first.
+        // A concurrent request may have cached the same text; it is replaced.
         written.retain(|(own, _)| *own != form);
         if written.len() >= FORMS_MAX {
             written.remove(0);

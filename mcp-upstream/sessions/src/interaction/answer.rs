@@ -1,4 +1,4 @@
-//! Answers to questions, and the responders that deliver them to the upstream.
+//! Answers to questions, and the responders that pass them to the upstream.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -11,17 +11,17 @@ use tooldock_protocol::version::code;
 
 use super::{OpenQuestionGuard, ask_failed, missing_capability};
 
-/// Maximum length of a client's error message that a function gets, in characters.
+/// Maximum length of a client's error message that is passed to a worker's function, in characters. Longer ones are cut.
 const REFUSAL_MAX: usize = 512;
 
-/// Delivers an answer to the upstream that asked. Dropping the responder without an answer fails a server's request.
+/// Passes the answer to the upstream that asked. If it is dropped without an answer, a server's request fails.
 pub enum Responder {
-    /// A worker's function, which waits for the question's key.
+    /// The question was asked by a worker's function, which waits for the answer with the question's key.
     Function(Replier),
-    /// A request of a stdio server. The guard counts the question as open if it belongs to a call. Boxed, see
-    /// `QuestionPhase`.
+    /// The question is a request of a stdio server. The guard counts it as unanswered, if it belongs to a call. The request is
+    /// boxed to keep the state of questions small.
     Request(Box<ServerRequest>, Option<OpenQuestionGuard>),
-    /// A round of questions, all of which must be answered before the server is called again.
+    /// The question belongs to an `input_required` result. All its questions must be answered before the server is called again.
     Round(oneshot::Sender<Result<Bytes, CallError>>),
 }
 
@@ -30,19 +30,19 @@ pub type QuestionSet = Vec<(Question, Responder)>;
 
 /// The answer to a question.
 pub(super) enum Answer {
-    /// The complete response of a client to a request.
+    /// The client's complete JSON-RPC response.
     Response(Response),
-    /// The result of the question's method, a JSON object.
+    /// The client's result, a JSON object.
     Result(Bytes),
-    /// The reason why the question has no answer.
+    /// The question was not answered. Contains the reason.
     Failed(CallError),
 }
 
 impl Responder {
-    /// The memory of a question with this responder, in bytes.
+    /// Memory that a question with this responder occupies, in bytes.
     pub(super) fn bytes(&self, question: Option<&Question>) -> usize {
         match self {
-            // The question's parameters are part of the request.
+            // The request contains the question's parameters, so they are not counted separately.
             Self::Request(request, _) => request.bytes(),
             Self::Function(_) | Self::Round(_) => {
                 question.map_or(0, |it| it.key.len() + it.params.len())
@@ -81,7 +81,7 @@ impl Responder {
 }
 
 impl Answer {
-    /// The size of a result that waits to be delivered, in bytes; 0 for other answers.
+    /// Size of a stored result, in bytes; 0 for other answers.
     pub(super) fn kept(&self) -> usize {
         match self {
             Self::Result(result) => result.len(),
@@ -89,7 +89,7 @@ impl Answer {
         }
     }
 
-    /// The answer in the form for responders that accept only results.
+    /// Converts the answer to a result or an error, for responders that cannot forward complete responses.
     fn outcome(self) -> Result<Bytes, CallError> {
         match self {
             Self::Response(response) => match response.outcome() {
@@ -102,7 +102,7 @@ impl Answer {
     }
 }
 
-/// The questions of a function, each with its responder.
+/// Combines the questions of a worker's function with their responders.
 pub fn of_function(ask: Ask) -> QuestionSet {
     let Ask { questions, replier } = ask;
     let questions = questions.into_iter();
@@ -111,14 +111,14 @@ pub fn of_function(ask: Ask) -> QuestionSet {
         .collect()
 }
 
-/// Fails questions before they are sent to the client.
+/// Fails questions with this reason before the client is asked.
 pub(crate) fn refuse(asked: QuestionSet, reason: &str) {
     for (question, responder) in asked {
         responder.answer(&question.key, Answer::Failed(ask_failed(reason)));
     }
 }
 
-/// Fails the questions of a call whose caller cannot be asked.
+/// Fails the questions of a call whose client cannot be asked.
 pub fn cannot_be_asked(asked: QuestionSet) {
     for (question, responder) in asked {
         let failed = Answer::Failed(missing_capability(question.method));
@@ -126,7 +126,7 @@ pub fn cannot_be_asked(asked: QuestionSet) {
     }
 }
 
-/// The error for the function, made from the client's error object.
+/// Converts the client's error object to the error that a worker's function gets.
 fn refused(error: &[u8]) -> CallError {
     #[derive(Deserialize)]
     struct ErrorFields<'a> {

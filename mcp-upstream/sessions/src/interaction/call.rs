@@ -1,4 +1,4 @@
-//! Questions of a call, which the call owns.
+//! The questions of one call. The call owns them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,32 +14,32 @@ use super::{
     TakenBack, ask_failed, cannot_be_asked, refuse,
 };
 
-/// The questions of a call. The upstream opens them, the client answers them, and the call delivers the answers when all are
-/// there and it may continue.
+/// The questions of one call. The upstream asks them, and the client answers them. Once all are answered, the call passes the
+/// answers to the upstream and continues.
 pub struct CallInteractions {
     namespace: Arc<Namespace>,
-    /// The principal of the call.
+    /// The principal that makes the call; `None` without authentication.
     principal: Option<Arc<str>>,
-    /// Sender of questions to the client; `None` if the client cannot be asked.
+    /// Channel by which questions are sent to the client; `None` if the client cannot be asked.
     events: Option<EventSender>,
-    /// Signals a new question or answer. Only the call waits for it.
+    /// Notified at each new question or answer. Only the call waits for it.
     changed: Notify,
-    /// Entries of the call. The lock is never held across an await.
+    /// State of the call's questions. The lock is never held across an await.
     book: Mutex<Book>,
 }
 
 #[derive(Default)]
 struct Book {
-    /// Questions of the call whose answers were not delivered yet.
+    /// Questions whose answers have not been passed to the upstream yet.
     entries: Vec<Arc<Interaction>>,
-    /// Permit to wait for the client, held from the call's first question until the call resumes.
+    /// Permit to wait for the client, under the namespace's limit. Held from the call's first question until the call continues.
     place: Option<ParkingPermit>,
-    /// True when the call is over.
+    /// True if the call has ended; then no further questions can be asked.
     ended: bool,
 }
 
 impl CallInteractions {
-    /// The questions of a new call. `events` is `None` if the client cannot be asked.
+    /// Creates the state for a new call without questions. `events` is `None` if the client cannot be asked.
     pub fn new(
         namespace: Arc<Namespace>,
         principal: Option<Arc<str>>,
@@ -59,12 +59,12 @@ impl CallInteractions {
         &self.namespace
     }
 
-    /// Sender of the call's messages to its client; `None` if the client cannot be asked.
+    /// Channel by which the call's messages are sent to its client; `None` if the client cannot be asked.
     pub fn events(&self) -> Option<&EventSender> {
         self.events.as_ref()
     }
 
-    /// Asks all questions or none: if they cannot be asked, they fail and the returned list is empty.
+    /// Asks the client all these questions. If they cannot be asked, all of them fail, and the returned list is empty.
     pub fn open(self: &Arc<Self>, asked: QuestionSet) -> Vec<Arc<Interaction>> {
         let Some(events) = &self.events else {
             self.book().release();
@@ -105,8 +105,8 @@ impl CallInteractions {
         Vec::new()
     }
 
-    /// Checks that the call may ask `more` further questions, and acquires the permit to wait if the call has none. The error
-    /// message is for the function or server that asks.
+    /// Checks that the call may ask `more` further questions, and acquires the permit to wait for the client if the call has none
+    /// yet. The error message is for the function or server that asks.
     fn admit(&self, book: &mut Book, more: usize) -> Result<(), String> {
         if book.ended {
             return Err("The call is over".into());
@@ -124,7 +124,7 @@ impl CallInteractions {
             })?;
             book.place = Some(place);
         }
-        // Ended questions make room: a server may ask and withdraw any number of times while it waits for another answer.
+        // Finished questions are removed first: while it waits for one answer, a server may ask and cancel any number of others.
         book.entries.retain(|it| !it.is_over());
         let open = book.entries.iter().filter(|it| it.is_open()).count();
         if open + more > OPEN_IN_CALL {
@@ -135,33 +135,33 @@ impl CallInteractions {
         Ok(())
     }
 
-    /// Waits until a question exists whose answer was not delivered. Cancel safe.
+    /// Waits until there is a question whose answer has not been passed to the upstream. Cancel safe.
     pub async fn asked(&self) {
         while self.book().entries.is_empty() {
             self.changed.notified().await;
         }
     }
 
-    /// Waits until a question is open. Cancel safe.
+    /// Waits until there is an open question. Cancel safe.
     pub async fn opened(&self) {
         while self.next_deadline().is_none() {
             self.changed.notified().await;
         }
     }
 
-    /// Waits for the next question or answer. Cancel safe.
+    /// Waits until the next question is asked or answered. Cancel safe.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// The earliest deadline of an open question; `None` if none is open.
+    /// The earliest deadline of the call's open questions; `None` if no question is open.
     pub fn next_deadline(&self) -> Option<Instant> {
         let book = self.book();
         let open = book.entries.iter().filter(|it| it.is_open());
         open.map(|it| it.deadline()).min()
     }
 
-    /// Fails the open questions whose deadline is over.
+    /// Fails the open questions whose deadline has passed.
     pub fn expire(&self) {
         let now = Instant::now();
         let entries = self.book().entries.clone();
@@ -170,7 +170,7 @@ impl CallInteractions {
         }
     }
 
-    /// Delivers the client's answers to the upstream. Questions without an answer stay open.
+    /// Passes the stored answers to the upstream. Questions without an answer stay open.
     pub fn deliver(&self) {
         let (entries, place) = {
             let mut book = self.book();
@@ -185,7 +185,7 @@ impl CallInteractions {
         }
     }
 
-    /// Ends the open questions, since the call is over.
+    /// Ends all open questions, since the call has ended.
     pub fn end(&self) {
         let (entries, _place) = {
             let mut book = self.book();
@@ -198,7 +198,7 @@ impl CallInteractions {
         }
     }
 
-    /// The number of questions whose answers were not delivered.
+    /// Number of questions whose answers have not been passed to the upstream.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.book().entries.len()
@@ -210,7 +210,7 @@ impl CallInteractions {
 }
 
 impl Book {
-    /// Takes out the permit to wait if no question remains.
+    /// Takes the permit to wait for the client, if no question remains. The caller drops it.
     fn release(&mut self) -> Option<ParkingPermit> {
         self.place.take_if(|_| self.entries.is_empty())
     }
@@ -234,7 +234,7 @@ impl fmt::Debug for CallInteractions {
     }
 }
 
-/// Error: the answers kept for a call would exceed [`KEPT_ANSWERS_MAX`]. The caller must drop the call.
+/// Error: the answers that are stored for a call would exceed [`KEPT_ANSWERS_MAX`]. The caller must end the call.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the answers of a call that still waits for others may have {KEPT_ANSWERS_MAX} bytes together; the call \
@@ -242,11 +242,11 @@ impl fmt::Debug for CallInteractions {
 )]
 pub struct TooMuchKept;
 
-/// Answers questions by their keys; unknown keys are ignored.
+/// Stores the client's answers to questions, by the questions' keys. Answers with unknown keys are ignored.
 ///
 /// # Errors
 ///
-/// `TooMuchKept`, if other questions stay open.
+/// `TooMuchKept`, if the answers must be stored because other questions stay open, and are too large for that.
 pub fn fulfil<'a>(
     asked: &[Arc<Interaction>],
     answers: impl Iterator<Item = (&'a str, &'a [u8])>,

@@ -1,7 +1,7 @@
-//! Open requests of a stdio server to its only client, indexed by the server's ids.
+//! Questions that a stdio server asks its only client, by the ids of the server's requests.
 //!
-//! The link's table of requests (`mcp-upstream/stdio/link/questions.rs`) ensures that each use of an id is answered at most once.
-//! That table also covers requests that never become a question.
+//! The table of requests in `mcp-upstream/stdio/link/questions.rs` ensures that each request is answered at most once, even if
+//! the server reuses ids. That table also contains requests that never become a question.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -11,34 +11,36 @@ use tooldock_protocol::jsonrpc::{Key, Members, Notification, RawId, ServerReques
 
 use super::{EARLY_MAX, Interaction};
 
-/// Questions of a server on one connection, or on successive connections of the same session.
+/// The questions of a server on one connection, or on successive connections of the same session.
 #[derive(Default)]
 pub struct ConnectionInteractions {
-    /// Open questions, at most as many as a link may have open. The lock is never held across an await.
+    /// Open questions. Their number is limited by the connection's maximum of open requests. The lock is never held across an
+    /// await.
     book: Mutex<Book>,
-    /// The number of questions in calls without an answer.
+    /// Number of unanswered questions that belong to calls.
     unanswered: Arc<watch::Sender<usize>>,
 }
 
 #[derive(Default)]
 struct Book {
     open: Vec<(RawId, Weak<Interaction>)>,
-    /// Questions from before the call that the server was opened for.
+    /// Questions that the server asked while the connection was being opened, before the call began.
     early: Vec<(AskMethod, ServerRequest)>,
 }
 
-/// Counts one question without an answer until it is dropped.
+/// Counts one question as unanswered until the guard is dropped.
 pub struct OpenQuestionGuard(Arc<watch::Sender<usize>>);
 
 impl ConnectionInteractions {
-    /// Records a question under the server's id.
+    /// Records a question under the id of the server's request.
     pub fn note(&self, id: RawId, entry: &Arc<Interaction>) {
         let mut book = self.book();
         book.open.retain(|(_, entry)| is_awaited(entry));
         book.open.push((id, Arc::downgrade(entry)));
     }
 
-    /// Stores a request of the server until the call begins. Returns the request if [`EARLY_MAX`] requests are stored already.
+    /// Stores a request of the server until the call begins. If [`EARLY_MAX`] requests are stored already, the request is
+    /// returned.
     pub fn keep_early(&self, method: AskMethod, request: ServerRequest) -> Option<ServerRequest> {
         let mut book = self.book();
         if book.early.len() >= EARLY_MAX {
@@ -48,12 +50,12 @@ impl ConnectionInteractions {
         None
     }
 
-    /// Takes out the requests that were stored until the call began.
+    /// Removes and returns the requests that were stored until the call began.
     pub fn take_early(&self) -> Vec<(AskMethod, ServerRequest)> {
         std::mem::take(&mut self.book().early)
     }
 
-    /// Ends the question that a server's `notifications/cancelled` names, since the server does not want its answer any more.
+    /// Ends the question that a `notifications/cancelled` of the server names.
     pub fn withdraw(&self, notification: &Notification<'_>) {
         let params = notification.params.as_deref().unwrap_or_default();
         let members = std::str::from_utf8(params)
@@ -77,7 +79,7 @@ impl ConnectionInteractions {
         }
     }
 
-    /// Returns true if the server waits for the answer to a question.
+    /// Returns true if the server waits for the answer to any question.
     pub fn any_open(&self) -> bool {
         self.book().open.iter().any(|(_, entry)| is_awaited(entry))
     }
@@ -88,15 +90,15 @@ impl ConnectionInteractions {
         OpenQuestionGuard(Arc::clone(&self.unanswered))
     }
 
-    /// Returns true if a question in a call has no answer.
+    /// Returns true if a question that belongs to a call is unanswered.
     pub fn is_asking(&self) -> bool {
         *self.unanswered.borrow() > 0
     }
 
-    /// Waits until every question in calls has its answer.
+    /// Waits until all questions that belong to calls are answered.
     pub async fn settled(&self) {
         let mut unanswered = self.unanswered.subscribe();
-        // Cannot fail: `self` holds the sender.
+        // Waiting cannot fail, since `self` owns the sender.
         let _ = unanswered.wait_for(|open| *open == 0).await;
     }
 

@@ -20,26 +20,26 @@ const EVENTS: usize = 4096;
 /// Maximum size of the waiting events together, in bytes; a single larger event is accepted.
 const EVENT_BYTES: usize = 4 * 1024 * 1024;
 
-/// An event before the answer of a call. Spans are raw JSON objects.
+/// Event that a call sends to its client before the call's response. Fields of type `Bytes` contain raw JSON.
 #[derive(Debug)]
 pub enum PeerEvent {
-    /// `{"progress", "total"?, "message"?}`: the params of `notifications/progress` without the token.
+    /// Progress report: the `params` of `notifications/progress` without the token, `{"progress", "total"?, "message"?}`.
     Progress(Bytes),
-    /// `{"level", "logger"?, "data"}`: the params of `notifications/message`.
+    /// Log message: the `params` of `notifications/message`, `{"level", "logger"?, "data"}`.
     Log {
-        /// The level that `params` contains.
+        /// Level of the log message, as stated in `params`.
         level: LogLevel,
-        /// The complete `params` object.
+        /// Complete `params` object of the log message.
         params: Bytes,
     },
-    /// A notification of an upstream that speaks MCP itself.
+    /// A notification from an upstream that is itself an MCP server.
     Message {
-        /// The level of a log message, which is to be filtered for each client.
+        /// Level of a log message, compared with the level that each client has requested; `None` for any other notification.
         level: Option<LogLevel>,
-        /// The complete, unchanged message.
+        /// The complete notification, as the client receives it.
         message: Bytes,
     },
-    /// Questions: the call waits for its client.
+    /// Questions to the client. The call waits for the client's answers.
     InputRequests(Vec<Arc<Interaction>>),
 }
 
@@ -62,7 +62,7 @@ struct QueuedEvents {
     bytes: usize,
     /// The waker of the receiver that waits for an event.
     reader: Option<Waker>,
-    /// True when the receiver was dropped.
+    /// True once the receiver was dropped; further events are then refused.
     is_over: bool,
 }
 
@@ -114,7 +114,8 @@ impl QueuedEvents {
 }
 
 impl PeerEvent {
-    /// The bytes by which the event counts in the queue. A question that is over still counts, since the event keeps it.
+    /// Number of bytes that the event uses of the queue's limit. An answered or withdrawn question still counts, because the
+    /// queued event keeps it in memory.
     fn bytes(&self) -> usize {
         match self {
             Self::Progress(params) | Self::Log { params, .. } => params.len(),
@@ -125,7 +126,7 @@ impl PeerEvent {
 }
 
 impl EventSender {
-    /// Queues progress or a log message; if there is no room, counts it as dropped. Never waits.
+    /// Queues progress or a log message. If the queue is full, the event is dropped and counted. Never waits.
     pub fn tell(&self, event: PeerEvent, dropped: &IntCounter) {
         if !self.0.put(event) {
             dropped.inc();
@@ -137,8 +138,9 @@ impl EventSender {
         self.0.put(PeerEvent::InputRequests(questions))
     }
 
-    /// Queues the message that withdraws a question: the server's message if there is room for it, else the gateway's, which
-    /// always fits: it is short, and there are at most as many as questions that the reader took. Never waits.
+    /// Queues the message that withdraws a question. If the server's message does not fit into the queue, the gateway's message
+    /// is queued instead. That one is queued even if the queue is full: it is short, and there is at most one for each question
+    /// that the receiver has read. Never waits.
     pub(super) fn take_back(&self, message: TakenBack) {
         let TakenBack { own, ours } = message;
         let event = |message| PeerEvent::Message {
@@ -156,7 +158,8 @@ impl EventSender {
 }
 
 impl EventReceiver {
-    /// The next event. Stays pending after the call has ended, so it must be awaited together with the call. Cancel safe.
+    /// Returns the next event. Remains pending after the call has ended, so it must be awaited together with the call.
+    /// Cancel safe.
     pub async fn next(&mut self) -> PeerEvent {
         // A function that never stops sending messages must not starve other tasks.
         cooperative(poll_fn(|context| self.poll(context))).await
@@ -174,7 +177,7 @@ impl EventReceiver {
         Poll::Pending
     }
 
-    /// The next event if one waits. When the call has returned, all its events are in the queue.
+    /// Returns the next queued event, or `None` if the queue is empty. All events of a call are queued before the call returns.
     pub fn try_next(&mut self) -> Option<PeerEvent> {
         self.0.lock().take()
     }
@@ -187,7 +190,7 @@ impl Drop for EventReceiver {
             waiting.is_over = true;
             std::mem::take(&mut waiting.events)
         };
-        // Outside the lock: failing a question notifies its call.
+        // Done after the lock is released, because failing a question notifies the call that waits for it.
         for event in unread {
             if let PeerEvent::InputRequests(questions) = event {
                 for question in questions {

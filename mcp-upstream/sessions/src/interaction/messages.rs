@@ -7,15 +7,16 @@ use tooldock_protocol::jsonrpc::splice;
 
 use super::PeerEvent;
 
-/// The message that withdraws a question from a client, in two versions.
+/// Message that withdraws a question from a client, in two versions: the MCP server's and the gateway's.
 pub struct TakenBack {
-    /// The message of the server that asked, with the gateway's id. Its length is bounded only by that of any message.
+    /// Message of the MCP server, with the question's id replaced by the id that the gateway has sent to the client; `None` if
+    /// there is none. Its length is limited only by the maximum length of any message.
     pub own: Option<Bytes>,
-    /// The gateway's message, which is short.
+    /// The gateway's message, which is short. Used if the server's message is missing or does not fit into the queue.
     pub ours: Bytes,
 }
 
-/// A request to the client. `id` is the gateway's, unique in the session.
+/// Builds the request that sends a question to the client. `id` is the gateway's id of the question, unique in the session.
 pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
     let head = format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":"#,
@@ -31,7 +32,7 @@ pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
     out
 }
 
-/// Builds the message that withdraws a question from the server's message, with the gateway's id of the question.
+/// Builds the withdrawal of a question from the server's `message`, in which `id` replaces the server's id of the question.
 pub(super) fn taken_back(id: u64, message: &[u8]) -> TakenBack {
     let text = std::str::from_utf8(message).ok();
     let own = text.and_then(|text| splice::with_request_id(text, &id.to_string()));
@@ -41,7 +42,7 @@ pub(super) fn taken_back(id: u64, message: &[u8]) -> TakenBack {
     }
 }
 
-/// Builds the gateway's own message that withdraws a question.
+/// Builds the gateway's message that withdraws a question for the given reason.
 pub(super) fn cancelled(id: u64, reason: &str) -> TakenBack {
     let params = serde_json::json!({ "requestId": id, "reason": reason });
     let ours =
@@ -52,8 +53,8 @@ pub(super) fn cancelled(id: u64, reason: &str) -> TakenBack {
     }
 }
 
-/// The notification of an event for a client with this raw progress token, which wants log messages from this level on; `None` if
-/// the client does not want the event. Questions are not notifications.
+/// Builds the notification of an event for one client: `token` is the client's progress token as raw JSON, and `level` the least
+/// severe level of log messages that it wants. Returns `None` if the client does not want the event, or if it is a question.
 pub fn notification(
     event: PeerEvent,
     token: Option<&str>,
@@ -75,7 +76,7 @@ fn progress(token: &str, params: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD.len() + token.len() + params.len() + 2);
     out.extend_from_slice(HEAD);
     out.extend_from_slice(token.as_bytes());
-    // The text after the opening brace, with the closing brace.
+    // `params` without its opening brace, but with its closing brace.
     let rest = params.trim_ascii();
     let rest = rest.strip_prefix(b"{").unwrap_or(b"}").trim_ascii_start();
     if rest != b"}" {

@@ -1,4 +1,4 @@
-//! Questions of a session that requests carried to its client, indexed by the ids of those requests.
+//! Questions that the gateway has sent to a session's client as requests, indexed by the ids of these requests.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -9,16 +9,17 @@ use super::{Interaction, OPEN_IN_SESSION, ask_failed};
 /// Outcome of a client's answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerFate {
-    /// The answer was awaited and is accepted.
+    /// The question was open, and the answer is accepted.
     Taken,
-    /// The question was answered or withdrawn before.
+    /// The question was answered or withdrawn before this answer arrived.
     Over,
-    /// No question had this id.
+    /// The session has never asked a question with this id.
     Unknown,
 }
 
-/// The approximate memory of one question in a session: its entry, twice in a table that grew, and the remains of a question
-/// while the entry refers to it. The content of the question belongs to its call.
+/// Approximate memory of one open question in a session, in bytes: its table entry (counted twice, since the table's capacity
+/// may be twice its length), and the allocation of the question, which the entry keeps. The content of the question is not
+/// included: it is counted with the call that asks.
 pub(crate) const QUESTION_COST: usize =
     2 * size_of::<(u64, Weak<Interaction>)>() + 2 * size_of::<usize>() + size_of::<Interaction>();
 
@@ -32,14 +33,14 @@ pub(crate) struct SessionInteractions {
 #[derive(Debug, Default)]
 struct OpenQuestions {
     closed: bool,
-    /// The id of the last question.
+    /// The id of the newest question.
     last: u64,
     open: Vec<(u64, Weak<Interaction>)>,
 }
 
 impl SessionInteractions {
-    /// Creates an empty table for a session that was resumed `epoch` times: ids of questions of earlier processes are not used
-    /// again, and answers to them count as too late. After 2^21 times the ids are no longer exact in JavaScript.
+    /// Creates an empty table for a session that was resumed `epoch` times. Each epoch begins with new ids, so that an answer
+    /// to a question of an earlier process is recognized as too late. JavaScript represents the ids exactly up to epoch 2^21.
     pub(crate) fn of_epoch(epoch: u32) -> Self {
         let table = OpenQuestions {
             last: u64::from(epoch) << 32,
@@ -60,7 +61,7 @@ impl SessionInteractions {
             entry.fail(over());
             return None;
         }
-        // Done under one lock: a question that ends meanwhile uses up neither an entry nor an id.
+        // The id is assigned under the table's lock, so that a question that ends meanwhile uses up neither an entry nor an id.
         let id = table.last + 1;
         let message = entry.ask_under(id)?;
         table.last = id;
@@ -68,7 +69,7 @@ impl SessionInteractions {
         Some(message)
     }
 
-    /// Passes a response to the question with this id, which is raw JSON.
+    /// Passes a client's response to the question with this id. `id` is raw JSON.
     pub(crate) fn answer(&self, id: &str, response: Response) -> AnswerFate {
         let id: Option<u64> = id.parse().ok();
         let entry = {

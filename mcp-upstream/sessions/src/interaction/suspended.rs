@@ -23,7 +23,8 @@ use tooldock_protocol::seal::{BoundRequest, SessionKey, unix_millis};
 
 use crate::replicas::{ReplicaId, Replicas, Standing};
 
-/// Length of a suspended call's number, in bytes. The number is unguessable, though the seal alone would suffice.
+/// Length of a suspended call's number, in bytes. The number is random, so that it cannot be guessed, although the seal of the
+/// state would suffice to protect the call.
 const ID_BYTES: usize = 16;
 /// Length of a state, in bytes: replica, number, expiry in milliseconds of Unix time, digest of the bound request.
 const STATE_BYTES: usize = 4 + ID_BYTES + 8 + 32;
@@ -33,22 +34,22 @@ const ARGUMENTS_READ_MAX: usize = 64 * 1024;
 
 type SuspensionId = [u8; ID_BYTES];
 
-/// The reason why no call can be taken out by a state.
+/// Reason why a state does not lead to a suspended call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ResumeRefusal {
     /// The state was not created by this gateway, was changed, or was created for another request or principal.
     #[error("requestState is not valid for this request")]
     Invalid,
-    /// No retry took the call out in time.
+    /// The state has expired: no retry took the call out in time.
     #[error("requestState has expired; send the request again without it")]
     Expired,
-    /// Another retry took the call, or it ended with the process that ran it.
+    /// Another retry has taken the call, or the call ended together with the process that ran it.
     #[error(
         "no call waits for this requestState any more: it was used already or its call is gone; \
          send the request again without it"
     )]
     Gone,
-    /// The call waits in the replica with this number.
+    /// The call waits in the replica with this number, which cannot be reached now.
     #[error(
         "the call waits in another replica that cannot be reached now; try again in a few seconds"
     )]
@@ -58,10 +59,10 @@ pub enum ResumeRefusal {
 /// The reason why a call cannot be suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlace {
-    /// The maximum number of calls of the namespace, or of the principal, wait already.
+    /// The maximum number of suspended calls of the namespace, or of the principal, is reached.
     #[error(transparent)]
     Full(ParkingFull),
-    /// The operating system provided no random bytes.
+    /// The operating system provided no random bytes, so that no state can be created.
     #[error("no randomness for a request state")]
     NoRandomness,
 }
@@ -85,19 +86,19 @@ struct SuspensionTable<T>(Mutex<HashMap<NamespaceName, NamespaceCalls<T>>>);
 /// The suspended calls of one namespace.
 struct NamespaceCalls<T> {
     entries: HashMap<SuspensionId, SuspensionEntry<T>>,
-    /// The number of calls of each principal.
+    /// Number of suspended calls of each principal, by which its share of the namespace's maximum is enforced.
     shares: Shares,
 }
 
 struct SuspensionEntry<T> {
     principal: Arc<str>,
     claim: oneshot::Sender<oneshot::Sender<T>>,
-    /// True when the call has its answer and only waits to be fetched.
+    /// True once the call has its response, which waits for a retry; false while the call still runs.
     over: bool,
 }
 
 impl<T: Suspendable> SuspendedCalls<T> {
-    /// An empty table whose states are sealed with `key`, and name this replica.
+    /// Creates an empty table. `key` seals the states, and each state contains the number of this replica.
     pub fn new(key: SessionKey, replicas: Arc<Replicas>) -> Self {
         Self {
             key,
@@ -152,7 +153,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
         let (replica, id) = self.open(state, bound)?;
         match self.replicas.settled_standing(replica).await {
             Standing::Own => {}
-            // The error must not say that the call is gone, since a client would then make the call again.
+            // The error must not state that the call has ended, since the client would then make the call a second time.
             Standing::Up(_) | Standing::Unclear => return Err(ResumeRefusal::Elsewhere(replica.0)),
             Standing::Leaving | Standing::Gone => return Err(ResumeRefusal::Gone),
         }
@@ -179,7 +180,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
         }
         table.retain(|_, calls| !calls.entries.is_empty());
         drop(table);
-        // Outside the lock: dropping an entry ends the task of its call.
+        // The entries are dropped after the lock is released, because dropping an entry ends the task of its call.
         drop(ended);
     }
 
@@ -285,7 +286,8 @@ impl<T> NamespaceCalls<T> {
     }
 }
 
-/// Entry of a call in the table, owned by the call's task. Dropping it, even by a panic of the call, removes the entry.
+/// Guard of a suspended call's table entry, owned by the call's task. Dropping it, even by a panic of the call, removes
+/// the entry.
 struct SuspensionGuard<T> {
     table: Arc<SuspensionTable<T>>,
     namespace: NamespaceName,
@@ -294,7 +296,7 @@ struct SuspensionGuard<T> {
 
 impl<T> Drop for SuspensionGuard<T> {
     fn drop(&mut self) {
-        // Dropped outside the lock. Usually the entry was removed before.
+        // The entry is dropped after the lock is released. Usually a retry has removed it from the table before.
         let entry = self.table.remove(&self.namespace, self.id);
         drop(entry);
     }
@@ -316,15 +318,15 @@ impl<T: Suspendable> SuspensionGuard<T> {
                 // A retry takes the call, or its entry was removed.
                 claim = &mut claimed => {
                     if let Ok(hand) = claim {
-                        // If the client of the retry disconnected meanwhile, the call is dropped, like the call of any modern
-                        // request.
+                        // If the client of the retry has disconnected meanwhile, sending fails and the call is dropped, as any
+                        // modern call is dropped when its client disconnects.
                         let _ = hand.send(call);
                     }
                     return;
                 }
                 // No retry took the call in time.
                 () = tokio::time::sleep_until(expires) => return,
-                // The call has its answer, which waits to be fetched.
+                // The call has its response, which waits for a retry.
                 () = call.go_on(), if !over => {
                     over = true;
                     let mut table = self.table.lock();

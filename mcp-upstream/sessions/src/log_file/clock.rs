@@ -15,7 +15,7 @@ pub struct Clock(Option<Second>);
 struct Second {
     since_epoch: i64,
     day: Date,
-    /// Date and time as in `2026-02-13T10:00:00`.
+    /// Date and time of the second, such as `2026-02-13T10:00:00`.
     text: Vec<u8>,
 }
 

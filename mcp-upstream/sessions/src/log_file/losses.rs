@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use prometheus::IntCounter;
 
-/// Time without a loss after which a log counts as working again. Without it, a disk that has a little space now and then would
-/// cause a hundred log entries a second.
+/// Time without a loss after which a log counts as working again. A shorter time would cause a hundred log entries a second
+/// while a nearly full disk accepts some lines and refuses others.
 const CALM: Duration = Duration::from_secs(1);
 
 /// The losses of one log. Clones share their counts.
@@ -20,7 +20,8 @@ struct LossState {
     log: &'static str,
     counter: IntCounter,
     calm: Duration,
-    /// The present period of losses: from the first lost record to the first line that was written after a calm time.
+    /// The current period of losses, from the first lost record to the first line that is written after a time without losses;
+    /// `None` outside such a period.
     episode: Mutex<Option<Episode>>,
 }
 
@@ -33,7 +34,7 @@ struct Episode {
 }
 
 impl Losses {
-    /// The losses of the log with this name. `counter` counts lost records.
+    /// Creates the losses of the log with this name. `counter` counts lost records.
     pub fn new(log: &'static str, counter: IntCounter) -> Self {
         Self::with_calm(log, counter, CALM)
     }
@@ -114,7 +115,7 @@ impl Losses {
         }
     }
 
-    /// Locks the period's data, which is never locked while writing or awaiting.
+    /// Locks the period's data. The lock is never held while writing or awaiting.
     fn episode(&self) -> MutexGuard<'_, Option<Episode>> {
         self.0
             .episode
@@ -125,7 +126,7 @@ impl Losses {
 
 #[cfg(test)]
 impl Losses {
-    /// Losses that end with the first written line.
+    /// Creates losses for tests: a period of losses ends with the first written line.
     pub(crate) fn for_tests() -> Self {
         let counter = IntCounter::new("lost", "records lost").expect("a valid name");
         Self::with_calm("test log", counter, Duration::ZERO)

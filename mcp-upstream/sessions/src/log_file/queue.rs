@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::losses::Losses;
 
-/// Maximum number of records in the queue, including those that the writer is writing.
+/// Maximum number of records in the queue, including those that the writer is writing. Further records are lost.
 const RECORDS: usize = 16_384;
-/// Maximum number of bytes that waiting records keep in memory besides themselves.
+/// Maximum number of bytes that the records in the queue may refer to, not counting the records themselves.
 const BYTES: usize = 64 * 1024 * 1024;
 /// Number of records for which capacity is kept after a burst.
 const ROOM_KEPT: usize = 1024;
@@ -26,7 +26,7 @@ pub trait Record: Send + 'static {
 pub(crate) struct RecordQueue<R> {
     /// Queued records. The lock is never held while waiting or writing.
     waiting: Mutex<QueuedRecords<R>>,
-    /// Wakes the writer for a record or for the end.
+    /// Wakes the writer when a record is queued, or when the queue ends.
     filled: Condvar,
     losses: Losses,
 }
@@ -34,7 +34,7 @@ pub(crate) struct RecordQueue<R> {
 #[derive(Debug)]
 struct QueuedRecords<R> {
     records: Vec<R>,
-    /// Number of records, and their bytes, that are not written yet.
+    /// Number of records that are not written yet, and the bytes of memory that they refer to.
     held: usize,
     held_bytes: usize,
     writer_sleeps: bool,
@@ -49,11 +49,11 @@ struct QueuedRecords<R> {
 /// The writer's next step, after it has written a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Wait for the next batch.
+    /// Wait for the next batch of records.
     Write,
     /// Reopen the file, then wait for the next batch.
     Reopen,
-    /// Do idle work: there was nothing to write for a while.
+    /// Do the periodic work of an idle writer, since there was nothing to write for a while.
     Idle,
     /// End: the batch was the last one.
     End,
@@ -109,7 +109,7 @@ impl<R> RecordQueue<R> {
 impl<R: Record> RecordQueue<R> {
     /// Queues a record, or counts it as lost. Never waits for the writer.
     pub(super) fn put(&self, record: R) {
-        // A record may keep memory allocated until it is written, perhaps the body of its request.
+        // The bytes are counted because a record keeps memory allocated until it is written, such as the body of its request.
         let bytes = record.bytes();
         let mut waiting = self.lock();
         if waiting.is_over || waiting.held >= RECORDS || waiting.held_bytes + bytes > BYTES {
@@ -138,8 +138,8 @@ impl<'q, R> Records<'q, R> {
         Self(queue)
     }
 
-    /// Waits for records, at most for `patience`, lets more gather for `linger`, and moves all of them to `batch`, which must
-    /// be empty.
+    /// Moves the queued records to `batch`, which must be empty. Waits at most `patience` for a first record, then `linger` for
+    /// further ones.
     pub(crate) fn take(&self, batch: &mut Vec<R>, linger: Duration, patience: Duration) -> Turn {
         let mut waiting = self.0.lock();
         let has_nothing =
@@ -191,7 +191,7 @@ impl<R> Drop for Records<'_, R> {
     fn drop(&mut self) {
         let mut waiting = self.0.lock();
         waiting.is_over = true;
-        // Queued records are dropped without being written, and the bodies that they refer to are freed.
+        // Queued records are dropped without being written, which frees the request bodies that they refer to.
         let unwritten = std::mem::take(&mut waiting.records);
         let lost = std::mem::take(&mut waiting.held);
         drop(waiting);

@@ -109,7 +109,7 @@ pub fn start<S: Sink>(thread: &str, mut sink: S, losses: Losses) -> io::Result<L
     Ok((LogSender(queue), guard))
 }
 
-/// Runs until the queue's end. In each turn, waits for a record, waits [`LINGER`] for more, writes all of them and flushes.
+/// Runs until the queue's end. Each iteration waits for a record, waits [`LINGER`] for more, writes all of them and flushes.
 fn write_until_stopped<S: Sink>(queue: &RecordQueue<S::Record>, sink: &mut S) {
     let records = Records::of(queue);
     let losses = queue.losses();

@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 
 use super::{ReplicaDirectory, ReplicaId};
 
-/// Maximum number of queued news items. Further items are dropped: the store is unavailable, or a function announces changes in
-/// a loop.
+/// Maximum number of queued news items. Further items are dropped. The maximum is reached only if the store is unavailable, or
+/// if a function announces changes in a loop.
 const NEWS_MAX: usize = 256;
 /// Maximum size of a news item, in bytes.
 const NEWS_BYTES: usize = 8 * 1024;
@@ -30,12 +30,13 @@ impl Outbox {
         }
     }
 
-    /// Waits until news are put into the outbox.
+    /// Waits until a news item is put into the outbox.
     pub(super) async fn filled(&self) {
         self.filled.notified().await;
     }
 
-    /// Sends the queued news. If that fails, they are sent with the next beat; the failure is logged by the beats.
+    /// Sends the queued news. If that fails, they are sent with the next beat. The failure is not logged here, since the beats
+    /// log that the store is unavailable.
     pub(super) async fn empty_into(&self, directory: &dyn ReplicaDirectory, own: ReplicaId) {
         let news: Vec<_> = {
             let mut waiting = self.news.lock().unwrap_or_else(PoisonError::into_inner);

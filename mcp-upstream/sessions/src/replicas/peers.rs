@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Trusted addresses; `None` trusts every address that the store returns.
+/// Trusted addresses; `None` if every address that the store returns is trusted.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Option<BTreeSet<String>>>);
 

@@ -9,20 +9,21 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Announcement, Replicas};
 
-/// Maximum wait for the outcomes of other replicas. A replica that installs packages takes longer.
+/// Maximum time to wait for the outcomes of other replicas. A replica that takes longer, for example because it installs
+/// packages, is reported as pending.
 const OTHERS_MAX: Duration = Duration::from_secs(5);
 
 /// Last reload that a replica made because another replica requested it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnnouncedReload {
-    /// Number of reloads requested of all replicas, including this one.
+    /// Number of the reload: how many reloads have been requested of all replicas, including this one.
     pub number: u64,
     /// Number of namespaces after the reload, and number of those that could not be updated; `None` if the complete reload
     /// failed.
     pub counts: Option<(usize, usize)>,
 }
 
-/// Reload of another replica, for the answer to the request that caused it.
+/// Outcome of a requested reload in another replica, for the response to the request that caused the reload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OtherReload {
     /// The name of the replica.
@@ -65,7 +66,7 @@ impl Replicas {
         *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the last reload if its number is above the store's count: the store has lost its data and counts anew.
+    /// Forgets the last reload if its number is above the store's count: the store has lost its data and counts from zero again.
     pub(super) fn count_reloads_from(&self, reloads: u64) {
         let mut last = self.reloaded.lock().unwrap_or_else(PoisonError::into_inner);
         last.take_if(|last| last.number > reloads);
@@ -81,7 +82,7 @@ impl Replicas {
         let mut others = BTreeMap::new();
         loop {
             let mut waits = false;
-            // The answer includes replicas that have ended meanwhile.
+            // Replicas that have ended since the request are included.
             for other in self.known.borrow().others.values() {
                 let reload = reload_of(other, asked);
                 waits |= reload.outcome == OtherReloadOutcome::Pending;

@@ -5,37 +5,38 @@ use std::future::Future;
 
 use super::{Announcement, ReplicaId, Replicas, Standing};
 
-/// Maximum number of tries of one request: the session may move meanwhile.
+/// Maximum number of attempts to route one request. Further attempts are needed if its session moves to another replica
+/// meanwhile.
 const TRIES: usize = 3;
 
 /// Request that this replica can answer or forward to another replica.
 pub trait RoutedRequest: Send {
-    /// Answer to the request.
+    /// Type of the response to the request.
     type Answer: Send;
 
-    /// Answers the request in this process, or names the replica that has its session.
+    /// Answers the request in this process, or returns the replica that has its session.
     fn here(&mut self) -> impl Future<Output = Result<Self::Answer, ReplicaId>> + Send;
 
-    /// Sends the request to another replica.
+    /// Sends the request to another replica, and returns that replica's response.
     fn there(
         &mut self,
         other: &Announcement,
     ) -> impl Future<Output = Result<Self::Answer, Unanswered>> + Send;
 
-    /// False if the request has reached the maximum number of forwards.
+    /// Returns false if the request has reached the maximum number of forwards.
     fn may_be_forwarded(&self) -> bool;
 }
 
-/// Failure of another replica to answer a request.
+/// Error: another replica did not answer a forwarded request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unanswered {
-    /// The request may be sent again.
+    /// The other replica has not carried out the request: it may be sent again.
     Repeatable,
-    /// The request may have been carried out.
+    /// The other replica may have carried out the request: it must not be sent again.
     Lost,
 }
 
-/// Failure to get an answer for a request.
+/// Error: no response to a request could be obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unrouted {
     /// The replica that has the session cannot be reached: the client may try again.
@@ -59,9 +60,9 @@ impl Replicas {
             };
             let other = match self.settled_standing(replica).await {
                 Standing::Up(other) => other,
-                // The directory does not answer: the request is not forwarded, and the session is not claimed.
+                // The directory does not respond: the request is not forwarded, and the session is not claimed.
                 Standing::Unclear => break,
-                // This process can claim the session now.
+                // This process can claim the session now, in the next attempt.
                 Standing::Own | Standing::Leaving | Standing::Gone => continue,
             };
             if !request.may_be_forwarded() || self.obstacle(&other).is_some() {
@@ -81,7 +82,8 @@ impl Replicas {
                         false => break,
                     }
                 }
-                // Sessions of a killed replica can be claimed once its last beat is old enough.
+                // If the replica was killed, its sessions can be claimed once its last beat is old enough, so this waits for
+                // that.
                 Err(Unanswered::Repeatable) => _ = self.departure(replica).await,
             }
         }

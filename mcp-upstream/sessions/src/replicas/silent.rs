@@ -6,12 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Announcement, ReplicaId};
 
-/// Last announcements of the replicas that count as gone by their beats, and are not known to have ended.
+/// Last announcements of the replicas that count as gone by their beats, but have not been found to have ended.
 #[derive(Debug, Default)]
 pub(super) struct SilentReplicas(Mutex<HashMap<ReplicaId, Announcement>>);
 
 impl SilentReplicas {
-    /// Adds replicas that beat `before` and are missing among the `heard` ones, and removes the `heard` ones.
+    /// Adds the replicas of `before` that are missing from `heard`, unless they announced their shutdown. Removes the replicas of
+    /// `heard`.
     pub(super) fn note(&self, before: &HashMap<ReplicaId, Announcement>, heard: &[Announcement]) {
         let mut silent = self.lock();
         let fell_silent = before.values().filter(|other| !other.leaving);
@@ -19,7 +20,7 @@ impl SilentReplicas {
         silent.retain(|id, _| !heard.iter().any(|other| other.id == *id));
     }
 
-    /// Removes a replica that has ended. Returns true if it was silent.
+    /// Removes a replica that has ended. Returns true if it was in the list.
     pub(super) fn remove(&self, id: ReplicaId) -> bool {
         self.lock().remove(&id).is_some()
     }

@@ -10,8 +10,8 @@ use super::ReplicaId;
 pub(super) struct UnreachableReplicas(Mutex<HashMap<ReplicaId, Arc<str>>>);
 
 impl UnreachableReplicas {
-    /// Sets the reason why a replica does not answer; `None` if it answers. Returns true if it answered before and does not now,
-    /// or the reverse.
+    /// Sets the reason why a replica does not respond; `None` if it responds. Returns true if the replica became reachable or
+    /// unreachable by this.
     pub(super) fn note(&self, id: ReplicaId, reason: Option<Arc<str>>) -> bool {
         let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let answers = reason.is_none();
@@ -22,13 +22,13 @@ impl UnreachableReplicas {
         before.is_none() != answers
     }
 
-    /// The reason why a replica does not answer.
+    /// The reason why a replica does not respond; `None` if it responds.
     pub(super) fn reason(&self, id: ReplicaId) -> Option<Arc<str>> {
         let reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reasons.get(&id).cloned()
     }
 
-    /// Removes replicas that are up no more.
+    /// Removes replicas that are no longer up.
     pub(super) fn retain(&self, is_up: impl Fn(ReplicaId) -> bool) {
         let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reasons.retain(|id, _| is_up(*id));

@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use super::Session;
 
-/// Maximum length of the id of a server's session, in bytes; a longer id is not kept.
+/// Maximum length of the id of a server's session, in bytes. A longer id is not stored.
 pub const UPSTREAM_ID_MAX: usize = 1024;
 
-/// Backend, and session at that backend, that get the requests of a session that is passed through. A session without an
-/// affinity uses client mode.
+/// The backend of a remote server, and the session at that backend, that receive the requests of a session that is passed
+/// through. A session without an affinity uses client mode.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affinity {
     /// The backend's name in the pool.
     pub backend: Box<str>,
-    /// The id of the server's own session, which is a credential of the server. `None` if the server keeps no sessions: then any
-    /// backend can answer.
+    /// Id of the session that the server opened, which is a credential of the server. `None` if the server has no sessions: any
+    /// backend can then answer.
     pub session: Option<Box<str>>,
 }
 
@@ -30,7 +30,7 @@ impl Affinity {
 }
 
 impl Session {
-    /// The backend and the server's session to which the session's requests are passed on; `None` in client mode.
+    /// The backend, and the session at that backend, to which the session's requests are passed on; `None` in client mode.
     pub fn affinity(&self) -> Option<Arc<Affinity>> {
         let own = self.affinity.lock();
         own.unwrap_or_else(PoisonError::into_inner).clone()

@@ -23,7 +23,7 @@ pub struct ClientFacts {
 pub struct TooMuch;
 
 impl ClientFacts {
-    /// The description of a client that has not sent one.
+    /// Description of a client that has not sent a description: no capabilities and no name.
     pub(super) fn none() -> &'static Self {
         static NONE: LazyLock<ClientFacts> = LazyLock::new(|| ClientFacts {
             capabilities: RawValue::from_string("{}".into())
@@ -40,7 +40,7 @@ impl ClientFacts {
     }
 }
 
-/// Refuses descriptions longer than any client needs.
+/// Checks the length of a client's description.
 ///
 /// # Errors
 ///

@@ -25,40 +25,40 @@ pub struct SessionsConfig {
     /// Lifetime of a session whose client sends nothing after `initialize`, not even a confirmation.
     #[serde(with = "humantime_serde")]
     pub unused_ttl: Duration,
-    /// How long a request waits for its session's `notifications/initialized`.
+    /// Maximum time that a request waits for its session's `notifications/initialized`.
     #[serde(with = "humantime_serde")]
     pub initialized_wait: Duration,
     /// Maximum number of sessions of all principals together.
     pub max: usize,
-    /// Maximum memory of the sessions of all principals together, in bytes, without the events that their streams keep for
-    /// resumption.
+    /// Maximum memory of the sessions of all principals together, in bytes. Events that streams store for resumption are not
+    /// included.
     pub bytes: ByteSize,
     /// Interval of the keep-alive comments on an idle stream.
     #[serde(with = "humantime_serde")]
     pub keepalive: Duration,
-    /// When a long POST stream is closed so that the client resumes it.
+    /// Time after which a long POST stream is closed, so that the client resumes it; or `off`.
     pub poll_after: PollAfter,
     /// The bounds of the events that streams keep for resumption.
     pub event_log: EventLogConfig,
     /// Store that keeps sessions in addition to the memory of the process.
     pub store: StoreConfig,
-    /// The prefix of the keys in Redis: gateways with different prefixes share a Redis and nothing else.
+    /// Prefix of the keys in Redis. Gateways with different prefixes can use the same Redis without sharing sessions.
     pub store_prefix: String,
 }
 
 /// `sessions.store:`: the store that keeps sessions in addition to the memory of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StoreConfig {
-    /// `memory`: no store, sessions end with the process.
+    /// `memory`: no store. Sessions end with the process.
     #[default]
     Memory,
-    /// `disk`: in a file of the data directory.
+    /// `disk`: a file in the data directory.
     Disk,
-    /// `redis://…`, in any of its spellings: in a Redis or Valkey that replicas share.
+    /// `redis://…`, in any of its spellings: a Redis or Valkey server that replicas share.
     Redis(StoreUrl),
 }
 
-/// The URL of a store. It may contain a password: `Debug` prints only the scheme, and a printed configuration hides the rest.
+/// URL of a store, which may contain a password: `Debug` prints only the scheme, and a printed configuration masks the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(Zeroizing<String>);
 
@@ -74,7 +74,7 @@ impl StoreUrl {
     }
 }
 
-/// The text of a store's URL for an error message: its password masked, control characters escaped.
+/// Returns the text of a store's URL for an error message, with its password masked and control characters escaped.
 fn shown(text: &str) -> String {
     mask::address(text).escape_debug().to_string()
 }
@@ -92,7 +92,7 @@ impl fmt::Debug for StoreUrl {
 /// `sessions.poll_after:`: `off` or a duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PollAfter {
-    /// Streams are not ended for polling.
+    /// Streams are not closed for polling.
     #[default]
     Off,
     /// A POST stream that is open for this time is closed, and its client resumes it.

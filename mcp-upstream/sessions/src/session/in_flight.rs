@@ -1,8 +1,8 @@
 //! Running calls of a session, by which a client cancels a call by its request id.
 //!
-//! The number of entries needs no separate bound: the bounds on the calls of a namespace suffice. A call runs or waits in its
-//! gate (`max_concurrency` and `queue` calls), or it asks its client and holds one of the `max_parked` permits until it
-//! resumes; any other call is refused immediately.
+//! The number of entries needs no separate bound, because the bounds on the calls of a namespace apply: a call runs or waits in
+//! its gate (`max_concurrency` and `queue` calls), or it waits for its client with one of the `max_parked` permits. Any other
+//! call is refused immediately.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,8 @@ use super::{Session, SessionState};
 /// The running calls by request id, each with the handle that stops it.
 #[derive(Debug, Default)]
 pub struct InFlightCalls {
-    /// Usually few entries: a list is smaller than a map. The lock is never held across an await.
+    /// Entries of the running calls. There are usually few, for which a list is smaller than a map. The lock is never held across
+    /// an await.
     calls: Mutex<CallRegistry>,
 }
 
@@ -27,7 +28,7 @@ struct CallRegistry {
 #[derive(Debug)]
 struct InFlightEntry {
     number: u64,
-    /// The request's id, raw JSON.
+    /// Id of the request, as raw JSON.
     id: Box<str>,
     handle: AbortHandle,
     notice: Arc<dyn CancelNotice>,
@@ -45,7 +46,7 @@ pub trait CancelNotice: Send + Sync {
     }
 }
 
-/// A notice that ignores cancellations.
+/// Observer that ignores cancellations.
 #[cfg(any(test, feature = "testing"))]
 pub struct NoNotice;
 
@@ -66,8 +67,8 @@ pub struct InFlightCall {
 }
 
 impl InFlightCalls {
-    /// Registers a call under the raw JSON of its request id. A second call with the same id is accepted; a cancellation stops
-    /// the newest.
+    /// Registers a call under the raw JSON of its request id. A second call with the same id is accepted; a cancellation then
+    /// stops the newer one.
     pub fn enter(
         session: &Arc<Session>,
         id: &str,
@@ -77,7 +78,7 @@ impl InFlightCalls {
         let mut calls = session.in_flight.lock();
         let number = calls.next;
         calls.next += 1;
-        // A session that ended meanwhile has cancelled the calls it knew; this call was not among them.
+        // If the session was closed before the call was registered, closing it has not cancelled this call.
         if session.state() == SessionState::Closed {
             handle.abort();
         }
@@ -93,8 +94,8 @@ impl InFlightCalls {
         }
     }
 
-    /// Stops the newest call of this request id; its observer receives the client's complete notification. Returns true if a
-    /// call was stopped. An unknown id is no error, since the call may have been answered already.
+    /// Stops the newest call of this request id, and passes the client's complete notification to the call's observer. Returns
+    /// true if a call was stopped. An unknown id is no error, since the call may have been answered already.
     pub fn cancel(&self, id: &str, message: &str) -> bool {
         let newest = {
             let calls = self.lock();

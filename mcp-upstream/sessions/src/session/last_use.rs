@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A session's last use in nanoseconds since the session was created; 64 bits suffice for 500 years. 0 means never used.
+/// Time of a session's last use, in nanoseconds since the session was created; 64 bits suffice for 500 years. 0 means never used.
 #[derive(Debug)]
 pub(super) struct LastUse {
     created: Instant,
@@ -20,7 +20,7 @@ impl LastUse {
         }
     }
 
-    /// Moves the last use forward to `now`, never back: two concurrent requests may report their times in either order.
+    /// Sets the last use to `now` unless a later time is stored: two concurrent requests may report their times in either order.
     pub(super) fn touch(&self, now: Instant) {
         let nanos = now.saturating_duration_since(self.created).as_nanos();
         let nanos = u64::try_from(nanos).unwrap_or(u64::MAX).max(1);

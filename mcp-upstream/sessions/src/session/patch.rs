@@ -20,21 +20,21 @@ use super::{Session, SessionState, Toolset};
 pub enum SessionPatch {
     /// The client confirmed the handshake. Ignored in a closed session.
     Confirm,
-    /// `initialize` in a session that is open already, as in HTTP+SSE: sets the version and the client's description. Allowed
-    /// once in a session.
+    /// `initialize` in a session that is already open, as in HTTP+SSE: sets the protocol version and the client's description.
+    /// Allowed once in a session.
     Initialize {
         /// The negotiated version.
         version: ProtocolVersion,
         /// The client's description of itself.
         client: ClientFacts,
     },
-    /// The least severe level of log messages that the client wants.
+    /// The least severe level of log messages that the client has requested.
     LogLevel(LogLevel),
-    /// Subscribes to a resource; repeating it is harmless.
+    /// Subscribes the session to a resource; has no effect if it is subscribed already.
     Subscribe(Arc<str>),
     /// Unsubscribes from a resource.
     Unsubscribe(Arc<str>),
-    /// The new backend and server session to which the session's requests are passed on.
+    /// The new backend, and session at that backend, to which the session's requests are passed on.
     Affinity(Affinity),
     /// The complete set of tools and resources that the session activated and deactivated in an aggregate. Replaces the earlier
     /// set.
@@ -43,10 +43,10 @@ pub enum SessionPatch {
     OpenStream(u32),
 }
 
-/// The reason why a change was refused.
+/// Error: a change was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PatchRefused {
-    /// The client described itself before.
+    /// The client has sent its description before.
     #[error("the session is initialized already")]
     Initialized,
     /// The client's description is too long.
@@ -78,7 +78,7 @@ impl Session {
         Ok(())
     }
 
-    /// Applies a patch to the live session. Returns true if the session differs from before.
+    /// Applies a patch to the live session. Returns true if this changed the session.
     pub(super) fn apply(&self, patch: &SessionPatch) -> Result<bool, PatchRefused> {
         match patch {
             SessionPatch::Confirm => Ok(self.confirm()),
@@ -104,18 +104,18 @@ impl Session {
                 self.set_toolset(toolset.clone());
                 Ok(true)
             }
-            // The number was assigned when the stream was created.
+            // Only the record changes: the live session assigned this number when it created the stream.
             SessionPatch::OpenStream(_) => Ok(true),
         }
     }
 
-    /// Applies a patch to a session that is in no table.
+    /// Applies a patch to a session that is in no table, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn change(&self, patch: SessionPatch) -> bool {
         self.apply(&patch).expect("within the bounds")
     }
 
-    /// Confirms the handshake. Returns true if the session was new; a confirmed or closed session is unchanged.
+    /// Confirms the handshake. Returns true if the session was waiting for that; a confirmed or closed session is unchanged.
     pub(super) fn confirm(&self) -> bool {
         let (new, ready) = (SessionState::New as u8, SessionState::Ready as u8);
         let (acquired, kept) = (Ordering::AcqRel, Ordering::Acquire);

@@ -1,5 +1,5 @@
-//! Readers of a session's streams, which keep the session in use. The table is notified when the last reader of a session
-//! disconnects that it has skipped because of open streams.
+//! Readers of a session's streams: a session is in use while a stream has a reader. If the table has skipped a session because of
+//! its readers, the table is notified when the last of them disconnects.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::{Session, SessionId};
 use crate::stream::{OwnedStreams, StreamOwner, StreamReaders};
 
-/// Skipped sessions whose last reader has disconnected, so that the table checks them again. Contains a session at most once
-/// per time it was skipped.
+/// Skipped sessions whose last reader has disconnected, so that the table checks them again. A session is listed at most once
+/// for each time that it was skipped.
 #[derive(Debug, Default)]
 pub(super) struct ReleasedSessions(Mutex<Vec<SessionId>>);
 
@@ -29,11 +29,12 @@ impl ReleasedSessions {
 }
 
 impl Session {
-    /// Sets the session aside while one of its streams has a reader. Returns `false` if none has.
+    /// Marks the session as skipped, if one of its streams has a reader. Returns false, without the mark, if none has.
     pub(super) fn set_aside(&self, released: &Arc<ReleasedSessions>) -> bool {
         let _ = self.released.set(Arc::clone(released));
         self.set_aside.store(true, Ordering::SeqCst);
-        // A reader that disconnects concurrently either sees `set_aside`, or is no longer counted by `any_read`.
+        // Both orders of these steps and of a reader that disconnects are safe: the reader sees the mark, or is no longer
+        // counted here.
         self.streams.any_read() || !self.set_aside.swap(false, Ordering::SeqCst)
     }
 }

@@ -18,24 +18,24 @@ use crate::interaction::SessionInteractions;
 use crate::replicas::ReplicaId;
 use crate::stream::{OwnedStreams, StreamCounts};
 
-/// A session as a store keeps it. Its id is a credential, and is written nowhere else.
+/// A session as a store keeps it. The id is a credential, and is written to no other place.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct SessionRecord {
     /// The session's id.
     pub id: SessionId,
     /// The fixed properties of the session.
     pub binding: Binding,
-    /// The process that has the session.
+    /// The process in which the session is live.
     pub home: Home,
-    /// True when the client has confirmed the handshake.
+    /// True if the client has confirmed the handshake.
     pub confirmed: bool,
-    /// The version that was settled after the session was opened.
+    /// The protocol version, if it was negotiated after the session was opened.
     pub negotiated: Option<ProtocolVersion>,
     /// The client's description of itself.
     pub client: Option<ClientFacts>,
-    /// The least severe level of log messages that the client wants.
+    /// The least severe level of log messages that the client has requested.
     pub log_level: LogLevel,
-    /// The backend and the server's session to which the session's requests are passed on.
+    /// The backend, and the session at that backend, to which the session's requests are passed on; `None` in client mode.
     #[serde(default)]
     pub affinity: Option<Affinity>,
     /// The resources that the client subscribes to.
@@ -43,7 +43,7 @@ pub struct SessionRecord {
     /// The tools and resources that the session activated and deactivated, if its namespace is an aggregate.
     #[serde(default)]
     pub toolset: Toolset,
-    /// The number of streams that were opened.
+    /// Number of streams that were opened in the session.
     pub streams: StreamCounts,
 }
 
@@ -82,7 +82,8 @@ impl SessionRecord {
 }
 
 impl Session {
-    /// The session of a record, in the process that adopts it: confirmed or not, as recorded, and used just now.
+    /// Creates the live session of a record, in the process that adopts it. The session counts as just used, and is confirmed
+    /// if the record states so.
     pub(super) fn adopted(record: SessionRecord, now: Instant) -> Self {
         let mut session = Self::new(record.id, record.binding, now);
         if record.confirmed {
@@ -103,7 +104,7 @@ impl Session {
         session
     }
 
-    /// The session in another process that took it up from its record.
+    /// Returns the session as another process would adopt it from its record.
     #[cfg(any(test, feature = "testing"))]
     pub fn taken_up(&self) -> Self {
         let home = Home {

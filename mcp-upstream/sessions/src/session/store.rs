@@ -1,7 +1,8 @@
-//! Port to a store of sessions outside of this process. Without a store, sessions end with the process and nothing is recorded.
+//! Interface to a store of sessions outside of this process. Without a store, sessions end with the process and nothing is
+//! recorded.
 //!
-//! The table finds a live session without a request to the store, and records its changes by patches. Operations compare at
-//! most the home of a record, never the session's state: the effect of a patch does not depend on the earlier value, so a
+//! The table finds a live session without a request to the store, and records its changes by patches. Store operations compare
+//! at most the home of a record, never the session's state: the effect of a patch does not depend on the earlier value, so a
 //! writer need not read before it writes.
 
 use async_trait::async_trait;
@@ -13,8 +14,8 @@ use crate::stream::StoreError;
 /// be deleted.
 #[async_trait]
 pub trait SessionStore: Send + Sync {
-    /// Stores the complete record of a session, in place of an earlier one. A record whose home is another replica is not
-    /// changed. Returns true if the record was stored.
+    /// Stores the complete record of a session, and replaces an earlier record unless its home is another replica. Returns true
+    /// if the record was stored.
     ///
     /// # Errors
     ///
@@ -36,7 +37,8 @@ pub trait SessionStore: Send + Sync {
     /// [`StoreError`], if the store cannot be written.
     async fn patch(&self, id: &SessionId, patch: &SessionPatch) -> Result<(), StoreError>;
 
-    /// Moves a session to another home, if its home is still `from`. Returns the resulting record.
+    /// Moves a session from the home `from` to another home. Returns the resulting record; `None` if its home is no longer
+    /// `from`.
     ///
     /// # Errors
     ///
@@ -48,14 +50,15 @@ pub trait SessionStore: Send + Sync {
         from: Home,
     ) -> Result<Option<SessionRecord>, StoreError>;
 
-    /// Marks sessions as still in use. Returns those without a record.
+    /// Marks sessions as still in use. Returns the sessions that have no record.
     ///
     /// # Errors
     ///
     /// [`StoreError`], if the store cannot be written.
     async fn touch(&self, ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError>;
 
-    /// Deletes a session's record, unless another replica has claimed it. Returns true if no record remains.
+    /// Deletes a session's record, unless another replica has claimed it. Returns true if the store has no record of it
+    /// afterwards.
     ///
     /// # Errors
     ///

@@ -8,10 +8,10 @@ pub const URIS_MAX: usize = 1000;
 /// Maximum length of the URIs of one session's, or one listener's, subscriptions together, in bytes: 64 KiB.
 pub(crate) const URI_BYTES_MAX: usize = 64 * 1024;
 
-/// Memory of a subscription without its URI, in bytes.
+/// Memory of one subscription without its URI, in bytes.
 const COST: usize = 400;
-/// Number of copies of the URI of an external server's resource: in the subscriber's set, in the state kept for the subscriber,
-/// and in the pool of the server's processes.
+/// Number of copies of a subscribed URI, if the resource belongs to an external server: in the subscriber's set, in the state
+/// kept for the subscriber, and in the pool of the server's processes.
 const URI_COPIES: usize = 4;
 
 /// The approximate memory of subscriptions, in bytes, from their number and the bytes of their URIs.
@@ -43,7 +43,7 @@ impl Uris {
     }
 }
 
-/// The session has the maximum number of subscriptions.
+/// Error: the session has the maximum number of subscriptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many resource subscriptions in this session")]
 pub struct TooManySubscriptions;
@@ -62,7 +62,7 @@ impl Subscriptions {
         self.lock().all.clone()
     }
 
-    /// Subscribes to a resource; repeating it is harmless. Returns true if the subscription is new.
+    /// Subscribes to a resource; has no effect if the session subscribes to it already. Returns true if the subscription is new.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl Subscriptions {
         removed
     }
 
-    /// Resources of `updated` that the session subscribes to.
+    /// Returns the resources of `updated` to which the session subscribes.
     pub(crate) fn among<'a>(&self, updated: &'a BTreeSet<Arc<str>>) -> Vec<&'a Arc<str>> {
         let uris = self.lock();
         if uris.all.len() < updated.len() {

@@ -1,8 +1,9 @@
 //! The live sessions of this process. Records of sessions are changed only through this table.
 //!
-//! A lookup accesses a sharded map and one atomic. Order is kept lazily: the index stores when it last saw each session, and an
-//! entry that turns out to have been used since is inserted again with the newer time. Expiry and eviction never walk the whole
-//! table; their cost grows with the number of uses and of ended sessions.
+//! A lookup accesses a sharded map and one atomic. The index of last uses is updated lazily: it stores the last use that it has
+//! seen of each session. When an entry comes first in the order although its session was used since, the entry is inserted again
+//! with the newer time. Expiry and eviction never walk the whole table; their cost grows with the number of uses and of ended
+//! sessions.
 //!
 //! A session is *live* in the process that has its calls, streams and questions. With a store, a session also has a record,
 //! from which another process can continue it (`adopt`). Without a store nothing is recorded, and sessions end with the
@@ -39,33 +40,33 @@ use index::Index;
 pub use resume::ResumedStream;
 use unrecorded::Unrecorded;
 
-/// Number of sessions that a sweep looks up in the store concurrently. All replicas may sweep at the same time after an outage
-/// of the store.
+/// Number of sessions that one sweep looks up in the store concurrently. It is small because all replicas may sweep at the same
+/// time after an outage of the store.
 const AT_ONCE: usize = 32;
-/// Time limit of one sweep over sessions in doubt, and of one over sessions with outdated records: the control loop waits for
-/// the sweep.
+/// Time limit of one sweep over sessions in doubt, and of one sweep over sessions with outdated records. It is short because the
+/// control loop waits for the sweep.
 const SWEEP_MAX: Duration = Duration::from_millis(500);
 
 /// The live sessions of this process. An id is valid only while it is in the table or in the store.
 pub struct SessionTable {
     sessions: DashMap<SessionId, Arc<Session>>,
-    /// Locked by create, weigh, remove and expiry, never by a lookup, and always before the locks of a session. A std mutex:
-    /// no code awaits under it.
+    /// Index of the sessions. It is locked to create, weigh, remove and expire sessions, never for a lookup, and always before
+    /// the locks of a session. The lock is never held across an await.
     index: Mutex<Index>,
     limits: TableLimits,
     key: SessionKey,
     released: Arc<ReleasedSessions>,
     /// Event log that contains the events of the sessions' streams.
     events: Arc<EventLog>,
-    /// Store of session records; `None` if sessions end with this process.
+    /// Store of session records; `None` if there is no store, so that sessions end with this process.
     store: Option<Arc<dyn SessionStore>>,
     /// Other processes that may have sessions of the store.
     replicas: Arc<Replicas>,
     doubts: Doubts,
     adoptions: Adoptions,
     unrecorded: Unrecorded,
-    /// Sessions that were closed for lack of room or because they expired, and still have a record. The code that closed them
-    /// removes the records right after.
+    /// Sessions that were closed to make room or because they expired, and still have a record. The code that closed them removes
+    /// the records immediately afterwards.
     ended: Mutex<Vec<SessionId>>,
     #[cfg(any(test, feature = "testing"))]
     forgetful: std::sync::atomic::AtomicBool,
@@ -76,7 +77,7 @@ pub struct SessionTable {
 pub struct TableLimits {
     /// Lifetime of a session after its last use.
     pub ttl: Duration,
-    /// Lifetime of a session that is not used after it was opened; no longer than `ttl`.
+    /// Lifetime of a session that is not used after it was opened. Not longer than `ttl`.
     pub unused_ttl: Duration,
     /// Maximum number of sessions of all principals together.
     pub max: usize,
@@ -88,14 +89,14 @@ pub struct TableLimits {
     pub bytes_per_principal: usize,
 }
 
-/// Location of a session.
+/// Result of looking up a session.
 #[derive(Debug)]
 pub enum Located {
     /// The session does not exist.
     Absent,
     /// The session is live in this process.
     Live(Arc<Session>),
-    /// The session had only a record, and is now live in this process.
+    /// The session was only recorded in the store, and is now live in this process.
     Adopted(Created),
     /// The session is live in another replica.
     Elsewhere(ReplicaId),
@@ -104,7 +105,7 @@ pub enum Located {
 /// Outcome of opening or adopting a session.
 #[derive(Debug)]
 pub struct Created {
-    /// The session.
+    /// The opened or adopted session.
     pub session: Arc<Session>,
     /// Number of sessions that were closed to make room.
     pub evicted: usize,
@@ -113,7 +114,7 @@ pub struct Created {
 /// Outcome of changing a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// True if the session is different now.
+    /// True if the change had an effect on the session.
     pub changed: bool,
     /// Number of sessions that were closed to make room.
     pub evicted: usize,
@@ -146,8 +147,9 @@ impl SessionTable {
         }
     }
 
-    /// Opens a session; `client` describes the client, if known already. If the table is full, in sessions or in bytes, other
-    /// sessions are closed; the new one is not refused. A session that is not used soon after its creation ends early.
+    /// Opens a session; `client` is the client's description, if it is known already. If the table has its maximum of sessions or
+    /// bytes, other sessions are closed instead of refusing the new one. A session that is not used soon after its creation ends
+    /// early.
     ///
     /// # Errors
     ///
@@ -169,7 +171,7 @@ impl SessionTable {
         let session = Arc::new(session);
         if let Some(store) = &self.store {
             let inserted = store.insert(&session.record(self.home(&session))).await;
-            // A new id has no earlier record, so `insert` cannot be refused; only a failure counts.
+            // The store has no earlier record of a new id, so it cannot refuse the record; it can only fail.
             if let Err(error) = inserted {
                 self.note_unrecorded(&session, &error);
             }
@@ -187,7 +189,8 @@ impl SessionTable {
         }
     }
 
-    /// Namespace that is sealed in an id, for a session that may live in another replica; `None` without replicas.
+    /// Returns the namespace that a session id contains in sealed form, for a session that may be live in another replica; `None`
+    /// without replicas.
     pub fn sealed_namespace(&self, id: &str) -> Option<NamespaceName> {
         let facts = self.replicas.are_many().then(|| self.key.open(id))??;
         Some(facts.namespace)
@@ -213,11 +216,11 @@ impl SessionTable {
         #[cfg(any(test, feature = "testing"))]
         self.forget_idle(id);
         if self.replicas.are_many() {
-            // Boxed: the wait is rare, and inline it would enlarge the future of every request.
+            // The future is boxed because this wait is rare, and inline it would enlarge the future of every request.
             Box::pin(self.resolve_doubt(id)).await?;
         }
         if let Some(session) = self.live(id) {
-            // Expired but not swept yet: the client gets the same response as after the sweep.
+            // A session that has expired but was not swept yet gets the same response as after the sweep.
             return Ok(match session.idle_for(self.limits.ttl, now) {
                 true => Located::Absent,
                 false => Located::Live(session),
@@ -225,14 +228,14 @@ impl SessionTable {
         }
         match &self.store {
             None => Ok(Located::Absent),
-            // Boxed: adoption is rare, and inline it would enlarge the future of every request.
+            // The future is boxed because an adoption is rare, and inline it would enlarge the future of every request.
             Some(store) => Box::pin(self.adopt(&**store, id, now)).await,
         }
     }
 
     /// Changes a session and its record: first the live session, then the record in the store, so that the change is stored
-    /// before the client's request is answered. Of two concurrent changes to the same field either may be the last. If sessions
-    /// then exceed their memory, other sessions are closed.
+    /// before the client's request is answered. If two concurrent changes set the same field, either may be the last. If the
+    /// sessions then exceed their maximum memory, other sessions are closed.
     ///
     /// # Errors
     ///
@@ -253,7 +256,7 @@ impl SessionTable {
         Ok(Committed { changed, evicted })
     }
 
-    /// Ends a session. Returns true if it was live here.
+    /// Ends a session. Returns true if the session was live in this process.
     ///
     /// # Errors
     ///
@@ -263,11 +266,12 @@ impl SessionTable {
             return Ok(false);
         };
         let may_be_recorded_again = self.is_unrecorded(session.id());
-        // Removed first, so that no process finds a record of a session that is over.
+        // The record is removed first, so that no process adopts a session that has ended.
         self.forget(session.id()).await?;
         let was_there = self.close(&mut self.index(), session.id());
         if may_be_recorded_again {
-            // A sweep may have rewritten the record while it was deleted; later sweeps see that the session has ended.
+            // A sweep may have written the record again before the session was closed, so it is removed once more. Later sweeps
+            // find that the session has ended.
             self.forget(session.id()).await?;
         }
         Ok(was_there)

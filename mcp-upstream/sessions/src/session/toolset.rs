@@ -1,8 +1,8 @@
-//! Toolset of a client: the tools and resources of an aggregate that it activated and deactivated, as differences from the
-//! start set.
+//! Toolset of a client: the tools and resources of an aggregate that it has activated or deactivated, stored as differences from
+//! the aggregate's start set.
 //!
-//! Entries are named by digests of their published names, so that a set of hundreds fits into a URL, and remains valid when the
-//! servers of the aggregate change: removed entries are ignored, and new entries are on or off as in the start set.
+//! Entries are identified by digests of their published names. A set of hundreds therefore fits into a URL, and remains valid
+//! when the servers of the aggregate change: removed entries are ignored, and new entries are active or not as in the start set.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Maximum number of differences in one set: a handle of that size still fits into the head of a request.
+/// Maximum number of differences in one toolset. A handle of that size still fits into the head of a request.
 pub const DIFFERENCES_MAX: usize = 1_000;
 
 const ID_BYTES: usize = 6;
@@ -21,7 +21,7 @@ const ENTRY_BYTES: usize = ID_BYTES + 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId([u8; ID_BYTES]);
 
-/// Differences from the start set. Cheap to keep: seven bytes each.
+/// Differences from an aggregate's start set, of seven bytes each.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Toolset(BTreeMap<EntryId, bool>);
@@ -32,7 +32,7 @@ pub struct Toolset(BTreeMap<EntryId, bool>);
 pub struct NoToolset;
 
 impl EntryId {
-    /// The id of a published name; tools and resources have different ids.
+    /// Creates the id of a published name. `kind` distinguishes tools from resources of the same name.
     pub fn of(kind: u8, published: &str) -> Self {
         let mut hash = Sha256::new();
         hash.update([kind]);
@@ -43,12 +43,13 @@ impl EntryId {
 }
 
 impl Toolset {
-    /// Returns true if the entry is activated, false if it is deactivated, `None` if it is as in the start set.
+    /// Returns `Some(true)` for an activated entry, `Some(false)` for a deactivated one, and `None` if the entry is as in the
+    /// start set.
     pub fn says(&self, entry: EntryId) -> Option<bool> {
         self.0.get(&entry).copied()
     }
 
-    /// Turns an entry on or off. An entry as in the start set is not stored.
+    /// Turns an entry on or off. Nothing is stored if the entry is then as in the start set.
     pub fn set(&mut self, entry: EntryId, on: bool, at_start: bool) {
         if on == at_start {
             self.0.remove(&entry);
@@ -57,7 +58,7 @@ impl Toolset {
         }
     }
 
-    /// Keeps the differences for whose entries `keeps` returns true.
+    /// Removes the differences of entries for which `keeps` returns false.
     pub fn retain(&mut self, keeps: impl Fn(EntryId) -> bool) {
         self.0.retain(|entry, _| keeps(*entry));
     }
@@ -67,7 +68,7 @@ impl Toolset {
         self.0.len()
     }
 
-    /// Returns true for the start set.
+    /// Returns true if there are no differences from the start set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -77,14 +78,14 @@ impl Toolset {
         self.0.len() * 4 * ENTRY_BYTES
     }
 
-    /// The set as bytes, for sealing.
+    /// Encodes the set as bytes, which are then sealed.
     pub fn to_bytes(&self) -> Vec<u8> {
         let entries = self.0.iter();
         let bytes = entries.flat_map(|(id, on)| id.0.into_iter().chain([u8::from(*on)]));
         bytes.collect()
     }
 
-    /// Reads the bytes from [`Self::to_bytes`].
+    /// Decodes the bytes that [`Self::to_bytes`] has returned.
     ///
     /// # Errors
     ///

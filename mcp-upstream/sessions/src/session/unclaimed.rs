@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use super::Session;
 
-/// Ends sessions in code that cannot await.
+/// Ends sessions from code that cannot await.
 pub trait EndSession: Send + Sync {
     /// Ends the session immediately, and deletes its record in the background.
     fn end_without_waiting(self: Arc<Self>, session: Arc<Session>);
 }
 
-/// A new session on its way to its client, with the answer that names it. If dropped before the answer was written, it ends the
-/// session, which no client could ever use.
+/// A new session whose id has not been sent to its client yet. If this is dropped before the response with the id was written,
+/// the session ends, since no client could use it.
 pub struct UnclaimedSession(Option<(Arc<dyn EndSession>, Arc<Session>)>);
 
 impl UnclaimedSession {
-    /// A session that `owner` ends unless its id is delivered.
+    /// Creates the guard of a session, which `owner` ends unless the session's id is delivered.
     pub fn new(owner: Arc<dyn EndSession>, session: &Arc<Session>) -> Self {
         Self(Some((owner, Arc::clone(session))))
     }
 
-    /// Records that the answer was written: the session now belongs to the client.
+    /// Records that the response with the session's id was written, so that the session does not end when this is dropped.
     pub fn delivered(mut self) {
         self.0 = None;
     }

@@ -1,13 +1,12 @@
-//! The memory of a session, in bytes: the parts whose size depends on its client, and the fixed cost. Events that streams store
-//! for resumption are not counted, since the event log bounds them, nor are calls in flight, which are bounded with their
-//! namespace.
+//! The memory of a session, in bytes: the parts whose size depends on its client, and a fixed cost. Two parts are not counted:
+//! events that streams store for resumption, which the event log bounds, and calls in flight, which the namespace bounds.
 
 use std::sync::atomic::Ordering;
 
 use super::Session;
 use crate::interaction::QUESTION_COST;
 
-/// The cost of an empty session, including its id and its entries in the table's books.
+/// Memory of an empty session, including its id and its entries in the table's index, in bytes.
 pub(super) const SESSION_COST: usize = 1536;
 /// Memory of a client's description in addition to its text, in bytes.
 const FACTS_COST: usize = 128;
@@ -29,7 +28,7 @@ impl Session {
             + self.questions.len() * QUESTION_COST
     }
 
-    /// The weight that the table has booked for the session, in bytes.
+    /// The session's memory in bytes, as last recorded in the table's index.
     pub(super) fn booked(&self) -> usize {
         self.booked.load(Ordering::Relaxed)
     }

@@ -15,9 +15,9 @@ use crate::stores::redis::tests::simulated::ProcessState;
 use crate::stream::Subscription;
 use crate::stream::frame::{self, EventId, RETRY};
 
-/// Longest wait of a client or its balancer for a replica.
+/// Maximum time that a client or its balancer waits for a replica.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Wait after the answer 503 (`Retry-After`).
+/// Time that a client waits after status 503 (`Retry-After`) before it tries again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of tries of a request that may be repeated.
 const TRIES: usize = 120;
@@ -29,7 +29,7 @@ pub(super) struct Client {
     /// Replica of the client's last request.
     pub(super) at: Option<usize>,
     pub(super) listens: bool,
-    /// True once the session was not found: a real client would begin a new one.
+    /// True once the session was not found. A real client would open a new session then.
     pub(super) lost: bool,
     /// True while the client's stream is being opened.
     pub(super) opening: bool,
@@ -40,7 +40,7 @@ pub(super) struct Client {
     pub(super) changes: u32,
 }
 
-/// General stream of a client, with the replica that was asked for it and the replica that writes it.
+/// General stream of a client, with two replicas: the one that received the request for it, and the one that writes it.
 pub(super) struct OpenStream {
     subscription: Subscription,
     entry: Arc<Gateway>,
@@ -50,13 +50,13 @@ pub(super) struct OpenStream {
 /// Numbered messages of a server on one general stream, as sent and as received.
 #[derive(Default)]
 pub(super) struct Pings {
-    /// Number of each sent message, and true if it must arrive.
+    /// Number of each sent message, and true if the message must arrive.
     told: Vec<(u32, bool)>,
     heard: Vec<u32>,
 }
 
 impl Pings {
-    /// Number of messages that were lost, and of those that arrived twice.
+    /// Returns the number of messages that were lost, and the number of messages that arrived twice.
     pub(super) fn faults(&self) -> (usize, usize) {
         let lost = self
             .told
@@ -81,7 +81,7 @@ impl OpenStream {
         killed(&self.entry) || killed(&self.home) || self.is_cut_off()
     }
 
-    /// True if the replica that forwards the stream considers the writing replica gone.
+    /// True if the replica that forwards the stream considers the replica that writes it gone.
     fn is_cut_off(&self) -> bool {
         !Arc::ptr_eq(&self.entry, &self.home)
             && !self.home.runs()
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Sends a client's request in its session, and repeats it where that does no harm. `None`: the client got no answer.
+    /// Sends a client's request in its session, and repeats it where that is safe. Returns `None` if the client got no response.
     pub(super) async fn request(&self, client: usize, ask: Ask) -> Option<Answer> {
         let id = {
             let clients = self.clients();
@@ -168,7 +168,7 @@ impl World {
                     }
                     return Some(answer);
                 }
-                // A call is never repeated.
+                // A call that may have been carried out is never repeated.
                 Some(Err(Unrouted::Lost)) | None if calls => {
                     self.tally().lost_calls += 1;
                     return None;
@@ -229,7 +229,8 @@ impl World {
         self.tally().doubled_events += heard.doubled;
     }
 
-    /// Sends a message on the general stream of a random client that listens, from the home of its session.
+    /// Sends a message on the general stream of a random client, from the process that has the client's session. Does nothing if
+    /// that client has no stream.
     pub(super) fn ping(self: &Arc<Self>, number: u32) {
         let client = self.random().usize(0..self.options.sessions);
         let (id, home) = {
@@ -270,13 +271,13 @@ impl World {
 }
 
 thread_local! {
-    /// Events that clients have received in the current reading.
+    /// Events that clients have received since they last read their streams.
     static HEARD: std::cell::RefCell<Heard> = std::cell::RefCell::default();
 }
 
 #[derive(Default)]
 struct Heard {
-    /// Client and number of each message.
+    /// Client and number of each received message.
     pings: Vec<(usize, u32)>,
     /// Number of events that arrived a second time.
     doubled: usize,
@@ -288,7 +289,7 @@ impl Client {
         self.stream.is_some()
     }
 
-    /// Reads the events that are on the client's stream. Returns false if there is no stream, or the stream has ended.
+    /// Reads the events that have arrived on the client's stream. Returns false if there is no stream, or the stream has ended.
     fn read(&mut self) -> bool {
         let Some(stream) = &mut self.stream else {
             return false;

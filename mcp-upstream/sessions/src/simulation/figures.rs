@@ -14,19 +14,19 @@ pub(super) struct Tally {
     pub(super) requests: usize,
     pub(super) forwards: usize,
     pub(super) unavailable: usize,
-    /// Requests whose session was not found.
+    /// Number of requests whose session was not found.
     pub(super) not_found: usize,
     pub(super) lost_calls: usize,
-    /// Connections that broke before an answer, for requests that were then repeated.
+    /// Number of connections that broke before a response, for requests that were then repeated.
     pub(super) broken: usize,
     pub(super) given_up: usize,
-    /// Calls with another number of events than two, progress and the answer.
+    /// Number of calls with another number of events than two (progress and the response).
     pub(super) odd_calls: usize,
     pub(super) streams_broken: usize,
     pub(super) doubled_events: usize,
     adoptions: usize,
     last_adoption: Option<Instant>,
-    /// Number of answers, indexed by the milliseconds that they took.
+    /// Number of responses, indexed by the time that each took in milliseconds.
     answers: Vec<u32>,
 }
 
@@ -44,7 +44,7 @@ impl Tally {
         self.last_adoption = Some(now);
     }
 
-    /// Milliseconds within which `of_a_thousand` of a thousand requests were answered.
+    /// Number of milliseconds within which `of_a_thousand` of a thousand requests were answered.
     fn within(&self, of_a_thousand: u64) -> usize {
         let all: u64 = self.answers.iter().map(|it| u64::from(*it)).sum();
         let mut seen = 0;
@@ -69,7 +69,7 @@ pub(super) struct Part {
     pub(super) began: Instant,
     pub(super) work: Work,
     pub(super) tally: Tally,
-    /// Longest sweep of a replica in this period, in milliseconds.
+    /// Duration of the longest sweep of a replica in this period, in milliseconds.
     pub(super) longest_sweep: u64,
 }
 
@@ -77,19 +77,19 @@ pub(super) struct Part {
 #[derive(Debug, Clone)]
 pub(super) struct Figures {
     pub(super) options: Options,
-    /// Faults in their order, and a digest of the traffic.
+    /// The simulated faults in their order, and a digest of the traffic.
     pub(super) plan: Vec<String>,
     pub(super) parts: Vec<Part>,
     /// Number of clients whose last request was not answered.
     pub(super) unanswered: usize,
-    /// Number of sessions that were not found for their clients.
+    /// Number of clients whose session was not found.
     pub(super) lost_sessions: usize,
     pub(super) live: usize,
     pub(super) live_twice: usize,
     pub(super) lost_events: usize,
     pub(super) doubled_events: usize,
     pub(super) pings: usize,
-    /// Number of listening clients that were not notified of the last change.
+    /// Number of listening clients that were not notified of the last change of a namespace.
     pub(super) unheard_changes: usize,
     pub(super) listening: usize,
     /// Memory of the process with all sessions open, in bytes.
@@ -97,7 +97,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Asserts that faults have lost or doubled no session and no event.
+    /// Asserts that the faults have lost or duplicated no session and no event.
     pub(super) fn check(&self) {
         let Options { sessions, seed, .. } = self.options;
         let run = format!("seed {seed}, {:?}\n{}", self.plan, self.table());

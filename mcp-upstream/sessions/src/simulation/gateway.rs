@@ -42,22 +42,22 @@ pub(super) struct Gateway {
     pub(super) events: Arc<EventLog>,
     pub(super) audience: Arc<Audience>,
     pub(super) process: Arc<Process>,
-    /// True from a freeze of the process until its sessions have been compared with their records.
+    /// True from the moment the process is frozen until its sessions have been compared with their records again.
     pub(super) in_doubt: AtomicBool,
-    /// Longest sweep, in milliseconds: the control loop waits for sweeps.
+    /// Duration of the longest sweep, in milliseconds. The control loop of a gateway waits for its sweeps.
     pub(super) longest_sweep: AtomicU64,
 }
 
 /// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// A `notifications/initialized`.
+    /// The notification `notifications/initialized`.
     Confirm,
     /// A call that is answered as JSON.
     Call,
     /// A call that is answered by a stream: progress, then the response.
     Streamed,
-    /// Opening of a general stream, resumed after an event if there was one.
+    /// Opening of a general stream; with an event id, the stream is resumed after that event.
     Listen(Option<EventId>),
 }
 
@@ -70,13 +70,13 @@ impl Ask {
 /// The answer to a request.
 pub(super) enum Answer {
     Done,
-    /// Number of events of a call.
+    /// Response to a call, with the number of its events.
     Events(usize),
-    /// Stream, and the process that writes it.
+    /// An opened stream, and the process that writes it.
     Stream(Subscription, Arc<Gateway>),
-    /// Status 404.
+    /// Response with status 404: the session was not found.
     NotFound,
-    /// Status 503.
+    /// Response with status 503: the client may try again.
     Unavailable,
 }
 
@@ -196,7 +196,7 @@ impl Gateway {
         })
     }
 
-    /// Answers a request of a session that lives here, as the service does.
+    /// Answers a request of a session that is live in this replica, as the service does.
     async fn answer(
         self: &Arc<Self>,
         session: &Arc<Session>,
@@ -251,7 +251,7 @@ impl Gateway {
                 Ok(ResumedStream::Here(subscription)) => subscription,
                 Ok(ResumedStream::Elsewhere(replica)) => return Err(replica),
                 Err(ResumeError::Store(_)) => return Ok(Answer::Unavailable),
-                // The answer is 400, and the client opens a new stream.
+                // A real gateway answers with status 400, and the client then opens a new stream.
                 Err(ResumeError::Malformed | ResumeError::Unknown) => {
                     return Box::pin(self.listen(session, None)).await;
                 }
@@ -353,7 +353,7 @@ pub(super) async fn sessions_without_store(
     (table, read)
 }
 
-/// Time after which a process that was frozen has compared its sessions with their records for the last time.
+/// Time after which a process that was frozen has compared all its sessions with their records.
 pub(super) const DOUBT_MAX: Duration = BEAT_LIFE.saturating_mul(10);
 
 /// Ids of live sessions, and the number of sessions that are live more than once.

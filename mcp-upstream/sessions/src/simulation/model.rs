@@ -12,9 +12,9 @@ use crate::stores::redis::tests::simulated::Operation;
 pub(super) struct Model {
     replicas: f64,
     sessions: f64,
-    /// Share of requests in a session that reach another replica than its home.
+    /// Share of requests that reach a replica other than the one that has their session.
     forwarded: f64,
-    /// Share of sessions that listen.
+    /// Share of sessions that listen to a general stream.
     listening: f64,
     /// Share of requests that are answered by a stream.
     streamed: f64,
@@ -27,7 +27,8 @@ impl Model {
             replicas,
             sessions: options.sessions as f64,
             forwarded: match options.balancer {
-                // The replica of the first request has the session, whichever replica the digest of its id selects.
+                // The session is live in the replica that received its first request, not in the one that the digest of its id
+                // selects.
                 Balancer::Random | Balancer::HashOfId => (replicas - 1.0) / replicas,
                 Balancer::Sticky => 0.0,
             },
@@ -36,7 +37,7 @@ impl Model {
         }
     }
 
-    /// Operations while all sessions are opened and confirmed, and streams are opened.
+    /// Expected store operations while all sessions are opened and confirmed, and streams are opened.
     fn opening(&self) -> Vec<(Operation, f64)> {
         let listening = self.sessions * self.listening;
         vec![
@@ -50,7 +51,7 @@ impl Model {
         ]
     }
 
-    /// Operations of `requests` requests in `seconds` seconds.
+    /// Expected store operations of `requests` requests in `seconds` seconds.
     fn steady(&self, requests: f64, seconds: f64) -> Vec<(Operation, f64)> {
         let said = seconds * PINGS as f64 * self.listening;
         let streams = requests * self.streamed;
@@ -62,7 +63,7 @@ impl Model {
         ]
     }
 
-    /// Number of beats in `seconds` seconds.
+    /// Expected number of beats in `seconds` seconds.
     fn beats(&self, seconds: f64) -> f64 {
         self.replicas * seconds / BEAT_EVERY.as_secs_f64()
     }
@@ -90,8 +91,8 @@ impl Model {
     pub(super) fn check(&self, figures: &Figures) {
         for part in ["opening", "steady"] {
             for (name, expected, found) in self.rows(figures.part(part)) {
-                // Balancer and calls are random: the margin allows some standard deviations of a count, and operations that are
-                // in progress at the begin and the end of the part.
+                // The balancer and the calls are random: the margin allows a few standard deviations of a count, and the
+                // operations that are in progress at the begin and at the end of the period.
                 let margin = 6.0 * expected.sqrt() + 2.0 * self.replicas;
                 let far = (found - expected).abs() > margin;
                 assert!(!far, "{part}: {name}: {found} in place of {expected:.0}");

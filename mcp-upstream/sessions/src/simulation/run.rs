@@ -18,17 +18,17 @@ use crate::stores::redis::tests::simulated::{Condition, ProcessState};
 
 /// Number of sessions that are opened per second.
 const OPENED: usize = 10_000;
-/// Interval between two turns of the clients.
+/// Interval between two rounds of client requests.
 const TURN: Duration = Duration::from_millis(10);
-/// Turns between two readings of all streams; `SLOW_READING` applies to many sessions.
+/// Number of rounds between two readings of all streams; `SLOW_READING` applies to more than `MANY` sessions.
 const READING: u64 = 100;
 const SLOW_READING: u64 = 500;
-/// Number of sessions above which streams are read less often, since reading takes most of the run.
+/// Number of sessions above which streams are read less often, because reading would take most of the run's time.
 const MANY: usize = 100_000;
-/// Number of events on general streams per second.
+/// Number of events that are sent on general streams per second.
 pub(super) const PINGS: u64 = 20;
 
-/// Fault, or burst of changes, that a run simulates.
+/// A fault, or a burst of changes, that a run simulates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// Change of a single namespace in all replicas.
@@ -102,7 +102,7 @@ struct Course {
     digest: u64,
     turns: u64,
     pings: u32,
-    /// Number of requests that are due, with the fraction of the next one.
+    /// Number of requests to send in the next round; the fraction is kept for the round after it.
     due: f64,
     plan: Vec<String>,
     parts: Vec<Part>,
@@ -124,7 +124,8 @@ impl Course {
         }
     }
 
-    /// Starts the replicas one after the other, so that their beats are spread, and waits until they know each other.
+    /// Starts the replicas one after the other, so that their beats are spread over time, and waits until each has received the
+    /// beats of the others.
     async fn start(&mut self) {
         let replicas = self.world.options.replicas;
         let apart = BEAT_EVERY / u32::try_from(replicas).unwrap_or(u32::MAX);
@@ -152,7 +153,7 @@ impl Course {
         self.finish("opening", begin);
     }
 
-    /// Runs a period of this length with traffic, and `doing` at the same time.
+    /// Runs a period of the given length with traffic, and runs `doing` at the same time.
     async fn part(&mut self, name: &str, time: Duration, doing: impl AsyncFnOnce(&Arc<World>)) {
         let begin = self.begin();
         let world = Arc::clone(&self.world);
@@ -166,7 +167,7 @@ impl Course {
         self.finish(name, begin);
     }
 
-    /// Runs one turn of the clients.
+    /// Runs one round of client requests and readings.
     async fn turn(&mut self, traffic: bool) {
         self.turns += 1;
         if traffic {
@@ -241,7 +242,8 @@ impl Course {
             let slot = self.faults.usize(0..self.world.options.replicas);
             let seconds = Duration::from_secs(self.faults.u64(3..12));
             self.fault(fault, slot, seconds).await;
-            // Sessions of a killed replica that were not used since are in the store alone, and would be lost with its data.
+            // Sessions of the killed replica that were not used since then exist only in the store, and a later fault that loses
+            // its data would end them. A request in each session makes them live again.
             if fault == Fault::Killed {
                 self.ask_all().await;
             }
@@ -281,7 +283,7 @@ impl Course {
             }
         })
         .await;
-        // A replica that was silent has settled its doubts before the next fault.
+        // Every frozen replica has compared its sessions with their records by now, before the next fault.
         for gateway in self.world.gateways() {
             gateway.in_doubt.store(false, Ordering::Relaxed);
         }
@@ -339,7 +341,7 @@ impl Course {
         unanswered
     }
 
-    /// Announces a change of all namespaces. Returns the number of listening clients that were not notified.
+    /// Announces a change of all namespaces. Returns the number of listening clients that were not notified of it.
     async fn change_all(&mut self) -> usize {
         self.world
             .clients()
@@ -355,7 +357,7 @@ impl Course {
     }
 }
 
-/// Announces to all replicas, from one replica, that the tools of the first namespaces have changed.
+/// Announces from one replica to all replicas that the tools of the first `namespaces` namespaces have changed.
 fn announce(world: &Arc<World>, slot: usize, namespaces: usize) {
     let Some(gateway) = world.gateway(slot) else {
         return;
@@ -374,7 +376,7 @@ async fn while_store(world: &Arc<World>, condition: Condition, time: Duration) {
     world.redis.set(Condition::Up);
 }
 
-/// Stops a process for a time, as SIGSTOP does. The balancer takes it out of its rotation after 5 s.
+/// Stops a process for a time, as SIGSTOP does. The balancer removes it from its rotation after 5 s.
 async fn freeze(world: &Arc<World>, slot: usize, time: Duration) {
     const NOTICED: Duration = Duration::from_secs(5);
     let Some(gateway) = world.gateway(slot) else {

@@ -25,12 +25,12 @@ pub(super) struct World {
     tally: Mutex<Tally>,
 }
 
-/// A replica as the balancer knows it.
+/// A replica from the balancer's point of view.
 struct Slot {
     id: ReplicaId,
     /// Process of the replica; `None` while it is killed.
     gateway: Option<Arc<Gateway>>,
-    /// False once a health check of the balancer has failed.
+    /// True if the balancer sends requests to the replica; false once a health check has failed.
     in_rotation: bool,
 }
 
@@ -97,14 +97,14 @@ impl World {
         self.slots()[slot].gateway.clone()
     }
 
-    /// Process at the address of a replica; `None` while it is killed.
+    /// Process at the address of a replica; `None` if the replica was killed.
     pub(super) fn at(&self, id: ReplicaId) -> Option<Arc<Gateway>> {
         let slots = self.slots();
         let slot = slots.iter().find(|it| it.id == id)?;
         slot.gateway.clone()
     }
 
-    /// Replica to which the balancer gives a client's request.
+    /// The replica to which the balancer sends a client's request.
     pub(super) fn choose(&self, client: usize) -> Option<Arc<Gateway>> {
         let slots = self.slots();
         let count = slots.len();
@@ -116,7 +116,7 @@ impl World {
                     drop(clients);
                     return slots[self.random().usize(0..count)].gateway.clone();
                 };
-                // The last characters of a sealed id are as random as a digest of it.
+                // The last characters of a sealed id are as evenly distributed as a digest of it.
                 let bytes = id.as_str().bytes().rev().take(6);
                 bytes.fold(0_usize, |all, byte| all * 64 + usize::from(byte)) % count
             }
@@ -134,12 +134,12 @@ impl World {
         gateway
     }
 
-    /// Takes a replica out of the balancer's rotation, or back into it.
+    /// Removes a replica from the balancer's rotation, or adds it again.
     pub(super) fn rotate(&self, slot: usize, in_rotation: bool) {
         self.slots()[slot].in_rotation = in_rotation;
     }
 
-    /// Ends the process of a replica, as SIGKILL does. The balancer finds its port closed at once.
+    /// Ends the process of a replica, as SIGKILL does. The balancer finds its port closed immediately.
     pub(super) fn kill(&self, slot: usize) {
         let gateway = {
             let slots = &mut self.slots()[slot];
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// Starts a replica again.
+    /// Starts a new process of a replica that was killed.
     pub(super) fn start_again(self: &Arc<Self>, slot: usize) {
         let gateway = Gateway::start(self, slot);
         let mut slots = self.slots();

@@ -1,5 +1,5 @@
 //! Contract of stores: tests of the facts that every [`SessionStore`](crate::session::store::SessionStore) and
-//! [`EventStore`](crate::stream::EventStore) must keep. The in-memory store of the tests keeps them as well.
+//! [`EventStore`](crate::stream::EventStore) must fulfil, including the in-memory store of the tests.
 //!
 //! A maker is an `async fn(EventLogConfig) -> Made` that creates the store. [`holds_for!`] makes a module of tests from it.
 
@@ -23,11 +23,11 @@ use crate::stores::Stores;
 use crate::stream::StreamCounts;
 use crate::stream::store::{AppendOutcome, EventKind, StoredEvent, StreamRef};
 
-/// Store under test.
+/// A store under test, with the resources that it needs.
 pub(crate) struct Made {
-    /// Both ports of the store.
+    /// Record and event interface of the store.
     pub(crate) stores: Stores,
-    /// Opens the store for the replica with that name.
+    /// Opens the store as a replica of the given name; `None` if replicas cannot share the store.
     pub(crate) replica: Option<OpenReplica>,
     /// Resource that lives until the test ends: a server process, or a folder.
     pub(crate) guard: Box<dyn Any>,
@@ -36,14 +36,14 @@ pub(crate) struct Made {
 /// Opens a store for the replica with that name.
 pub(crate) type OpenReplica = Box<dyn Fn(&str) -> ReplicaStore>;
 
-/// Store, as one of its replicas uses it.
+/// A store as one of its replicas uses it.
 pub(crate) struct ReplicaStore {
     pub(crate) own: Announcement,
     pub(crate) stores: Stores,
     pub(crate) directory: Arc<dyn ReplicaDirectory>,
 }
 
-/// Makes one test per fact, in a module with the maker's name beside the maker. The clock is the real one.
+/// Generates one test per fact for a store, in a module named like its maker. The tests use the real clock.
 macro_rules! holds_for {
     ($make:ident) => {
         crate::stores::contract::holds_for!($make:
@@ -74,7 +74,7 @@ macro_rules! holds_for {
 }
 pub(crate) use holds_for;
 
-/// Makes the tests of facts of stores that replicas share.
+/// Generates the tests of stores that replicas share.
 macro_rules! holds_for_replicas {
     ($make:ident) => {
         crate::stores::contract::holds_for!($make:
@@ -89,7 +89,7 @@ macro_rules! holds_for_replicas {
 }
 pub(crate) use holds_for_replicas;
 
-/// Home of a session that was never adopted.
+/// Home of a session that was opened in replica 0 and never adopted.
 const FIRST: Home = Home {
     replica: ReplicaId(0),
     epoch: 0,
@@ -144,7 +144,7 @@ fn toolset(entry: &str) -> SessionPatch {
     SessionPatch::Toolset(toolset)
 }
 
-/// Patches of every kind. No patch undoes another.
+/// Returns patches of every kind. No patch reverts another.
 fn patches() -> Vec<SessionPatch> {
     vec![
         SessionPatch::Confirm,
@@ -201,8 +201,8 @@ impl Made {
             .expect("works");
     }
 
-    /// Reads the messages of a stream, and the sequence of the newest event that was left out. The opening comes first, if
-    /// there is one.
+    /// Reads the newest messages of a stream, and the sequence of the newest event that was left out. The opening comes first,
+    /// if it is stored.
     async fn read(&self, session: &SessionId, number: u32, max: usize) -> (Vec<String>, u64) {
         let stream = StreamRef { session, number };
         let replay = self.stores.events.read(stream, max).await.expect("works");
@@ -306,7 +306,7 @@ fact!(an_insert_replaces_the_record, |store| {
 fact!(every_kind_of_patch_is_in_the_record, |store| {
     let mut record = store.inserted().await;
     let mut changes = patches();
-    // The last patch of a kind wins; the number of a stream only grows.
+    // If several patches set the same field, the last one applies; the number of streams can only grow.
     changes.extend([
         SessionPatch::LogLevel(LogLevel::Debug),
         affinity("another"),
@@ -461,7 +461,7 @@ fact!(events_are_read_in_the_order_of_their_sequences, |store| {
     let session = SessionId::random();
     assert_eq!(store.read(&session, 2, 256).await, (vec![], 0));
     store.append(&session, 2, &opened(0, &[])).await;
-    // Writes may overtake each other.
+    // Events may be written in another order than their sequence.
     for sequence in [3, 1, 10, 2] {
         let event = message(sequence, "{\"ö\": \"\\n\"}");
         store.append(&session, 2, &event).await;
@@ -514,7 +514,7 @@ fact!(forget_ends_all_streams_of_one_session, |store| {
         store.append(&session, number, &opened(0, &[])).await;
         store.append(&session, number, &message(9, "{}")).await;
     }
-    // A stream without its opening, which could not be stored.
+    // This stream has no opening, because it could not be stored.
     store.append(&session, 5, &message(9, "{}")).await;
     store.append(&other, 1, &message(9, "{}")).await;
     store.stores.events.forget(&session).await.expect("works");

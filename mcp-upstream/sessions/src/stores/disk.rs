@@ -5,9 +5,9 @@
 //!                                  housekeeper thread ── checkpoints, expiry ───▶ sessions.db
 //! ```
 //!
-//! A request waits until its group is committed. A commit writes to the write-ahead log without a wait for the disk
-//! (`synchronous=NORMAL`): a killed process loses nothing, a power failure may lose the last seconds but never damages the
-//! file. The housekeeper copies the log into the file, which does wait for the disk, on a connection of its own.
+//! A request waits until the transaction of its group is committed. A commit writes to the write-ahead log without waiting for
+//! the disk (`synchronous=NORMAL`): a killed process loses nothing, a power failure may lose the last seconds but never damages
+//! the file. The housekeeper copies the log into the file, which does wait for the disk, on a separate connection.
 //!
 //! Several processes of one machine may have the file open; SQLite's locks serialize their transactions. The processes find
 //! each other by [`DiskDirectory`]. The file must be on a local file system: write-ahead logs do not work over NFS.
@@ -42,32 +42,32 @@ pub use folder::ReplicaFolder;
 use housekeeper::Housekeeper;
 use writer::Writer;
 
-/// Time for which a transaction waits for a transaction of another process before it fails.
+/// Maximum time that a transaction waits for a transaction of another process before it fails.
 const BUSY: Duration = Duration::from_secs(2);
 
-/// Size of the write-ahead log, in pages of 4 KiB, beyond which a write itself copies the log into the file: 64 MiB.
+/// Size of the write-ahead log, in pages of 4 KiB, above which a write copies the log into the file itself: 64 MiB.
 const LOG_PAGES_MAX: u32 = 16 * 1024;
 
 /// Bounds on the rows of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Retention of a record after the last use of its session.
+    /// Time for which a record is kept after the last use of its session.
     pub records_for: Duration,
     /// Maximum number of session records.
     pub records: usize,
-    /// Maximum number of messages kept of one stream.
+    /// Maximum number of messages kept per stream.
     pub stream_events: usize,
-    /// Maximum size of the messages kept of one stream, in bytes.
+    /// Maximum size of the messages kept per stream, in bytes.
     pub stream_bytes: usize,
-    /// Retention of a message.
+    /// Time for which a message is kept.
     pub events_for: Duration,
-    /// Bytes of the file in use beyond which the oldest messages of all streams are deleted.
+    /// Used bytes of the file above which the oldest messages of all streams are deleted.
     pub bytes: u64,
 }
 
 impl Bounds {
-    /// Bounds from the configuration: streams have the bounds of the event log; records have twice the lifetime and number of
-    /// live sessions, since sessions that are live in no process are stored as well.
+    /// Returns the bounds of a configuration. Streams have the bounds of the event log. Records have twice the lifetime and twice
+    /// the number of live sessions, since sessions that are live in no process are stored as well.
     pub fn of(sessions: &SessionsConfig) -> Self {
         let log = &sessions.event_log;
         Self {
@@ -76,7 +76,7 @@ impl Bounds {
             stream_events: log.events,
             stream_bytes: in_memory(log.bytes),
             events_for: log.age,
-            // Indexes and half-filled pages take about as much as the rows.
+            // Doubled, because indexes and half-filled pages take about as much space as the rows.
             bytes: (log.total.as_u64())
                 .saturating_add(sessions.bytes.as_u64())
                 .saturating_mul(2),
@@ -88,8 +88,8 @@ impl Bounds {
 pub struct DiskStore {
     file: PathBuf,
     writer: Writer,
-    /// Replica that writes through this store: events and changes of other replicas' sessions are not written. `None` writes
-    /// all.
+    /// Replica that uses this store: events and changes of sessions that another replica has are not written. `None` if all are
+    /// written.
     replica: Option<ReplicaId>,
     _housekeeper: Housekeeper,
 }
@@ -112,8 +112,9 @@ impl DiskStore {
         })
     }
 
-    /// Binds the store to a replica: events and changes of sessions that another replica has claimed are not written. So a
-    /// process that was frozen during a call does not write between the events of the session's new home.
+    /// Binds the store to a replica: events and changes of sessions that another replica has claimed are then not written. A
+    /// process that was frozen during a call therefore does not write between the events of the process that now has the
+    /// session.
     pub fn of_replica(self, replica: ReplicaId) -> Self {
         Self {
             replica: Some(replica),
@@ -236,7 +237,7 @@ impl EventStore for DiskStore {
     }
 }
 
-/// True if the home of a session is a replica other than `own`.
+/// True if `home` is known and is not the replica `own`.
 fn is_foreign(home: Option<ReplicaId>, own: Option<ReplicaId>) -> bool {
     home.is_some() && home != own
 }
@@ -263,8 +264,8 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
-    // The housekeeper runs the checkpoints, which wait for the disk. If writes are faster than it, they run checkpoints
-    // themselves, so that the log is bounded.
+    // Normally the housekeeper runs the checkpoints, which wait for the disk. If the log grows faster than the housekeeper
+    // copies it, writes run checkpoints too, so that the log is bounded.
     connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES_MAX)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)

@@ -39,10 +39,10 @@ use keys::Keys;
 use link::{Link, OPERATION_MAX};
 pub use url::{RedisUrl, RedisUrlError};
 
-/// Number of session lifetimes for which a record is kept: processes renew the records of sessions in use less than once per
+/// Number of session lifetimes for which a record is kept. Processes renew the record of a session in use less than once per
 /// lifetime, and a record must not expire before its session.
 const LIFETIMES: u32 = 2;
-/// Number of sessions that are touched in one round trip: few enough for the time limit of an operation.
+/// Maximum number of sessions that are touched in one round trip, so that it ends within the time limit of an operation.
 const TOUCHED_AT_ONCE: usize = 512;
 
 static INSERT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis/insert.lua")));
@@ -55,12 +55,12 @@ static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("red
 pub struct RedisStore {
     link: Arc<Link>,
     keys: Keys,
-    /// Lifetime of a record after its last use.
+    /// Time for which a record is kept after its last use.
     record_ttl: Duration,
-    /// Bounds of one stream.
+    /// Bounds of the events of one stream.
     bounds: EventLogConfig,
-    /// Replica that writes through this store: events and changes of other replicas' sessions are not written. `None` writes
-    /// all.
+    /// Replica that uses this store: events and changes of sessions that another replica has are not written. `None` if all are
+    /// written.
     replica: Option<ReplicaId>,
 }
 
@@ -69,8 +69,8 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError`], a line that says what to do: Redis cannot be reached or refuses the password, is older than 7 or
-    /// a read-only replica, or has sessions of a newer version.
+    /// [`StoreError`], a line that states the remedy: Redis cannot be reached or refuses the password, is older than 7 or
+    /// a read-only replica, or contains sessions of a newer version.
     pub async fn connect(
         url: &RedisUrl,
         prefix: &str,
@@ -124,8 +124,9 @@ impl RedisStore {
         })
     }
 
-    /// Binds the store to a replica: events and changes of sessions that another replica has claimed are not written. So a
-    /// process that was frozen during a call does not write between the events of the session's new home.
+    /// Binds the store to a replica: events and changes of sessions that another replica has claimed are then not written. A
+    /// process that was frozen during a call therefore does not write between the events of the process that now has the
+    /// session.
     pub fn of_replica(self, replica: ReplicaId) -> Self {
         Self {
             replica: Some(replica),
@@ -133,16 +134,16 @@ impl RedisStore {
         }
     }
 
-    /// Number of the replica as an argument of scripts; empty without replicas.
+    /// Returns the number of the replica as an argument of scripts; empty if the store is bound to no replica.
     fn replica_argument(&self) -> String {
         self.replica.map_or_else(String::new, |it| it.0.to_string())
     }
 
-    /// Checks that Redis answers.
+    /// Checks that Redis responds.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when Redis does not answer.
+    /// [`StoreError`] when Redis does not respond.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let ping = self.link.run(|mut connection| async move {
             redis::cmd("PING").exec_async(&mut connection).await
@@ -150,11 +151,11 @@ impl RedisStore {
         ping.await
     }
 
-    /// The clock of Redis, as time since 1970.
+    /// Returns the time of Redis's clock, as time since 1970.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when Redis does not answer.
+    /// [`StoreError`] when Redis does not respond.
     pub async fn time(&self) -> Result<Duration, StoreError> {
         let time = self.link.run(|mut connection| async move {
             redis::cmd("TIME")
@@ -165,10 +166,11 @@ impl RedisStore {
         Ok(Duration::from_secs(seconds) + Duration::from_micros(micros.into()))
     }
 
-    /// Touches sessions in one round trip. Returns for each session whether it has a record.
+    /// Renews the expiry of sessions' records in one round trip. Returns for each session whether it has a record.
     async fn renew(&self, ids: &[SessionId]) -> Result<Vec<bool>, StoreError> {
         let renewed = self.link.run(|connection| {
-            // In a cluster, sessions are on different nodes, and a pipeline is sent to one node.
+            // A pipeline is sent to one node. In a cluster, sessions are on different nodes, so each session needs its own
+            // pipeline.
             let together = if connection.mixes_sessions() {
                 ids.len()
             } else {
@@ -198,7 +200,7 @@ impl RedisStore {
     }
 }
 
-/// Converts a duration to milliseconds for Redis, which adds them to the date and refuses a sum that is too large.
+/// Converts a duration to milliseconds, at most a century: Redis adds them to the date and refuses a sum that is too large.
 fn millis(time: Duration) -> i64 {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
     i64::try_from(time.min(CENTURY).as_millis()).unwrap_or(i64::MAX)
@@ -258,8 +260,8 @@ impl SessionStore for RedisStore {
             .arg(record::home(by))
             .arg(millis(self.record_ttl));
         let script = &script;
-        // A failed claim is not repeated: the second attempt would find the claim of the first, and take it for a claim of
-        // another replica.
+        // A failed claim is not repeated: it may have succeeded without a response. The second attempt would then find the new
+        // home, and take it for the claim of another replica.
         let claimed = self.link.run_once(|mut connection| async move {
             let fields = script.invoke_async::<HashMap<String, String>>(&mut connection);
             fields.await

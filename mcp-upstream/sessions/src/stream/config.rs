@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EventLogConfig {
-    /// Maximum number of kept events of one stream.
+    /// Maximum number of events that one stream keeps.
     pub events: usize,
-    /// Maximum memory of the kept events of one stream, in bytes.
+    /// Maximum memory of the events that one stream keeps, in bytes.
     pub bytes: ByteSize,
-    /// The age after which events are dropped.
+    /// Age after which kept events are dropped.
     #[serde(with = "humantime_serde")]
     pub age: Duration,
     /// Maximum memory of all streams that keep their events, in bytes. Streams that keep none (`/sse`, listen, responses

@@ -1,7 +1,7 @@
-//! Wire format of events: frames a message as an SSE event, and names events.
+//! Wire format of events: formats a message as an SSE event, and defines the ids of events.
 //!
-//! A message is framed once for all its readers, and its bytes are not decoded: JSON cannot contain a raw line break inside a
-//! string, so line breaks between its tokens become spaces and the message is one `data:` line.
+//! A message is formatted once for all its readers, and is not decoded: JSON cannot contain a raw line break inside a string, so
+//! line breaks between its tokens become spaces and the message is one `data:` line.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// Keep-alive comment, written to an idle stream.
 pub const PING: &[u8] = b": ping\n\n";
 
-/// Time that a client waits before it reconnects, unless the stream names another.
+/// Time that a client waits before it reconnects, unless the stream has sent another time.
 pub const RETRY: Duration = Duration::from_secs(1);
 
 /// The id of an event: the number of its stream in the session, and its position among all events of the process.
 ///
-/// Written `<stream>-<sequence>`. Sequences increase within a stream. A message that is sent to many sessions has one sequence,
-/// so that streams of the same number share its frame.
+/// Its text is `<stream>-<sequence>`. Sequences increase within a stream. A message that is sent to many sessions has one
+/// sequence, so that streams with the same number can share its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventId {
     /// The stream's number in its session.
     pub(crate) stream: u32,
-    /// Position of the event; increases within the process.
+    /// Position of the event. Positions increase within the process.
     pub(crate) sequence: u64,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for EventId {
     }
 }
 
-/// A JSON-RPC message as an event. Without an id the client cannot resume after it.
+/// Formats a JSON-RPC message as an event. A client cannot resume after an event without an id.
 pub fn message(id: Option<EventId>, message: &[u8]) -> Bytes {
     let mut frame = begin(id, message.len());
     frame.put_slice(b"event: message\n");
@@ -58,8 +58,8 @@ pub fn message(id: Option<EventId>, message: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// An event with a name other than `message`, such as `endpoint`. Name and data must come from the gateway: a line break in the
-/// name would begin another field.
+/// Formats an event with a name other than `message`, such as `endpoint`. Name and data must come from the gateway, because a
+/// line break in the name would begin another field.
 pub fn named(name: &'static str, data: &str) -> Bytes {
     let mut frame = begin(None, data.len() + name.len());
     frame.put_slice(b"event: ");
@@ -69,7 +69,7 @@ pub fn named(name: &'static str, data: &str) -> Bytes {
     frame.freeze()
 }
 
-/// The event before the first message: an id to resume from, and the retry time ([`RETRY`]).
+/// Formats the event that precedes the first message: an id to resume from, and the retry time ([`RETRY`]).
 pub fn priming(id: EventId) -> Bytes {
     let mut frame = begin(Some(id), 0);
     frame.put_slice(format!("retry: {}\n", RETRY.as_millis()).as_bytes());
@@ -77,12 +77,12 @@ pub fn priming(id: EventId) -> Bytes {
     frame.freeze()
 }
 
-/// The retry time, sent before a stream is ended: the client reconnects after it.
+/// Formats the retry time, which is sent before a stream is ended: the client reconnects after that time.
 pub fn retry(after: Duration) -> Bytes {
     Bytes::from(format!("retry: {}\n\n", after.as_millis()))
 }
 
-/// The message in an event, and the event's id. The message is `None` for comments, and for events without data.
+/// Reads the message and the id of an event. The message is `None` for comments, and for events without data.
 pub fn read(event: &Bytes) -> (Option<&str>, Option<Bytes>) {
     let mut id = None;
     let mut data = None;

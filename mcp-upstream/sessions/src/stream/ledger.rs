@@ -1,13 +1,13 @@
 //! Bounds over all kept streams: total memory, and age.
 //!
-//! A [`Share`] accounts the streams of one principal. It has one entry per stream with events, ordered by the time and the
-//! sequence of an event no newer than the stream's oldest, and moves an outdated entry to its correct place when it encounters
-//! one. So appending to a stream with events touches two atomics, and neither bound ever walks the streams.
+//! A [`Share`] accounts the streams of one principal. It has one entry per stream with events, in the order of the stream's
+//! oldest event. An entry is not updated when that event is removed: it may be too old, and is corrected when it comes first.
+//! Appending to a stream with events therefore only changes two atomics, and neither bound ever walks all streams.
 //!
 //! When the total is reached, the oldest event of the principal that uses the most memory is removed, even if another principal
-//! appended. A principal that uses less than its equal part of the total therefore loses no events to other principals. Within
-//! a principal one session may use a 64th of the total, and at least the bound of one stream; the log enforces that when it
-//! appends.
+//! appended. A principal that uses less than an equal part of the total therefore loses no events to other principals. Among
+//! a principal's sessions, each may use a 64th of the total, and at least the bound of one stream; the log enforces that when
+//! it appends.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,11 +26,11 @@ pub(super) use share::Share;
 
 /// Maximum number of entries that one sweep checks.
 const SWEEP_MAX: usize = 100_000;
-/// Minimum number of entries that one sweep checks of each share.
+/// Minimum number of entries that one sweep checks of each principal's share.
 const SWEEP_SHARE_MIN: usize = 1000;
 
-/// Ratio of the total for the streams of all sessions to the bound for the streams of one session. A session may always hold as
-/// much as one stream may.
+/// Number by which the total of all kept streams is divided to get the bound of one session's streams. A session may always use
+/// as much as one stream may.
 const SESSIONS_MIN: usize = 64;
 
 type Principal = Option<Arc<str>>;
@@ -38,15 +38,15 @@ type Principal = Option<Arc<str>>;
 /// Accounts the memory of all kept streams.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// The last assigned sequence.
+    /// Sequence that was assigned last.
     sequence: AtomicU64,
     bytes: AtomicUsize,
     limits: EventLogConfig,
     bounds: Bounds,
-    /// Maximum memory that the streams of one session may hold together, in bytes.
+    /// Maximum memory that the streams of one session may use together, in bytes.
     session_max: usize,
-    /// Shares of the principals that have streams, and until the next sweep of principals that had some. Locked before a share's
-    /// entries; never together with a stream's lock.
+    /// Accounts of the principals that have streams. The account of a principal without streams is removed by the next sweep.
+    /// Locked before the entries of an account; never together with a stream's lock.
     shares: Mutex<HashMap<Principal, Weak<Share>>>,
     pub(super) metrics: Arc<StreamMetrics>,
 }
@@ -72,7 +72,7 @@ impl Ledger {
         self.bounds
     }
 
-    /// Maximum memory that the streams of one session may hold together, in bytes.
+    /// Maximum memory that the streams of one session may use together, in bytes.
     pub(super) fn session_max(&self) -> usize {
         self.session_max
     }
@@ -81,19 +81,19 @@ impl Ledger {
         self.sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The sequence for an event after `newest` of its stream. A stream of another process may be ahead of this process: its
-    /// sequences then continue from `newest`, so that they do not depend on other sessions of the process.
+    /// Assigns the sequence for an event after `newest` of the same stream. On a stream of another process, `newest` may be
+    /// higher than the sequences of this process: the stream then continues from `newest`.
     pub(super) fn next_after(&self, newest: u64) -> u64 {
         self.next_sequence().max(newest.saturating_add(1))
     }
 
-    /// Counts events that are nowhere else, up to `sequence`.
+    /// Raises the last assigned sequence to `sequence`, for tests.
     #[cfg(test)]
     pub(super) fn count_up_to(&self, sequence: u64) {
         self.sequence.fetch_max(sequence, Ordering::Relaxed);
     }
 
-    /// The last assigned sequence.
+    /// Sequence that was assigned last.
     pub(super) fn newest_sequence(&self) -> u64 {
         self.sequence.load(Ordering::Relaxed)
     }
@@ -102,7 +102,7 @@ impl Ledger {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The share of a principal, created on first use.
+    /// Returns the account of a principal, which is created on first use.
     pub(super) fn share(self: &Arc<Self>, principal: Option<&Arc<str>>) -> Arc<Share> {
         let mut shares = self.shares();
         let known = shares.get(&principal.cloned()).and_then(Weak::upgrade);
@@ -113,12 +113,12 @@ impl Ledger {
         })
     }
 
-    /// Removes events until the kept streams fit their total, each time the oldest event of the principal that uses the most
-    /// memory.
+    /// Removes events until the kept streams fit into their total. Each removed event is the oldest of the principal that uses
+    /// the most memory.
     pub(super) fn enforce_total(&self) {
         let total = in_memory(self.limits.total);
         while self.bytes() > total {
-            // There is no entry: another thread is about to remove the event.
+            // If the account has no entry, another thread is about to remove the event.
             if !self.fullest().is_some_and(|share| share.evict_oldest()) {
                 return;
             }
@@ -143,15 +143,15 @@ impl Ledger {
         }
     }
 
-    /// The share of the principal that uses the most memory; walks all shares. There are few principals, and this is called
-    /// only when the total is reached.
+    /// Returns the account of the principal that uses the most memory. Walks all accounts: there are few principals, and this is
+    /// called only when the total is reached.
     fn fullest(&self) -> Option<Arc<Share>> {
         let shares = self.shares();
         let shares = shares.values().filter_map(Weak::upgrade);
         shares.max_by_key(|share| share.bytes())
     }
 
-    /// The number of entries of all shares.
+    /// Number of entries of all accounts.
     #[cfg(test)]
     pub(super) fn listed(&self) -> usize {
         let shares = self.shares();
@@ -164,7 +164,7 @@ impl Ledger {
     }
 }
 
-/// A configured size as a `usize` of this machine.
+/// Converts a configured size to `usize`, at most the maximum of this machine.
 pub fn in_memory(size: ByteSize) -> usize {
     usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 
-/// Counts the open streams of every principal, with the memory that depends on their clients. Has entries only for principals
-/// with open streams.
+/// Counts the open streams of each principal, and their memory that depends on clients. Contains only principals with open
+/// streams.
 #[derive(Debug, Clone)]
 pub struct StreamLimiter {
     open: Arc<DashMap<Arc<str>, StreamUsage>>,
     per_principal: StreamUsage,
 }
 
-/// Number of streams, and their memory without their events, in bytes.
+/// Number of streams of a principal, and their memory without their events, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct StreamUsage {
     streams: usize,
@@ -28,13 +28,13 @@ pub struct StreamGuard {
     bytes: usize,
 }
 
-/// Error: the principal holds the maximum number of streams, or the maximum memory in them.
+/// Error: the principal has the maximum number of streams, or its streams use the maximum memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many open streams")]
 pub struct Full;
 
 impl StreamLimiter {
-    /// A limiter with this bound on the number of each principal's streams, and on their bytes.
+    /// Creates a limiter with these maxima per principal: number of streams, and bytes of their memory.
     pub fn new(per_principal: usize, bytes_per_principal: usize) -> Self {
         Self {
             open: Arc::default(),
@@ -45,8 +45,8 @@ impl StreamLimiter {
         }
     }
 
-    /// Acquires a permit for a stream of this principal. `bytes` is the memory of the stream without its events. Callers
-    /// without a principal share the empty name.
+    /// Acquires a permit for a stream of this principal. `bytes` is the memory of the stream without its events. All callers
+    /// without a principal count as one principal.
     ///
     /// # Errors
     ///

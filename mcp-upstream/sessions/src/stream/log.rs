@@ -1,5 +1,5 @@
-//! Event log of a session's streams, from which a client that lost a stream resumes it. The streams own the events, and the
-//! session owns the streams; every event of a session is added to its stream by this module.
+//! Event log of a session's streams, from which a client that lost its connection resumes a stream. The streams own the events,
+//! and the session owns the streams; every event of a session is added to its stream by this module.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,40 +21,40 @@ use super::{Pulse, Stream, StreamLookup, StreamMetrics, StreamOwner, Subscriptio
 
 mod restore;
 
-/// Number of sessions to which a broadcast appends before it yields to the runtime.
+/// Number of sessions to which a broadcast appends before it yields to other tasks of the runtime.
 const BROADCAST_STEP: usize = 256;
-/// Maximum number of concurrent writes of one broadcast to the store. All replicas broadcast a change at once, and no other
-/// operation of the store may be held up for more than 50 ms: with this limit the store needs 22 ms for the writes of 50
+/// Maximum number of concurrent writes of one broadcast to the store. All replicas broadcast a change at the same time, and this
+/// must not delay other operations of the store by more than 50 ms: with this limit the store needs 22 ms for the writes of 50
 /// replicas (docs/scaling.md).
 const WRITES: usize = 16;
 
-/// The use of a session's stream.
+/// Use of a session's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
-    /// Server notifications outside of calls, for a GET of the client.
+    /// Server notifications outside of calls, read by a GET request of the client.
     General,
-    /// The messages of one request, in the answer to its POST.
+    /// The messages of one request, sent in the response to its POST.
     Request,
     /// The only stream of an HTTP+SSE session. Its events have no ids and are not stored: that transport cannot resume.
     Sse,
 }
 
-/// Opens, feeds and resumes the streams of sessions.
+/// Opens and resumes the streams of sessions, and adds their events.
 ///
-/// Within one stream, events are delivered in the order in which they were appended, each once to one reader, and after a
-/// resume again from the named event on. Appending never waits for a reader: a reader that leaves too much unread is
+/// Within one stream, events are delivered in the order in which they were appended, each once to one reader; a reader that
+/// resumes gets the events after the given one. Appending never waits for a reader: a reader that leaves too much unread is
 /// disconnected, but the events remain in the log.
 pub struct EventLog {
     pulse: Arc<Pulse>,
     ledger: Arc<Ledger>,
-    /// Store that keeps events outside this process, if there is one.
+    /// Store that keeps events outside of this process; `None` if there is none.
     store: Option<Arc<dyn EventStore>>,
-    /// True after the store failed to store an event, until it stores the next one.
+    /// True if the last attempt to store an event has failed.
     fails: AtomicBool,
 }
 
 impl EventLog {
-    /// A log within these bounds, whose streams use this pulse.
+    /// Creates a log within these bounds, whose streams use this pulse.
     ///
     /// The total of [`EventLogConfig`] also bounds the passing streams of the pulse, separately from the kept streams.
     pub fn new(limits: EventLogConfig, pulse: Arc<Pulse>, metrics: Arc<StreamMetrics>) -> Self {
@@ -67,7 +67,7 @@ impl EventLog {
         }
     }
 
-    /// Adds a store for the events.
+    /// Adds a store in which events are kept outside of this process.
     pub fn with_store(self, store: Arc<dyn EventStore>) -> Self {
         Self {
             store: Some(store),
@@ -93,9 +93,9 @@ impl EventLog {
             .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
     }
 
-    /// Adds a message to a stream of the session, and makes room for it. With a store the event is first stored, then shown; if
-    /// the store fails, the event is kept only in this process, which is logged. If the stream has ended, the message is
-    /// dropped.
+    /// Adds a message to a stream of the session, and removes older events beyond the bounds. With a store the event is stored
+    /// before it is sent to the client. If the store fails, the event is kept only in this process, and the failure is logged.
+    /// If the stream has ended, the message is dropped.
     pub async fn append(&self, session: &dyn StreamOwner, stream: &Arc<Stream>, message: &[u8]) {
         if !stream.is_kept() {
             stream.push(frame::message(None, message));
@@ -118,7 +118,7 @@ impl EventLog {
         self.ledger.enforce_total();
     }
 
-    /// Stores the event of `staged`.
+    /// Writes an event that waits in its stream's queue (`staged`) to the store.
     async fn keep(
         &self,
         store: &dyn EventStore,
@@ -136,8 +136,8 @@ impl EventLog {
         }
     }
 
-    /// Logs when the store begins to fail and when it works again. Returns the outcome of the append, `None` if the store
-    /// failed: connected clients get the event nevertheless.
+    /// Logs when the store begins to fail and when it works again. Returns the outcome of the append, or `None` if the store
+    /// failed. Connected clients get the event in both cases.
     fn noted(&self, stored: Result<AppendOutcome, StoreError>) -> Option<AppendOutcome> {
         let fails = stored.is_err();
         if self.fails.load(Ordering::Relaxed) != fails
@@ -155,12 +155,12 @@ impl EventLog {
     }
 }
 
-/// A message for the general streams of many sessions, with one sequence, framed once per stream number.
+/// A message for the general streams of many sessions. It has one sequence, and is formatted once per stream number.
 struct Broadcast<'a> {
     message: &'a [u8],
     sequence: u64,
     passing: Option<Bytes>,
-    /// Frames by stream number. Most clients have one general stream, so most streams share a number.
+    /// Formatted message by stream number. The general streams of most sessions have the same number, so there are few entries.
     kept: HashMap<u32, Bytes>,
 }
 
@@ -186,23 +186,23 @@ impl Broadcast<'_> {
     }
 }
 
-/// The reason why a stream cannot be resumed.
+/// Error: a stream cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// The id is malformed.
+    /// The event id is malformed.
     #[error("malformed event id")]
     Malformed,
-    /// The session never had an event with that id in this process.
+    /// No event of the session had that id in this process.
     #[error("unknown event id")]
     Unknown,
-    /// The log cannot be read.
+    /// The store of events cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl EventLog {
-    /// Opens a stream of a session. With `prime` its first reader gets an event without data first, from whose id it can resume
-    /// (2025-11-25 and later). In a session that has ended the stream is over from the start.
+    /// Opens a stream of a session. With `prime` its first reader first gets an event without data, from whose id the client can
+    /// resume (protocol version 2025-11-25 and later). In a session that has ended, the new stream is finished from the start.
     ///
     /// # Errors
     ///
@@ -216,8 +216,8 @@ impl EventLog {
         self.open_owing(session, kind, prime, &[]).await
     }
 
-    /// Opens a stream for the responses to these requests, given by their ids as raw JSON. If this process ends before it has
-    /// sent all of them, the client that resumes the stream gets errors.
+    /// Opens a stream for the responses to the requests with these ids, as raw JSON. If this process ends before it has sent
+    /// all of the responses, a client that resumes the stream gets errors instead.
     ///
     /// # Errors
     ///
@@ -244,13 +244,13 @@ impl EventLog {
         Ok(stream)
     }
 
-    /// Returns true if events outlive this process.
+    /// Returns true if there is a store, so that events outlive this process.
     pub fn is_stored(&self) -> bool {
         self.store.is_some()
     }
 
-    /// Adds a message to exactly one general stream of the session: the newest with a reader, else the newest, whose client may
-    /// resume it later. Returns false if the session has no general stream.
+    /// Adds a message to exactly one general stream of the session: the newest that has a reader, else the newest, whose client
+    /// may resume it later. Returns false if the session has no general stream.
     pub async fn append_general(&self, session: &dyn StreamOwner, message: &[u8]) -> bool {
         let Some(stream) = session.streams().general() else {
             return false;
@@ -259,7 +259,8 @@ impl EventLog {
         true
     }
 
-    /// Sends a message to many sessions, to each as [`EventLog::append_general`] does. Returns the number of sessions reached.
+    /// Sends a message to many sessions, to each as [`EventLog::append_general`] does. Returns the number of sessions with a
+    /// general stream.
     pub async fn broadcast(&self, sessions: &[&dyn StreamOwner], message: &[u8]) -> usize {
         let mut broadcast = Broadcast {
             message,
@@ -340,13 +341,15 @@ impl EventLog {
         reached
     }
 
-    /// Resumes a stream after an event. A reader that is still attached is disconnected. Events older than the log are omitted;
-    /// if the stream no longer exists, a general stream continues empty and a request's stream has ended.
+    /// Resumes a stream after the event with the id `last_event_id`. A reader that is still attached is disconnected. Later
+    /// events that the log no longer contains are omitted. If the stream no longer exists, the client gets a new, empty stream
+    /// in place of a general stream, and a finished stream in place of a request's stream.
     ///
     /// # Errors
     ///
-    /// [`ResumeError::Malformed`] or [`ResumeError::Unknown`] for an id that names no event of the session, also for a request's
-    /// stream of another process of which no event was stored; [`ResumeError::Store`], if the store cannot be read.
+    /// [`ResumeError::Malformed`], if the id cannot be parsed. [`ResumeError::Unknown`], if no event of the session has the id,
+    /// or if it belongs to a request's stream of another process of which no event was stored. [`ResumeError::Store`], if the
+    /// store cannot be read.
     pub async fn resume(
         &self,
         session: &dyn StreamOwner,
@@ -356,9 +359,10 @@ impl EventLog {
         let found = match session.streams().find(id.stream) {
             StreamLookup::Earlier(kind) => match self.take_over(session, id.stream, kind).await? {
                 Some(stream) => StreamLookup::Kept(stream),
-                // The process that may have opened the stream has stored none of its events, so the request's outcome is unknown.
+                // The process that may have opened the stream has stored no event of it, so the outcome of the request is
+                // unknown.
                 None if kind == StreamKind::Request => return Err(ResumeError::Unknown),
-                // Another process numbered the events of the stream.
+                // The sequences of the stream are those of another process, so they cannot be compared with this process's.
                 None => StreamLookup::Earlier(kind),
             },
             found => found,
@@ -366,7 +370,7 @@ impl EventLog {
         let own = begin_of(session.epoch());
         let newest = own.saturating_add(self.ledger.newest_sequence());
         let (stream, forgotten) = match found {
-            // A stream of another process with the same number. This process has nothing of it.
+            // The event belongs to a stream of another process with the same number, of which this process has no events.
             StreamLookup::Kept(stream) if !stream.may_have(id.sequence) => {
                 if !stream.is_general() {
                     return Err(ResumeError::Unknown);
@@ -412,7 +416,7 @@ impl EventLog {
         }
     }
 
-    /// Drops expired events. To be called every second or so.
+    /// Drops expired events. To be called about once per second.
     pub fn sweep(&self, now: Instant) {
         self.ledger.sweep(now);
     }

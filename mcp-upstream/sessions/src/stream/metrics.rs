@@ -6,10 +6,10 @@ use tooldock_base::metric_table;
 use super::Role;
 
 metric_table! {
-    /// The metrics of streams and their logs.
+    /// Metrics of streams and their logs.
     #[derive(Debug)]
     pub struct StreamMetrics(registry) {
-        /// The gauges by kind, resolved once, so that opening a stream needs no lookup.
+        /// Gauges by kind, in an array, so that opening a stream needs no lookup by name.
         open: IntGaugeVec["kind"] = "tooldock_streams", "Streams with a reader, by kind"
             => [IntGauge; Role::ALL.len()] = Role::ALL.map(|role| open.with_label_values(&[role.as_str()]));
         pub(crate) events: IntCounter = "tooldock_stream_events_total", "Events put on streams";
@@ -24,7 +24,7 @@ metric_table! {
 }
 
 impl StreamMetrics {
-    /// Metrics that are not exported.
+    /// Creates metrics that are not exported.
     #[cfg(any(test, feature = "testing"))]
     pub fn unregistered() -> std::sync::Arc<Self> {
         std::sync::Arc::new(

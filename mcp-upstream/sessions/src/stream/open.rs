@@ -1,7 +1,7 @@
 //! Open streams that belong to no session: of requests without a session, and of remote servers in pass-through. Operators can
-//! list them and end each of them.
+//! list these streams and end each of them.
 //!
-//! Streams of a session are found through the session. A stream is removed from the list with its reader.
+//! Streams of a session are found through the session. A stream leaves the list when its reader disconnects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,14 +17,14 @@ use super::Stream;
 pub enum OpenKind {
     /// Notifications about changes, for the `subscriptions/listen` of a client.
     Listen,
-    /// The answer to one request, while its call runs.
+    /// The response to one request, while its call runs.
     Answer,
-    /// A stream of a remote server.
+    /// A stream of a remote server that is passed through to a client.
     PassedThrough,
 }
 
 impl OpenKind {
-    /// The name of this use in answers for operators.
+    /// Returns the name of this use in responses for operators.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Listen => "listen",
@@ -39,19 +39,19 @@ impl OpenKind {
 pub struct OpenStream {
     /// Use of the stream.
     pub kind: OpenKind,
-    /// Namespace of its request.
+    /// Namespace of the request that opened the stream.
     pub namespace: NamespaceName,
-    /// Principal of its request; `None` without authentication.
+    /// Principal of the request that opened the stream; `None` without authentication.
     pub principal: Option<Arc<str>>,
-    /// Time of its opening.
+    /// Time at which the stream was opened.
     pub since: Instant,
 }
 
 /// List of the open streams without a session. Clones share it.
 #[derive(Clone, Default)]
 pub struct OpenStreams {
-    /// The open streams. The lock is never held across an await. Bounded by connections: each entry belongs to a response that
-    /// is being sent.
+    /// The open streams. The lock is never held across an await. The number of entries is bounded by that of connections, since
+    /// each entry belongs to a response that is being sent.
     open: Arc<Mutex<NumberedStreams>>,
 }
 
@@ -68,7 +68,7 @@ pub struct OpenStreamGuard {
 }
 
 impl OpenStreams {
-    /// Lists a stream until the guard is dropped.
+    /// Adds a stream to the list until the returned guard is dropped.
     pub fn enter(
         &self,
         kind: OpenKind,
@@ -108,7 +108,7 @@ impl OpenStreams {
             let found = open.streams.get(&number);
             found.and_then(|(_, stream)| stream.upgrade())
         };
-        // Outside the lock: the reader wakes up, and may remove the stream from the list.
+        // Done after the lock is released, since the reader that is woken may remove the stream from the list.
         let Some(stream) = stream else {
             return false;
         };
@@ -124,7 +124,7 @@ impl OpenStreams {
 impl Drop for OpenStreamGuard {
     fn drop(&mut self) {
         let removed = self.open.lock().streams.remove(&self.number);
-        // Outside the lock: the entry may hold the last reference to a name.
+        // Dropped after the lock is released, since the entry may hold the last reference to a name.
         drop(removed);
     }
 }

@@ -1,4 +1,4 @@
-//! Streams of one owner, a session: their numbers, the stream for server notifications, and the streams that are kept.
+//! Streams of one owner (a session): their numbers, the stream for server notifications, and the streams that are kept.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,31 +9,31 @@ use tooldock_protocol::seal::SessionId;
 
 use super::{Stream, StreamKind};
 
-/// Maximum number of streams without a reader, of each kind, that are kept for their client to resume.
+/// Maximum number of streams of each kind that are kept without a reader, so that their client can resume them.
 const KEPT_MAX: usize = 32;
 
-/// Maximum number of request streams that a process opens without a record of them while the store fails. A process that adopts
-/// the owner skips that many numbers: a client that resumes a stream by its number must not get another stream.
+/// Maximum number of request streams that a process opens without recording them while the store fails. A process that adopts
+/// the session skips that many numbers, so that a client that resumes one of those streams never gets another one.
 pub(crate) const UNRECORDED_MAX: u32 = 1 << 12;
 
-/// Sequences that a stream leaves free behind its newest stored event when it is taken over. The process that held the stream,
-/// cut off from the store, may have sent events with these sequences: a client that resumes after such an event has read every
-/// stored event, and none of the new process.
+/// Number of sequences that are left unused after the newest stored event of a stream that this process has adopted. The former
+/// process may have sent events with these sequences without storing them. A client that resumes after such an event has read
+/// all stored events, and no event of this process.
 pub(super) const UNSTORED_MAX: u64 = 1 << 35;
 
-/// Size of the range of sequences of each epoch. The sequences of epoch N begin N ranges behind 0, on streams that a process has
-/// taken over and on those that it opens, so that two processes never give an event of a session the same id: not even where
-/// both hold the session, cut off from each other, and count the same streams. A process counts the events of all its sessions:
-/// it would have to send 2^36 of them, 10,000 a second for 80 days, to reach the next range. In a store that counts in doubles,
-/// sequences stay exact for 2^17 take-overs.
+/// Number of sequences that each epoch of a session has: those of epoch N begin at N times this number, on adopted and on new
+/// streams. Two processes therefore never give the same id to different events of a session, even if both have the session while
+/// they are disconnected from each other. A process counts the events of all its sessions: it would have to send 2^36 events,
+/// 10,000 a second for 80 days, to reach the next range. In a store whose numbers are doubles, sequences are exact for 2^17
+/// adoptions.
 const EPOCH_SEQUENCES: u64 = 2 * UNSTORED_MAX;
 
-/// The sequence behind which the events of an epoch are numbered.
+/// Returns the sequence after which the events of an epoch are numbered.
 pub(super) fn begin_of(epoch: u32) -> u64 {
     u64::from(epoch) * EPOCH_SEQUENCES
 }
 
-/// The epoch in which an event with that sequence was numbered.
+/// Returns the epoch to which an event's sequence belongs.
 pub(super) fn epoch_of(sequence: u64) -> u32 {
     u32::try_from(sequence / EPOCH_SEQUENCES).unwrap_or(u32::MAX)
 }
@@ -49,14 +49,15 @@ pub trait StreamOwner: Send + Sync {
     /// The streams of the owner.
     fn streams(&self) -> &OwnedStreams;
 
-    /// The principal that the streams are accounted to.
+    /// Principal in whose account the memory of the streams is recorded.
     fn principal(&self) -> Option<&Arc<str>>;
 
-    /// The owner as the observer of its streams' readers. A weak reference, so that a stream does not keep its owner in memory.
+    /// Returns the owner as the observer of its streams' readers. The reference is weak, so that a stream does not keep its
+    /// owner in memory.
     fn readers(&self) -> Weak<dyn StreamReaders>;
 }
 
-/// The owner as seen by one of its streams, which reports readers that attach or detach.
+/// Owner of streams, to which the streams report readers that attach or detach.
 pub trait StreamReaders: Send + Sync {
     /// The streams of the owner.
     fn streams(&self) -> &OwnedStreams;
@@ -71,9 +72,9 @@ pub trait StreamReaders: Send + Sync {
 /// The streams of an owner.
 #[derive(Debug, Default)]
 pub struct OwnedStreams {
-    /// Locked before a stream's own lock.
+    /// List of the streams. Locked before a stream's own lock.
     list: Mutex<List>,
-    /// The number of streams with a reader.
+    /// Number of streams with a reader.
     read: AtomicU32,
 }
 
@@ -82,14 +83,14 @@ pub struct OwnedStreams {
 struct List {
     closed: bool,
     counts: StreamCounts,
-    /// The counts of the streams that another process opened.
+    /// Numbers of streams that were opened by other processes before this one adopted the session.
     earlier: StreamCounts,
     /// The streams in the order in which they were opened.
     streams: Vec<Arc<Stream>>,
 }
 
-/// Number of opened streams of each kind. General streams have even numbers and request streams odd ones, so that the first
-/// general stream, the only one in most sessions, has the same number everywhere.
+/// Number of opened streams of each kind. General streams have even numbers, request streams odd ones. The first general stream,
+/// the only one in most sessions, therefore has the same number in all sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StreamCounts {
     generals: u32,
@@ -97,7 +98,7 @@ pub struct StreamCounts {
 }
 
 impl StreamCounts {
-    /// The number for a new stream. `None` when the numbers are used up.
+    /// Returns the number for a new stream; `None` when the numbers are used up.
     fn next(&mut self, kind: StreamKind) -> Option<u32> {
         match kind {
             StreamKind::General => {
@@ -112,7 +113,7 @@ impl StreamCounts {
         }
     }
 
-    /// Counts a stream that was opened; repeating it is harmless.
+    /// Counts a stream with this number as opened; has no effect if it is counted already.
     pub(crate) fn raise(&mut self, number: u32) {
         let which = number.div_ceil(2);
         let count = match number % 2 {
@@ -122,7 +123,7 @@ impl StreamCounts {
         *count = (*count).max(which);
     }
 
-    /// The kind of the stream with this number, if it was opened.
+    /// Returns the kind of the stream with this number; `None` if no such stream was opened.
     fn kind(self, number: u32) -> Option<StreamKind> {
         match (number % 2, number.div_ceil(2)) {
             (_, 0) => None,
@@ -131,33 +132,33 @@ impl StreamCounts {
         }
     }
 
-    /// The first number of a request stream after all numbers that the earlier process may have used without a record.
+    /// Returns the last number of a request stream that an earlier process may have used without recording it.
     pub(crate) fn behind_unrecorded(self) -> u32 {
         let last = self.requests.saturating_add(UNRECORDED_MAX);
         last.saturating_mul(2).saturating_sub(1)
     }
 
-    /// The number of the newest general stream.
+    /// Number of the newest general stream; `None` if none was opened.
     pub(super) fn newest_general(self) -> Option<u32> {
         (self.generals > 0).then(|| self.generals.saturating_mul(2))
     }
 }
 
-/// The result of looking up a stream number.
+/// Result of looking up a stream by its number.
 #[derive(Debug)]
 pub(crate) enum StreamLookup {
-    /// A stream that is still kept.
+    /// The stream is still kept.
     Kept(Arc<Stream>),
-    /// A stream that was forgotten.
+    /// The stream was opened by this process, but is no longer kept.
     Forgotten(StreamKind),
-    /// A stream that another process opened.
+    /// The stream was opened by another process.
     Earlier(StreamKind),
-    /// A number that the session never used.
+    /// The session has never used this number.
     Never,
 }
 
 impl OwnedStreams {
-    /// Creates the list of an owner whose streams another process numbered up to these counts.
+    /// Creates the list of an owner whose first streams, up to these counts, were opened by other processes.
     pub(crate) fn after(counts: StreamCounts) -> Self {
         let list = List {
             counts,
@@ -170,7 +171,8 @@ impl OwnedStreams {
         }
     }
 
-    /// Opens a stream with the next number. `None` when the numbers are used up. In a closed session the stream is over.
+    /// Opens a stream with the next number. Returns `None` when the numbers are used up. In a closed session the new stream is
+    /// finished from the start.
     pub(crate) fn open(
         &self,
         kind: StreamKind,
@@ -189,7 +191,7 @@ impl OwnedStreams {
         Some(stream)
     }
 
-    /// The stream for server notifications: the newest with a reader, else the newest.
+    /// Returns the stream for server notifications: the newest that has a reader, else the newest.
     pub fn general(&self) -> Option<Arc<Stream>> {
         let list = self.lock();
         let mut newest = None;
@@ -216,8 +218,8 @@ impl OwnedStreams {
         }
     }
 
-    /// Adds a stream that another process opened, unless it was added before. Returns the stream with that number, and true if
-    /// it is the given one.
+    /// Adds a stream that another process opened, unless a stream with its number is listed already. Returns the listed stream,
+    /// and true if it is the given one.
     pub(super) fn restore(&self, kind: StreamKind, stream: Arc<Stream>) -> (Arc<Stream>, bool) {
         let mut list = self.lock();
         let number = stream.number();
@@ -230,7 +232,7 @@ impl OwnedStreams {
             return (stream, false);
         }
         let dropped = list.prune(kind);
-        // A stream's place is before the newer streams of its kind. Even and odd numbers are the two kinds.
+        // The stream is inserted before the newer streams of its kind. Even and odd numbers are the two kinds.
         let newer = |it: &Arc<Stream>| it.number() % 2 == number % 2 && it.number() > number;
         let place = list.streams.iter().position(newer);
         let place = place.unwrap_or(list.streams.len());
@@ -259,8 +261,8 @@ impl OwnedStreams {
         drop(removed);
     }
 
-    /// Frees memory, the oldest stream first, until the streams use at most `max` bytes: finished streams without a reader are
-    /// removed, then the events of other streams without a reader. `but` and streams with a reader are not changed.
+    /// Frees memory until the streams use at most `max` bytes, beginning with the oldest. First finished streams without a
+    /// reader are removed, then the events of other streams without a reader. `but` and streams with a reader are not changed.
     pub(crate) fn shrink(&self, max: usize, but: &Arc<Stream>) {
         let mut list = self.lock();
         if list.streams.len() < 2 {
@@ -300,7 +302,7 @@ impl OwnedStreams {
         }
     }
 
-    /// Ends the long streams, each with the time after which its client reconnects. Streams of requests continue.
+    /// Ends the long streams. Each sends its client the time after which to reconnect. Streams of requests continue.
     pub(crate) fn end_long(&self) {
         for stream in self.lock().streams.clone() {
             if let Some(waker) = stream.end() {
@@ -314,7 +316,7 @@ impl OwnedStreams {
         self.read.load(Ordering::SeqCst) > 0
     }
 
-    /// The number of streams that are kept or read.
+    /// Number of streams that are kept or have a reader.
     #[expect(
         clippy::len_without_is_empty,
         reason = "only the number is shown to operators"
@@ -338,15 +340,15 @@ impl OwnedStreams {
 }
 
 impl List {
-    /// Removes the oldest streams without a reader beyond [`KEPT_MAX`]. They are returned, so that the caller drops them without
-    /// the lock.
+    /// Removes the oldest streams without a reader beyond [`KEPT_MAX`], and returns them, so that the caller can drop them
+    /// after it has released the lock.
     fn prune(&mut self, kind: StreamKind) -> Vec<Arc<Stream>> {
         if self.streams.len() <= KEPT_MAX {
             return Vec::new();
         }
         let general = kind != StreamKind::Request;
         let parked = |it: &Arc<Stream>| it.is_general() == general && it.is_parked();
-        // The newest stream was just opened: it has no reader yet and must be kept.
+        // The newest stream is not considered: it was just opened, has no reader yet and must be kept.
         let kept = self.streams.len() - 1;
         let parked: Vec<bool> = self.streams[..kept].iter().map(parked).collect();
         let mut surplus = parked.iter().filter(|it| **it).count();

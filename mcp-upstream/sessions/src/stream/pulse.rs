@@ -1,9 +1,9 @@
-//! State that all streams share: one timer for their keepalives, the switch that ends them, and the total memory of passing
-//! streams.
+//! State that all streams share (the pulse): one timer for keep-alive comments, the switch that ends all streams, and the total
+//! memory of passing streams.
 //!
-//! Streams with a reader are spread over slots; one slot is due per tick. A stream that wrote since the tick before needs no
-//! comment. So an idle stream costs one visit per keepalive and no timer, and the comments of different streams are spread over
-//! time.
+//! Streams with a reader are spread over slots, and at each tick of the timer the streams of one slot are due. A stream that has
+//! written since the previous tick needs no comment. An idle stream therefore causes one visit per keep-alive interval and needs
+//! no timer, and the comments of different streams are spread over time.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -18,23 +18,23 @@ use super::config::EventLogConfig;
 use super::ledger::in_memory;
 use super::{Stream, StreamMetrics, frame};
 
-/// Number of groups of streams whose comments are due together. The groups are many and small, since all comments of a group
-/// are written in one go, and calls wait for that (with 16, the p99 of calls beside 19,000 idle streams doubled).
+/// Number of slots, the groups of streams whose comments are due together. All comments of a slot are written without a pause,
+/// and calls wait meanwhile, so slots must be small (with 16 slots, 19,000 idle streams doubled the p99 latency of calls).
 const SLOTS: u32 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 7;
-/// Difference of the retry times of successive groups, so that the clients reconnect at different times after a shutdown.
+/// Difference between the retry times of successive slots, so that clients reconnect at different times after a shutdown.
 const RETRY_STEP: Duration = Duration::from_millis(30);
 
-/// Timer of the keep-alive comments of all streams, which can also end the streams and accounts the passing streams.
+/// Timer of the keep-alive comments of all streams. It can also end the streams, and counts the memory of passing streams.
 pub struct Pulse {
     tick_every: Duration,
     tick: AtomicU32,
     ended: AtomicBool,
-    /// Locked before a stream's own lock, never after it: when a reader attaches or detaches, and by the tick, never for a
-    /// message.
+    /// Slots of the streams with a reader. Locked when a reader attaches or detaches, and by the tick, but never for a message.
+    /// Always locked before a stream's own lock, never after it.
     slots: Mutex<Slots>,
     metrics: Arc<StreamMetrics>,
-    /// Unread bytes of passing streams.
+    /// Memory of the unread events of all passing streams together, in bytes.
     passing: AtomicUsize,
     /// Maximum memory of the unread events of all passing streams together, in bytes.
     passing_max: AtomicUsize,
@@ -50,17 +50,18 @@ pub(super) struct Slots {
 pub(super) struct PulseSlot(AtomicU32);
 
 impl Pulse {
-    /// A timer that, while it runs, leaves no idle stream without a comment for longer than `keepalive`.
+    /// Creates a timer that leaves no idle stream without a comment for longer than `keepalive` while it runs.
     #[cfg(any(test, feature = "testing"))]
     pub fn new(keepalive: Duration) -> Arc<Self> {
         Self::measured(keepalive, StreamMetrics::unregistered())
     }
 
-    /// A timer that, while it runs, leaves no idle stream without a comment for longer than `keepalive`, and updates the
+    /// Creates a timer that leaves no idle stream without a comment for longer than `keepalive` while it runs, and updates the
     /// service's metrics.
     pub fn measured(keepalive: Duration, metrics: Arc<StreamMetrics>) -> Arc<Self> {
         Arc::new(Self {
-            // A stream that skips its comment has written within the last tick: the silence is at most one round and that tick.
+            // A stream that needs no comment has written since the previous tick. The time without a write is therefore at most
+            // one round of all slots and one tick.
             tick_every: (keepalive / (SLOTS + 1)).max(Duration::from_millis(1)),
             tick: AtomicU32::new(0),
             ended: AtomicBool::new(false),
@@ -79,7 +80,7 @@ impl Pulse {
         self.passing_max.store(bytes, Ordering::Relaxed);
     }
 
-    /// Accounts a change of the cost of a passing window.
+    /// Records a change of the memory of a passing stream's window.
     pub(super) fn account_passing(&self, before: usize, after: usize) {
         if after >= before {
             self.passing.fetch_add(after - before, Ordering::Relaxed);
@@ -93,12 +94,12 @@ impl Pulse {
         self.passing_bytes() > self.passing_max.load(Ordering::Relaxed)
     }
 
-    /// Unread bytes of passing streams.
+    /// Memory of the unread events of all passing streams together, in bytes.
     pub(super) fn passing_bytes(&self) -> usize {
         self.passing.load(Ordering::Relaxed)
     }
 
-    /// Ticks until the future is dropped. A single task of the process runs it.
+    /// Runs the timer until the future is dropped. One task per process runs it.
     pub async fn run(&self) {
         let mut ticks = interval(self.tick_every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -109,14 +110,14 @@ impl Pulse {
         }
     }
 
-    /// Ends every long stream, after sending its client the time to reconnect; streams opened later end immediately. Responses
-    /// to calls may finish.
+    /// Ends every long stream, after it has sent its client the time after which to reconnect. Long streams that are opened later
+    /// end immediately. Streams of calls continue until their response is sent.
     pub fn end_all(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.end_present();
     }
 
-    /// Ends the streams with a reader as [`Pulse::end_all`] does; streams opened later are not ended.
+    /// Ends the long streams that have a reader now, as [`Pulse::end_all`] does. Streams that are opened later are not affected.
     pub fn end_present(&self) {
         let mut wakers = Vec::new();
         let slots = self.slots();
@@ -136,7 +137,7 @@ impl Pulse {
         &self.metrics
     }
 
-    /// The number of the last tick.
+    /// Number of the last tick.
     pub(super) fn now(&self) -> u32 {
         self.tick.load(Ordering::Relaxed)
     }
@@ -169,7 +170,7 @@ impl Slots {
         let slot = self.next % SLOTS;
         self.next = self.next.wrapping_add(1);
         let key = self.streams[slot as usize].insert(Arc::clone(stream));
-        // 2^25 streams in one slot exceed the available descriptors and memory.
+        // A larger key would need 2^25 streams in one slot, more than the available file descriptors and memory allow.
         let key = u32::try_from(key).unwrap_or(u32::MAX) << SLOT_BITS;
         stream.place.0.store(key | slot, Ordering::Relaxed);
     }
@@ -180,7 +181,7 @@ impl Slots {
             let slot = &mut self.streams[(place % SLOTS) as usize];
             let left = slot.try_remove((place >> SLOT_BITS) as usize);
             if slot.is_empty() {
-                // Frees the capacity of a burst of streams once the slot is empty.
+                // Frees the memory of a slot that once had many streams, as soon as it is empty.
                 slot.shrink_to_fit();
             }
             debug_assert!(left.is_some_and(|left| Arc::ptr_eq(&left, stream)));
@@ -195,7 +196,7 @@ impl PulseSlot {
         Self(AtomicU32::new(Self::NONE))
     }
 
-    /// The last frame for the stream's client when all streams are ended.
+    /// Returns the last frame for the stream's client when all streams are ended: the retry time, which depends on the slot.
     pub(super) fn farewell(&self) -> bytes::Bytes {
         let slot = self.0.load(Ordering::Relaxed) % SLOTS;
         frame::retry(frame::RETRY + RETRY_STEP * slot)

@@ -1,4 +1,4 @@
-//! Operations of the event log and the pulse on a stream, in addition to those of its writer and its reader.
+//! Operations on a stream that the event log and the pulse use, in addition to those of its writer and its reader.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -17,18 +17,18 @@ use super::{
     Ending, Pulse, Role, Stream, StreamKind, StreamPhase, StreamState, Subscription, wake,
 };
 
-/// The state of a stream after events were removed from it.
+/// State of a stream after events were removed from it.
 pub(super) struct RemainingEvents {
-    /// Sequence and time of the oldest event, by which the share orders the stream; `None` without events: the stream is then
-    /// not listed.
+    /// Sequence and time of the oldest event, by which the principal's account orders the stream; `None` without events, in which
+    /// case the stream has no entry there.
     pub(super) oldest: Option<(u64, Instant)>,
-    /// True when nothing can be read from the stream any more.
+    /// True if nothing can be read from the stream any more, so that it can be dropped.
     pub(super) useless: bool,
 }
 
 impl Stream {
-    /// A stream of a session, opened in this epoch of it. With `prime` its first reader gets an event without data, from which it
-    /// can resume.
+    /// Creates a stream of a session that is opened in the given epoch. With `prime` its first reader first gets an event without
+    /// data, from whose id it can resume.
     pub(super) fn of_session(
         pulse: &Arc<Pulse>,
         kind: StreamKind,
@@ -58,7 +58,7 @@ impl Stream {
         Arc::new(stream)
     }
 
-    /// A stream of a session that was live in another process, with its remaining events.
+    /// Creates a stream of a session that was live in another process, with its stored events.
     pub(super) fn restored(
         pulse: &Arc<Pulse>,
         kind: StreamKind,
@@ -71,7 +71,7 @@ impl Stream {
         let before = replay.dropped;
         let mut events = replay.events.iter();
         let opening = events.find(|event| matches!(event.kind, EventKind::Opened { .. }));
-        // A stream whose opening is gone may be of any epoch.
+        // Without its opening, a stream may belong to any epoch, so the lowest is assumed.
         let epoch = opening.map_or(0, |event| epoch_of(event.sequence));
         let place = (number, epoch);
         let stream = Self::new(pulse, role, place, Some(session), Some(share), 0);
@@ -96,7 +96,7 @@ impl Stream {
         stream
     }
 
-    /// Raises the newest sequence: a client may resume after any event up to `sequence`, and later events have higher
+    /// Raises the newest sequence to `sequence`: a client may then resume after any event up to it, and later events get higher
     /// sequences.
     pub(super) fn skip(&self, sequence: u64) {
         self.lock().window.skip(sequence);
@@ -107,8 +107,8 @@ impl Stream {
         self.share.is_some()
     }
 
-    /// Returns true if an event with that sequence may be one of this stream: it is not, if an earlier epoch numbered it, on
-    /// another stream of the same number.
+    /// Returns true if an event with that sequence may belong to this stream. An event of an earlier epoch does not: it belongs
+    /// to another stream with the same number.
     pub(super) fn may_have(&self, sequence: u64) -> bool {
         sequence >= begin_of(self.epoch)
     }
@@ -118,8 +118,8 @@ impl Stream {
         self.number
     }
 
-    /// Sequence of the newest event that the stream ever had, or of the event to resume from; that behind which its epoch numbers
-    /// events if there was none.
+    /// Returns the sequence of the newest event that the stream ever had, or of the event without data to resume from. If there
+    /// was none, this is the sequence after which the stream's epoch begins.
     pub(super) fn newest(&self) -> u64 {
         self.lock().window.newest()
     }
@@ -133,13 +133,13 @@ impl Stream {
         self.lock().is_read()
     }
 
-    /// Returns true if the stream is kept only for a client that may resume it.
+    /// Returns true if the stream has no reader, and is kept only because its client may resume it.
     pub(crate) fn is_parked(&self) -> bool {
         let state = self.lock();
         !state.attached && (state.phase != StreamPhase::Open || state.role == Role::General)
     }
 
-    /// Returns true if the stream is kept only for a client that may resume it, and gets no further events.
+    /// Returns true if the stream has no reader and gets no further events, and is kept only because its client may resume it.
     pub(crate) fn is_left(&self) -> bool {
         let state = self.lock();
         !state.attached && state.phase != StreamPhase::Open
@@ -150,8 +150,8 @@ impl Stream {
         self.lock().window.cost()
     }
 
-    /// Drops the events of a kept stream without a reader; a client that resumes it continues without them. Returns the number of
-    /// freed bytes.
+    /// Drops the events of a kept stream without a reader, and returns the number of freed bytes. A client that resumes the
+    /// stream continues without these events.
     pub(crate) fn shed(&self) -> usize {
         let mut state = self.lock();
         if state.attached || !self.is_kept() {
@@ -159,7 +159,8 @@ impl Stream {
         }
         let before = state.window.cost();
         state.window.clear();
-        // The share's entry is kept, and is found to be outdated later, as after a trim.
+        // The stream's entry in the principal's account is kept, although it is now outdated; it is corrected when it is next
+        // used.
         self.account(before, 0);
         before
     }
@@ -171,8 +172,8 @@ impl Stream {
         }
     }
 
-    /// Adds a message to a kept stream, with this sequence unless another event has overtaken it. `framed` is the message framed
-    /// with this sequence. Returns true if it was added; false if the stream is over, or keeps no events.
+    /// Adds a message to a kept stream; `framed` is the message formatted with `sequence`. If a newer event was added
+    /// meanwhile, the message gets a higher sequence. Returns false if the stream is finished, or keeps no events.
     pub(super) fn append(self: &Arc<Self>, sequence: u64, framed: Bytes, message: &[u8]) -> bool {
         let Some(share) = &self.share else {
             return false;
@@ -191,7 +192,7 @@ impl Stream {
         true
     }
 
-    /// Adds events, newer than the existing ones, to a kept stream.
+    /// Adds events that are newer than the existing ones to a kept stream, and wakes its reader.
     pub(super) fn show(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, StreamState>,
@@ -224,8 +225,8 @@ impl Stream {
         }
     }
 
-    /// Attaches a reader after the event with that sequence. Returns true with the reader if later events were dropped before it
-    /// could read them. `None` if the stream has not reached that sequence.
+    /// Attaches a reader after the event with that sequence. The returned flag is true if later events were dropped before this
+    /// reader could read them. Returns `None` if the stream has not reached that sequence.
     pub(super) fn read_after(self: &Arc<Self>, sequence: u64) -> Option<(Subscription, bool)> {
         let mut slots = self.pulse.slots();
         let mut state = self.lock();
@@ -246,7 +247,7 @@ impl Stream {
         self.evict(|_, at| at < since)
     }
 
-    /// Removes one event if it is still the oldest.
+    /// Removes the event with that sequence, if it is still the oldest.
     pub(super) fn evict_one(&self, sequence: u64) -> RemainingEvents {
         self.evict(|oldest, _| oldest == sequence)
     }
@@ -266,7 +267,7 @@ impl Stream {
         let oldest = state.window.oldest();
         state.listed = oldest.is_some();
         let useless = oldest.is_none() && state.phase != StreamPhase::Open && !state.attached;
-        // A reader that had not read the removed events cannot continue as if nothing were missing.
+        // A reader that had not read the removed events is disconnected, since it must not miss events unnoticed.
         slow &= state.attached && !state.cut;
         state.cut |= slow;
         let waker = slow.then(|| state.waker.take()).flatten();
@@ -278,7 +279,7 @@ impl Stream {
         RemainingEvents { oldest, useless }
     }
 
-    /// Ends the stream with its session: its events are dropped, and its reader ends.
+    /// Ends the stream together with its session: its events are dropped, and its reader gets the end of the stream.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.phase = StreamPhase::Closed;
@@ -293,7 +294,7 @@ impl Stream {
         self.moved.notify_waiters();
     }
 
-    /// Makes the stream a listener's: the pulse may end it, with this as its last event.
+    /// Makes the stream a listener's stream: the pulse may then end it, after sending `farewell` as its last event.
     pub(crate) fn listen(&self, farewell: Bytes) {
         let mut state = self.lock();
         let gauges = state.attached.then(|| self.pulse.metrics());
@@ -311,8 +312,8 @@ impl Stream {
         wake(waker);
     }
 
-    /// Ends a long stream after its existing events and the farewell; other streams are not ended. Returns the waker of the
-    /// reader.
+    /// Ends a long stream after its remaining events and its last frame. Other streams are not changed. Returns the waker of the
+    /// reader, which the caller must wake.
     pub(super) fn end(&self) -> Option<Waker> {
         let mut state = self.lock();
         if !state.role.is_long() || state.ending != Ending::No {
@@ -322,18 +323,18 @@ impl Stream {
         state.waker.take()
     }
 
-    /// Ends a stream for an operator: a long stream as the pulse does, so that its client reconnects in the usual way; any
-    /// other stream by finishing it.
+    /// Ends a stream at an operator's request. A long stream ends as by the pulse, so that its client reconnects as usual. Any
+    /// other stream is finished.
     pub(super) fn end_for_operator(&self) {
         let is_long = self.lock().role.is_long();
         match is_long {
-            // The reader has left no waker while it writes an event.
+            // There is no waker while the reader writes an event; it then finds the end by itself.
             true => wake(self.end()),
             false => self.finish(),
         }
     }
 
-    /// Requests a comment, unless the stream has written since the tick before. Called by the pulse.
+    /// Requests a keep-alive comment, unless the stream has written since the tick `tick_before`. Called by the pulse.
     pub(super) fn comment(&self, tick_before: u32) -> Option<Waker> {
         let mut state = self.lock();
         if state.wrote == tick_before {

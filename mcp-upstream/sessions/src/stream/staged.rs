@@ -1,5 +1,5 @@
-//! Events that are being stored. An event is shown once it is stored, in the order of sequences, even if the store responds in
-//! another order. The queue has an entry for each concurrent writer.
+//! Events that are being stored. An event becomes visible to the reader once it is stored, in the order of sequences, even if
+//! the store responds in another order. The queue has one entry per concurrent writer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use tooldock_protocol::seal::SessionId;
 use super::store::StreamRef;
 use super::{Stream, StreamPhase, frame};
 
-/// Queue of a stream's events that are not shown yet. Allocated only while it has entries.
+/// Queue of a stream's events that are not visible to the reader yet. Allocated only while it has entries.
 #[derive(Debug, Default)]
 pub(super) struct StagedEvents(Option<Box<Waiters>>);
 
-/// The events in the queue. The whole queue is boxed, since it is empty in most streams.
+/// Entries of the queue. They are allocated separately, since the queue of most streams is empty.
 #[derive(Debug, Default)]
 struct Waiters {
     events: VecDeque<StagedEntry>,
@@ -27,8 +27,8 @@ struct StagedEntry {
     settled: bool,
 }
 
-/// An event that is being stored. Dropping it shows the event, even if storing failed: a connected client gets its answer
-/// without the store, too.
+/// Guard of an event that is being stored. Dropping it makes the event visible to the reader, even if storing has failed: a
+/// connected client gets its response without the store, too.
 pub(super) struct StagingGuard {
     stream: Arc<Stream>,
     sequence: u64,
@@ -41,7 +41,7 @@ impl StagedEvents {
         Some(waiting.sequence)
     }
 
-    /// Settles an event, and returns the events that may be shown now.
+    /// Marks an event as stored or failed, and returns the events that become visible to the reader by this.
     fn settle(&mut self, sequence: u64) -> Vec<(u64, Bytes)> {
         let Some(waiters) = &mut self.0 else {
             return Vec::new();
@@ -61,7 +61,7 @@ impl StagedEvents {
         shown
     }
 
-    /// Replaces the frame of an event, or removes the event.
+    /// Replaces the formatted text of an event, or removes the event if `frame` is `None`.
     fn reframe(&mut self, sequence: u64, frame: Option<Bytes>) {
         let Some(waiters) = &mut self.0 else {
             return;
@@ -77,14 +77,15 @@ impl StagedEvents {
         }
     }
 
-    /// Drops the queued events without showing them.
+    /// Drops the queued events, which the reader never gets.
     pub(super) fn clear(&mut self) {
         self.0 = None;
     }
 }
 
 impl Stream {
-    /// Queues a message of a kept stream, with this sequence unless another event has overtaken it. `None` if the stream is over.
+    /// Queues a message of a kept stream. If a newer event was queued meanwhile, the message gets a higher sequence than
+    /// `sequence`. Returns `None` if the stream is finished or closed.
     pub(super) fn stage(self: &Arc<Self>, sequence: u64, message: &[u8]) -> Option<StagingGuard> {
         let share = self.share.as_ref()?;
         let mut state = self.lock();
@@ -117,15 +118,16 @@ impl StagingGuard {
         self.sequence
     }
 
-    /// Handles an event of a session that another replica has claimed: messages of a request are sent to its client if that is
-    /// still connected, without an id to resume from. Server notifications outside of calls are left to the other replica.
+    /// Handles an event that the store has refused, because another replica has claimed the session. A message of a request is
+    /// still sent to the connected client, without an id to resume from. Any other notification is dropped, since the other
+    /// replica sends it.
     pub(super) fn disown(&self, message: &[u8]) {
         let mut state = self.stream.lock();
         let frame = (!state.role.is_long()).then(|| frame::message(None, message));
         state.staged.reframe(self.sequence, frame);
     }
 
-    /// The stream's identity in the store.
+    /// Returns the stream's identity in the store.
     pub(super) fn stream<'a>(&self, session: &'a SessionId) -> StreamRef<'a> {
         StreamRef {
             session,
@@ -138,7 +140,7 @@ impl Drop for StagingGuard {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
         let shown = state.staged.settle(self.sequence);
-        // A closed stream is not read. A finished stream got these events before.
+        // A closed stream has no reader.
         if state.phase == StreamPhase::Closed || shown.is_empty() {
             return;
         }

@@ -1,7 +1,7 @@
-//! Port to a store of events outside of this process. Without a store, events exist only in the windows of the streams.
+//! Interface to a store of events outside of this process. Without a store, events exist only in the windows of the streams.
 //!
-//! A stream is read back completely, into a window, from which a client that resumes the stream is served as from any window.
-//! The opening of a stream is stored as an event, too, since a client may resume right after it.
+//! A stream is read completely from the store into a window, which then serves a client that resumes the stream. The opening of a
+//! stream is stored as an event, too, since a client may resume immediately after it.
 
 use std::fmt;
 
@@ -18,11 +18,11 @@ pub struct StreamRef<'a> {
     pub number: u32,
 }
 
-/// A stored event of a stream.
+/// An event of a stream in the store.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredEvent {
-    /// Sequence of the event; increases within a stream. That of an opening is behind the beginning of its
-    /// epoch's range, also without an event to resume from.
+    /// Sequence of the event. Sequences increase within a stream. The sequence of an opening is in the range of the stream's
+    /// epoch, even if the client got no event to resume from.
     pub sequence: u64,
     /// The kind of the event, with its content.
     pub kind: EventKind,
@@ -32,21 +32,21 @@ pub struct StoredEvent {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// The stream was opened.
+    /// The event states that the stream was opened.
     Opened {
-        /// The requests whose responses the stream owes: their ids, raw JSON.
+        /// Ids of the requests whose responses belong on this stream, as raw JSON.
         owes: Vec<String>,
     },
-    /// A message for the client.
+    /// The event is a message for the client.
     Message(String),
 }
 
-/// The stored remainder of a stream.
+/// Events of a stream that the store still contains.
 #[derive(Debug, Clone, Default)]
 pub struct Replay {
-    /// The events in their order.
+    /// The events in the order of their sequences.
     pub events: Vec<StoredEvent>,
-    /// Sequence of the newest event that was omitted; 0 if none was.
+    /// Sequence of the newest event that is missing from `events`; 0 if none is.
     pub dropped: u64,
 }
 
@@ -59,8 +59,7 @@ pub enum AppendOutcome {
     Foreign,
 }
 
-/// Stores the events of streams, each stream within the bounds of a window of this process; beyond those it may drop a stream's
-/// oldest messages.
+/// Stores the events of streams. A stream's messages beyond the bounds of an in-memory window may be dropped, the oldest first.
 #[async_trait]
 pub trait EventStore: Send + Sync {
     /// Appends an event to a stream.
@@ -74,15 +73,16 @@ pub trait EventStore: Send + Sync {
         event: &StoredEvent,
     ) -> Result<AppendOutcome, StoreError>;
 
-    /// Reads the opening and the newest messages of a stream, at most `max`. Empty if the stream is unknown.
+    /// Reads the opening and the newest messages of a stream, at most `max` messages. The result is empty if the stream is
+    /// unknown.
     ///
     /// # Errors
     ///
     /// [`StoreError`], if the store cannot be read.
     async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError>;
 
-    /// Deletes the oldest streams of a session beyond the number that the store keeps. Called by a process that has adopted the
-    /// session, since it does not count the streams of earlier processes when it opens its own.
+    /// Deletes the oldest streams of a session beyond the number that the store keeps. A process calls this after it has
+    /// adopted the session, because opening a stream does not count the streams of earlier processes.
     ///
     /// # Errors
     ///
@@ -99,13 +99,13 @@ pub trait EventStore: Send + Sync {
     async fn forget(&self, session: &SessionId) -> Result<(), StoreError>;
 }
 
-/// Failure of the store. The text is for the log, not for clients.
+/// Failure of the store. Its text is for the log, not for clients.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("session store: {0}")]
 pub struct StoreError(pub String);
 
 impl fmt::Debug for StoredEvent {
-    /// The content is omitted, since it is the client's data.
+    /// Omits the content of the event, which is the client's data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoredEvent")
             .field("sequence", &self.sequence)

@@ -22,18 +22,18 @@ impl Subscription {
         self.stream.number()
     }
 
-    /// The next framed chunk: an event, a keepalive comment, or the retry time; `None` when the stream is over for this reader.
-    /// Cancel safe.
+    /// Returns the next formatted chunk: an event, a keep-alive comment, or the retry time; `None` when the stream is over for
+    /// this reader. Cancel safe.
     pub async fn next(&mut self) -> Option<Bytes> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Returns true if the stream was broken off: a client that waits for further events should reconnect.
+    /// Returns true if the stream ended before its writer finished it: a client that waits for further events should reconnect.
     pub fn is_broken(&self) -> bool {
         self.stream.lock().broken
     }
 
-    /// [`Subscription::next`] as a poll function.
+    /// Polls for the next chunk; see [`Subscription::next`].
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.stream.lock();
         if state.reader != self.reader || state.cut || state.phase == StreamPhase::Closed {
@@ -71,7 +71,7 @@ enum SubscriptionStep {
 impl Stream {
     fn next_chunk(&self, state: &mut StreamState) -> SubscriptionStep {
         if state.ending == Ending::Said {
-            // Events after the farewell are kept for the next reader.
+            // Events after the last frame are kept for the reader that resumes the stream.
             return SubscriptionStep::End;
         }
         if let Some(priming) = state.priming.take() {

@@ -1,6 +1,6 @@
 //! The remaining events of one stream, and the position of its reader.
 //!
-//! Plain data without a lock, a clock or a task, all of which the stream has. Events are removed at the front only, so a window
+//! The window is plain data: its stream has the lock, the clock and the tasks. Events are removed only at the front, so a window
 //! always contains the newest events without a gap.
 
 use std::collections::VecDeque;
@@ -8,36 +8,36 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-/// The cost of one event besides its bytes; counted in the total over all streams.
+/// Memory of one event in addition to its bytes, as counted in the total over all streams.
 const EVENT_OVERHEAD: usize = 64;
 
 /// Bounds of one window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Maximum number of events.
+    /// Maximum number of events in the window.
     pub(crate) events: usize,
-    /// Maximum length of the events' frames together, in bytes.
+    /// Maximum length of the window's formatted events together, in bytes.
     pub(crate) bytes: usize,
 }
 
 impl Bounds {
-    /// The cost of a window at these bounds, in the total over all streams.
+    /// Memory of a window at these bounds, in bytes, as counted in the total over all streams.
     pub(crate) fn max_cost(self) -> usize {
         let overhead = self.events.saturating_mul(EVENT_OVERHEAD);
         self.bytes.saturating_add(overhead)
     }
 }
 
-/// Framed events in order. Uses no heap memory while it is empty.
+/// Formatted events in order. Uses no heap memory while it is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     events: VecDeque<WindowEvent>,
     bytes: usize,
-    /// The number of events at the front that the reader has read.
+    /// Number of events at the front of the window that the reader has read.
     read: usize,
     /// Sequence of the newest event that was removed; 0 if none was.
     evicted: u64,
-    /// Sequence of the newest event that was ever added.
+    /// Sequence of the newest event that was ever added to the window.
     newest: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum TrimOutcome {
 }
 
 impl Window {
-    /// An empty window whose next event comes after `sequence`.
+    /// Creates an empty window whose next event comes after `sequence`.
     pub(crate) fn after(sequence: u64) -> Self {
         Self {
             newest: sequence,
@@ -66,7 +66,7 @@ impl Window {
         }
     }
 
-    /// An empty window that has lost its events up to `sequence`.
+    /// Creates an empty window that has lost its events up to `sequence`.
     pub(crate) fn after_gap(sequence: u64) -> Self {
         Self {
             evicted: sequence,
@@ -75,7 +75,7 @@ impl Window {
         }
     }
 
-    /// Raises the newest sequence to `sequence`, which is not an event itself.
+    /// Raises the newest sequence to `sequence`, although no event with it is added.
     pub(crate) fn skip(&mut self, sequence: u64) {
         self.newest = self.newest.max(sequence);
     }
@@ -90,12 +90,12 @@ impl Window {
         self.events.front().map(|event| (event.sequence, event.at))
     }
 
-    /// The window's cost in the total over all streams, in bytes.
+    /// Memory of the window as counted in the total over all streams, in bytes.
     pub(crate) fn cost(&self) -> usize {
         self.bytes + self.events.len() * EVENT_OVERHEAD
     }
 
-    /// Adds an event. Sequences of a stream increase; on streams without sequences all are 0.
+    /// Adds an event. Sequences of a stream increase; on streams whose events have no ids, all are 0.
     pub(crate) fn push(&mut self, sequence: u64, frame: Bytes, at: Instant) {
         self.bytes += frame.len();
         self.newest = sequence;
@@ -106,26 +106,26 @@ impl Window {
         });
     }
 
-    /// Returns true if the reader has left at least half of the bounds unread.
+    /// Returns true if the unread events use at least half of the bounds.
     pub(crate) fn is_behind(&self, bounds: Bounds) -> bool {
         let unread = self.events.iter().skip(self.read);
         unread.len() >= (bounds.events / 2).max(1)
             || unread.map(|event| event.frame.len()).sum::<usize>() > bounds.bytes / 2
     }
 
-    /// The next event that the reader has not read; it stays in the window.
+    /// Returns the next event that the reader has not read, and keeps it in the window.
     pub(crate) fn read(&mut self) -> Option<Bytes> {
         let frame = self.events.get(self.read)?.frame.clone();
         self.read += 1;
         Some(frame)
     }
 
-    /// The next event, removed from the window.
+    /// Returns the next event, and removes it from the window.
     pub(crate) fn take(&mut self) -> Option<Bytes> {
         self.evict().map(|(frame, _)| frame)
     }
 
-    /// Moves the reader after the event with that sequence. Returns true if later events were removed from the window.
+    /// Sets the reader's position after the event with that sequence. Returns true if later events were removed from the window.
     pub(crate) fn seek(&mut self, sequence: u64) -> bool {
         self.read = self
             .events
@@ -133,7 +133,7 @@ impl Window {
         sequence < self.evicted
     }
 
-    /// Removes the oldest event. Returns true if the reader had not read it.
+    /// Removes the oldest event. Returns true if the reader had not read it, and `None` if the window is empty.
     pub(crate) fn evict_oldest(&mut self) -> Option<bool> {
         self.evict().map(|(_, unread)| unread)
     }
@@ -149,8 +149,8 @@ impl Window {
         };
     }
 
-    /// Removes the oldest events until the window is within its bounds. The newest event is kept regardless of its size. With a
-    /// reader, events that it has not read are kept as long as they are within the bounds without the newest one.
+    /// Removes the oldest events until the window is within its bounds. The newest event is kept regardless of its size. If
+    /// `reading` is true, unread events are kept as long as they are within the bounds without the newest one.
     pub(crate) fn trim(&mut self, bounds: Bounds, reading: bool) -> TrimOutcome {
         let mut trimmed = TrimOutcome::Within;
         while self.events.len() > 1 && !self.within(bounds, self.events.len(), self.bytes) {

@@ -1,5 +1,5 @@
-//! Receives the events and questions of a call from its upstream. Never waits: an event beyond the channel's bound is dropped
-//! and counted, a question beyond the bound is refused.
+//! Receives the events and questions of a call from its upstream. Never waits: an event beyond the bound of the call's queue is
+//! dropped and counted, a question beyond the bound is refused.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(in crate::engine) struct CallInbox {
     pub(super) dropped: IntCounter,
     /// Subscribers of the namespace, which receive the changes that the function announces.
     pub(super) audience: Arc<Audience>,
-    /// The secrets that are hidden in messages.
+    /// Secrets that are removed from messages.
     pub(super) secrets: Arc<CallSecrets>,
 }
 

@@ -1,4 +1,4 @@
-//! The body of a POST that is answered as a stream.
+//! The response body of a POST that is answered with a stream.
 
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -23,8 +23,8 @@ pub(crate) fn events_head() -> Head {
         )
 }
 
-/// A streamed response that ends with its events, or at `until`, after which its client polls. `owned` is dropped with the
-/// body.
+/// Builds a streamed response that ends with its events, or at `until`, after which its client polls. `owned` is dropped with
+/// the body.
 pub(crate) fn streamed<T: Send + 'static>(
     events: Subscription,
     until: Option<Instant>,
@@ -32,7 +32,7 @@ pub(crate) fn streamed<T: Send + 'static>(
 ) -> Reply {
     let body = stream::unfold((events, owned), move |(mut events, owned)| async move {
         let chunk = match until {
-            // Waiting events are sent even after `until`: at least the event to resume from.
+            // Events that are ready are sent even after `until`, at least the event from which the client can resume.
             Some(until) => timeout_at(until, events.next()).await.ok()??,
             None => events.next().await?,
         };
@@ -44,7 +44,7 @@ pub(crate) fn streamed<T: Send + 'static>(
     }
 }
 
-/// A streamed response whose task is aborted when the response is dropped; `owned` is dropped with it.
+/// Builds a streamed response whose task is aborted when the response is dropped. `owned` is dropped with it.
 pub(super) fn tied<T: Send + 'static>(
     events: Subscription,
     task: JoinHandle<()>,
@@ -53,7 +53,7 @@ pub(super) fn tied<T: Send + 'static>(
     streamed(events, None, (TaskGuard(task), owned))
 }
 
-/// Guard of a task, which is aborted when the guard is dropped.
+/// Guard of a task. Dropping it aborts the task.
 struct TaskGuard(JoinHandle<()>);
 
 impl Drop for TaskGuard {

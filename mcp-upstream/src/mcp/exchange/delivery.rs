@@ -1,5 +1,5 @@
-//! Converts the events of a call, in order and before its response, into messages for a client that accepts a stream. Sending
-//! the messages is left to the caller. Questions become requests to the client with ids of the session.
+//! Converts the events that a call sends before its response into messages for a client that accepts a stream, in order.
+//! Questions become requests to the client with ids of the session. The caller of this module sends the messages.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -16,28 +16,28 @@ use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::mcp::{Core, call};
 use crate::upstream::CallContext;
 
-/// A running call whose messages are read one by one. In a session it can be cancelled by its id; dropping it always cancels
-/// it.
+/// A running call whose messages are read one by one. In a session the client can cancel it by its request id. Dropping it
+/// cancels it.
 pub(super) struct StreamedCall {
-    /// Drives the call and ends with its response.
+    /// Driver of the call, whose outcome is the call's response.
     driver: CallDriver<Bytes>,
     session: Option<Arc<Session>>,
     progress_token: Option<String>,
-    /// Messages of the last event that were not read yet: at most as many as the event has questions.
+    /// Messages of the last event that were not returned yet: at most one per question of the event.
     messages: VecDeque<Vec<u8>>,
 }
 
-/// The next step of a call.
+/// Next message or response of a call.
 pub(super) enum Step {
     /// A message for the client, before the response.
     Said(Vec<u8>),
-    /// The response, after which no message follows.
+    /// The response of the call, after which no message follows.
     Over(Bytes),
 }
 
 impl StreamedCall {
-    /// Starts tracking the call of a request, with the request's id as raw JSON. The call runs in [`Self::step`]. `waits`: the
-    /// response waits for those of other calls, and its memory is counted meanwhile.
+    /// Creates the streamed call for the request with the raw id `id`. The call runs in [`Self::step`]. `waits` is true if its
+    /// response waits for the responses of other calls, so that its memory is counted meanwhile.
     pub(super) fn new(
         core: &Arc<Core>,
         cx: &CallContext<'_>,
@@ -56,7 +56,8 @@ impl StreamedCall {
         }
     }
 
-    /// Runs the call to its next message for the client. Cancel safe; must not be called again after the response.
+    /// Runs the call until its next message for the client, or its response. Cancel safe. Must not be called again after the
+    /// response.
     pub(super) async fn step(&mut self) -> Step {
         loop {
             if let Some(message) = self.messages.pop_front() {
@@ -76,7 +77,7 @@ impl StreamedCall {
             self.messages.extend(asked);
             return;
         }
-        // Read for each event: the client may change the level.
+        // The level is read for each event, since the client may change it.
         let session = self.session.as_ref();
         let wanted = session.map_or(LogLevel::Info, |session| session.log_level());
         let token = self.progress_token.as_deref();
@@ -84,7 +85,8 @@ impl StreamedCall {
             .extend(interaction::notification(event, token, Some(wanted)));
     }
 
-    /// The request that carries a question to the client, with an id of the session; `None` if the client cannot be asked.
+    /// Returns the request that sends a question to the client, with an id of the session; `None` if no question can be sent to
+    /// the client.
     fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
         let session = self.session.as_ref();
         let declared = session.map(|session| session.client().capabilities.get());

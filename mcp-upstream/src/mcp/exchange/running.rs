@@ -1,4 +1,4 @@
-//! The running calls of a POST. A single call, the usual case, needs no allocation.
+//! The running calls of a POST. A single call, which is the usual case, needs no allocation.
 
 use std::pin::Pin;
 
@@ -12,11 +12,11 @@ pub(super) enum RunningCalls {
     #[default]
     None,
     One(StreamedCall),
-    /// The calls of a batch, whose number of messages is bounded.
+    /// The calls of a batch. The bound on a batch's messages limits their number.
     Many(FuturesUnordered<RunningCall>),
 }
 
-/// Future of a batch's call, which runs it to its next message.
+/// Future that runs a call of a batch until its next message or its response.
 type RunningCall = Pin<Box<dyn Future<Output = (StreamedCall, Step)> + Send>>;
 
 impl RunningCalls {
@@ -31,7 +31,7 @@ impl RunningCalls {
         };
     }
 
-    /// The next message of any call; `None` when all calls have ended. Cancel safe.
+    /// Returns the next message or response of any call; `None` when all calls have ended. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Step> {
         match self {
             Self::None => None,

@@ -1,4 +1,4 @@
-//! A call of a modern client that may send messages and questions before its outcome, and may continue in further requests.
+//! A call of a modern client that may send messages and questions before its outcome, and may be continued by further requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,12 @@ use crate::mcp::Core;
 use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::upstream::{CallContext, RequestMeta};
 
-/// Time in which further questions of a server that asks by separate requests are collected before its client is asked. Without
-/// it, three questions would take the client three rounds.
+/// Time for which further questions of a server that sends one question at a time are collected before they are sent to the
+/// client. Without it, three questions would need three requests of the client.
 const ASKED_TOGETHER: Duration = Duration::from_millis(25);
 
-/// A call of the upstream that may still send messages and questions. Owns all its data, so that it can outlive its request.
+/// A call of the upstream that may still send messages and questions. It owns all its data, so that it can outlive the request
+/// that began it.
 pub(crate) struct ModernCall {
     driver: CallDriver<CallOutcome>,
     /// Questions that are not answered yet. The engine limits their number.
@@ -27,24 +28,24 @@ pub(crate) struct ModernCall {
     call: Arc<dyn UpstreamCall>,
 }
 
-/// The client of the current request, with its wishes for messages.
+/// The client of the current request, with the kinds of messages that it has requested.
 pub(super) struct Recipient {
     pub(super) meta: RequestMeta,
     /// True if the client accepts events before its response.
     pub(super) streams: bool,
 }
 
-/// The next step of a call.
+/// Next message, questions or outcome of a call.
 pub(super) enum Step {
     /// A message for the client, before the outcome.
     Said(Vec<u8>),
-    /// The call waits for its client to answer questions.
+    /// Questions that the client must answer before the call continues.
     Asked(InputRequests),
     /// The outcome of the call.
     Over(CallOutcome),
 }
 
-/// Questions of one response to the client: at least one, each of a known kind.
+/// Questions that one response sends to the client: at least one, each of a known kind.
 pub(super) struct InputRequests {
     pub(super) questions: Vec<Arc<Interaction>>,
     /// The latest deadline of the questions.
@@ -52,7 +53,7 @@ pub(super) struct InputRequests {
 }
 
 impl ModernCall {
-    /// Begins a call, which runs in [`Self::step`].
+    /// Creates a call, which is run by [`Self::step`].
     pub(super) fn begin(
         core: &Arc<Core>,
         cx: &CallContext<'_>,
@@ -71,12 +72,12 @@ impl ModernCall {
         }
     }
 
-    /// The call to the upstream.
+    /// The upstream's call.
     pub(super) fn call(&self) -> &Arc<dyn UpstreamCall> {
         &self.call
     }
 
-    /// The questions that the client has yet to answer.
+    /// Returns the questions that the client has yet to answer.
     fn asked(&self) -> impl Iterator<Item = &Arc<Interaction>> {
         let known = self.questions.iter().filter(|it| it.question().is_some());
         known.filter(|it| it.is_open())
@@ -86,8 +87,8 @@ impl ModernCall {
     ///
     /// # Errors
     ///
-    /// `InvalidParams` if questions stay open and the answers that are kept meanwhile are too large. The call must be dropped
-    /// then.
+    /// `InvalidParams` if some questions are still open and the answers stored until then are too large. The caller must then
+    /// drop the call.
     pub(super) fn answer(
         &mut self,
         cx: &CallContext<'_>,
@@ -104,7 +105,7 @@ impl ModernCall {
         !self.driver.is_over() && self.asked().next().is_some()
     }
 
-    /// The questions that the client must answer now; `None` without questions.
+    /// Returns the questions that the client must answer now; `None` without open questions.
     fn input_requests(&self) -> Option<InputRequests> {
         let questions: Vec<_> = self.asked().map(Arc::clone).collect();
         let deadline = questions.iter().map(|it| it.deadline()).max()?;
@@ -114,18 +115,18 @@ impl ModernCall {
         })
     }
 
-    /// Runs the call to its next step. Cancel safe.
+    /// Runs the call until its next message, questions or outcome. Cancel safe.
     pub(super) async fn step(&mut self, client: &Recipient) -> Step {
         loop {
             let asks = self.asks();
             // next: a message, a question, or the end of the call.
-            // gathered: the call waits for its client, and has asked all its questions for now.
+            // gathering is over: the call waits for its client, and the time for further questions has passed.
             let next = tokio::select! {
                 biased;
                 next = self.driver.next() => next,
                 () = sleep_until(self.gathering), if asks => match self.input_requests() {
                     Some(asked) => return Step::Asked(asked),
-                    // The server withdrew its questions meanwhile, which causes no event.
+                    // The server has withdrawn its questions meanwhile.
                     None => continue,
                 },
             };
@@ -143,9 +144,9 @@ impl ModernCall {
         }
     }
 
-    /// Stores the questions that the client supports; the others fail immediately.
+    /// Adds the questions that the client supports; the others fail immediately.
     fn take_questions(&mut self, asked: Vec<Arc<Interaction>>, client: &Recipient) {
-        // A worker sends all its questions together, so only servers get time for more.
+        // Only some servers send related questions one by one. A worker sends all its questions together, so there is no wait.
         if self.call.facts().asks_singly {
             self.gathering = Instant::now() + ASKED_TOGETHER;
         }
@@ -163,7 +164,7 @@ impl Suspendable for ModernCall {
 }
 
 impl Recipient {
-    /// The notification for an event, if the client wants it.
+    /// Builds the notification for an event; `None` if the client does not want it.
     fn message(&self, event: PeerEvent) -> Option<Vec<u8>> {
         if !self.streams {
             return None;
@@ -179,8 +180,8 @@ impl Recipient {
     }
 }
 
-/// Replaces the token of a progress notification: a call that continues with a retry uses the retry's token, since the request
-/// that began the call has ended. A retry without a token gets no progress.
+/// Replaces the token of a progress notification by the present request's token: a call that was continued by a retry may still
+/// use the token of the request that began it. Returns `None` for progress if the present request has no token.
 fn under_token(message: Vec<u8>, token: Option<&str>) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(&message).ok()?;
     let is_progress = matches!(

@@ -1,10 +1,10 @@
-//! Answers a modern call: as JSON, as a stream if the call sends messages first, or with its questions to the client.
+//! Answers a modern call: with JSON, with a stream if the call sends messages first, or with its questions to the client.
 //!
 //! ```text
-//!             ┌── has its answer ───────────────▶ JSON
-//!   call ─────┼── asks ──▶ suspended ───────────▶ JSON, `input_required`
-//!   (or retry)│                                    ▲ the retry takes it out again
-//!             └── speaks ──▶ stream, call in a task: … then the answer, or `input_required`
+//!             ┌── has its response ──────────────────▶ JSON
+//!   call ─────┼── sends questions ──▶ suspended ─────▶ JSON, `input_required`
+//!   (or retry)│                                        ▲ a retry takes the call out again
+//!             └── sends a message ──▶ stream, call in a task: … then the response, or `input_required`
 //! ```
 //!
 //! Dropping the response cancels the call, unless the call is suspended. There is no event log: a stream of the modern era
@@ -44,7 +44,7 @@ struct Exchange {
     client: Recipient,
 }
 
-/// The parts of a request that decide how the request is answered.
+/// The parts of a modern request that its answer depends on.
 #[derive(Clone, Copy)]
 pub(super) struct ModernRequest<'a> {
     /// The request's id as raw JSON.
@@ -53,17 +53,17 @@ pub(super) struct ModernRequest<'a> {
     pub(super) meta: &'a RequestMeta,
 }
 
-/// The answers to questions in a request, each with its key and its raw object.
+/// Answers to questions in a request, each with its key and its object as raw JSON.
 pub(super) type Inputs<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
 
-/// Maximum number of answers in one request: as many as questions may be open in a session.
+/// Maximum number of answers in one request: the maximum number of questions that may be open in a session.
 const INPUTS_MAX: usize = 1000;
 
-/// Reads the `inputResponses` of a request; empty if absent.
+/// Reads the `inputResponses` of a request; empty if they are absent.
 ///
 /// # Errors
 ///
-/// `InvalidParams` unless it is an object of at most 1000 objects.
+/// `InvalidParams` unless `inputResponses` is an object with at most 1000 members, all of which are objects.
 pub(super) fn inputs<'a>(members: &Members<'a>) -> Result<Inputs<'a>, RequestError> {
     let Some(raw) = members.get(Key::InputResponses) else {
         return Ok(Vec::new());
@@ -77,7 +77,7 @@ pub(super) fn inputs<'a>(members: &Members<'a>) -> Result<Inputs<'a>, RequestErr
         })
 }
 
-/// Begins a call and runs it until this request is answered.
+/// Begins a call and runs it until the request can be answered.
 pub(super) async fn begin(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -94,11 +94,11 @@ pub(super) async fn begin(
     Exchange::new(core, cx, request).run(call).await
 }
 
-/// A request with the answers to a suspended call.
+/// A request that contains the answers for a suspended call.
 pub(super) struct Retry<'a> {
-    /// The name of the tool or prompt, or the URI, that the request repeats.
+    /// Name of the tool or prompt, or URI of the resource, which the retry repeats.
     pub(super) subject: Cow<'a, str>,
-    /// The arguments that the request repeats, a JSON object.
+    /// Arguments that the retry repeats, as a JSON object.
     pub(super) arguments: &'a [u8],
     pub(super) state: &'a RawValue,
     pub(super) inputs: Inputs<'a>,
@@ -153,7 +153,7 @@ impl Exchange {
         }
     }
 
-    /// Runs the call until the answer to this request is complete, or begins as a stream.
+    /// Runs the call until the response to this request is complete, or begins as a stream.
     async fn run(self, mut driver: ModernCall) -> Result<Reply, RequestError> {
         match driver.step(&self.client).await {
             Step::Said(first) => Ok(self.into_stream(first, driver)),
@@ -178,7 +178,8 @@ impl Exchange {
         streamed(events, None, listed)
     }
 
-    /// Runs the call to its end and writes its stream. Stops, and cancels the call, when the reader disconnects.
+    /// Runs the call to its end and writes its messages to the stream. If the reader disconnects, this stops and cancels the
+    /// call.
     async fn deliver(self, first: Vec<u8>, mut driver: ModernCall, stream: Arc<Stream>) {
         let _finishing = stream.finish_on_drop();
         let push = |message: &[u8]| stream.push(frame::message(None, message));
@@ -217,7 +218,7 @@ impl Exchange {
         call::response(call.facts(), &self.id, &self.caller, &self.format, outcome)
     }
 
-    /// Suspends the call, and writes the response that asks its client.
+    /// Suspends the call, and writes the response that sends its questions to the client.
     fn suspend(&self, driver: ModernCall, asked: &InputRequests) -> Result<Vec<u8>, RequestError> {
         let mut out = Vec::with_capacity(512);
         format::begin(&mut out, &self.id);

@@ -1,4 +1,4 @@
-//! Checks that the headers that mirror a message's body agree with the body (SEP-2243).
+//! Checks that headers that mirror a message's body agree with the body (SEP-2243).
 //!
 //! An intermediary may have routed or limited by these headers, so a difference is refused, not corrected. Headers for
 //! parameters that the called tool's schema does not mark are ignored.
@@ -18,7 +18,7 @@ mod number;
 /// Maximum depth of nested `properties` that are searched for mirrored parameters.
 const MAX_DEPTH: usize = 16;
 
-/// The keys of a property's schema that concern headers.
+/// Members of a property's schema that concern headers.
 #[derive(Default, Deserialize)]
 struct Property<'a> {
     #[serde(
@@ -32,15 +32,16 @@ struct Property<'a> {
     properties: Option<&'a RawValue>,
 }
 
-/// Checks that a version header, if sent, equals the version in the body. Returns the fault; `None` if they agree.
+/// Compares a version header, if sent, with the version in the body. Returns the difference; `None` if they agree.
 pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static, str>> {
     let sent = head.version.as_deref()?;
     (trim(sent) != version)
         .then(|| "MCP-Protocol-Version is not the version in params._meta".into())
 }
 
-/// Checks all other mirrored headers of a request; those of a tool's parameters by its input schema, if the caller may see the
-/// tool. Returns the fault; `None` if headers and body agree, or if the message came without HTTP headers.
+/// Compares all other mirrored headers of a request with its body. Headers of a tool's parameters are found by the tool's input
+/// schema, if the caller may see the tool. Returns the first difference; `None` if headers and body agree, or if the message
+/// arrived without HTTP headers.
 pub(super) fn fault(
     head: &McpHead,
     tool: Option<&ToolEntry>,
@@ -67,7 +68,7 @@ pub(super) fn fault(
         "resources/read" => members.get(Key::Uri),
         _ => None,
     };
-    // A name that is no string is refused later, by the method.
+    // A name that is not a string is refused later, by the handler of the method.
     let named = named.and_then(jsonrpc::string)?;
     match &headers.name {
         None => return Some("Mcp-Name is missing".into()),
@@ -80,7 +81,7 @@ pub(super) fn fault(
         return None;
     }
     let schema = tool?.input_schema()?.get();
-    // Shortcut: few tools mirror parameters, and a search shows it.
+    // Few tools mirror parameters: a schema without this text is not parsed.
     memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
     let schema: Property<'_> = serde_json::from_str(schema).ok()?;
     parameter_fault(
@@ -100,7 +101,7 @@ fn parameter_fault(
 ) -> Option<Cow<'static, str>> {
     let depth = depth.checked_sub(1)?;
     let given = arguments.and_then(jsonrpc::entries);
-    // An object that cannot be read still has some value, on which readers may differ.
+    // If the object has a key twice or cannot be parsed, the server might read another value than an intermediary did.
     let unclear = given.is_none() && arguments.is_some_and(|it| it.get().starts_with('{'));
     let given = given.unwrap_or_default();
     for (key, property) in jsonrpc::entries(properties)? {
@@ -136,7 +137,7 @@ fn parameter_fault(
     None
 }
 
-/// Compares a parameter's value with its header.
+/// Compares a parameter's value with its header. Returns the difference; `None` if they agree.
 fn value_fault(value: Option<&RawValue>, sent: Option<&str>) -> Option<&'static str> {
     let value = value.map(RawValue::get).filter(|value| *value != "null");
     let (value, sent) = match (value, sent) {
@@ -157,7 +158,7 @@ fn value_fault(value: Option<&RawValue>, sent: Option<&str>) -> Option<&'static 
     (!equal).then_some("is not the value in the body")
 }
 
-/// A header's value without the surrounding white space, which is not part of the value (RFC 9110 §5.5).
+/// Removes the white space around a header's value, which is not part of the value (RFC 9110 §5.5).
 fn trim(value: &str) -> &str {
     value.trim_matches([' ', '\t'])
 }

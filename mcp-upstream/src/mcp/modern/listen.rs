@@ -1,7 +1,8 @@
-//! `subscriptions/listen`: a stream of the changes that a client subscribed to.
+//! `subscriptions/listen`: a stream of the changes to which a client has subscribed.
 //!
-//! The first message of the stream lists the granted subscriptions, and each message carries the request's id. If the gateway
-//! ends the stream, its last message is the result. The stream cannot be resumed: a client that lost it subscribes again.
+//! The first message of the stream lists the granted subscriptions, and each message contains the request's id. If the gateway
+//! ends the stream, its last message is the response to the request. The stream cannot be resumed: a client that lost it
+//! subscribes again.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ struct ListenParams<'a> {
     notifications: Option<&'a RawValue>,
 }
 
-/// Maximum number of kinds of changes that a client may name, unknown kinds included.
+/// Maximum number of kinds of changes that a request may name, including unknown kinds.
 const KINDS_MAX: usize = 100;
 
 /// Opens the stream of change notifications.
@@ -43,7 +44,7 @@ pub(super) async fn open(
     let filter = listening.granted;
     guards.extend(listening.guard.map(|guard| guard as _));
     let stream = Stream::detached(&core.pulse);
-    // Pushed before the stream is registered, so that the acknowledgement is the first message.
+    // The acknowledgement is added before the stream is registered for changes, so that it is the first message.
     stream.push(frame::message(None, &acknowledged(id, &filter)));
     let namespace = &cx.namespace.name;
     let listening = core.audience.listen(namespace, filter, id, &stream);
@@ -93,7 +94,7 @@ fn requested(raw: Option<&RawValue>) -> Result<Filter, RequestError> {
     Ok(filter)
 }
 
-/// The acknowledgement, which is the stream's first message. `id` is raw JSON.
+/// Builds the acknowledgement, which is the stream's first message. `id` is the request's id as raw JSON.
 fn acknowledged(id: &str, filter: &Filter) -> Vec<u8> {
     let mut notifications = json!({});
     for (key, granted) in [

@@ -1,7 +1,7 @@
 //! Metadata of a modern request in `params._meta`, which replaces a session.
 //!
-//! The metadata are spans of the body, not parsed values: capabilities and client infos are passed on unchanged. The caller
-//! checks the requested version, because its error has to name the served versions.
+//! The metadata are spans of the body, not parsed values, since capabilities and client descriptions are passed on unchanged.
+//! The caller checks the requested version, because its error has to list the served versions.
 
 use std::borrow::Cow;
 
@@ -12,13 +12,13 @@ use tooldock_sessions::session::client;
 use crate::jsonrpc::{self, Key, Members};
 use crate::upstream::RequestMeta;
 
-/// A request's metadata, with the version that the request names.
+/// Metadata of a request, with the protocol version that the request states.
 pub(super) struct VersionedMeta<'a> {
     pub(super) meta: RequestMeta,
     pub(super) version: Cow<'a, str>,
 }
 
-/// The version in `params._meta`, if it is a string.
+/// Returns the version in `params._meta`, if it is a string.
 pub(super) fn version_named<'a>(members: &Members<'a>) -> Option<Cow<'a, str>> {
     members.get(Key::ProtocolVersion).and_then(jsonrpc::string)
 }
@@ -92,7 +92,7 @@ pub(super) fn read<'a>(
     })
 }
 
-/// A span of the body that shares the body's memory.
+/// Returns a span of the body that shares the body's memory.
 pub(super) fn span(body: &Bytes, raw: &RawValue) -> Bytes {
     body.slice_ref(raw.get().as_bytes())
 }

@@ -1,10 +1,10 @@
 //! Affinity: maps a session of the gateway to a session of the server.
 //!
 //! ```text
-//!   initialize ──▶ any backend ──▶ record: backend, its session ──▶ later messages go there
-//!                                    │ backend gone, or it does not know the session (404)
+//!   initialize ──▶ any backend ──▶ record: backend, id of its session ──▶ later messages go to that backend
+//!                                    │ the backend is gone, or it does not know the session (404)
 //!                                    ▼
-//!                     initialize again with the client's own words ──▶ another backend ──▶ record
+//!                     initialize again with the client's recorded parameters ──▶ another backend ──▶ record
 //! ```
 //!
 //! The first message that finds the server's session gone opens a new one, and later messages of the same client wait for it;
@@ -35,46 +35,47 @@ use crate::mcp::head::SESSION_HEADER;
 use crate::protocol::{ProtocolVersion, negotiated};
 use crate::upstream::http::port::{Backend, BackendRequest, BackendResponse, Backends};
 
-/// Maximum size of the answer to `initialize`, in bytes.
+/// Maximum size of a server's answer to `initialize`, in bytes.
 const OPENING_MAX: usize = 1024 * 1024;
 
-/// Time limit for ending a session at its server, in the background.
+/// Time limit for the background request that ends a session at its server.
 const END: std::time::Duration = std::time::Duration::from_secs(5);
 
 const CONFIRMATION: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// The server's session for a live session of the gateway. Dropping it, together with the live session, ends the server's
-/// session.
+/// The server's session that belongs to a live session of the gateway. It is dropped together with the live session, and this
+/// ends the server's session, unless the session is recorded in a store.
 pub(super) struct UpstreamSession {
-    /// Has one permit, which the message that reopens the session holds.
+    /// Semaphore with one permit, acquired by the message that reopens the server's session.
     reopening: Semaphore,
     at: Mutex<Option<BackendSession>>,
-    /// Ids of the events from which the client may resume.
+    /// Ids of the server's events from which the client may resume a stream.
     events: Arc<EventIds>,
-    /// True if the session is recorded in a store: when this process drops it, another process may continue with it.
+    /// True if the session is recorded in a store. Dropping it then leaves the server's session open, since another process may
+    /// continue with it.
     recorded: bool,
 }
 
-/// A session at the server. Dropping it ends that session at the server, unless it was released.
+/// A session at the server. Dropping this value ends that session at the server, unless the session was released before.
 pub(super) struct BackendSession {
     way: Way,
     pub(super) affinity: Affinity,
     version: Option<ProtocolVersion>,
-    /// The client's headers for the request that ends the session.
+    /// The client's headers that are sent with the request that ends the session.
     headers: Option<Arc<HeaderMap>>,
-    /// Principal whose credentials the request that ends the session uses, if credentials are personal.
+    /// The principal whose credentials the request that ends the session uses; `None` if the credentials belong to no principal.
     principal: Option<Arc<str>>,
     let_go: bool,
 }
 
-/// The server's answer to `initialize`.
+/// A server's response to `initialize`.
 pub(super) struct InitializeAnswer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// The JSON-RPC message in the body.
+    /// The JSON-RPC message in the body of the response to `initialize`.
     pub(super) message: Bytes,
-    /// The session at the server and the version that the answer negotiates; `None` if the server refused.
+    /// The server's new session and the negotiated protocol version; `None` if the server refused `initialize`.
     pub(super) settled: Option<(BackendSession, ProtocolVersion)>,
 }
 
@@ -88,7 +89,7 @@ impl UpstreamSession {
         }
     }
 
-    /// Replaces the session at the server; the previous one is ended.
+    /// Replaces the session at the server. The previous session at the server is ended.
     pub(super) fn moved(&self, place: Option<BackendSession>) {
         let before = std::mem::replace(&mut *self.lock(), place);
         drop(before);
@@ -138,7 +139,7 @@ impl Drop for BackendSession {
             departure: None,
             on_behalf_of: self.principal.take(),
         };
-        // A refusal is ignored: the server does not know the session, or does not support ending sessions.
+        // A refusal is ignored: the server does not know the session any more, or does not support ending sessions.
         runtime.spawn(timeout(END, async move {
             let _ = backend.send(request).await;
         }));
@@ -153,12 +154,13 @@ impl Up<'_> {
         })
     }
 
-    /// The record of a session's event ids.
+    /// Returns the record of the event ids that a session's client has received.
     pub(super) fn events_of(&self, session: &Session) -> Arc<EventIds> {
         Arc::clone(&self.binding(session).events)
     }
 
-    /// The server's session for a session of the gateway, restored from the record if needed.
+    /// Returns the server's session of a session of the gateway. If this process does not have it yet, it is restored from the
+    /// session's record.
     fn kept(&self, session: &Session) -> Arc<UpstreamSession> {
         let kept = self.binding(session);
         let mut at = kept.lock();
@@ -173,7 +175,7 @@ impl Up<'_> {
         kept
     }
 
-    /// Ends the server's session, with the headers of the client that ends its session.
+    /// Ends the server's session. The request uses the headers of the current client request.
     pub(super) fn end_at_server(&self, session: &Session) {
         let place = self.kept(session).lock().take();
         if let Some(mut place) = place {
@@ -192,7 +194,7 @@ impl Up<'_> {
         }
     }
 
-    /// Opens a session at any backend outside of `avoid`. The session is ended again unless the caller keeps it.
+    /// Opens a session at any backend that is not in `avoid`. The server's session is ended again when the result is dropped.
     pub(super) async fn open(
         &self,
         body: Bytes,
@@ -238,7 +240,8 @@ impl Up<'_> {
         })
     }
 
-    /// Records the backend and the server's session for a session of the gateway, and keeps them until that session ends.
+    /// Records the backend and the server's session for a session of the gateway, and keeps the server's session until the
+    /// gateway's session ends.
     pub(super) async fn settle(
         &self,
         session: &Arc<Session>,
@@ -269,7 +272,8 @@ impl Up<'_> {
         };
         let deadline = Instant::now() + self.namespace.limits.timeout;
         let opened = match (self.open(words_of(session), avoid, deadline).await, why) {
-            // The lost backend is the only one: its connection error is more useful than the lack of other backends.
+            // The server has no other backend. The client gets the connection error of the lost backend, since that error is more
+            // useful than the message that no backend is left.
             (Err(PassThroughFailure::NoBackend), BackendLoss::Backend(Some(error))) => {
                 return Err(PassThroughFailure::Send(error));
             }
@@ -296,7 +300,7 @@ impl Up<'_> {
         session.affinity().ok_or(PassThroughFailure::SessionEnded)
     }
 
-    /// Sends `notifications/initialized` to the server. If the server refuses it, the next message fails.
+    /// Sends `notifications/initialized` to the server. A failure is ignored here; the next message then fails.
     async fn confirm(&self, affinity: &Affinity) {
         let body = Bytes::from_static(CONFIRMATION);
         let told = told(
@@ -309,7 +313,7 @@ impl Up<'_> {
             return;
         };
         if let Ok(mut taken) = backend.send(confirmation).await {
-            // Read to its end, so that the connection can be reused; the body is empty or short.
+            // The response is read to its end, so that the connection can be reused. Its body is empty or short.
             let _ = timeout(END, taken.body.chunk()).await;
         }
     }
@@ -317,12 +321,13 @@ impl Up<'_> {
     /// Ends a session of the gateway whose server session is lost and cannot be reopened.
     pub(super) async fn end(&self, session: &Arc<Session>) {
         self.kept(session).moved(None);
-        // A failure of the store was logged before; the record expires.
+        // A failure of the store was logged before. The record that stays there expires.
         let _ = forget_session(self.core, session).await;
     }
 }
 
-/// Builds a message of the gateway in a session of the server, with the session's backend; `None` if the backend is gone.
+/// Builds a request of the gateway with `body`, to be sent in the server's session that `affinity` names. Returns it with that
+/// session's backend; `None` if the backend is gone.
 pub(super) fn told(
     backends: &dyn Backends,
     (headers, principal): (&Arc<HeaderMap>, Option<&Arc<str>>),
@@ -343,7 +348,7 @@ pub(super) fn told(
     Some((backend, request))
 }
 
-/// An `initialize` with the recorded facts about the session's client.
+/// Builds an `initialize` request from the recorded protocol version, capabilities and name of the session's client.
 fn words_of(session: &Session) -> Bytes {
     let client = session.client();
     let info = match &client.info {
@@ -358,7 +363,7 @@ fn words_of(session: &Session) -> Bytes {
     .into()
 }
 
-/// The version that the server's answer to `initialize` negotiates.
+/// Returns the protocol version that the server chose in its answer to `initialize`.
 fn settled(message: &[u8]) -> Result<ProtocolVersion, String> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -383,7 +388,7 @@ fn is_error(message: &[u8]) -> bool {
     serde_json::from_slice::<Answer>(message).is_ok()
 }
 
-/// The affinity from an answer: its backend and the server's session id.
+/// Reads the affinity from a response to `initialize`: the backend that answered, and the id of the server's session.
 fn affinity(
     backend: &dyn Backend,
     response: &BackendResponse,

@@ -1,13 +1,13 @@
 //! Responses of remote servers to forwarded messages.
 //!
 //! ```text
-//!   one message ──┬── up to 64 KiB ──▶ in one piece; a fault is answered with a status of the gateway
-//!                 └── longer ────────▶ as it comes; a later fault breaks the answer off
-//!   events ───────────────────────────▶ each as soon as it is whole; a later fault is the last event
+//!   one message ──┬── up to 64 KiB ──▶ forwarded in one piece; a fault is answered with a status of the gateway
+//!                 └── longer ────────▶ forwarded in pieces; a later fault aborts the response
+//!   events ───────────────────────────▶ each forwarded when it is complete; a later fault is the last event
 //! ```
 //!
-//! The backend is read only as fast as the client reads, and dropping the response drops the request. The resources of the call
-//! are released with its response.
+//! The backend is read only as fast as the client reads. Dropping the response to the client also cancels the request to the
+//! backend. The permit and other resources of the call are released with its response.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use crate::upstream::http::media::{shown_media_type, without_mark};
 use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
 use crate::upstream::http::redirect_target;
 
-/// Maximum number of bytes of an answer that are buffered before it is passed on in pieces.
+/// Maximum number of bytes of a response that are buffered. A longer response is forwarded in pieces.
 const HOLD: usize = 64 * 1024;
 
 /// Creates the reply to a message from the backend's response.
@@ -44,11 +44,11 @@ pub(super) async fn of(response: BackendResponse, pending: Box<PendingMessage>) 
     message.reply(read)
 }
 
-/// The first decision about a response, made from its head.
+/// Result of reading the head of a server's response.
 enum Begun {
-    /// A message whose body has to be read.
+    /// The response is a message whose body must be read.
     Message(Incoming),
-    /// A reply that needs no reading.
+    /// The reply to the client is complete without reading the response's body.
     Reply(Reply),
 }
 
@@ -74,7 +74,7 @@ fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Begun {
                 pending,
             })
         }
-        // The server accepted the message without an answer.
+        // The server accepted a message that needs no answer.
         BodyKind::None | BodyKind::Other => {
             pending.finish("ok");
             Begun::Reply(Reply::Full {
@@ -85,7 +85,8 @@ fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Begun {
     }
 }
 
-/// Checks that a response can be forwarded to the client. `asked`: the message was a request.
+/// Checks that a response can be forwarded to the client. `asked`: true if the message was a request, which needs an answer;
+/// false for a notification or a response.
 pub(super) fn judged(
     response: &BackendResponse,
     kind: BodyKind,
@@ -107,31 +108,31 @@ pub(super) fn judged(
             &response.headers,
         ))),
         _ if status.is_success() => Ok(()),
-        // The server itself refuses the message, which its client may see.
+        // A JSON body with an error status is the server's refusal of this message, which is forwarded to the client.
         _ if !response.is_refusal() && kind == BodyKind::Json => Ok(()),
         _ => Err(refusal()),
     }
 }
 
-/// A message that is being read.
+/// A server's message whose body is being read.
 struct Incoming {
     head: Head,
     body: Box<dyn ResponseBody>,
-    /// The length that the backend announced, in bytes; 0 if it announced none.
+    /// The length of the message that the backend announced, in bytes; 0 if it announced none.
     announced: u64,
-    /// The bytes of the message that were read.
+    /// The bytes of the message that were read so far.
     held: Bytes,
     pending: Box<PendingMessage>,
 }
 
-/// The extent to which a message was read.
+/// Result of reading a message: all of it, or as much as the buffer takes.
 enum Extent {
     Whole,
     Part,
 }
 
 impl Incoming {
-    /// Reads the message up to the limit of the buffer.
+    /// Reads the message, at most until the buffer is full.
     async fn read(&mut self) -> Result<Extent, PassThroughFailure> {
         let max = self.pending.max();
         if self.announced > max {
@@ -156,7 +157,7 @@ impl Incoming {
         Ok(Extent::Part)
     }
 
-    /// The reply to the client: in one piece if the message is short.
+    /// Builds the reply to the client: in one piece if the message is short, else in pieces.
     fn reply(mut self, read: Result<Extent, PassThroughFailure>) -> Reply {
         match read {
             Ok(Extent::Whole) => {
@@ -179,8 +180,8 @@ impl Incoming {
     }
 }
 
-/// The reply with a complete message. `coded`: the compressed message and the name of its coding, if the client accepts it. It
-/// is used if the message is passed on unchanged.
+/// Builds the reply with a complete message. `coded`: the compressed message and the name of its coding, if the client accepts
+/// it; the compressed form is sent if the message is forwarded unchanged.
 fn whole_message(
     mut head: Head,
     mut body: Bytes,
@@ -194,7 +195,7 @@ fn whole_message(
     let came = body.as_ptr_range();
     let (read, said) = tap::read_plain(without_mark(body), pending.id());
     body = read;
-    // A rewritten message is in different memory, and its compressed form does not match it.
+    // The compressed form is used only if `body` is still the received memory: a rewritten message no longer matches it.
     let coded = coded.filter(|_| body.as_ptr_range() == came);
     match said {
         MessageKind::Answer(status) => {
@@ -215,12 +216,12 @@ fn whole_message(
     Reply::Full { head, body }
 }
 
-/// An answer that is being passed on to its client.
+/// A response that is being forwarded to the client in pieces.
 trait Flow: Send + Sized + 'static {
-    /// The next piece of the answer; `None` after the last one.
+    /// Returns the next piece of the response; `None` after the last one.
     fn next(&mut self) -> impl Future<Output = Option<Piece>> + Send;
 
-    /// The reply whose body are the pieces.
+    /// Builds the reply whose body consists of the pieces.
     fn reply(self, head: Head) -> Reply {
         let pieces = stream::unfold(self, async |mut flow| Some((flow.next().await?, flow)));
         Reply::Body {
@@ -230,7 +231,8 @@ trait Flow: Send + Sized + 'static {
     }
 }
 
-/// Appends a piece to the buffered bytes of a message. `announced`: the announced length of the complete message, 0 if unknown.
+/// Appends a piece to the buffered bytes of a message. `announced`: the announced length of the complete message in bytes, 0 if
+/// unknown.
 fn joined(held: Bytes, piece: &[u8], announced: u64) -> Bytes {
     let held_length = held.len();
     let mut held = held.try_into_mut().unwrap_or_else(|shared| {
@@ -244,13 +246,13 @@ fn joined(held: Bytes, piece: &[u8], announced: u64) -> Bytes {
     held.freeze()
 }
 
-/// The next piece of a body, within the time limit and while the session lasts.
+/// Reads the next piece of a body. Fails at the message's deadline, and when the session ends.
 async fn next(
     body: &mut dyn ResponseBody,
     pending: &mut PendingMessage,
 ) -> Result<Option<Bytes>, PassThroughFailure> {
     let deadline = pending.deadline();
-    // ended: the session is over. chunk: a piece, the end of the body, or the end of the time limit.
+    // `ended`: the session has ended. `piece`: the next piece, the end of the body, or the expiry of the deadline.
     let piece = tokio::select! { biased;
         _ = pending.ended() => return Err(PassThroughFailure::Refused(cancelled())),
         piece = timeout_at(deadline, body.chunk()) => piece,
@@ -263,7 +265,7 @@ async fn next(
 
 type Piece = Result<Bytes, crate::reply::BodyError>;
 
-/// A message longer than the buffer that is being passed on.
+/// A message longer than the buffer, which is being forwarded in pieces.
 struct MessageFlow {
     body: Box<dyn ResponseBody>,
     pending: Box<PendingMessage>,
@@ -309,7 +311,7 @@ impl Flow for MessageFlow {
     }
 }
 
-/// The reply that passes on the answer's stream of events.
+/// Builds the reply that forwards the server's stream of events.
 fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Box<PendingMessage>) -> Reply {
     unbuffered(&mut head);
     let flow = EventFlow {
@@ -325,7 +327,7 @@ fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Box<PendingMessa
     flow.reply(head)
 }
 
-/// Hides secrets in an event, unless the event is the answer to a successful call, or a question.
+/// Hides secrets in an event, unless the event contains the answer to a successful call or a request to the client.
 pub(super) fn without_secrets(event: Bytes, said: MessageKind, secrets: &CallSecrets) -> Bytes {
     match said {
         MessageKind::Answer("ok") | MessageKind::Question => event,
@@ -335,7 +337,7 @@ pub(super) fn without_secrets(event: Bytes, said: MessageKind, secrets: &CallSec
     }
 }
 
-/// Sets headers that make proxies forward each event at once.
+/// Adds headers by which proxies in front of the gateway forward each event at once.
 pub(super) fn unbuffered(head: &mut Head) {
     if !head.headers.iter().any(|(name, _)| *name == CACHE_CONTROL) {
         let value = HeaderValue::from_static("no-cache, no-transform");
@@ -345,18 +347,19 @@ pub(super) fn unbuffered(head: &mut Head) {
     head.headers.push((name, HeaderValue::from_static("no")));
 }
 
-/// A server's stream of events that is being passed on.
+/// A server's stream of events that is being forwarded to the client.
 struct EventFlow {
     body: Box<dyn ResponseBody>,
     pending: Box<PendingMessage>,
     splitter: Splitter,
-    /// Reader of the current event, of which a part was passed on already.
+    /// Reader of the current event; `Some` if the event is so long that its beginning was already forwarded.
     long: Option<LongMessage>,
     /// Size of the current event so far, in bytes.
     bytes: u64,
-    /// True if the server gave the stream an event id to resume from.
+    /// True if an event had an id, so that the client can resume the stream. If the stream then ends early, it is aborted instead
+    /// of being completed with an error event.
     resumable: bool,
-    /// True when the answer was passed on.
+    /// True once the answer to the client's request was forwarded.
     answered: bool,
     over: bool,
 }
@@ -386,11 +389,11 @@ impl Flow for EventFlow {
             }
             match next(&mut *self.body, &mut self.pending).await {
                 Ok(Some(piece)) => self.splitter.push(&piece),
-                // The end of the event may have been cut off.
+                // The connection may have been cut within the event, so this is a failure.
                 Ok(None) if self.is_within_event() && self.body.may_be_cut() => {
                     return self.give_up(PassThroughFailure::Body(BodyError::Cut));
                 }
-                // An incomplete event is dropped. A stream that can be resumed may end before its answer.
+                // An incomplete event at the end is dropped. A stream that the client can resume may end before the answer.
                 Ok(None) if self.answered || self.resumable => {
                     self.over = true;
                     self.pending.finish("ok");
@@ -410,8 +413,8 @@ impl EventFlow {
         self.long.is_some() || self.splitter.pending() > 0
     }
 
-    /// Records the content of an event, and returns the event. Secrets are hidden if the event reports a failure, or progress
-    /// before the answer. The end of an event whose start was already forwarded is not changed.
+    /// Classifies an event for the records, and returns the event to forward. Secrets are hidden in it, unless it contains a
+    /// successful answer or a request to the client. An event whose beginning was already forwarded is not changed.
     fn heard(&mut self, event: Bytes) -> Bytes {
         let is_whole = self.long.is_none();
         let (event, said) = self.hear(event);
@@ -450,14 +453,14 @@ impl EventFlow {
                 self.pending.finish(status);
             }
             MessageKind::Question => self.pending.asked(),
-            // An unexpected message does no harm in a stream.
+            // An unexpected message in a stream is forwarded, since clients ignore it.
             MessageKind::Other | MessageKind::Foreign => {}
         }
         (event, said)
     }
 
-    /// Ends the stream after a failure. A resumable stream is aborted, so that its client resumes it; otherwise the last event
-    /// reports the failure.
+    /// Ends the stream after a failure. A stream that the client can resume is aborted, so that the client does so; any other
+    /// stream ends with an event that reports the failure.
     fn give_up(&mut self, failure: PassThroughFailure) -> Option<Piece> {
         self.over = true;
         if self.answered {
@@ -487,8 +490,8 @@ fn cancelled() -> CallError {
     CallError::new(CallErrorCode::Cancelled, "The session has ended")
 }
 
-/// Reads a complete response of bounded size, which must be inspected before it is forwarded. A stream of events is read up to
-/// the response. Returns the bytes that were read, and the message in them.
+/// Reads a complete response of at most `max` bytes, which must be inspected before it is forwarded. A stream of events is
+/// read up to the event with the answer. Returns the bytes that were read, and the JSON-RPC message in them.
 pub(super) async fn whole(
     response: &mut BackendResponse,
     deadline: Instant,

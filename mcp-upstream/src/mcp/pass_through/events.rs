@@ -1,20 +1,20 @@
 //! Splits a server's stream of events at the boundaries of events, without changing them.
 //!
-//! A client cannot use half an event, so an event is passed on when it is complete: a stream that breaks in the middle of one can
-//! then still end with an event of the gateway.
+//! An event is forwarded only when it is complete. If the server's stream breaks in the middle of an event, the gateway can
+//! then still add an error event of its own, since the client has not received half an event.
 
 use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
 
-/// Splits buffered bytes into complete events.
+/// Splits a byte stream into complete server-sent events.
 #[derive(Debug)]
 pub(super) struct Splitter {
     held: BytesMut,
-    /// Number of buffered bytes that were scanned.
+    /// Number of buffered bytes that were already searched for the end of an event.
     seen: usize,
-    /// True if the current line is empty so far.
+    /// True if no byte of the current line was read yet. A line break then ends the event.
     line_is_empty: bool,
 }
 
@@ -29,12 +29,12 @@ impl Default for Splitter {
 }
 
 impl Splitter {
-    /// Buffers a piece of the stream.
+    /// Appends a piece of the stream to the buffer.
     pub(super) fn push(&mut self, piece: &[u8]) {
         self.held.extend_from_slice(piece);
     }
 
-    /// The next complete event, including the empty line that ends it.
+    /// Takes the next complete event from the buffer, including the empty line that ends it; `None` if there is none yet.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         loop {
             let Some(at) = memchr2(b'\n', b'\r', &self.held[self.seen..]) else {
@@ -49,7 +49,8 @@ impl Splitter {
                 match self.held.get(next) {
                     Some(b'\n') => next += 1,
                     Some(_) => {}
-                    // The event can end here: a line feed that may follow would only form another empty line.
+                    // The event ends with this carriage return. A line feed that may follow in the next piece would only form
+                    // another empty line.
                     None if self.line_is_empty => {}
                     None => {
                         self.seen = end;
@@ -67,31 +68,32 @@ impl Splitter {
         }
     }
 
-    /// Size of the incomplete event in the buffer, in bytes.
+    /// Returns the size of the incomplete event in the buffer, in bytes.
     pub(super) fn pending(&self) -> usize {
         self.held.len()
     }
 
-    /// Takes the buffered bytes of an incomplete event.
+    /// Takes the buffered bytes of an incomplete event out of the buffer.
     pub(super) fn take(&mut self) -> Bytes {
         self.seen = 0;
         self.held.split().freeze()
     }
 }
 
-/// Fields of an event that pass-through mode needs.
+/// The fields of a server-sent event that pass-through mode needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct EventFields<'a> {
-    /// The data of the event, with its lines joined; `None` without data.
+    /// The `data` of the event, with its lines joined; `None` if the event has no data.
     pub(super) data: Option<Cow<'a, [u8]>>,
-    /// The id from which a client can resume.
+    /// The `id` of the event, from which a client can resume the stream.
     pub(super) id: Option<&'a [u8]>,
 }
 
-/// Byte order mark with which a stream may begin; the first line begins after it (HTML, "event stream interpretation").
+/// Byte order mark that may stand at the start of a stream and is not part of the first line (HTML, "event stream
+/// interpretation").
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// Reads the fields of an event.
+/// Reads the fields of a complete event.
 pub(super) fn fields(event: &[u8]) -> EventFields<'_> {
     let mut fields = EventFields::default();
     let mut rest = event.strip_prefix(BYTE_ORDER_MARK).unwrap_or(event);
@@ -120,7 +122,7 @@ pub(super) fn fields(event: &[u8]) -> EventFields<'_> {
     fields
 }
 
-/// Replaces the data of an event; returns the same event if the data are unchanged.
+/// Replaces the data of an event by the result of `change`. If the data stay the same, the event is returned as it is.
 pub(super) fn with_data(event: Bytes, change: impl FnOnce(Bytes) -> Bytes) -> Bytes {
     let Some(data) = fields(&event).data else {
         return event;

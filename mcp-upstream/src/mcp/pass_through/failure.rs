@@ -1,7 +1,7 @@
-//! Failures of messages in pass-through mode, in the form for clients: an error object with a stable code, and a status of the
-//! gateway.
+//! Failures of messages in pass-through mode, as clients get them: an error object with a stable code, and an HTTP status that
+//! the gateway chooses.
 //!
-//! A server's response to a request of the gateway itself (401, 403, redirects, 5xx) is never forwarded to the client.
+//! Responses that concern the gateway's own request to the server (401, 403, redirects, 5xx) are never forwarded to the client.
 
 use std::time::Duration;
 
@@ -18,38 +18,38 @@ use crate::protocol::Era;
 use crate::reply::{Head, Reply};
 use crate::upstream::http::port::{BodyError, SendError, SendErrorKind};
 
-/// Default value of `Retry-After`, if the server sent none.
+/// Value of `Retry-After` for the client if the server sent none.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Reason why a message got no answer that can be passed on.
+/// Reason why a message got no answer that can be forwarded to the client.
 #[derive(Debug)]
 pub(super) enum PassThroughFailure {
     /// No backend is available at present.
     NoBackend,
-    /// The backend could not be reached, or did not answer.
+    /// The message could not be sent to the backend, or the backend did not respond.
     Send(SendError),
-    /// The backend answered with a status that is not passed on, such as 401 or 500, and its `Retry-After`.
+    /// The backend answered with a status that is not forwarded, such as 401 or 500. The second field is its `Retry-After`.
     Status(StatusCode, Option<HeaderValue>),
-    /// The backend answered with a redirect. The text is the target, worded to follow "a redirect".
+    /// The backend answered with a redirect. The text describes the target and follows the words "a redirect" in the message.
     Redirect(StatusCode, String),
-    /// The answer is not a valid MCP message.
+    /// The server's answer is not a valid MCP message.
     Malformed(&'static str),
-    /// The answer is neither JSON nor a stream of events. The text names its media type.
+    /// The server's answer is neither JSON nor a stream of events. The text names its media type.
     MediaType(String),
-    /// The response to `initialize` names no supported protocol version. The text is the reason, worded to follow "the server's
-    /// answer to initialize".
+    /// The server's answer to `initialize` names no supported protocol version. The text is the reason and follows the words "the
+    /// server's answer to initialize" in the message.
     Version(String),
-    /// The answer belongs to another request. The text describes the answer.
+    /// The server's answer has the id of another request. The text describes the answer.
     Foreign(String),
-    /// The message is not a response. The text describes the message.
+    /// The server sent a message that is not a response. The text describes the message.
     NoAnswer(String),
-    /// The answer broke off, or took too long.
+    /// The body of the answer broke off, or was not complete in time.
     Body(BodyError),
-    /// A limit of the gateway was reached.
+    /// A limit of the gateway was reached, so the message was not sent.
     Refused(CallError),
-    /// The session ended: its state was at a backend that no longer exists.
+    /// The session has ended, since its state was at a backend that no longer exists.
     SessionEnded,
-    /// The gateway itself refused the message.
+    /// The gateway itself refused the client's message.
     Request(RequestError),
 }
 
@@ -60,7 +60,7 @@ impl From<RequestError> for PassThroughFailure {
 }
 
 impl PassThroughFailure {
-    /// The error code by which the call is counted.
+    /// Returns the error code under which the failed call is counted.
     pub(super) fn code(&self) -> CallErrorCode {
         match self {
             Self::NoBackend | Self::SessionEnded | Self::Foreign(_) => {
@@ -102,7 +102,7 @@ impl PassThroughFailure {
         }
     }
 
-    /// The message for clients, which names the namespace, but neither backend nor credential.
+    /// Returns the error message for the client. It names the namespace, but neither backend nor credential.
     fn message(&self, namespace: &NamespaceName) -> String {
         let what = match self {
             Self::NoBackend => "has no healthy backend; try again shortly".into(),
@@ -143,7 +143,7 @@ impl PassThroughFailure {
         format!("The server of {namespace} {what}")
     }
 
-    /// The cause for logs, with the backend that answered, if any.
+    /// Returns the cause for the logs, with the backend that answered, if any.
     pub(super) fn cause(
         &self,
         namespace: &NamespaceName,
@@ -165,7 +165,7 @@ impl PassThroughFailure {
         RequestError::Upstream(CallError::new(self.code(), self.message(namespace)))
     }
 
-    /// The error object for the request with this raw id.
+    /// Returns the failure as a JSON-RPC error response. `id`: raw id of the request.
     pub(super) fn body(&self, namespace: &NamespaceName, era: Era, id: Option<&str>) -> Vec<u8> {
         let error = self.error(namespace);
         match era {
@@ -174,7 +174,7 @@ impl PassThroughFailure {
         }
     }
 
-    /// The reply to a request that failed before any of its answer was passed on.
+    /// Builds the reply to a request that failed before any byte of an answer was forwarded.
     pub(super) fn reply(&self, namespace: &NamespaceName, era: Era, id: Option<&str>) -> Reply {
         let refused = match self {
             Self::SessionEnded => Some(&RequestError::SessionNotFound),

@@ -1,4 +1,4 @@
-//! Headers that are forwarded with a message, and with the server's response.
+//! Headers that are forwarded with a client's message to the server, and with the server's response to the client.
 //!
 //! To the server: the headers of the protocol, and those headers of the client that the server's `headers.pass` names. To the
 //! client: the headers of the protocol; cookies, challenges and headers that describe the server are removed.
@@ -18,21 +18,22 @@ use crate::reply::JSON;
 use crate::upstream::http::passed;
 use crate::upstream::http::port::RequestHeaders;
 
-/// `Accept` with both media types, which every transport of MCP supports.
+/// Value of `Accept` with both media types that MCP servers may answer with.
 const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
-/// The prefix of the protocol's headers.
+/// The prefix of header names that MCP defines.
 const MCP: &str = "mcp-";
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
 
-/// The headers that are sent to the server with a message, except its session id.
+/// Returns the headers that are sent to the server with a client's message, without the server's session id.
 pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> HeaderMap {
     let mut up = passed::of_client(client, pass);
     for decided in [CONTENT_TYPE, SESSION] {
         up.remove(decided);
     }
-    // The HTTP client does not send this header to the server. It decides if a compressed answer is passed on without decoding.
+    // This `Accept-Encoding` is only for the gateway's HTTP client, which does not send it to the server: it decides whether
+    // a compressed answer is forwarded to the client without decoding.
     if let Some(codings) = client.get(ACCEPT_ENCODING) {
         up.insert(ACCEPT_ENCODING, codings.clone());
     }
@@ -45,8 +46,8 @@ pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> Heade
     up
 }
 
-/// The `Accept` for the server. Servers require both types by name, so both are sent if the client accepts anything, and on
-/// lenient listeners, where the gateway converts the response.
+/// Returns the `Accept` header for the server. Servers require both media types by name. So both are sent if the client's
+/// `Accept` covers everything, and on lenient listeners, where the gateway converts the response.
 fn accept(client: &HeaderMap, rule: AcceptRule) -> HeaderValue {
     match client.get(ACCEPT) {
         _ if rule == AcceptRule::Lenient => BOTH_TYPES,
@@ -55,7 +56,7 @@ fn accept(client: &HeaderMap, rule: AcceptRule) -> HeaderValue {
     }
 }
 
-/// Headers of one request, with the server's session id if there is one.
+/// Returns the headers of one request to the server, with the server's session id if there is one.
 pub(super) fn in_session(
     up: &Arc<HeaderMap>,
     method: &Method,
@@ -71,7 +72,7 @@ pub(super) fn in_session(
     }
 }
 
-/// The headers of an answer for the client, without the server's session id.
+/// Returns the headers of a server's response that the client gets, without the server's session id.
 pub(super) fn down(server: &HeaderMap) -> SmallVec<[(HeaderName, HeaderValue); 2]> {
     let mut down = SmallVec::new();
     for (name, value) in server {
@@ -83,20 +84,20 @@ pub(super) fn down(server: &HeaderMap) -> SmallVec<[(HeaderName, HeaderValue); 2
     down
 }
 
-/// The kind of an answer's body.
+/// The kind of a response's body, as its headers declare it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyKind {
-    /// A single message, or an empty body.
+    /// The body is a single JSON message, or empty.
     Json,
-    /// Server-sent events (`text/event-stream`).
+    /// The body is a stream of server-sent events (`text/event-stream`).
     Events,
-    /// The response has no media type.
+    /// The response declares no media type.
     None,
-    /// A media type that MCP does not use, or a compressed body.
+    /// The body has a media type that MCP does not use, or is compressed.
     Other,
 }
 
-/// The kind of body that the headers declare.
+/// Returns the kind of body that the headers declare.
 pub(super) fn kind(server: &HeaderMap) -> BodyKind {
     let coded = server.get(CONTENT_ENCODING);
     if coded.is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {

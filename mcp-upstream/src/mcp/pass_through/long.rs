@@ -34,9 +34,9 @@ use crate::reply::{Head, Reply};
 use crate::upstream::CallContext;
 use crate::upstream::http::port::{BackendResponse, ResponseBody};
 
-/// Maximum size of an event of a long stream, in bytes.
+/// Maximum size of an event of a long stream, in bytes; a longer event breaks the stream off.
 const EVENT_MAX: usize = 1024 * 1024;
-/// Maximum duration of one pause in reading the server while its client is slow.
+/// Maximum duration of one pause in reading from the server, made while the client reads slowly.
 const PACE: Duration = Duration::from_secs(5);
 
 /// Opens or resumes the general stream of a session.
@@ -103,10 +103,10 @@ pub(super) async fn listen(
     begin(up, Era::Modern, Some(id), sent, what, cx.caller).await
 }
 
-/// A stream's registration in its session, with the session's event ids.
+/// A stream's registration in its session, and the session's record of event ids.
 type OfSession = (InFlightGuard, Arc<EventIds>);
 
-/// Waits for the head of the server's stream and starts to pass the stream on.
+/// Waits for the head of the server's stream and starts to forward the stream to the client.
 async fn begin(
     up: &Up<'_>,
     era: Era,
@@ -128,7 +128,7 @@ async fn begin(
     head.headers = headers::down(&response.headers);
     match (response.status, kind) {
         (StatusCode::OK, BodyKind::Events) => {}
-        // The server sends no messages of its own; clients can handle this status.
+        // A server answers GET with 405 if it has no general stream. The status is forwarded, since clients can handle it.
         (StatusCode::METHOD_NOT_ALLOWED, _) if id.is_none() => {
             head.headers
                 .retain(|(name, _)| *name == http::header::ALLOW);
@@ -158,7 +158,7 @@ async fn begin(
     let principal = caller.principal.as_ref();
     let open = &up.core.open_streams;
     let listed = open.enter(OpenKind::PassedThrough, name, principal, &stream);
-    // The task ends with its reader, with the session, or with the server's stream.
+    // The task ends when the client disconnects, when the session ends, or when the server's stream ends.
     let secrets = CallSecrets::new(&up.core.registry, up.namespace, up.principal.as_ref());
     tokio::spawn(pump(response.body, stream, of_session, secrets));
     Ok(Reply::Events {
@@ -168,7 +168,7 @@ async fn begin(
     })
 }
 
-/// Guard that breaks a stream off when dropped, unless the stream ended.
+/// Guard that aborts the client's stream when dropped, unless the stream was finished before.
 struct BreakOffGuard(Arc<Stream>);
 
 impl Drop for BreakOffGuard {
@@ -177,7 +177,7 @@ impl Drop for BreakOffGuard {
     }
 }
 
-/// Hides secrets in an event if it reports a failure.
+/// Hides secrets in an event, unless it contains a successful answer or a request to the client.
 fn shown(event: Bytes, secrets: &CallSecrets) -> Bytes {
     if secrets.are_none() {
         return event;
@@ -189,7 +189,7 @@ fn shown(event: Bytes, secrets: &CallSecrets) -> Bytes {
     answer::without_secrets(event, said, secrets)
 }
 
-/// Copies the server's events to the client's stream.
+/// Forwards the server's events to the client's stream until one side ends.
 async fn pump(
     mut body: Box<dyn ResponseBody>,
     stream: Arc<Stream>,
@@ -213,8 +213,8 @@ async fn pump(
                 None => pending().await,
             }
         };
-        // ended: the session is over. moved: the session is at another backend. reader_gone: the client disconnected. chunk: a
-        // piece of the stream, its end, or an error.
+        // `ended`: the session has ended. `moved`: the session was moved to another backend. `reader_gone`: the client
+        // disconnected. `chunk`: a piece of the server's stream, its end, or an error.
         let piece = tokio::select! { biased;
             () = ended => {
                 stream.finish();
@@ -226,9 +226,9 @@ async fn pump(
         };
         match piece {
             Ok(Some(piece)) => splitter.push(&piece),
-            // The end of the event may have been cut off.
+            // The connection may have been cut within the event, so the client's stream is aborted.
             Ok(None) if splitter.pending() > 0 && body.may_be_cut() => return,
-            // An incomplete event is dropped.
+            // The server ended its stream properly. An incomplete event at the end is dropped.
             Ok(None) => {
                 stream.finish();
                 break;

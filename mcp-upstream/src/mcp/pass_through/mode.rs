@@ -1,7 +1,7 @@
-//! Decides which messages for a remote server are forwarded in pass-through mode: by the server's `mode`, or with `auto` by the
-//! facts already known, without a request to the server.
+//! Decides which messages for a remote server are forwarded in pass-through mode: by the server's `mode`, or for `mode: auto` by
+//! facts that the gateway already has, without a request to the server.
 //!
-//! Under `pins: enforce` nothing is passed through, since lists must be read before clients get them.
+//! Under `pins: enforce` no message is passed through, since the gateway must check lists before clients get them.
 //!
 //! A legacy session has one mode from `initialize` to its end: its messages are forwarded if its record names a backend.
 
@@ -18,9 +18,9 @@ use crate::protocol::{Era, EraSupport};
 use crate::upstream::{CallContext, Client};
 use tooldock_sessions::catalogue::ListKind;
 
-/// Returns true if a legacy message is forwarded in pass-through mode. Sessions require an explicit setting for that, since
-/// client mode does more for them: it splits batches, stores events that a client missed, and repeats the client's settings in
-/// a new session.
+/// Returns true if a legacy message is forwarded in pass-through mode. Sessions use pass-through only by an explicit setting,
+/// since client mode does more for them: it splits batches, stores events that a client missed, and sends the client's
+/// settings again in a new session at the server.
 pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
     if cx.namespace.limits.pins == PinMode::Enforce {
         return false;
@@ -39,11 +39,11 @@ pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) ->
     }
     match remote(&cx.namespace).map(|server| server.spec.mode) {
         None | Some(Mode::Client) => false,
-        // Task ownership is tracked in client mode only.
+        // Requests about tasks are handled in client mode, since only client mode records the owners of tasks.
         Some(Mode::PassThrough) => !takes_tasks(cx, method),
-        // `server/discover` is answered in client mode, which bridges eras and so offers more than the server.
+        // `server/discover` is answered in client mode, since the gateway supports both eras and so offers more than the server.
         Some(Mode::Auto) => {
-            // Lists are recorded in client mode, but for resources, which have no pins.
+            // Lists are handled in client mode, which records their definitions as pins. Lists of resources have no pins.
             let list = ListKind::of(method).filter(|it| *it != ListKind::Resources);
             let is_pinned_list = pins != PinMode::Off && list.is_some();
             method != "server/discover"
@@ -54,7 +54,7 @@ pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) ->
     }
 }
 
-/// Returns true if client mode would not change the request or its answer.
+/// Returns true if client mode would forward the request and its answer unchanged.
 fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags) -> bool {
     accept.json_acceptable
         && accept.sse_named
@@ -62,7 +62,7 @@ fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags) -> bool {
         && speaks_modern(cx.upstream.speaks(&cx.namespace, Era::Modern))
 }
 
-/// Returns true if a request concerns a task, or may start one.
+/// Returns true if a request is about a task, or may start one.
 fn takes_tasks(cx: &CallContext<'_>, method: &str) -> bool {
     static TASKS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("tasks"));
     let declared = match &cx.client {
@@ -72,7 +72,7 @@ fn takes_tasks(cx: &CallContext<'_>, method: &str) -> bool {
     declared || method.starts_with("tasks/")
 }
 
-/// Returns true if the server is known to speak 2026-07-28.
+/// Returns true if the server is known to support 2026-07-28.
 fn speaks_modern(known: Option<EraSupport>) -> bool {
     matches!(
         known,
@@ -80,7 +80,7 @@ fn speaks_modern(known: Option<EraSupport>) -> bool {
     )
 }
 
-/// Returns true if the configuration requires nothing that only client mode can do.
+/// Returns true if the namespace's configuration requires nothing that only client mode can do.
 fn changes_nothing(cx: &CallContext<'_>) -> bool {
     remote(&cx.namespace).is_some_and(|server| {
         server.spec.isolation == Isolation::Auto && server.spec.transport != Transport::Sse

@@ -1,4 +1,4 @@
-//! Resources of a message in pass-through mode, held until its response has been forwarded.
+//! Resources of a message in pass-through mode, which are kept until its response has been forwarded.
 
 use std::future::{Pending as Never, pending};
 use std::sync::Arc;
@@ -24,31 +24,31 @@ use crate::protocol::Era;
 use crate::reply::Reply;
 use crate::upstream::http::port::Departure;
 
-/// A message that was passed to the server and whose answer is awaited or being passed on.
+/// A message that was sent to the server, from sending until its answer has been forwarded.
 pub(super) struct PendingMessage {
     namespace: Arc<Namespace>,
     era: Era,
-    /// The id of a request, as raw JSON; `None` for other messages.
+    /// The raw JSON id of the client's request; `None` if the message is not a request.
     id: Option<Box<str>>,
-    /// The engine's record of the call, until its end is recorded.
+    /// The engine's record of the call; taken when the end of the call is recorded.
     call: Option<Box<PassedCall>>,
-    /// The backend whose response is forwarded, once it has responded.
+    /// The backend that responded; `None` until then.
     backend: Option<BackendId>,
     deadline: Instant,
     max: u64,
-    /// True once the client was asked, and the deadline was extended.
+    /// True once the server has sent a request to the client. The deadline was extended then.
     asked: bool,
     stay: Option<InFlightGuard>,
-    /// Cancels the request at the server if its client disconnects; `None` once the response has arrived.
+    /// Guard that cancels the request at the server if the client disconnects; `None` once no cancellation is needed.
     cancel: Option<Cancel>,
-    /// The event ids of the session.
+    /// The session's record of event ids from which the client can resume.
     events: Option<Arc<EventIds>>,
-    /// The secrets to hide in the server's failures.
+    /// The secrets to hide in the server's error messages.
     secrets: CallSecrets,
 }
 
-/// Guard that, when dropped, sends a server the cancellation of a session's request. For a server of 2026-07-28 the closed
-/// connection is the cancellation.
+/// Guard that, when dropped, cancels a session's request at the server. Servers of 2026-07-28 need no such message: they take
+/// the closed connection as the cancellation.
 struct Cancel {
     way: Way,
     headers: Arc<HeaderMap>,
@@ -67,7 +67,7 @@ impl Drop for Cancel {
         if !self.wanted || at.session.is_none() || self.session.state() == SessionState::Closed {
             return;
         }
-        // The server has not got the request, and will not.
+        // The request was not sent to the server yet and is stopped here, so there is nothing to cancel.
         if self.departure.give_up() {
             return;
         }
@@ -91,15 +91,16 @@ impl Drop for Cancel {
 /// Time limit for sending a cancellation to a server.
 const TELL: Duration = Duration::from_secs(5);
 
-/// A message's registration in its session: it marks the session as in use, and resolves when the session ends.
+/// Registration of a message in its session. The session counts as in use while it exists, and `ended` resolves when the
+/// session ends.
 pub(super) struct InFlightGuard {
     entry: InFlightCall,
     ended: Abortable<Never<()>>,
     departure: Departure,
 }
 
-/// Handler of the client's `notifications/cancelled`: the notification is forwarded after its request, and stops a request that
-/// was not sent yet.
+/// Handler of the client's `notifications/cancelled`. A request that was not sent yet is stopped; otherwise the notification is
+/// forwarded to the server.
 struct PassedOn(Departure);
 
 impl CancelNotice for PassedOn {
@@ -122,8 +123,8 @@ impl InFlightGuard {
         }
     }
 
-    /// Resolves when the session ends, or when the message is cancelled before it was sent. Returns the reason why there is no
-    /// response.
+    /// Waits until the session ends, or until the client cancels the message before it was sent. Returns the reason why there is
+    /// no response.
     pub(super) async fn ended(&mut self) -> PassThroughFailure {
         let _ = (&mut self.ended).await;
         match self.entry.is_of_open_session() {
@@ -132,7 +133,7 @@ impl InFlightGuard {
         }
     }
 
-    /// Switch that can stop the message before it is sent.
+    /// Returns the switch that can stop the message before it is sent.
     pub(super) fn departure(&self) -> Departure {
         self.departure.clone()
     }
@@ -143,8 +144,8 @@ fn cancelled() -> CallError {
 }
 
 impl PendingMessage {
-    /// Creates the resources of a message, and registers it with its session if it has one. Boxed: it is moved through many
-    /// futures on the way to its response, and each would copy all of it.
+    /// Creates the resources of a message, and registers it in its session if it has one. The value is boxed, since it is moved
+    /// through many futures until the response, and each move would copy all of it.
     pub(super) fn new(
         up: &Up<'_>,
         era: Era,
@@ -186,38 +187,39 @@ impl PendingMessage {
         })
     }
 
-    /// The id of a request, as raw JSON.
+    /// Returns the raw JSON id of the client's request; `None` if the message is not a request.
     pub(super) fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// The secrets of the namespace and caller, which the server may quote.
+    /// Returns the secrets of the namespace and the caller, which must be hidden if the server repeats them in an error.
     pub(super) fn secrets(&self) -> &CallSecrets {
         &self.secrets
     }
 
-    /// Switch that can stop the message before it is sent.
+    /// Returns the switch that can stop the message before it is sent; `None` for a message without a session.
     pub(super) fn departure(&self) -> Option<Departure> {
         self.stay.as_ref().map(InFlightGuard::departure)
     }
 
-    /// Deadline of the complete response.
+    /// Returns the time by which the response must be complete.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Maximum size of the answer, in bytes.
+    /// Returns the maximum size of the server's answer, in bytes.
     pub(super) fn max(&self) -> u64 {
         self.max
     }
 
-    /// The error of a message that was not answered in time.
+    /// Returns the error for a message that was not answered in time.
     pub(super) fn timed_out(&self) -> CallError {
         let limit = self.call.as_deref().map(PassedCall::limit);
         timed_out(limit.unwrap_or(self.namespace.limits.timeout))
     }
 
-    /// Resolves as [`InFlightGuard::ended`], and never without a session.
+    /// Waits until the session ends, or until the client cancels the message before it was sent. Never resolves for a message
+    /// without a session.
     pub(super) async fn ended(&mut self) -> PassThroughFailure {
         match &mut self.stay {
             Some(stay) => stay.ended().await,
@@ -225,20 +227,21 @@ impl PendingMessage {
         }
     }
 
-    /// Records the backend whose response is forwarded.
+    /// Records the backend that responded.
     pub(super) fn answered_by(&mut self, backend: BackendId) {
         self.backend = Some(backend);
     }
 
-    /// Extends the deadline, since the server asked its client. Only the first question extends it, so that a server that keeps
-    /// asking does not hold the call's permit for ever.
+    /// Extends the deadline because the server sent a request to the client. Only the first such request extends it, so that a
+    /// server that keeps sending requests does not occupy the call's permit for ever.
     pub(super) fn asked(&mut self) {
         if !std::mem::replace(&mut self.asked, true) {
             self.deadline += self.namespace.limits.ask_timeout;
         }
     }
 
-    /// Records that the client can resume from this event id: a client that disconnects may still resume and get the response.
+    /// Records an event id from which the client can resume. From then on a disconnect does not cancel the request, since the
+    /// client may resume and get the response.
     pub(super) fn may_be_resumed(&mut self, id: &[u8]) {
         if let Some(events) = &self.events {
             events.note(id);
@@ -246,25 +249,26 @@ impl PendingMessage {
         self.is_over();
     }
 
-    /// Prevents the cancellation to the server on drop.
+    /// Marks the request as finished: dropping the guard no longer sends a cancellation to the server.
     fn is_over(&mut self) {
         if let Some(cancel) = &mut self.cancel {
             cancel.wanted = false;
         }
     }
 
-    /// Records that the server answered the call, counted as `status`. Only the first call has an effect.
+    /// Records that the server answered the call. `status`: the outcome under which the call is counted. Later calls of this
+    /// method have no effect.
     pub(super) fn finish(&mut self, status: &'static str) {
         self.end(Ok(status), None, None);
     }
 
-    /// Records that the server answered the call with this message, counted as `status`.
+    /// Records that the server answered the call with this message. `status`: the outcome under which the call is counted.
     pub(super) fn answered(&mut self, status: &'static str, message: &[u8]) {
         let cause = (status != "ok").then(|| CallCause::said(status, message));
         self.end(Ok(status), cause.flatten(), None);
     }
 
-    /// Records that the server did not answer the call. `sent`: the HTTP status that the client gets.
+    /// Records that the call failed without an answer of the server. `sent`: the HTTP status that the client gets.
     pub(super) fn failed(&mut self, failure: &PassThroughFailure, sent: Option<StatusCode>) {
         let cause = self
             .call
@@ -280,7 +284,7 @@ impl PendingMessage {
         sent: Option<StatusCode>,
     ) {
         match outcome {
-            // The server still works on the request, so it gets a cancellation.
+            // The server still works on a request that timed out, so dropping the guard sends the cancellation.
             Err(CallErrorCode::ExecutionTimeout) => {
                 if let Some(cancel) = &mut self.cancel {
                     cancel.wanted = true;
@@ -294,12 +298,12 @@ impl PendingMessage {
         }
     }
 
-    /// The failure as a JSON-RPC message.
+    /// Returns the failure as a JSON-RPC error response.
     pub(super) fn message(&self, failure: &PassThroughFailure) -> Vec<u8> {
         failure.body(&self.namespace.name, self.era, self.id.as_deref())
     }
 
-    /// Ends the message with the failure, before any of an answer was passed on.
+    /// Ends the message with a failure, and returns the reply to the client. No byte of an answer may have been forwarded yet.
     pub(super) fn fail(mut self: Box<Self>, failure: &PassThroughFailure) -> Reply {
         let reply = failure.reply(&self.namespace.name, self.era, self.id.as_deref());
         self.failed(failure, Some(reply.head().status));

@@ -1,9 +1,9 @@
 //! Event ids from which the client of a session may resume (`Last-Event-ID`). When the session moves to another backend, its
 //! streams end and the client has to resume them.
 //!
-//! The server chooses the ids. Every id is forwarded until the session is first reopened. After that, an id may belong to the
-//! server's earlier session, where the server does not know it or takes it for another event; then only ids of events that were
-//! forwarded since are sent to the server. A client that resumes from an older event gets a stream of new events only.
+//! The server chooses the ids. Until the session is first reopened at the server, every `Last-Event-ID` is forwarded. After
+//! that, an old id may be unknown to the server's new session, or may name another event there. So only ids of events that were
+//! forwarded since the last reopening are sent to the server. A client that resumes from an older event gets only new events.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,37 +15,37 @@ use tokio::sync::Notify;
 
 use super::events;
 
-/// Maximum number of ids that are remembered of a reopened session; the latest are kept.
+/// Maximum number of event ids that are remembered for a reopened session. The oldest id is dropped for a new one.
 const KNOWN_MAX: usize = 256;
 
 /// Record of the event ids that a session's server sent.
 #[derive(Default)]
 pub(super) struct EventIds {
-    /// Number of times that the session has moved.
+    /// Number of times that the session has moved to a new session at the server.
     moves: AtomicU32,
     moved: Notify,
-    /// Hashes of the ids since the session was reopened; `None` if it never was.
+    /// Hashes of the event ids that were forwarded since the session was last reopened; `None` if it was never reopened.
     since: Mutex<Option<VecDeque<u64>>>,
 }
 
 impl EventIds {
-    /// Starts the record, since the session was reopened.
+    /// Records that the session was reopened at the server: event ids from before can no longer be resumed.
     pub(super) fn reopened(&self) {
         *self.lock() = Some(VecDeque::new());
     }
 
-    /// Counts a move of the session, after which streams from its earlier backend deliver nothing.
+    /// Counts a move of the session to a new session at the server, and ends the waits in `moves_from`.
     pub(super) fn moved(&self) {
         self.moves.fetch_add(1, Ordering::Release);
         self.moved.notify_waiters();
     }
 
-    /// The number of the session's moves so far, which identifies its current backend session.
+    /// Returns the number of the session's moves so far. It identifies the current session at the server.
     pub(super) fn end_at_server(&self) -> u32 {
         self.moves.load(Ordering::Acquire)
     }
 
-    /// Waits until the session has moved again since it had moved `end` times.
+    /// Waits until the number of the session's moves differs from `end`.
     pub(super) async fn moves_from(&self, end: u32) {
         loop {
             let mut moved = pin!(self.moved.notified());
@@ -57,7 +57,7 @@ impl EventIds {
         }
     }
 
-    /// Records the id of an event that is passed on.
+    /// Records the id of an event that is forwarded to the client.
     pub(super) fn note(&self, id: &[u8]) {
         if let Some(known) = &mut *self.lock() {
             if known.len() == KNOWN_MAX {
@@ -67,7 +67,7 @@ impl EventIds {
         }
     }
 
-    /// Records the id of a complete event, if it has one.
+    /// Records the id of a complete event, if the event has one.
     pub(super) fn note_event(&self, event: &[u8]) {
         let reopened = self.lock().is_some();
         if reopened && let Some(id) = events::fields(event).id {
@@ -75,7 +75,7 @@ impl EventIds {
         }
     }
 
-    /// Returns true if the server may be asked to resume after the event with this id.
+    /// Returns true if a resumption from this event id may be forwarded to the server.
     pub(super) fn may_resume(&self, id: &[u8]) -> bool {
         let known = self.lock();
         known.as_ref().is_none_or(|it| it.contains(&hash(id)))

@@ -1,4 +1,4 @@
-//! Extracts the answer from a server's stream of events, for clients that read no streams.
+//! Extracts the answer from a server's stream of events, for clients that cannot read streams.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use super::tap::{self, MessageKind};
 use crate::reply::BodyStream;
 use crate::upstream::http::CountedBody;
 
-/// The answer in a complete stream of events. `answers` counts the memory while the events are read.
+/// Returns the answer in a complete stream of events. The memory that the reading needs is reserved from `answers`.
 ///
 /// # Errors
 ///
@@ -26,12 +26,12 @@ pub(in crate::mcp) fn answer_of(
     Ok(answered(&mut splitter))
 }
 
-/// The answer in a stream of events that is being received; `None` if the stream ends or breaks off before the answer.
-/// `answers` counts the memory of an incomplete event.
+/// Returns the answer in a stream of events that is being received; `None` if the stream ends or breaks off before the answer.
+/// The memory of an incomplete event is reserved from `answers`.
 ///
 /// # Errors
 ///
-/// [`NoAnswerRoom`]; the remaining stream is not read then.
+/// [`NoAnswerRoom`]; the rest of the stream is not read then.
 pub(in crate::mcp) async fn answer_in(
     mut body: BodyStream,
     answers: &AnswerAccount,
@@ -49,7 +49,7 @@ pub(in crate::mcp) async fn answer_in(
             return Ok(Some(answer));
         }
         if splitter.pending() < held {
-            // The remaining bytes get a new buffer, so that the memory of earlier events is freed.
+            // The remaining bytes move to a new buffer, so that the memory of earlier events is freed.
             let rest = splitter.take();
             splitter = Splitter::default();
             splitter.push(&rest);
@@ -73,7 +73,7 @@ fn answered(splitter: &mut Splitter) -> Option<Bytes> {
     None
 }
 
-/// The data of an event: a view into the event, or a copy if several lines are joined.
+/// Returns the data of an event: a view into the event, or a copy if several lines are joined.
 fn message_of(event: Bytes) -> Option<Bytes> {
     Some(match events::fields(&event).data? {
         Cow::Borrowed(data) => event.slice_ref(data),

@@ -1,8 +1,8 @@
-//! Classifies forwarded messages for the records: a response and its status, a question, or another message.
+//! Classifies forwarded messages for the records: a response with its status, a request to the client, or another message.
 //!
 //! A message is parsed only if it contains one of the relevant keys, which few responses do. A message that is too long to be
-//! buffered is only searched for the keys. Inside a JSON string a quote is escaped, so a match is a key or a complete value;
-//! there, a key with that name inside the result counts, too.
+//! buffered is only searched for the keys. Inside a JSON string every quote is escaped, so a match is a real key or a complete
+//! value. In a long message, a key with that name inside the result is counted, too.
 
 use std::sync::LazyLock;
 
@@ -25,44 +25,45 @@ static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(IS_ERR
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(ERROR_KEY));
 static METHOD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(METHOD_KEY));
 
-/// Length of a long message's beginning that is searched for `error`, in bytes: a result would begin later.
+/// Number of bytes at the beginning of a long message that are searched for `error`. A match further on could be in a result.
 const HEAD: usize = 256;
-/// Number of bytes kept across pieces: more than `"isError" : true` takes.
+/// Number of bytes of a long message that are kept from one piece to the next. `"isError" : true` fits into them, so it is found
+/// even if it is split between two pieces.
 const OVERLAP: usize = 32;
 
-/// The kind of a message from the server.
+/// The kind of a message that a server sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MessageKind {
-    /// The answer to a request, with the status by which it is counted.
+    /// The answer to the client's request, with the status under which it is counted.
     Answer(&'static str),
-    /// A request of the server to the client.
+    /// A request that the server sends to the client.
     Question,
-    /// The answer to a request other than the awaited one.
+    /// The answer to a request with another id.
     Foreign,
-    /// Any other message.
+    /// The message is neither a response nor a request.
     Other,
 }
 
 impl MessageKind {
-    /// Returns true if normalizing the message ([`read_plain`]) may change its kind.
+    /// Returns true if the message may be irregular, so that normalizing it ([`read_plain`]) may change its kind.
     pub(super) fn may_be_odd(self) -> bool {
         match self {
             Self::Foreign | Self::Other => true,
-            // A result that also has an `error` of `null` looks like an error.
+            // A successful result that also has `"error": null` looks like an error before it is normalized.
             Self::Answer(status) => status == "upstream_error",
             Self::Question => false,
         }
     }
 }
 
-/// Classifies a complete message. `asked`: raw id of the request that awaits its response, if ids are to be compared.
+/// Classifies a complete message. `asked`: raw id of the request whose response is awaited; `None` if ids are not compared.
 pub(super) fn read(text: &[u8], asked: Option<&str>) -> MessageKind {
     let mut is_plain = true;
     let is_value = json::is_value(text, |key| {
         is_plain &= !matches!(key, IS_ERROR_KEY | ERROR_KEY | METHOD_KEY);
     });
     if !is_value {
-        // Either the body was cut, as one that ends with its connection may be, or it is nested very deep.
+        // The text is not a JSON value: the body was cut off, which is possible without a length, or it is nested very deep.
         let found = |word: &Finder<'_>| word.find(text).is_some();
         is_plain = !(found(&IS_ERROR) || found(&ERROR) || found(&METHOD));
     }
@@ -94,14 +95,14 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> MessageKind {
             );
             MessageKind::Answer(UpstreamReply::Response(response).status())
         }
-        // An error about a request that the server could not parse has no id.
+        // An error without an id is the server's answer to a request that it could not parse.
         Err(_) if ERROR.find(text).is_some() => MessageKind::Answer("upstream_error"),
         Ok(_) | Err(_) => MessageKind::Other,
     }
 }
 
-/// Classifies a complete message. If needed, normalizes it before: removes optional keys that are `null`, restores the
-/// request's spelling of the id, and adds the id to an error that has none.
+/// Classifies a complete message, and returns it with its kind. An irregular message is normalized first: optional keys that
+/// are `null` are removed, the request's spelling of the id is restored, and an error without an id gets it.
 pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, MessageKind) {
     let said = read(&text, asked);
     if !said.may_be_odd() {
@@ -120,8 +121,8 @@ pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, MessageKin
     }
 }
 
-/// Returns true if a JSON message has this id. Servers write the id at one end of their messages, so the ends are searched
-/// first; parsing the complete message distinguishes the id from equal text inside.
+/// Returns true if a JSON message has this id. The beginning of the message is compared first, without parsing, since most
+/// servers write the id there; otherwise the complete message is parsed.
 fn has_id(text: &[u8], asked: &str) -> bool {
     let id = || match jsonrpc::body(text) {
         Ok(Body::One(Message::Response { id, .. })) => is_same_value(id, asked),
@@ -130,7 +131,7 @@ fn has_id(text: &[u8], asked: &str) -> bool {
     starts_with_id(text, asked) || id()
 }
 
-/// Returns true if a message begins in the usual way: with its version and this id, in either order, or with the id alone.
+/// Returns true if a message begins with this id, or with the protocol version followed by this id.
 fn starts_with_id(text: &[u8], asked: &str) -> bool {
     let text = text.trim_ascii_start();
     let Some(text) = text.strip_prefix(b"{") else {
@@ -142,22 +143,23 @@ fn starts_with_id(text: &[u8], asked: &str) -> bool {
     rest.is_some_and(|rest| matches!(rest.first(), Some(b',' | b'}')))
 }
 
-/// Reader of a message of any length, piece by piece.
+/// Classifies a message that is too long to be buffered. It is read piece by piece.
 #[derive(Debug, Default)]
 pub(super) struct LongMessage {
     head: Vec<u8>,
     tail: Vec<u8>,
     is_error: bool,
-    /// The last byte that is no white space.
+    /// The last byte of the message so far that is not white space.
     last: u8,
 }
 
 impl LongMessage {
-    /// Reads the next piece.
+    /// Reads the next piece of the message.
     pub(super) fn push(&mut self, piece: &[u8]) {
         let room = HEAD.saturating_sub(self.head.len()).min(piece.len());
         self.head.extend_from_slice(&piece[..room]);
-        // A match across two pieces is found in the joined end of one and beginning of the other.
+        // The end of the last piece and the beginning of this one are searched together, to find a match that is split
+        // between them.
         let begin = &piece[..piece.len().min(OVERLAP)];
         self.tail.extend_from_slice(begin);
         self.is_error |= says_is_error(&self.tail) || says_is_error(piece);
@@ -171,13 +173,13 @@ impl LongMessage {
         }
     }
 
-    /// Returns true if the last byte can end a message. The end of the connection alone proves nothing: the body may have been
-    /// cut.
+    /// Returns true if the last byte can end a JSON object. The end of the connection alone does not show that the message is
+    /// complete, since the body may have been cut.
     pub(super) fn is_whole(&self) -> bool {
         self.last == b'}'
     }
 
-    /// The kind of the message, once it has ended.
+    /// Returns the kind of the message. It is called after the last piece.
     pub(super) fn end(&self) -> MessageKind {
         let error = ERROR.find(&self.head);
         let result = memchr::memmem::find(&self.head, b"\"result\"");

@@ -1,9 +1,9 @@
 //! Refuses tasks in pass-through sessions.
 //!
-//! A task belongs to the principal whose call started it, and is hidden from all others. Only client mode tracks the owners
-//! (`upstream::client`), so requests of 2026-07-28 about tasks are handled in client mode. In a pass-through session the owners
-//! are unknown: the server's task capability is removed from its response to `initialize`, and requests about tasks are
-//! refused.
+//! A task belongs to the principal whose call started it, and is hidden from all others. Only client mode records the owners
+//! of tasks (`upstream::client`), so requests of 2026-07-28 about tasks are handled in client mode. In a pass-through session
+//! the owners are unknown. So the server's task capability is removed from its answer to `initialize`, and requests about tasks
+//! are refused.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::splice::{Edit, splice};
 use crate::jsonrpc::{Key, Members, RequestError};
 
-/// Refuses a request that concerns a task, or would start one.
+/// Refuses a request that is about a task, or would start one.
 ///
 /// # Errors
 ///
@@ -30,7 +30,7 @@ pub(super) fn refuse(method: &str, members: &Members<'_>) -> Result<(), RequestE
     }
 }
 
-/// Removes the offer of tasks from an answer to `initialize`. `None` if it offers none.
+/// Removes the task capability from a server's answer to `initialize`. Returns `None` if the answer has none.
 pub(super) fn not_offered(message: &Bytes) -> Option<Bytes> {
     const TASKS: &str = "tasks";
     let text = std::str::from_utf8(message).ok()?;

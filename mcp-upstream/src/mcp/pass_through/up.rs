@@ -1,7 +1,7 @@
 //! Sends a message to a backend: chooses the backend, and decides when the message is sent again.
 //!
-//! A message that a backend did not answer is sent to another backend by the rule of `upstream::http::retry`. It is also sent
-//! again if a backend reported that it does not know the session.
+//! If a backend does not answer a message, `upstream::http::retry` decides whether it is sent to another backend. A message is
+//! also sent again if a backend reported that it does not know the session.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ use crate::upstream::http::port::{
 };
 use crate::upstream::http::{SessionVerdict, hash, passed, refusal_words, retry, session_verdict};
 
-/// Handle by which objects that outlive a request find the server's current backends. Holding the backends themselves would
-/// keep outdated ones in memory.
+/// Handle that finds the current backends of a server when they are needed. Objects that outlive a request use it, since
+/// references to the backends would keep removed ones in memory.
 #[derive(Clone)]
 pub(super) struct Way {
     client: Arc<dyn HttpClient>,
@@ -45,13 +45,13 @@ impl Way {
         }
     }
 
-    /// The current backends of the server, if the server still exists.
+    /// Returns the current backends of the server; `None` if the server was removed.
     pub(super) fn backends(&self) -> Option<Arc<dyn Backends>> {
         self.client.current(&self.server)
     }
 }
 
-/// The context for sending one request to the server.
+/// The context for sending one request to a remote server.
 #[derive(Clone)]
 pub(super) struct Up<'a> {
     pub(super) core: &'a Arc<Core>,
@@ -59,13 +59,13 @@ pub(super) struct Up<'a> {
     pub(super) server: &'a Arc<RemoteServer>,
     pub(super) backends: Arc<dyn Backends>,
     pub(super) way: Way,
-    /// The headers to send, without the session id.
+    /// The headers to send to the server, without the server's session id.
     pub(super) headers: Arc<HeaderMap>,
-    /// Hash of the client, equal for equal clients, by which a backend is chosen.
+    /// Hash that identifies the client, for balancing by client; 0 for other kinds of balancing.
     pub(super) hash: u64,
-    /// The principal whose credentials are sent, if they are personal.
+    /// The principal whose credentials are sent, if the server's credentials are personal.
     pub(super) principal: Option<Arc<str>>,
-    /// Record for the edge's access log of the backend that took the message.
+    /// Record for the access log, in which the backend that received the message is noted.
     note: Option<Arc<CallNote>>,
 }
 
@@ -73,13 +73,13 @@ pub(super) struct Up<'a> {
 pub(super) struct Outgoing<'a> {
     pub(super) method: Method,
     pub(super) body: Bytes,
-    /// See [`BackendRequest::standing`].
+    /// True for a request whose response is a long stream, see [`BackendRequest::standing`].
     pub(super) standing: bool,
-    /// The id of a request, as raw JSON.
+    /// The raw JSON id of the message; `None` if the message is not a request.
     pub(super) id: Option<&'a str>,
-    /// Switch that can stop the message before it is sent.
+    /// Switch that can stop the message before it is sent; `None` if nothing stops it.
     pub(super) departure: Option<Departure>,
-    /// Returns true if the message may run twice without harm.
+    /// Function that returns true if the message may run twice without harm. Such a message may be sent again.
     pub(super) harmless: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
@@ -115,7 +115,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Removes the event id from which the client would resume.
+    /// Removes the header `Last-Event-ID`, so that the server starts a new stream.
     pub(super) fn without_place(mut self) -> Self {
         if self.headers.contains_key(LAST_EVENT_ID) {
             Arc::make_mut(&mut self.headers).remove(LAST_EVENT_ID);
@@ -123,7 +123,7 @@ impl<'a> Up<'a> {
         self
     }
 
-    /// Removes the client's version header.
+    /// Removes the client's header `MCP-Protocol-Version`.
     pub(super) fn without_version(mut self) -> Self {
         if self.headers.contains_key(PROTOCOL_VERSION) {
             Arc::make_mut(&mut self.headers).remove(PROTOCOL_VERSION);
@@ -131,8 +131,8 @@ impl<'a> Up<'a> {
         self
     }
 
-    /// The context for a request that belongs to a trace of the gateway; `None` if it does not. The message keeps its bytes:
-    /// the trace is sent in headers only.
+    /// Returns a copy of this context with the headers of the gateway's trace; `None` if the trace is not the gateway's own. The
+    /// trace is sent in headers only, and the message is not changed.
     pub(super) fn traced(&self, trace: Option<&PassedTrace>) -> Option<Self> {
         let trace = trace.filter(|it| it.is_own)?;
         let mut traced = self.clone();
@@ -140,12 +140,12 @@ impl<'a> Up<'a> {
         Some(traced)
     }
 
-    /// The event id from which the client resumes, if it sent one.
+    /// Returns the client's `Last-Event-ID`, the event after which it resumes.
     pub(super) fn place_in_stream(&self) -> Option<&HeaderValue> {
         self.headers.get(LAST_EVENT_ID)
     }
 
-    /// Checks that the caller has the personal values that the server needs.
+    /// Checks that the caller has stored the personal values (such as API keys) that the server needs.
     fn check_credentials(&self) -> Result<(), PassThroughFailure> {
         let own = &self.server.spec.personal;
         let secrets = self.core.registry.personal();
@@ -171,7 +171,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Sends a message to any backend outside of `avoid`.
+    /// Sends a message to any backend that is not in `avoid`.
     pub(super) async fn to_any(
         &self,
         what: &Outgoing<'_>,
@@ -201,7 +201,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Returns true if a message with this outcome at the last of `tried` backends is sent to another one.
+    /// Returns true if a message is sent to another backend after this outcome. `tried`: number of backends that got it so far.
     fn goes_on(
         &self,
         sent: &Result<BackendResponse, SendError>,
@@ -217,8 +217,8 @@ impl<'a> Up<'a> {
         retry::goes_on(self.server.spec.retry, tried, unsent, what.harmless)
     }
 
-    /// Sends a message of a session to the session's backend, or to its new backend if the session moves. Any backend will do
-    /// for a server without sessions.
+    /// Sends a message of a session to the session's backend, or to its new backend if the session moves. If the server has no
+    /// sessions, any backend is used.
     pub(super) async fn in_session(
         &self,
         session: &Arc<Session>,
@@ -238,18 +238,19 @@ impl<'a> Up<'a> {
             && ended(error)
             && retry::goes_on(retry, 1, false, what.harmless)
         {
-            // The removed backend may still run, with the session. If not, this attempt fails before the server reads it.
+            // The connection ended, but the backend may still run and have the session, so it is tried once more. If it does not
+            // run, this attempt fails before the server reads the message.
             sent = self.to(&at, what, self.server.spec.stateful, false).await;
         }
         let lost = match sent? {
             Ok(response) => return Ok(response),
             Err(lost) => lost,
         };
-        // Boxed, so that usual messages do not reserve space for this future.
+        // The future is boxed, so that the usual case does not reserve space for it.
         Box::pin(self.elsewhere(session, &at, what, lost)).await
     }
 
-    /// Reopens a session that is lost at the server, and sends the message in the new one.
+    /// Reopens a session that was lost at the server, and sends the message in the new session.
     async fn elsewhere(
         &self,
         session: &Arc<Session>,
@@ -268,7 +269,7 @@ impl<'a> Up<'a> {
             return Err(PassThroughFailure::Send(error.clone()));
         }
         let repeats = !matches!(lost, BackendLoss::Refused) || (what.harmless)();
-        // The events from which the client could resume were lost with the session.
+        // The server lost the events of the old session, so the client cannot resume from them.
         let afresh = self.clone().without_place();
         let healed = afresh.heal(session, at, lost).await?;
         if !repeats {
@@ -286,8 +287,8 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// The failure of a message that the server refused because it does not know the session. The message is not sent again,
-    /// since the server may have begun to process it.
+    /// Returns the failure of a message that the server refused because it does not know the session. The message is not sent
+    /// again, since the server may have begun to process it.
     fn not_repeated(&self) -> PassThroughFailure {
         let message = format!(
             "The server of {} did not know its session any more. A new session is open for the next request; this request was \
@@ -297,21 +298,21 @@ impl<'a> Up<'a> {
         PassThroughFailure::Refused(CallError::new(CallErrorCode::WorkerUnavailable, message))
     }
 
-    /// Returns true if a session must leave its backend with this message: a reload removed the backend, which only finishes
-    /// earlier requests. The client's answers to questions belong to those requests, so the session stays while it has any
-    /// there.
+    /// Returns true if a session moves to another backend with this message, because a reload removed its backend. The session
+    /// stays there while it has other requests in flight: the removed backend finishes these, and the client's answers to the
+    /// server's questions belong to them.
     fn is_to_leave(&self, session: &Session, at: &Affinity, what: &Outgoing<'_>) -> bool {
         let backends = &self.server.spec.backends;
         let is_configured = backends.iter().any(|it| it.id.as_str() == &*at.backend);
-        // The number of requests in flight includes the request that is judged here.
+        // The number of requests in flight includes the current request.
         !is_configured
             && !self.server.spec.stateful
             && what.id.is_some()
             && session.in_flight().requests() <= 1
     }
 
-    /// Sends a message of a session to its backend. The inner error is the reason why there is no response. `reopened`: the
-    /// session was opened for this message.
+    /// Sends a message of a session to its backend. The inner error is the reason why the session must be reopened. `anyway`:
+    /// true to use an unhealthy backend, too. `reopened`: true if the session was opened for this message.
     async fn to(
         &self,
         at: &Affinity,
@@ -328,11 +329,11 @@ impl<'a> Up<'a> {
         self.note(backend.id());
         match backend.send(request).await {
             Ok(response) => known(response, what.id, reopened).await,
-            // The client gave the message up, so it is not sent elsewhere.
+            // The client cancelled the message, so it is not sent to another backend.
             Err(error) if error.kind == SendErrorKind::GivenUp => {
                 Err(PassThroughFailure::Send(error))
             }
-            // The backend may be busy for a moment, and has the state of the session.
+            // The backend may be busy only for a moment, and it has the session's state. So the session is not reopened.
             Err(error)
                 if error.kind == SendErrorKind::ConnectTimeout
                     && self.server.spec.stateful
@@ -346,19 +347,19 @@ impl<'a> Up<'a> {
     }
 }
 
-/// Returns true if a connection ended, or returned no valid HTTP, after the server may have read the message.
+/// Returns true if the connection ended, or the response was not valid HTTP, after the server may have read the message.
 fn ended(error: &SendError) -> bool {
     matches!(error.kind, SendErrorKind::Closed | SendErrorKind::Malformed)
 }
 
-/// Returns true if a status reports a failure of the backend itself. After a timeout of the backend, the message is not sent to
-/// another one.
+/// Returns true if a status reports a failure of the backend itself, after which another backend may get the message. 504 is
+/// excluded: after a timeout the message is not sent again.
 fn fails_for_itself(status: StatusCode) -> bool {
     status.is_server_error() && status != StatusCode::GATEWAY_TIMEOUT
 }
 
-/// Checks whether the backend knows the session. Some servers report an unknown session by 400 with a text, and some refuse a
-/// message with 404, so a short response is read before it is forwarded.
+/// Checks from a response whether the backend knows the session. Some servers report an unknown session with 400 and a text, and
+/// some answer a refused message with 404. So a short body is read before the response is forwarded.
 async fn known(
     mut response: BackendResponse,
     id: Option<&str>,
@@ -392,7 +393,7 @@ async fn known(
         response = labelled(response).await?;
     }
     if status == StatusCode::NOT_FOUND && headers::kind(&response.headers) == BodyKind::Json {
-        // The body is the answer to the message, and by the status 404 the client would believe that its session has ended.
+        // The body is a valid answer to the message. With the status 404 the client would conclude that its session has ended.
         response.status = StatusCode::OK;
     }
     Ok(Ok(response))
@@ -425,14 +426,14 @@ pub(super) async fn labelled(
     Ok(response)
 }
 
-/// Reason why a message got no answer in its session.
+/// Reason why a message of a session got no response. The session is reopened at the server then.
 #[derive(Debug)]
 pub(super) enum BackendLoss {
     /// The backend was removed, is not healthy, or could not be reached.
     Backend(Option<SendError>),
-    /// The backend does not know the session, and did not process the message.
+    /// The backend does not know the session. It did not process the message.
     Session,
-    /// The backend refused the message because it does not know the session. It may have begun to process the message.
+    /// The backend refused the message because it does not know the session. It may have begun to process the message before.
     Refused,
 }
 

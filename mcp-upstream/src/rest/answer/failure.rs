@@ -1,12 +1,12 @@
 //! Classifies failed calls of servers in REST as faults of the caller or of the server, by the error texts of SDKs.
 //!
-//! In MCP a failed call is a result with a text for the model. Only that text shows whether the arguments were wrong. These are
-//! the texts of the official SDKs and of FastMCP:
+//! In MCP a failed call is a result with a text for the model, and only this text shows whether the arguments were wrong. The
+//! official SDKs and FastMCP write these texts:
 //!
 //! | SDK | wrong arguments | unknown tool |
 //! |---|---|---|
 //! | TypeScript 1.x | `MCP error -32602: Input validation error: …` | `MCP error -32602: Tool T not found` |
-//! | Python 1.x, low level | `Input validation error: …` | the tool's own |
+//! | Python 1.x, low level | `Input validation error: …` | a text of the tool's author |
 //! | Python 1.x and 2.x | `Error executing tool T: 2 validation errors for TArguments⏎…` | `Unknown tool: T` |
 //! | FastMCP | `2 validation errors for call[T]⏎…` | `Unknown tool: 'T'` |
 //!
@@ -21,19 +21,19 @@ use super::text;
 use crate::jsonrpc::{self, spans};
 use crate::protocol::code;
 
-/// The failure that a server reports for a call.
+/// The failure that a server reported for a call.
 #[derive(Debug)]
 pub(super) struct ServerFailure {
     message: String,
     details: Option<Box<RawValue>>,
-    /// The code of a JSON-RPC error; 0 if the error has no code; `None` for a result with `isError`.
+    /// The code of the server's JSON-RPC error, or 0 if the error has no code; `None` if the failure is a result with `isError`.
     code: Option<i32>,
-    /// The server's error code as raw text, for logs.
+    /// The error code that the server sent, as raw text, for logs.
     sent_code: Option<String>,
 }
 
 impl ServerFailure {
-    /// Reads the failure from a JSON-RPC error.
+    /// Reads the failure from a JSON-RPC error object.
     pub(super) fn with(error: &[u8]) -> Self {
         let object = spans::raw(error);
         let member = |name| object.and_then(|it| spans::member(it, name));
@@ -48,7 +48,7 @@ impl ServerFailure {
         }
     }
 
-    /// Reads the failure from a result with `isError`.
+    /// Reads the failure from a tool's result with `isError`.
     pub(super) fn saying(result: &RawValue, blocks: &[&RawValue]) -> Self {
         let texts: Vec<Cow<'_, str>> = (blocks.iter())
             .filter_map(|block| jsonrpc::string(text(block)?))
@@ -65,7 +65,7 @@ impl ServerFailure {
         }
     }
 
-    /// Finds the party or input at fault. `tool`: the called tool.
+    /// Classifies the failure by the party or input at fault. `tool`: name of the called tool.
     pub(super) fn blame(&self, tool: &str) -> Blame {
         let is_of_arguments = match self.code {
             Some(code) => code == code::INVALID_PARAMS,
@@ -81,7 +81,7 @@ impl ServerFailure {
         }
     }
 
-    /// The failure as an error of the gateway. `is_known`: the server lists the tool.
+    /// Converts the failure to an error of the gateway. `is_known`: true if the server lists the tool.
     pub(super) fn error(self, blame: Blame, is_known: bool) -> CallError {
         let code = match (blame, is_known) {
             (Blame::Arguments | Blame::Name, false) => CallErrorCode::ToolNotFound,
@@ -99,16 +99,16 @@ impl ServerFailure {
     }
 }
 
-/// The party or input at fault for a failed call.
+/// The party or input that caused a call to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// The arguments of the call.
+    /// The arguments of the call are invalid.
     Arguments,
-    /// The name of the tool, which is unknown.
+    /// The name of the tool is unknown.
     Name,
-    /// The caller, which lacks a capability that the tool needs.
+    /// The caller lacks a capability that the tool needs.
     Caller,
-    /// The tool, or its server.
+    /// The tool failed, or its server.
     Server,
 }
 
@@ -116,7 +116,7 @@ fn detail(name: &str, value: &RawValue) -> Option<Box<RawValue>> {
     RawValue::from_string(format!(r#"{{"{name}":{}}}"#, value.get())).ok()
 }
 
-/// Returns true if a text is an SDK's error about invalid arguments.
+/// Returns true if a text is the error that an SDK writes for invalid arguments of this tool.
 fn blames_arguments(text: &str, tool: &str) -> bool {
     if let Some(rest) = text.strip_prefix("MCP error -32602") {
         return !rest

@@ -1,11 +1,11 @@
-//! Builds an example of a tool's arguments from values that the schema contains; no value is invented.
+//! Builds an example of a tool's arguments from values in the schema. No value is invented.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-/// An example object built from the examples, constants, choices and defaults in the schema. `None` if the schema has none of
-/// them, or none for a required argument.
+/// Returns an example object built from the examples, constants, choices and defaults in the schema. `None` if the schema
+/// contains none of these, or if a required argument has none.
 pub(super) fn of(schema: &Value) -> Option<Value> {
     if let Some(example) = given(schema, &["examples", "example"]) {
         return Some(example);
@@ -31,7 +31,7 @@ pub(super) fn of(schema: &Value) -> Option<Value> {
     (is_whole && !example.is_empty()).then_some(Value::Object(example))
 }
 
-/// The value of the first of these keywords that is present; of a list of values, its first item.
+/// Returns the value of the first of these keywords that the schema contains; if it is a list of values, its first item.
 fn given(schema: &Value, keywords: &[&str]) -> Option<Value> {
     let mut all = keywords.iter();
     all.find_map(|keyword| {

@@ -1,8 +1,8 @@
 //! Replaces the local references of a schema by their targets, since models and many clients do not resolve references.
 //!
-//! References of a recursive type are not replaced, since replacing them would not terminate. References are also kept in a
-//! schema with named anchors, whose names must be unique, and if replacing them would make the document much larger or deeper
-//! than the schema.
+//! Some references are kept: those of a recursive type, since replacing them would never end; all references of a schema with
+//! named anchors, since a copied anchor's name would not be unique; and references whose replacement would make the document
+//! much larger or deeper than the schema.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,14 @@ use serde_json::{Map, Value};
 use super::effort::Effort;
 use super::schema::{DATA, MAPS, unescape};
 
-/// Maximum number of a schema's different references that are resolved.
+/// Maximum number of different references of one schema that are replaced.
 const REFERENCES_MAX: usize = 256;
-/// Maximum size of the JSON that is added to one schema, in bytes.
+/// Maximum size of the JSON that replaced references may add to one schema, in bytes.
 const ADDED_BYTES_MAX: usize = 64 * 1024;
-/// Depth beyond which references are not resolved.
+/// Nesting depth of a schema from which references are kept.
 const DEPTH_MAX: usize = 64;
 
-/// Keywords beside `$ref` that annotate the position, not its values.
+/// Keywords that may stand beside `$ref` and only describe the value. They do not restrict the values that are allowed.
 const ANNOTATIONS: [&str; 8] = [
     "title",
     "description",
@@ -29,11 +29,11 @@ const ANNOTATIONS: [&str; 8] = [
     "writeOnly",
     "$comment",
 ];
-/// The keywords that contain definitions; the second is the older spelling.
+/// The keywords that contain definitions. `definitions` is the older spelling.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
-/// The schema with its references resolved as far as possible, without unused definitions. If the budget does not suffice for
-/// all references of the schema, none is resolved.
+/// Replaces the references of a schema as far as possible, and removes unused definitions. If the remaining budget does not
+/// suffice to examine all references of the schema, none is replaced.
 pub(super) fn inlined(schema: Value, effort: &mut Effort) -> Value {
     let mut steps = effort.steps_of_a_schema();
     let Some(targets) = Targets::of(&schema, &mut steps) else {
@@ -63,7 +63,7 @@ struct ReferenceTarget<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// Finds the targets of all local references. `None` if the schema has anchors, or if the steps do not suffice.
+    /// Finds the targets of all local references in a schema. `None` if the schema has anchors, or if `steps` does not suffice.
     fn of(root: &'a Value, steps: &mut u64) -> Option<Self> {
         let mut open: Vec<&str> = references(root, steps)?.into_iter().collect();
         let mut found: BTreeMap<&str, (&Value, BTreeSet<&str>)> = BTreeMap::new();
@@ -80,7 +80,7 @@ impl<'a> Targets<'a> {
         }
         let mut targets = BTreeMap::new();
         for (&reference, &(schema, _)) in &found {
-            // References of a recursive type are kept, whatever their size.
+            // References of a recursive type are always kept, so their size is not needed.
             let leads_to_itself = leads_to_itself(reference, &found, steps)?;
             let target = match leads_to_itself {
                 true => ReferenceTarget {
@@ -100,8 +100,8 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Returns true if the target of a reference contains the reference, directly or through others. `None` if the steps do not
-/// suffice.
+/// Returns true if the target of a reference contains the same reference, directly or through other references. `None` if
+/// `steps` does not suffice.
 fn leads_to_itself<'a>(
     reference: &'a str,
     found: &BTreeMap<&'a str, (&'a Value, BTreeSet<&'a str>)>,
@@ -123,7 +123,7 @@ fn leads_to_itself<'a>(
     Some(false)
 }
 
-/// The approximate size of a schema as JSON, in bytes. `None` if the schema has more parts than `steps`.
+/// Returns the approximate size of a schema as JSON, in bytes. `None` if `steps` does not suffice for all parts of the schema.
 fn size(schema: &Value, steps: &mut u64) -> Option<usize> {
     *steps = steps.checked_sub(1)?;
     match schema {
@@ -145,7 +145,8 @@ struct Inliner<'a> {
 }
 
 impl Inliner<'_> {
-    /// A schema with its references resolved. No resolved reference leads to itself, so the recursion ends.
+    /// Returns a schema with its references replaced. A reference whose target contains itself is never replaced, so the
+    /// recursion ends.
     fn expand(&mut self, schema: &Value, depth: usize) -> Value {
         match schema {
             Value::Array(schemas) => {
@@ -158,7 +159,7 @@ impl Inliner<'_> {
                 for (keyword, value) in keywords {
                     let value = match value {
                         _ if keyword == "$ref" && target.is_some() => continue,
-                        // Definitions are unchanged, since remaining references need them.
+                        // Top-level definitions are unchanged, since references that were kept point to them.
                         _ if depth == 0 && DEFINITIONS.contains(&keyword.as_str()) => value.clone(),
                         _ if DATA.contains(&keyword.as_str()) => value.clone(),
                         Value::Object(named) if MAPS.contains(&keyword.as_str()) => {
@@ -180,7 +181,7 @@ impl Inliner<'_> {
         }
     }
 
-    /// The expanded target of the `$ref` among these keywords; `None` if the reference must be kept.
+    /// Returns the expanded target of the `$ref` among these keywords; `None` if the reference must be kept.
     fn target_of(&mut self, keywords: &Map<String, Value>, depth: usize) -> Option<Value> {
         let reference = keywords.get("$ref")?.as_str()?;
         let target = self.targets.0.get(reference)?;
@@ -189,12 +190,12 @@ impl Inliner<'_> {
         }
         self.left = self.left.checked_sub(target.bytes)?;
         let schema = target.schema;
-        // The target is expanded as a nested schema, since it is not a document by itself.
+        // The target is expanded as a nested schema (depth 1 or more), so that only the document's own definitions are spared.
         Some(self.expand(schema, depth.max(1)))
     }
 }
 
-/// Merges the target of a reference with the keywords beside the reference.
+/// Merges the target of a reference with the keywords that stand beside the reference.
 fn merged(target: Value, mut beside: Map<String, Value>) -> Value {
     if beside.is_empty() {
         return target;
@@ -222,7 +223,7 @@ fn merged(target: Value, mut beside: Map<String, Value>) -> Value {
     }
 }
 
-/// Removes the definitions to which no reference leads, directly or through other definitions.
+/// Removes the definitions that no reference uses, directly or through other definitions.
 fn leave_out_unused(schema: &mut Value) {
     let Value::Object(keywords) = schema else {
         return;
@@ -234,7 +235,7 @@ fn leave_out_unused(schema: &mut Value) {
     let rest = Value::Object(std::mem::take(keywords));
     let mut used: BTreeSet<(&str, String)> = BTreeSet::new();
     let mut open: Vec<&Value> = vec![&rest];
-    // The number of steps is unlimited: each part of the schema is visited once, and all parts were counted before.
+    // The number of steps is not limited here: each part of the schema is visited once, and all parts were counted before.
     let mut steps = u64::MAX;
     while let Some(schema) = open.pop() {
         for reference in references(schema, &mut steps).into_iter().flatten() {
@@ -265,21 +266,21 @@ fn leave_out_unused(schema: &mut Value) {
     }
 }
 
-/// The name of the definition that a reference leads into.
+/// Returns the name of the definition to which a reference points.
 fn definition_named(reference: &str, keyword: &str) -> Option<String> {
     let path = reference.strip_prefix("#/")?.strip_prefix(keyword)?;
     let path = path.strip_prefix('/')?;
     Some(unescape(path.split('/').next().unwrap_or(path)))
 }
 
-/// All local references in a schema. `None` if the schema has anchors or refers to one, or has more parts than `steps`.
+/// Returns all local references in a schema. `None` if the schema has anchors or refers to one, or if `steps` does not suffice.
 fn references<'a>(schema: &'a Value, steps: &mut u64) -> Option<BTreeSet<&'a str>> {
     let mut all = BTreeSet::new();
     collect(schema, &mut all, steps).then_some(all)
 }
 
-/// Collects local references; returns false if they cannot be resolved. Recursion is limited: the parser refuses nesting beyond
-/// 128, and [`DEPTH_MAX`] limits the additions.
+/// Collects the local references of a schema. Returns false if they cannot be replaced, or if `steps` does not suffice. The
+/// recursion is bounded: the parser refuses nesting beyond 128 levels, and [`DEPTH_MAX`] limits replaced references.
 fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>, steps: &mut u64) -> bool {
     let Some(left) = steps.checked_sub(1) else {
         return false;
@@ -310,7 +311,7 @@ fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>, steps: &mut u64) 
     }
 }
 
-/// Returns true if a subschema has an `$id`, and so is a document of its own with a unique name.
+/// Returns true if a subschema has an `$id`. Such a subschema is a document with a unique name and must not be copied.
 fn has_an_id(schema: &Value) -> bool {
     match schema {
         Value::Array(schemas) => schemas.iter().any(has_an_id),

@@ -1,6 +1,6 @@
 //! Responses of an operation: the value of a call, and every possible error status.
 //!
-//! The statuses are those of the edge (for requests refused before this crate) and of `crate::error`. A test compares the list
+//! The error statuses are those of the edge (for requests that it refuses) and of `crate::error`. A test compares this list
 //! with both.
 
 use serde_json::value::RawValue;
@@ -11,19 +11,19 @@ use crate::upstream::Upstream;
 /// Kind of an operation, which determines its error statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fails {
-    /// A call of a tool.
+    /// The operation calls a tool.
     Call,
-    /// A request about a namespace's tools, which may have to be read from their server first.
+    /// A request about a namespace's tools. It can fail like a call, since the tools may first have to be read from their server.
     Tools,
-    /// A request about the gateway itself.
+    /// The operation is about the gateway itself.
     Gateway,
-    /// A health check, which needs no credentials and is not rate limited.
+    /// The operation is a health check, which needs no credentials and is not rate limited.
     HealthCheck,
 }
 
-/// An error status: its number, the name of its component, its meaning, and its header.
+/// An error response: its status, the name of its component in the document, its meaning, and its header if it has one.
 type Row = (u16, &'static str, &'static str, Option<Header>);
-/// Name and description of a header.
+/// Name and description of a response header.
 type Header = (&'static str, &'static str);
 
 const CHALLENGE: Option<Header> = Some(("WWW-Authenticate", "How to authenticate"));
@@ -68,7 +68,7 @@ impl Fails {
     }
 }
 
-/// The error responses as components, to which operations refer.
+/// Returns the error responses as components of the document, to which operations refer.
 pub(super) fn components() -> Map<String, Value> {
     let schema = json!({ "$ref": "#/components/schemas/Error" });
     let component = |(_, name, description, header): Row| {
@@ -86,7 +86,7 @@ pub(super) fn components() -> Map<String, Value> {
     STATUSES.into_iter().map(component).collect()
 }
 
-/// The schema of the body that all errors have.
+/// Returns the schema of the body that all error responses have.
 pub(super) fn error_schema() -> Value {
     json!({
         "type": "object",
@@ -106,17 +106,17 @@ pub(super) fn error_schema() -> Value {
     })
 }
 
-/// Form in which REST sends the value of a tool with an output schema.
+/// Form in which REST sends the value of a tool that has an output schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ValueForm {
-    /// The bare value that a worker's function returned.
+    /// REST sends the value that a worker's function returned.
     Bare,
-    /// The structured content that an MCP server sent.
+    /// REST sends the structured content of an MCP server's result.
     Structured,
 }
 
 impl ValueForm {
-    /// The form for the tools of an upstream.
+    /// Returns the form for the tools of an upstream.
     pub(super) fn by(upstream: &dyn Upstream) -> Self {
         match upstream.speaks_mcp() {
             true => Self::Structured,
@@ -125,10 +125,11 @@ impl ValueForm {
     }
 }
 
-/// Schema keyword for a function's value that is wrapped in an object: structured content in MCP is always an object.
+/// Schema keyword of a function whose value is wrapped in an object `{"result": …}`, since structured content in MCP must be an
+/// object.
 const WRAPPED: &str = "x-fastmcp-wrap-result";
 
-/// The schema of a successful call's answer; `{}` if the tool declares none. `sent`: the form of the value.
+/// Returns the schema of a successful call's value; `{}` if the tool declares none. `sent`: the form in which REST sends it.
 pub(super) fn value_schema(declared: Option<&RawValue>, sent: ValueForm) -> String {
     let Some(schema) = declared else {
         return "{}".to_owned();
@@ -139,7 +140,7 @@ pub(super) fn value_schema(declared: Option<&RawValue>, sent: ValueForm) -> Stri
     }
 }
 
-/// The schema of the bare value, if the tool's schema declares that the value is wrapped; `None` otherwise.
+/// Returns the schema of the value inside the wrapping object; `None` if the tool's schema declares no wrapping.
 fn unwrapped(schema: &RawValue) -> Option<String> {
     let mut outer: Map<String, Value> = serde_json::from_str(schema.get()).ok()?;
     if outer.get(WRAPPED) != Some(&Value::Bool(true)) {

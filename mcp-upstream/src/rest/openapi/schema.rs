@@ -1,9 +1,10 @@
 //! Moves a tool's schema into an OpenAPI document.
 //!
-//! A local reference (`#/$defs/Item`) is resolved against the root of its document, so a schema that is moved into a larger
-//! document must have its references rewritten. Definitions are moved to `components/schemas` under unique names shared by all
-//! tools, except those that can be inlined; any other local reference is changed to the schema's new position. A subschema with
-//! an `$id` is a document of its own and is not changed, nor are `default`, `const`, `enum` and `examples`, which are data.
+//! A local reference (`#/$defs/Item`) is resolved from the root of its document, so the references of a schema that is moved
+//! into a larger document must be rewritten. Definitions that cannot be inlined are moved to `components/schemas`, under names
+//! that are unique among all tools. Any other local reference is changed to point into the schema's new position. A subschema
+//! with an `$id` is a document with its own root and is not changed, nor are `default`, `const`, `enum` and `examples`, which
+//! are data.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +14,16 @@ use super::UsedNames;
 use super::effort::Effort;
 use super::inline::inlined;
 
-/// A schema that was moved, with references that are valid in its new document.
+/// A schema that was moved into a document. Its references are valid there.
 #[derive(Debug)]
 pub(super) struct HoistedSchema {
-    /// The schema for the position given as a pointer.
+    /// The schema, to be put at its new position in the document.
     pub(super) schema: Value,
-    /// Definitions to be added to `components/schemas`.
+    /// Definitions that the schema uses, to be added to `components/schemas` under these names.
     pub(super) definitions: Vec<(String, Value)>,
 }
 
-/// Keywords whose value is a map from names to schemas.
+/// Schema keywords whose value is a map from names to schemas.
 pub(super) const MAPS: [&str; 6] = [
     "properties",
     "patternProperties",
@@ -31,10 +32,10 @@ pub(super) const MAPS: [&str; 6] = [
     "dependentSchemas",
     "dependencies",
 ];
-/// Keywords whose value is data, not a schema.
+/// Schema keywords whose value is data, not a schema.
 pub(super) const DATA: [&str; 4] = ["default", "const", "enum", "examples"];
 
-/// The schema of any object, which replaces a schema that the document cannot contain.
+/// Returns the schema of an arbitrary object. It stands for a schema that the document cannot contain.
 fn any_object() -> HoistedSchema {
     HoistedSchema {
         schema: json!({ "type": "object" }),
@@ -42,9 +43,9 @@ fn any_object() -> HoistedSchema {
     }
 }
 
-/// Moves a schema. `pointer`: its new position (`#/…`); `prefix`: the beginning of its definitions' names. A schema that is no
-/// JSON object, is nested deeper than the parser accepts, or has too many references for the budget, becomes the schema of any
-/// object.
+/// Moves a schema into a document. `pointer`: its new position (`#/…`); `prefix`: the beginning of its definitions' names. The
+/// schema is replaced by that of an arbitrary object if it is not a JSON object, is nested deeper than the parser accepts, or has
+/// too many references for the budget.
 pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort) -> HoistedSchema {
     let Ok(Value::Object(mut schema)) = serde_json::from_str(raw) else {
         return any_object();
@@ -55,7 +56,7 @@ pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort)
             definitions: Vec::new(),
         };
     }
-    // The document declares the dialect; a nested `$schema` is only allowed in a schema with an `$id`.
+    // The document as a whole declares the dialect. A nested `$schema` would only be allowed in a schema with an `$id`.
     schema.remove("$schema");
     let Value::Object(mut schema) = inlined(Value::Object(schema), effort) else {
         return any_object();
@@ -81,19 +82,19 @@ pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort)
             schema,
             definitions,
         },
-        // A reference that was not rewritten would lead to another position.
+        // Not all references could be rewritten, and an old reference would point to a wrong position in the document.
         false => any_object(),
     }
 }
 
-/// The new positions of local references.
+/// The new targets of local references.
 struct Moves<'a> {
     pointer: &'a str,
-    /// Names of definitions, with their names among the components.
+    /// Names of the schema's definitions, each with its new name in `components/schemas`.
     names: BTreeMap<String, String>,
 }
 
-/// New names for definitions: component names may contain only letters, digits, `.`, `-` and `_`.
+/// Returns a new name for each definition. Names of components may contain only letters, digits, `.`, `-` and `_`.
 fn names(definitions: &Map<String, Value>, prefix: &str) -> BTreeMap<String, String> {
     let mut taken = UsedNames::default();
     definitions
@@ -106,8 +107,8 @@ fn names(definitions: &Map<String, Value>, prefix: &str) -> BTreeMap<String, Str
 }
 
 impl Moves<'_> {
-    /// Rewrites the references of a schema; returns false if the document may not grow by that. Recursion is limited: the
-    /// parser refuses nesting beyond 128.
+    /// Rewrites the references of a schema. Returns false if the document would grow beyond its budget. The recursion is bounded:
+    /// the parser refuses nesting beyond 128 levels.
     fn rewrite(&self, schema: &mut Value, effort: &mut Effort) -> bool {
         match schema {
             Value::Array(schemas) => schemas
@@ -136,7 +137,7 @@ impl Moves<'_> {
         }
     }
 
-    /// The target of a local reference after the move; `None` for other references (to another document, or an anchor).
+    /// Returns the new target of a local reference; `None` for a reference to another document or to an anchor, which is kept.
     fn moved(&self, reference: &str) -> Option<String> {
         let local = reference.strip_prefix('#')?;
         if let Some(path) = local.strip_prefix("/$defs/") {

@@ -1,4 +1,4 @@
-//! A call that was sent, and its cancellation.
+//! A call that was sent to a server, and its cancellation.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,20 +11,20 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use super::shared::{LinkCore, SendProgress};
 use crate::jsonrpc::{Response, ResponseOutcome, splice};
 
-/// A call that was sent: a future of its response. Dropping it abandons the call and sends the server a cancellation.
+/// A call that was sent to a server: a future of its response. Dropping it abandons the call and sends the server a cancellation.
 pub(crate) struct LinkCall {
     link: Arc<LinkCore>,
     id: u64,
     reply: oneshot::Receiver<Result<Response, CallError>>,
     sent: SendProgress,
-    /// True if the server gets a cancellation when the caller drops the call.
+    /// True if the server gets a cancellation when the caller drops the call. False if the call is dropped silently.
     tells: bool,
-    /// False for the gateway's requests, whose responses contain no data of a client.
+    /// True for a client's request. False for a request of the gateway, whose response contains no data of a client.
     of_client: bool,
     answered: bool,
 }
 
-/// Cancels a call on behalf of another task.
+/// Handle by which another task cancels a call.
 #[derive(Clone)]
 pub(crate) struct Canceller {
     by: Arc<dyn Cancels>,
@@ -33,7 +33,7 @@ pub(crate) struct Canceller {
 
 /// A connection that can cancel the calls that were sent on it.
 pub(crate) trait Cancels: Send + Sync {
-    /// Forwards a client's `notifications/cancelled` about the call with this id. Returns false if the call had ended.
+    /// Forwards a client's `notifications/cancelled` about the call with this id. Returns false if the call has ended already.
     fn cancel(&self, id: u64, message: &str) -> bool;
 }
 
@@ -56,20 +56,20 @@ impl LinkCall {
         }
     }
 
-    /// The call's id on the link.
+    /// Returns the call's id on the link, for tests.
     #[cfg(test)]
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Prevents the cancellation to the server when the call is dropped.
+    /// Makes dropping the call silent: the server gets no cancellation.
     pub(crate) fn quietly(mut self) -> Self {
         self.tells = false;
         self
     }
 
-    /// Marks the call as a request of the gateway: its response contains no data of a client, so that an abandoned call need
-    /// not be recorded.
+    /// Marks the call as a request of the gateway. Its response contains no data of a client, so the call need not be recorded
+    /// when it is abandoned.
     pub(crate) fn of_gateway(mut self) -> Self {
         self.of_client = false;
         self.link.is_of_gateway(self.id);
@@ -81,7 +81,7 @@ impl LinkCall {
         Canceller::new(Arc::clone(&self.link) as _, self.id)
     }
 
-    /// Waits for the complete response.
+    /// Waits for the complete response of the call.
     ///
     /// # Errors
     ///
@@ -90,12 +90,12 @@ impl LinkCall {
         std::future::poll_fn(|context| self.poll_answer(context)).await
     }
 
-    /// Returns true for a failed call of which no byte reached the server, so that another process may run it.
+    /// Returns true for a failed call of which no byte reached the server. Such a call may be sent to another process.
     pub(crate) fn is_unsent(&self) -> bool {
         self.link.is_unsent(&self.sent)
     }
 
-    /// Returns true for a failed call that the server did not process, because it no longer knows the session.
+    /// Returns true for a failed call that the server did not process, because it does not know the session any more.
     pub(crate) fn is_session_gone(&self) -> bool {
         matches!(&self.sent, SendProgress::Unless(unsent) if unsent.is_session_gone())
     }
@@ -108,7 +108,7 @@ impl LinkCall {
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, CallError>> {
         Pin::new(&mut self.reply).poll(context).map(|reply| {
             self.answered = true;
-            // The sender is dropped unused only if a sink or another call panicked in the reader.
+            // The sender is dropped without a response only if a sink or another call has panicked in the reader.
             reply.unwrap_or_else(|_| {
                 Err(CallError::new(
                     CallErrorCode::InternalError,
@@ -145,13 +145,13 @@ impl Drop for LinkCall {
 }
 
 impl Canceller {
-    /// Handle that cancels the call with this id.
+    /// Creates the handle that cancels the call with this id.
     pub(crate) fn new(by: Arc<dyn Cancels>, id: u64) -> Self {
         Self { by, id }
     }
 
-    /// Forwards a client's `notifications/cancelled` about this call with all members; the call fails as cancelled. Returns
-    /// false if the call had ended.
+    /// Forwards a client's complete `notifications/cancelled` about this call, and fails the call as cancelled. Returns false if
+    /// the call has ended already.
     pub(crate) fn cancel(&self, message: &str) -> bool {
         self.by.cancel(self.id, message)
     }

@@ -1,8 +1,9 @@
 //! Delivery of responses to callers that run in another runtime than the link's reader.
 //!
-//! Waking a task of another runtime costs a system call. So the responses of one read for the same other runtime are delivered
-//! together: they wake a single task there, the task of the lane, which wakes the callers of its runtime. Callers in the link's
-//! own runtime are woken directly; if all calls come from another runtime, the reader moves there (see `follow`).
+//! Waking a task of another runtime costs a system call. So each other runtime has a lane: a queue of responses, and a task in
+//! that runtime which passes them to the callers there. All responses of one read for the same runtime are put into its lane
+//! together, and only the lane's task is woken. Callers in the reader's own runtime are woken directly. If all calls come from
+//! another runtime, the reader moves there (see `follow`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,13 +18,13 @@ pub(super) type LinkOutcome = Result<Response, CallError>;
 
 type Answers = Vec<(oneshot::Sender<LinkOutcome>, LinkOutcome)>;
 
-/// Maximum number of runtimes with a lane. Callers in further runtimes are woken individually.
+/// Maximum number of runtimes with a lane (a delivery queue). Callers in further runtimes are woken individually.
 const LANES_MAX: usize = 64;
 
-/// A caller that waits for a response, and the lane to its runtime.
+/// A caller that waits for a response, with the lane (delivery queue) of its runtime.
 pub(super) struct WaitingCaller {
     reply: oneshot::Sender<LinkOutcome>,
-    /// The lane to the caller's runtime, if that is not the link's.
+    /// The lane to the caller's runtime; `None` if the caller is in the reader's runtime, or if there is no free lane.
     lane: Option<Arc<Lane>>,
 }
 
@@ -32,21 +33,21 @@ impl WaitingCaller {
         Self { reply, lane }
     }
 
-    /// Ends the call with this outcome now.
+    /// Ends the call with this outcome directly, without a lane.
     pub(super) fn end(self, outcome: LinkOutcome) {
-        // The outcome is dropped if the caller no longer waits.
+        // If the caller no longer waits, the outcome is dropped.
         let _ = self.reply.send(outcome);
     }
 }
 
-/// The lanes of a link, one for each other runtime whose calls wait for responses: see the module's page.
+/// The lanes (delivery queues) of a link, one for each other runtime from which calls were made.
 pub(super) struct Lanes(Mutex<OpenLanes>);
 
 struct OpenLanes {
-    /// The runtime in which the link is read.
+    /// The runtime in which the link's reader runs.
     own: runtime::Id,
     lanes: Vec<Arc<Lane>>,
-    /// True once the link has ended, after which no lanes are opened.
+    /// True once the link has ended; no lane is opened then.
     over: bool,
 }
 
@@ -59,19 +60,19 @@ impl Lanes {
         }))
     }
 
-    /// Records the runtime in which the link is read. Responses to earlier calls are still delivered through the lane of their
-    /// caller's runtime.
+    /// Records the runtime in which the link's reader runs. Responses to earlier calls are still delivered through their lanes.
     pub(super) fn read_in(&self, own: runtime::Id) {
         lock(&self.0).own = own;
     }
 
-    /// The id of the runtime in which the link is read.
+    /// Returns the id of the runtime in which the link's reader runs, for tests.
     #[cfg(test)]
     pub(super) fn read_where(&self) -> runtime::Id {
         lock(&self.0).own
     }
 
-    /// The lane to the current runtime; `None` in the link's own runtime and without a free lane.
+    /// Returns the lane to the current runtime, which is opened if needed. `None` in the reader's own runtime, and if no further
+    /// lane may be opened.
     pub(super) fn here(&self) -> Option<Arc<Lane>> {
         let runtime = Handle::try_current().ok()?;
         let id = runtime.id();
@@ -88,12 +89,12 @@ impl Lanes {
         let lane = Arc::new(Lane::to(runtime.clone()));
         open.lanes.push(Arc::clone(&lane));
         drop(open);
-        // The task ends with the link, or with its runtime.
+        // This task ends with the link, or with its runtime.
         runtime.spawn(carry(LeavesNothing(Arc::clone(&lane))));
         Some(lane)
     }
 
-    /// Ends the lanes of a closed link. Responses on their way still arrive.
+    /// Ends the lanes of a closed link. Responses that are already queued are still delivered.
     pub(super) fn end(&self) {
         let lanes = {
             let mut open = lock(&self.0);
@@ -107,7 +108,7 @@ impl Lanes {
     }
 }
 
-/// Queue of responses for the callers in one runtime, and the task there that delivers them.
+/// Queue of responses for the callers in one runtime. A task in that runtime delivers them.
 pub(super) struct Lane {
     runtime: Handle,
     due: Mutex<LaneAnswers>,
@@ -116,15 +117,15 @@ pub(super) struct Lane {
 
 #[derive(Default)]
 struct LaneAnswers {
-    /// Responses to deliver; at most as many as calls were pending.
+    /// Responses to deliver. There are at most as many as pending calls.
     answers: Answers,
-    /// True once the lane's task has ended.
+    /// True once the lane is ended. Its task ends after the next delivery.
     over: bool,
 }
 
-/// Task of a lane: delivers its responses until the lane ends.
+/// Task of a lane: delivers the queued responses until the lane is ended.
 async fn carry(lane: LeavesNothing) {
-    // This vector and the lane's are swapped each time, so that both keep their capacity.
+    // This vector is swapped with the lane's at each delivery, so that both keep their capacity.
     let mut answers = Vec::new();
     loop {
         lane.0.filled.notified().await;
@@ -143,12 +144,12 @@ impl Lane {
         }
     }
 
-    /// The runtime that the lane leads to.
+    /// Returns the runtime whose callers the lane serves.
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Ends the calls whose responses have arrived. Returns true if the lane has ended.
+    /// Passes the queued responses to their callers. Returns true if the lane is ended.
     fn deliver(&self, answers: &mut Answers) -> bool {
         let over = {
             let mut due = lock(&self.due);
@@ -162,7 +163,7 @@ impl Lane {
     }
 }
 
-/// Delivers the remaining responses when the lane's task ends, even if its runtime ends before the task first runs.
+/// Guard that delivers the remaining responses when the lane's task ends, even if its runtime ends before the task first runs.
 struct LeavesNothing(Arc<Lane>);
 
 impl Drop for LeavesNothing {
@@ -172,26 +173,26 @@ impl Drop for LeavesNothing {
     }
 }
 
-/// The responses of one read, sorted by runtime.
+/// The responses of one read, sorted by the runtimes of their callers.
 #[derive(Default)]
 pub(super) struct Batch {
     lanes: Vec<(Arc<Lane>, Answers)>,
-    /// Number of responses that were delivered without a lane.
+    /// Number of responses that were passed to their callers directly, without a lane.
     at_once: usize,
 }
 
-/// Destination of the responses of one read.
+/// Classification of the responses of one read by the runtimes of their callers.
 pub(super) enum Whereto<'a> {
-    /// The read brought no response.
+    /// The read contained no response.
     Nowhere,
-    /// A single response, for another runtime.
+    /// The read contained a single response, for a caller in another runtime.
     Lane(&'a Arc<Lane>),
-    /// Several responses, or responses to callers in the reader's runtime.
+    /// The read contained several responses, or one for a caller in the reader's runtime.
     Here,
 }
 
 impl Batch {
-    /// Ends a call, directly or together with the others of its runtime.
+    /// Ends a call: directly if its caller has no lane, otherwise with the next [`Batch::send`].
     pub(super) fn add(&mut self, to: WaitingCaller, outcome: LinkOutcome) {
         let Some(lane) = to.lane else {
             self.at_once += 1;
@@ -209,7 +210,7 @@ impl Batch {
         }
     }
 
-    /// Destination of the responses since the last call of `send`.
+    /// Classifies the responses since the last call of `send`.
     pub(super) fn whereto(&self) -> Whereto<'_> {
         if self.at_once > 0 {
             return Whereto::Here;
@@ -222,7 +223,7 @@ impl Batch {
         }
     }
 
-    /// Sends the responses to their lanes.
+    /// Puts the responses into their lanes and wakes the lanes' tasks.
     pub(super) fn send(&mut self) {
         self.at_once = 0;
         let lanes = self.lanes.iter_mut();

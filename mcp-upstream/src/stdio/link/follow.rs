@@ -1,9 +1,9 @@
-//! Moves the reader of a link to the runtime that the link's calls come from.
+//! Moves the reader of a link to the runtime from which the link's calls come.
 //!
-//! A response for a caller in another runtime wakes two threads, the reader's and then the caller's. With many callers,
-//! responses are delivered together and that costs little; with a single client, which waits for each response before its next
-//! call, it is a significant part of the call's cost. So after [`READS`] consecutive reads with one response each, all for the
-//! same other runtime, the reader moves there.
+//! A response for a caller in another runtime wakes two threads, first the reader's and then the caller's. With many callers
+//! this costs little, since responses are delivered together. With a single client, which waits for each response before its
+//! next call, it is a significant share of the call's cost. So after [`READS`] consecutive reads with a single response, all
+//! for the same other runtime, the reader moves there.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -15,33 +15,34 @@ use tokio::task::AbortHandle;
 
 use super::deliver::{Batch, Lane, Whereto};
 
-/// Number of such consecutive reads before the reader moves: enough that two alternating clients do not move it back and forth.
+/// Number of consecutive reads, each with a single response for the same other runtime, after which the reader moves there. It is
+/// so high that two alternating clients do not move the reader back and forth.
 pub(super) const READS: u32 = 16;
 
-/// The runtimes in which a link's tasks may run.
+/// The runtimes in which the tasks of a link may run.
 pub(crate) struct Homes {
     pub(super) first: Handle,
-    /// The runtimes that the reader may move to. Other runtimes that make calls do not process messages.
+    /// The runtimes to which the reader may move. Other runtimes may make calls but do not process messages.
     pub(super) all: Arc<[Handle]>,
 }
 
 impl Homes {
-    /// Reader and writer begin in `first`.
+    /// Creates the list. Reader and writer are started in `first`.
     pub(crate) fn new(first: Handle, all: Arc<[Handle]>) -> Self {
         Self { first, all }
     }
 
-    /// Reader and writer are not moved from the current runtime.
+    /// Creates a list without other runtimes, for tests: reader and writer stay in the current runtime.
     #[cfg(test)]
     pub(crate) fn here() -> Self {
         Self::new(Handle::current(), Arc::default())
     }
 }
 
-/// The recent callers of a link, as its reader saw them.
+/// Record of the runtimes of a link's recent callers, kept by the reader to decide whether it moves.
 pub(super) struct Follow {
     homes: Arc<[Handle]>,
-    /// The lane of the latest responses.
+    /// The lane of the latest read with a single response.
     lane: Option<Arc<Lane>>,
     reads: u32,
 }
@@ -55,7 +56,7 @@ impl Follow {
         }
     }
 
-    /// Records the responses of a read. Returns the runtime to move the reader to, if another one is better.
+    /// Records the responses of a read. Returns the runtime to which the reader should move, if any.
     pub(super) fn heard(&mut self, answers: &Batch) -> Option<Handle> {
         match answers.whereto() {
             Whereto::Nowhere => return None,
@@ -85,16 +86,17 @@ impl Follow {
 ///
 /// # Errors
 ///
-/// When no descriptor is available, or the runtime is shutting down.
+/// When no file descriptor is available, or the runtime is shutting down.
 pub(super) fn moved(pipe: &pipe::Receiver, to: &Handle) -> io::Result<pipe::Receiver> {
-    // The descriptor is cloned, so the pipe stays registered with its former runtime until the new registration is done.
+    // The file descriptor is cloned, so that the pipe stays registered with its former runtime until it is registered with the
+    // new one.
     let pipe = pipe.as_fd().try_clone_to_owned()?;
     let _inside = to.enter();
-    // Non-blocking mode belongs to the end of the pipe, not to the descriptor, so the copy has it, too.
+    // The copy is in non-blocking mode as well, since that mode belongs to the open file, not to the descriptor.
     pipe::Receiver::from_owned_fd_unchecked(pipe)
 }
 
-/// Handle of the task that reads the link, in whichever runtime it runs.
+/// Handle of the task that reads the link, whichever runtime it runs in.
 #[derive(Default)]
 pub(super) struct ReadTask(Mutex<ReadTaskState>);
 
@@ -107,7 +109,7 @@ enum ReadTaskState {
 }
 
 impl ReadTask {
-    /// Starts the reading task, or its successor in another runtime. If the link was dropped, no task is started.
+    /// Starts the reading task, or its continuation in another runtime. If the link was dropped, no task is started.
     pub(super) fn go_on(&self, spawn: impl FnOnce() -> AbortHandle) {
         let mut task = self.task();
         if !matches!(*task, ReadTaskState::Over) {
@@ -115,7 +117,7 @@ impl ReadTask {
         }
     }
 
-    /// Ends the reading task; no successor is started.
+    /// Ends the reading task for good.
     pub(super) fn end(&self) {
         let task = std::mem::replace(&mut *self.task(), ReadTaskState::Over);
         if let ReadTaskState::Runs(task) = task {
@@ -123,7 +125,7 @@ impl ReadTask {
         }
     }
 
-    /// The lock is held for a few instructions and the start of a task only.
+    /// Locks the state. The lock is held only for a few instructions and for spawning a task.
     fn task(&self) -> MutexGuard<'_, ReadTaskState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

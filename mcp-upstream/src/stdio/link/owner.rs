@@ -1,7 +1,7 @@
-//! Owners of calls: the clients on whose behalf calls are made at a server.
+//! Owners of calls: the clients on whose behalf calls are sent to a server.
 //!
-//! A server's message that names no call may concern any call on which the server works. A client may receive such a message
-//! only if it owns all of these calls.
+//! If a server's message names no call, it may be about any call that the server has not finished. So a client receives such a
+//! message only if it owns all of these calls.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ pub(crate) struct CallOwner {
     pub(crate) aggregate: Option<NamespaceName>,
 }
 
-/// Accounting data of a client's call.
+/// Accounting data of a client's call: the counter of its response's bytes, and its owner.
 #[derive(Debug, Clone)]
 pub(crate) struct CallAccount {
-    /// The counter for the bytes of the response.
+    /// The counter for the bytes of the call's response.
     pub(crate) answers: AnswerAccount,
     pub(crate) owner: CallOwner,
     /// The gateway's id of the request, which is sent to a stdio server.
     pub(crate) request_id: Option<Arc<str>>,
 }
 
-/// The owners of all calls that a server has not answered yet.
+/// The common owner of all calls that a server has not answered yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CallsInHand {
     /// No call of a client is pending.
@@ -38,7 +38,7 @@ pub(crate) enum CallsInHand {
     Mixed,
 }
 
-/// The origin of a pending call.
+/// The origin of a pending call: the gateway or a client.
 #[derive(Debug, Clone)]
 pub(super) enum CallOrigin {
     /// A request of the gateway, which contains no data of a client.
@@ -49,7 +49,7 @@ pub(super) enum CallOrigin {
 }
 
 impl CallOrigin {
-    /// The owner of a client's call, if it is known.
+    /// Returns the owner of a client's call; `None` if it is not known, and for the gateway's requests.
     pub(super) fn owner(&self) -> Option<&CallOwner> {
         match self {
             Self::Client(account) => Some(&account.owner),
@@ -57,7 +57,7 @@ impl CallOrigin {
         }
     }
 
-    /// The account that counts the bytes of the response.
+    /// Returns the account that counts the bytes of the call's response; `None` if it is not counted.
     pub(super) fn answers(&self) -> Option<&AnswerAccount> {
         match self {
             Self::Client(account) => Some(&account.answers),
@@ -67,7 +67,7 @@ impl CallOrigin {
 }
 
 impl CallsInHand {
-    /// Sums up the owners of these pending calls.
+    /// Determines the common owner of these pending calls.
     pub(super) fn of<'a>(calls: impl Iterator<Item = &'a CallOrigin>) -> Self {
         let mut only: Option<&CallOwner> = None;
         for origin in calls {

@@ -1,16 +1,16 @@
-//! The server's requests that the gateway has not answered yet.
+//! Requests of a server that the gateway has not answered yet.
 
 use std::collections::HashMap;
 
 use crate::jsonrpc::RawId;
 
-/// Maximum number of a server's requests that wait for an answer.
+/// Maximum number of a server's requests that wait for a response; further ones are not registered.
 const OPEN_MAX: usize = 1000;
-/// Maximum size of the id of a server's request, in bytes. The id is stored and written back in the response.
+/// Maximum size of the id of a server's request, in bytes. The id is stored and sent again in the response.
 const ID_MAX: usize = 4096;
 
-/// The ids of a server's requests that wait for a response. A server may reuse an id after a response or a cancellation, so
-/// each use gets a number: the holder of an earlier request cannot answer the later one.
+/// The ids of a server's requests that wait for a response. A server may reuse an id after a response or a cancellation. So each
+/// request also gets a number, and a late response to an earlier request cannot answer the later one.
 #[derive(Debug, Default)]
 pub(super) struct ServerRequests {
     open: HashMap<RawId, u64>,
@@ -18,7 +18,7 @@ pub(super) struct ServerRequests {
 }
 
 impl ServerRequests {
-    /// Registers a request and returns its number. `None`: there are too many, its id is in use, or its id is too long.
+    /// Registers a request and returns its number. `None` if too many requests wait, its id is in use, or its id is too long.
     pub(super) fn insert(&mut self, id: &RawId) -> Option<u64> {
         let fits = self.open.len() < OPEN_MAX && id.as_str().len() <= ID_MAX;
         if !fits || self.open.contains_key(id) {
@@ -29,7 +29,7 @@ impl ServerRequests {
         Some(self.last)
     }
 
-    /// Removes the request with this number. Returns false if it is not open any more.
+    /// Removes the request with this number. Returns false if it no longer waits for a response.
     pub(super) fn answer(&mut self, id: &RawId, number: u64) -> bool {
         let open = self.open.get(id) == Some(&number);
         if open {
@@ -43,7 +43,7 @@ impl ServerRequests {
         self.open.remove(id);
     }
 
-    /// Removes all requests: none can be answered any more.
+    /// Removes all requests, so that none of them can be answered any more.
     pub(super) fn clear(&mut self) {
         self.open = HashMap::new();
     }

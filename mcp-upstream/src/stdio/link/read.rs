@@ -1,5 +1,5 @@
-//! The reader task: passes each line of the server to its call, to the call's sink, or to the link's `Inbound`. An invalid line
-//! is ignored; an endless line ends the link.
+//! The reader task of a link: passes each line of the server to its call, to the call's sink, or to the link's `Inbound`. An
+//! invalid line is ignored; a line without end ends the link.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -31,25 +31,26 @@ use crate::stdio::wire::{IdScan, LinesEnd, ServerLine, ServerLines};
 
 /// Minimum time between two log entries about invalid lines.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
-/// Bytes of ignored lines in a row after which reading pauses: the pipe fills and slows the server down.
+/// Number of bytes of ignored lines in a row after which reading pauses. The pipe then fills, which slows the server down.
 const NOISE_MAX: usize = 1024 * 1024;
-/// Length of the pause, which limits ignored lines to a hundred times `NOISE_MAX` a second.
+/// Length of the pause after ignored lines. It limits them to a hundred times `NOISE_MAX` per second.
 const NOISE_PAUSE: Duration = Duration::from_millis(10);
-/// Bytes that each ignored line counts in addition to its length.
+/// Number of bytes that are counted for each ignored line in addition to its length.
 const NOISE_PER_LINE: usize = 256;
 
-/// Reader of a link, which runs in one runtime at a time.
+/// Reader of a link. It runs in one runtime at a time and may move to another.
 pub(super) struct LinkReader {
-    /// Responses that were read and not yet delivered. Dropped before the link is closed, which delivers them.
+    /// Responses that were read and not yet delivered. This field is dropped before `link`, so they are delivered before the
+    /// pending calls fail.
     answers: Batch,
     lines: ServerLines<pipe::Receiver>,
     follow: Follow,
-    /// True once the pipe's buffer was enlarged.
+    /// True once the pipe's buffer was enlarged, after the first large line.
     wide: bool,
-    /// Bytes of ignored lines in a row.
+    /// Number of bytes of ignored lines since the last valid line.
     noise: usize,
     complained: Option<Instant>,
-    /// Dropped with the reader, also when its runtime ends, which closes the link and ends its pending calls.
+    /// Closes the link and fails its pending calls when the reader is dropped, which also happens when its runtime ends.
     link: ClosesOnDrop,
 }
 
@@ -70,7 +71,7 @@ impl LinkReader {
         }
     }
 
-    /// Starts the reading task in this runtime. It reads until the link has ended, and closes it; or until reading moves to
+    /// Starts the reading task in this runtime. It reads until the link has ended, which it then closes, or until it moves to
     /// another runtime.
     pub(super) fn begin(self, runtime: &Handle) {
         let shared = Arc::clone(&self.link.0);
@@ -84,7 +85,8 @@ impl LinkReader {
         self.begin(&to);
     }
 
-    /// Reads until the link has ended (`None`), or until another runtime is better; the pipe is then registered there.
+    /// Reads until the link has ended (`None`), or until the reader should move to another runtime, which is returned. The pipe
+    /// is then registered with that runtime already.
     async fn read(&mut self) -> Option<Handle> {
         let shared = Arc::clone(&self.link.0);
         loop {
@@ -93,7 +95,7 @@ impl LinkReader {
                 None => {
                     let to = self.follow.heard(&self.answers);
                     self.answers.send();
-                    // If moving fails, the task continues to read here.
+                    // If the pipe cannot be registered with the other runtime, the reader stays here.
                     if let Some(to) = to
                         && let Ok(pipe) = follow::moved(self.lines.pipe(), &to)
                     {
@@ -145,14 +147,14 @@ impl Drop for ClosesOnDrop {
     }
 }
 
-/// Counts a message that was ignored, and logs it now and then.
+/// Counts a message that was ignored, and logs it at most once in [`COMPLAINT_PAUSE`].
 pub(super) fn ignored_message(
     shared: &LinkCore,
     complained: &mut Option<Instant>,
     violation: ProtocolViolation,
 ) {
     shared.inbound.violation(violation);
-    // Late responses are expected after every cancelled call.
+    // A late response follows every cancelled call, so it is not logged.
     if violation == ProtocolViolation::Late {
         return;
     }
@@ -170,7 +172,7 @@ pub(super) fn ignored_message(
     );
 }
 
-/// Handles a line of the server. The error is the reason why the line was ignored.
+/// Handles a line of the server. The error is the reason why the line is ignored.
 pub(super) fn handle(
     shared: &Arc<LinkCore>,
     line: &Bytes,
@@ -190,7 +192,7 @@ pub(super) fn handle(
     take(shared, (line, text), message, answers)
 }
 
-/// Returns true if normalizing the message may make it readable.
+/// Returns true if the message is irregular, so that normalizing it may make it usable.
 fn is_odd(message: &Result<Message<'_>, Invalid<'_>>) -> bool {
     match message {
         Ok(Message::Response { id, .. }) => id.parse::<u64>().is_err(),
@@ -220,7 +222,8 @@ fn take(
         Err(_) if text.starts_with('[') => Err(ProtocolViolation::Batch),
         Err(invalid) => match (&invalid.failure, invalid.id) {
             (RequestError::Parse(_), _) => Err(senseless(shared, line)),
-            // A message whose method is no string is still no response.
+            // A message with an id but without `method` is an invalid response. A message with an invalid `method` is no
+            // response.
             (_, Some(id)) if !text.contains("\"method\"") => {
                 fail(shared, number(id), &invalid.failure.message());
                 Err(ProtocolViolation::NotAMessage)
@@ -235,7 +238,8 @@ fn take(
     }
 }
 
-/// Returns true if an invalid message is nevertheless a request, whose sender waits for a response. Log lines are not requests.
+/// Returns true if an invalid message is nevertheless a request, which the server expects to be answered. Log lines in JSON are
+/// not requests.
 fn is_request(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Envelope<'a> {
@@ -252,7 +256,7 @@ fn is_request(text: &str) -> bool {
     })
 }
 
-/// Answers an invalid request with an error. A server that does not read gets at most as many responses as fit the outbox.
+/// Answers an invalid request with an error. The response is dropped if the outbox is full because the server does not read.
 fn refuse(shared: &LinkCore, id: &str, message: &str) {
     let error = RpcError {
         code: code::INVALID_REQUEST,
@@ -262,7 +266,7 @@ fn refuse(shared: &LinkCore, id: &str, message: &str) {
     let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Err(error)));
 }
 
-/// Handles a line that no parser accepts. If the line looks like the response to a call, the call fails immediately.
+/// Handles a line that cannot be parsed. If the line looks like the response to a call, that call fails at once.
 fn senseless(shared: &LinkCore, line: &[u8]) -> ProtocolViolation {
     if !line.starts_with(b"{") {
         return ProtocolViolation::NotJson;
@@ -273,10 +277,10 @@ fn senseless(shared: &LinkCore, line: &[u8]) -> ProtocolViolation {
     ProtocolViolation::NotAMessage
 }
 
-/// Describes why an answer cannot be read, without any of its text.
+/// Describes why a response cannot be read, without quoting its text.
 fn fault(line: &[u8]) -> String {
     let size = line.len();
-    // A character that is cut off at the end is no sign of another encoding.
+    // A character that is incomplete at the end only shows that the line was cut, not that it has another encoding.
     if std::str::from_utf8(line).is_err_and(|it| it.error_len().is_some()) {
         return format!("its {size} bytes are not UTF-8");
     }
@@ -317,7 +321,7 @@ fn too_large(size: u64, max: u64) -> CallError {
     )
 }
 
-/// Parses the number of a call from an id or a progress token in any spelling.
+/// Parses the number of a call from an id or a progress token, in any form in which servers return it.
 fn number(raw: &str) -> Option<u64> {
     plain::call_number(raw)
 }
@@ -340,7 +344,7 @@ fn respond(
     let taken = shared.take(id);
     let is_task = !matches!(taken, Err(NoPendingCall::Unknown)) && outcome.is_ok_and(is_task);
     let (Ok(part) | Err(part)) = outcome;
-    // The server works on the task even if the caller no longer waits.
+    // The task is recorded even if the caller no longer waits, since the server works on it.
     if is_task {
         shared.inbound.began_task(taken.is_ok().then_some(id), part);
     }
@@ -370,7 +374,7 @@ fn respond(
     };
     let line = match kept {
         Ok(line) => line,
-        // The missing memory is not counted as a violation of the server, since other responses use it up.
+        // The memory for the response is used up by other responses, so this is not a violation of the protocol by the server.
         Err(no_room) => {
             reply.end(Err(no_room.into()));
             return Ok(());
@@ -406,7 +410,7 @@ fn notify(
         Some(name) => {
             let id = number(name).ok_or(ProtocolViolation::Unknown)?;
             let ProgressTarget { token, sink } = whose(shared, id, is_progress)?;
-            // The call has no listener.
+            // The caller of this call receives no notifications.
             let Some(sink) = sink else { return Ok(()) };
             let token = token.filter(|_| is_progress);
             edit = token.map(|token| Edit::new(members.message(), name, token.to_string()));
@@ -416,7 +420,7 @@ fn notify(
     if method == "notifications/cancelled"
         && let Some(request) = members.name(Key::RequestId)
     {
-        // The server no longer expects an answer to that request.
+        // The server has cancelled that request and expects no response to it.
         shared.questions().take_back(&RawId::new(request));
     }
     let params = members.raw(Key::Params);
@@ -439,7 +443,7 @@ fn notify(
     Ok(())
 }
 
-/// Replaces a value in the parameters of a message; returns the message and the new position of the parameters.
+/// Replaces a value in the parameters of a message. Returns the message and the new position of the parameters.
 fn renamed(
     line: &Bytes,
     edit: Edit<'_>,
@@ -451,7 +455,7 @@ fn renamed(
     (out.freeze(), params)
 }
 
-/// A call's progress token, as its caller wrote it, and the call's listener.
+/// The destination of a call's progress notifications: the progress token as the caller wrote it, and the sink.
 struct ProgressTarget {
     token: Option<Arc<str>>,
     sink: Option<Arc<dyn NotificationSink>>,
@@ -491,7 +495,7 @@ fn ask(
     let id = RawId::new(raw_id);
     if method == "ping" {
         let pong = serde_json::from_str("{}").expect("an object");
-        // A server that sends pings and does not read gets at most as many responses as fit the outbox.
+        // The response is dropped if the outbox is full because the server does not read.
         let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Ok(pong)));
         return Ok(());
     }

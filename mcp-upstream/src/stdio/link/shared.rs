@@ -1,5 +1,5 @@
-//! State that a link's handle, calls and tasks share, and its rules: every call ends, each request of the server gets one
-//! response, and no line follows the end.
+//! State that a link's handle, calls and tasks share. It enforces three rules: every call ends, each request of the server gets
+//! one response, and nothing is written after the link has ended.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,45 +24,45 @@ use super::{Inbound, LinkCall, LinkEnd, LinkLimits, MaxResult, NotificationSink,
 use crate::jsonrpc::{Asker, RawId, Response, RpcError};
 use crate::stdio::wire::{Outbox, Unwritten};
 
-/// Maximum number of pending calls with which each call writes its own line: batching saves nothing then, and the flusher may
-/// run in another runtime.
+/// Number of pending calls up to which each call writes its own line. With so few, collecting lines for one write saves
+/// nothing, and waking the flusher in another runtime would cost more.
 pub(super) const FEW: usize = 2;
 
-/// Retry delay that callers get with the error, after an outbox was full or a server ended.
+/// Delay after which a client may retry, sent with the error when an outbox is full or a server has ended.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// State shared by calls, server requests, the reader and the flusher. Each mutex is held for a few instructions (a copy of one
-/// line at most), never two at a time, and without awaits or calls to other code, except for [`Inbound::given_up`].
+/// State shared by the calls, the server's requests, the reader and the flusher. Each mutex is held for a few instructions (at
+/// most the copy of one line), never two at a time, and without awaits or calls to other code, except for [`Inbound::given_up`].
 pub(super) struct LinkCore {
     pub(super) namespace: NamespaceName,
     pub(super) max_result: Arc<MaxResult>,
     pub(super) inbound: Arc<dyn Inbound>,
-    /// Calls without a response.
+    /// Calls that have no response yet.
     pub(super) calls: Mutex<LinkCalls>,
     /// The transport for messages to the server.
     pub(super) wire: Wire,
-    /// Lanes to callers in other runtimes.
+    /// Lanes (delivery queues) to callers in other runtimes.
     pub(super) lanes: Lanes,
-    /// The task that reads the pipe.
+    /// Handle of the task that reads the pipe.
     pub(super) reading: ReadTask,
-    /// Requests of the server without a response.
+    /// Requests of the server that have no response yet.
     pub(super) questions: Mutex<ServerRequests>,
     pub(super) closed: watch::Sender<Option<LinkEnd>>,
 }
 
-/// The transport for messages to a server.
+/// The transport for messages to a server: a pipe, or another transport.
 pub(super) enum Wire {
-    /// The server's standard input.
+    /// Messages are written to the server's standard input.
     Pipe(PipeEnd),
-    /// A transport other than pipes, such as HTTP.
+    /// Messages are sent over a transport other than pipes, such as HTTP.
     Other(Arc<dyn Transport>),
 }
 
-/// The gateway's end of a server's standard input.
+/// The gateway's end of a server's standard input, with the lines that wait to be written to it.
 pub(super) struct PipeEnd {
-    /// Lines that wait to be written.
+    /// Lines to the server that wait to be written.
     outbox: Mutex<Outbox<pipe::Sender>>,
-    /// Notified when the outbox has lines for the flusher, or is over.
+    /// Notified when the outbox has lines for the flusher to write, or has ended.
     pub(super) filled: Notify,
 }
 
@@ -83,30 +83,31 @@ impl PipeEnd {
 pub(super) enum SendProgress {
     /// Position in the pipe's byte stream at which the request's line begins.
     At(u64),
-    /// The transport's own record of the request.
+    /// The transport's record of how far it sent the request.
     Unless(Unsent),
 }
 
 #[derive(Default)]
 pub(super) struct LinkCalls {
     pub(super) pending: Pending<PendingCall>,
-    /// Progress tokens that outlive their calls.
+    /// Progress tokens of calls that were answered with a task. They are needed after the calls have ended.
     pub(super) lasting: TaskTokens,
-    /// Set once, under the lock: no call can be added afterwards, so that closing fails all calls.
+    /// True once the link accepts no calls. It is set under the lock of the calls, so no call can be added after closing has
+    /// failed all pending ones.
     pub(super) closed: bool,
 }
 
-/// A pending call, as the reader needs it.
+/// A pending call, with the data that the reader needs to complete it.
 pub(super) struct PendingCall {
     pub(super) reply: WaitingCaller,
     pub(super) sink: Option<Arc<dyn NotificationSink>>,
-    /// The caller's progress token as raw JSON; on the link the token is the call's id.
+    /// The caller's progress token as raw JSON. On the link it is replaced by the call's id.
     pub(super) token: Option<Arc<str>>,
-    /// The origin of the call.
+    /// The origin of the call: the gateway or a client.
     pub(super) origin: CallOrigin,
 }
 
-/// Route of messages back to the caller: notifications for its progress token, and accounting of the response's bytes.
+/// Destination of a call's messages: the progress token and sink for its notifications, and its origin.
 pub(super) struct AnswerRoute<'a> {
     pub(super) token: Option<&'a str>,
     pub(super) sink: Option<Arc<dyn NotificationSink>>,
@@ -134,8 +135,8 @@ impl LinkCore {
         }
     }
 
-    /// Sends a request, which `write` writes with the given id. `tells`: the server gets a cancellation when the caller drops
-    /// the call. `of_client`: the client's headers to send along, on transports with headers.
+    /// Sends a request, which `write` writes with the given id. `tells`: true if the server gets a cancellation when the caller
+    /// drops the call. `of_client`: the client's headers to send with it, on transports with headers.
     pub(super) fn begin(
         self: &Arc<Self>,
         tells: bool,
@@ -181,7 +182,7 @@ impl LinkCore {
         }
     }
 
-    /// Sends a message that is no request.
+    /// Sends a message that needs no response: a notification or a response.
     pub(super) fn append(
         &self,
         size: usize,
@@ -202,8 +203,8 @@ impl LinkCore {
         }
     }
 
-    /// Appends a line and returns the byte at which it begins. Writes the line directly if `at_once` is set and no other task
-    /// writes.
+    /// Appends a line and returns its position in the pipe's byte stream. If `at_once` is set and no other task is writing, the
+    /// line is written directly.
     fn append_and(
         &self,
         pipe: &PipeEnd,
@@ -214,8 +215,8 @@ impl LinkCore {
         let appended = {
             let mut outbox = pipe.outbox();
             let appended = outbox.append(size, write);
-            // Takes the turn only for a caller that will write: it moves the pipe out of the outbox, and nothing else can be
-            // written until the pipe is returned.
+            // `own_turn` is called only if the line is written directly: it moves the pipe out of the outbox, and nothing else
+            // can be written until the pipe is put back.
             appended.map(|start| (start, at_once.then(|| outbox.own_turn()).flatten()))
         };
         match appended {
@@ -233,7 +234,7 @@ impl LinkCore {
         }
     }
 
-    /// Appends a small message even to a full outbox; the caller bounds the number of such messages. Returns false, without
+    /// Appends a small message even to a full outbox. The caller must limit the number of such messages. Returns false, without
     /// sending the message, if the link is closed.
     pub(super) fn append_always(&self, write: impl FnOnce(&mut BytesMut)) -> bool {
         match &self.wire {
@@ -246,8 +247,9 @@ impl LinkCore {
         }
     }
 
-    /// Sends a small error in place of a response for which the outbox has no room: a request without any response would wait
-    /// for ever. A server that keeps asking and reads no response is ended: each response lets it ask again.
+    /// Sends a small error in place of a response for which the outbox has no room, since the server would otherwise wait for
+    /// ever. A server that sends requests and never reads the responses is ended, since each such error would let it send another
+    /// request.
     fn refuse_answer(&self, id: &RawId) -> bool {
         if let Wire::Pipe(pipe) = &self.wire
             && pipe.outbox().is_swamped()
@@ -264,10 +266,10 @@ impl LinkCore {
         })
     }
 
-    /// Asks the server to cancel a call.
+    /// Sends the server a cancellation of a call.
     pub(super) fn send_cancel(&self, id: u64) {
         match &self.wire {
-            // Cancellations are small, and there are at most as many as calls that the outbox accepted.
+            // Cancellations are small, and there are at most as many as there are calls accepted by the outbox.
             Wire::Pipe(_) => {
                 self.append_always(|out| write::cancelled(out, id));
             }
@@ -278,12 +280,12 @@ impl LinkCore {
         }
     }
 
-    /// Sends the server the client's own cancellation of a call.
+    /// Sends the server the client's own `notifications/cancelled` about a call.
     pub(super) fn send_cancel_saying(&self, id: u64, words: Vec<u8>) {
         match &self.wire {
             Wire::Pipe(_) => {
                 let sent = self.append(words.len(), |out| out.extend_from_slice(&words));
-                // If the message does not fit, a cancellation without its reason is sent.
+                // If the outbox has no room for the client's message, a short cancellation without the client's reason is sent.
                 if sent.is_err() {
                     self.send_cancel(id);
                 }
@@ -292,23 +294,24 @@ impl LinkCore {
         }
     }
 
-    /// Drops a call at the transport after its caller dropped it, without a message to the server.
+    /// Removes a call from the transport after its caller dropped it. The server gets no message.
     pub(super) fn forget(&self, id: u64) {
         if let Wire::Other(transport) = &self.wire {
             transport.give_up(id, None);
         }
     }
 
-    /// Removes a client's call that its caller dropped. `None`: the call has ended already.
+    /// Removes a client's call that its caller dropped. Returns `None` if the call has ended already.
     pub(super) fn give_up(&self, id: u64) -> Option<PendingCall> {
         let mut calls = self.calls();
         let entry = calls.pending.remove(id).ok()?;
-        // Done under the lock: a response that arrives now must find the call recorded, or the call would never be settled.
+        // This is called under the lock: a response that arrives now must find the call recorded as abandoned, or the record
+        // would never be removed.
         self.inbound.given_up(id, entry.origin.owner());
         Some(entry)
     }
 
-    /// The owners of the pending calls.
+    /// Returns the common owner of the pending calls.
     pub(super) fn in_hand(&self) -> CallsInHand {
         let calls = self.calls();
         CallsInHand::of(calls.pending.values().map(|entry| &entry.origin))
@@ -321,15 +324,16 @@ impl LinkCore {
         }
     }
 
-    /// Removes a pending call.
+    /// Removes a pending call and returns it.
     pub(super) fn take(&self, id: u64) -> Result<PendingCall, NoPendingCall> {
         self.calls().pending.remove(id)
     }
 
-    /// Ends the link: pending calls fail now, later ones are refused. The first reason is kept.
+    /// Ends the link: pending calls fail now, and later ones are refused. If the link was closed before, the first reason is
+    /// kept.
     pub(super) fn close(&self, reason: LinkEnd) {
-        // The pipe is ended before the calls fail, so that the record of sent bytes remains correct. It is closed outside the
-        // lock.
+        // Writing to the pipe is ended before the calls fail, so that the record of sent bytes is correct for them. The pipe
+        // itself is closed outside the lock.
         match &self.wire {
             Wire::Pipe(pipe) => {
                 let ended = pipe.outbox().end();
@@ -359,13 +363,13 @@ impl LinkCore {
         self.note_closed(reason);
     }
 
-    /// Stops taking calls, and records the reason; pending calls continue.
+    /// Stops accepting calls, and records the reason. Pending calls continue.
     pub(super) fn lost(&self, reason: LinkEnd) {
         self.calls().closed = true;
         self.note_closed(reason);
     }
 
-    /// Stops taking calls; lines in the outbox are still sent.
+    /// Stops accepting calls. Lines in the outbox are still sent.
     pub(super) fn finish(&self) {
         self.calls().closed = true;
         match &self.wire {

@@ -1,4 +1,4 @@
-//! Progress tokens of calls that continue as tasks, as their callers wrote them; at the server the token is the call's id.
+//! Progress tokens of calls that were answered with a task, as their callers wrote them. The server uses the call's id instead.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
@@ -9,15 +9,15 @@ use serde_json::value::RawValue;
 
 use super::NotificationSink;
 
-/// Maximum number of calls whose token is kept after their response. The oldest is forgotten first.
+/// Maximum number of calls whose progress token is kept after their response. The oldest token is dropped for a new one.
 const LASTING_MAX: usize = 64;
 
-/// Tokens and listeners of calls that were answered with a task: the task's progress still has the call's id.
+/// Progress tokens and sinks of calls that were answered with a task. Progress of the task still names the call's id.
 #[derive(Default)]
 pub(super) struct TaskTokens(VecDeque<(u64, Arc<str>, Arc<dyn NotificationSink>)>);
 
 impl TaskTokens {
-    /// Keeps the token of a call that became a task.
+    /// Stores the progress token of a call that was answered with a task.
     pub(super) fn keep(&mut self, id: u64, token: Arc<str>, sink: Arc<dyn NotificationSink>) {
         if self.0.len() == LASTING_MAX {
             self.0.pop_front();
@@ -25,7 +25,7 @@ impl TaskTokens {
         self.0.push_back((id, token, sink));
     }
 
-    /// Finds the token and listener of an answered call.
+    /// Finds the progress token and sink of a call that was answered with a task.
     pub(super) fn find(&self, id: u64) -> Option<(Arc<str>, Arc<dyn NotificationSink>)> {
         self.0
             .iter()
@@ -43,10 +43,10 @@ struct CreatedTask<'a> {
     result_type: Option<&'a RawValue>,
 }
 
-/// Returns true if a result states that the call continues as a task.
+/// Returns true if a result shows that the call continues as a task.
 pub(super) fn is_task(result: &RawValue) -> bool {
     let text = result.get();
-    /// A cheap check first: results are large and tasks rare.
+    /// Text that is searched for before the result is parsed, since results are large and tasks are rare.
     static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"task\""));
     if !text.starts_with('{') || WORD.find(text.as_bytes()).is_none() {
         return false;

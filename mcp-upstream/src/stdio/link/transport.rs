@@ -1,4 +1,4 @@
-//! Transports that carry a link's messages to a server without two pipes.
+//! Transports that carry a link's messages to a server other than over two pipes.
 //!
 //! ```text
 //! Link ── request, notification, answer ──▶ Transport ──▶ the server
@@ -6,9 +6,9 @@
 //!   └──── message, failed, ended ◀── Incoming ◀─┘
 //! ```
 //!
-//! A transport sees only the id of a call: it reports the outcome of a message, and the link decides the consequence for the
-//! call. Pipes do not implement this trait: every call of a stdio server uses them, and a message there costs only a line in a
-//! shared buffer.
+//! A transport only gets the id of a call. It reports the outcome of a message, and the link decides what that means for the
+//! call. Pipes do not implement this trait, for speed: every call of a stdio server uses them, and sending a message costs only
+//! a line in a shared buffer.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -24,9 +24,9 @@ use super::shared::LinkCore;
 use super::{LinkEnd, read};
 use crate::protocol::ProtocolVersion;
 
-/// Carries complete messages to a server. No method waits, and none is called while a lock of the link is held.
+/// Sends complete messages to a server. No method waits, and none is called while a lock of the link is held.
 pub(crate) trait Transport: Send + Sync {
-    /// Sends a request. Its response, or [`Incoming::failed`], is reported for `id`, unless the call is abandoned before.
+    /// Sends a request. Its response, or [`Incoming::failed`], is reported with this `id`, unless the call is abandoned before.
     /// `of_client`: the client's headers, which are sent with this request only.
     ///
     /// # Errors
@@ -47,22 +47,22 @@ pub(crate) trait Transport: Send + Sync {
     /// [`CallError`], when too much data is queued or the connection has ended.
     fn send(&self, message: Bytes) -> Result<(), CallError>;
 
-    /// Abandons a request whose caller has dropped it. `words`: the `notifications/cancelled` for it; `None` if the server gets
-    /// none.
+    /// Abandons a request whose caller has dropped it. `words`: the `notifications/cancelled` to send for it; `None` if the
+    /// server gets no cancellation.
     fn give_up(&self, id: u64, words: Option<Bytes>);
 
-    /// Sets the version that the server was opened with; `None` if each request is complete in itself.
+    /// Sets the protocol version with which the server was opened; `None` if each request carries its own metadata.
     fn opened(&self, _version: Option<ProtocolVersion>) {}
 
-    /// Sends the queued messages, and accepts no more.
+    /// Sends the queued messages, and accepts no further ones.
     fn finish(&self) {}
 
-    /// Ends the transport: no incoming message is accepted any more.
+    /// Ends the transport. Messages that still arrive from the server are dropped.
     fn end(&self);
 }
 
-/// Record of how a request failed at its transport, which decides whether another connection may send it. A request counts as
-/// sent until its transport records otherwise.
+/// Record of how a request failed at its transport, which decides whether it may be sent again on another connection. A request
+/// counts as sent unless the transport records otherwise.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unsent(Arc<AtomicU8>);
 
@@ -71,12 +71,12 @@ impl Unsent {
     const SESSION_GONE: u8 = 2;
     const SESSION_REFUSED: u8 = 3;
 
-    /// Records that nothing of the request reached the server, and nothing will.
+    /// Records that no byte of the request has reached the server, or ever will.
     pub(crate) fn note(&self) {
         self.0.store(Self::NOT_WRITTEN, Ordering::Release);
     }
 
-    /// Records that the server did not process the request, because it no longer knows the session.
+    /// Records that the server did not process the request, because it does not know the session any more.
     pub(crate) fn note_session_gone(&self) {
         self.0.store(Self::SESSION_GONE, Ordering::Release);
     }
@@ -101,11 +101,11 @@ impl Unsent {
     }
 }
 
-/// A transport's handle for messages from its server. Holds a weak reference to the link.
+/// Handle by which a transport passes the server's messages to the link. It does not keep the link alive.
 #[derive(Clone)]
 pub(crate) struct Incoming {
     link: Weak<LinkCore>,
-    /// Time of the last log entry about an ignored message. The lock is held for a few instructions.
+    /// Time of the last log entry about an ignored message.
     complained: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -117,7 +117,7 @@ impl Incoming {
         }
     }
 
-    /// Handles a complete message. Invalid messages are counted and logged as for any server.
+    /// Handles a complete message of the server. An invalid message is ignored, counted and logged.
     pub(crate) fn message(&self, message: Bytes) {
         let Some(link) = self.link.upgrade() else {
             return;
@@ -133,12 +133,12 @@ impl Incoming {
         }
     }
 
-    /// Fails a call: there will be no response to it.
+    /// Fails a call for which there will be no response.
     pub(crate) fn failed(&self, id: u64, error: CallError) {
         if let Some(link) = self.link.upgrade() {
             match link.take(id) {
                 Ok(entry) => entry.reply.end(Err(error)),
-                // The caller dropped the call earlier; the server no longer works on it.
+                // The caller dropped the call before. The server has finished it now.
                 Err(_) => link.inbound.settled(id),
             }
         }
@@ -158,21 +158,21 @@ impl Incoming {
             .is_some_and(|link| link.calls().pending.get(id).is_ok())
     }
 
-    /// The account that counts the response to a call; `None` if no client waits for it.
+    /// Returns the account that counts the bytes of the response to a call; `None` if no client waits for it.
     pub(crate) fn answers(&self, id: u64) -> Option<AnswerAccount> {
         let link = self.link.upgrade()?;
         let calls = link.calls();
         calls.pending.get(id).ok()?.origin.answers().cloned()
     }
 
-    /// Returns true if a message may have this size.
+    /// Returns true if a message may have this size in bytes.
     pub(crate) fn fits(&self, size: usize) -> bool {
         self.link
             .upgrade()
             .is_some_and(|link| link.max_result.fits(size))
     }
 
-    /// Stops accepting calls on the connection. Pending calls continue, and each detects its own end.
+    /// Stops accepting calls on the connection. Pending calls continue, and each of them notices by itself when it has failed.
     pub(crate) fn lost(&self) {
         if let Some(link) = self.link.upgrade() {
             link.lost(LinkEnd::Disconnected);
@@ -187,7 +187,7 @@ impl Incoming {
     }
 }
 
-/// Puts JSON that is written over several lines on one line, as pipes need it.
+/// Puts JSON that spans several lines on one line, since the code behind it expects messages as a pipe delivers them.
 fn on_one_line(message: Bytes) -> Bytes {
     let text = message.trim_ascii();
     if memchr::memchr2(b'\n', b'\r', text).is_none() {

@@ -1,5 +1,5 @@
-//! Lines written by the gateway, and the task that writes all lines. JSON from clients and callers is copied once, into the
-//! outbox, and not parsed.
+//! Writes the gateway's messages as lines, and contains the task that sends all lines. JSON from clients and callers is copied
+//! once, into the outbox, and not parsed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::jsonrpc::splice::{Edit, splice};
 use crate::jsonrpc::{RawId, RpcError};
 use crate::stdio::wire::{Batch, OwnTurn, WriteTurn};
 
-/// Time to wait for the last responses of a server that no longer reads.
+/// Time to wait for further responses from a server that no longer reads its input.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Writes a request; its progress token, if present, is replaced.
+/// Writes a request. The progress token in its parameters, if any, is replaced by the request's id.
 pub(super) fn request(
     out: &mut BytesMut,
     id: u64,
@@ -43,7 +43,7 @@ pub(super) fn request(
     out.put_u8(b'}');
 }
 
-/// Writes a notification.
+/// Writes a notification to the server.
 pub(super) fn notification(out: &mut BytesMut, method: &str, params: Option<&RawValue>) {
     out.put_slice(b"{\"jsonrpc\":\"2.0\",\"method\":");
     string(out, method);
@@ -74,10 +74,10 @@ pub(super) fn answer(out: &mut BytesMut, id: &RawId, outcome: Result<&RawValue, 
     out.put_u8(b'}');
 }
 
-/// Maximum number of decimal digits of an id.
+/// Maximum number of decimal digits of a request's id.
 pub(super) const DIGITS: usize = 20;
 
-/// Writes an id in decimal.
+/// Writes a request's id in decimal.
 pub(super) fn digits(mut id: u64, out: &mut [u8; DIGITS]) -> &str {
     let mut at = out.len();
     loop {
@@ -102,8 +102,9 @@ fn string(out: &mut BytesMut, text: &str) {
     serde_json::to_writer(out.writer(), text).expect("a string into memory");
 }
 
-/// Writes the lines that calls appended and do not write themselves. Woken by the first line; with several pending calls it first
-/// lets the others append as well, which makes a single write of many lines. Ends with the link, or with the pipe.
+/// Task that writes the lines which calls appended and did not write themselves. It is woken by the first line. With several
+/// pending calls, it first lets these append their lines as well, so that one write sends many lines. It ends with the link, or
+/// with the pipe.
 pub(super) async fn flush(shared: Arc<LinkCore>) {
     let Wire::Pipe(end) = &shared.wire else {
         return;
@@ -141,14 +142,14 @@ pub(super) async fn flush(shared: Arc<LinkCore>) {
                 }
             }
         }
-        // Lines that were appended since the last `take` have notified this task again.
+        // Lines that were appended since the last `take` have woken this task again, so none is forgotten.
         let unwanted = end.outbox().rest(pipe);
         drop(unwanted);
     }
 }
 
-/// Writes as many waiting lines as the pipe accepts without blocking. The flusher writes the remaining bytes, and handles
-/// errors of the pipe.
+/// Writes as much of the waiting lines as the pipe accepts without blocking. The flusher writes the rest, and handles errors of
+/// the pipe.
 pub(super) fn own_turn(end: &PipeEnd, turn: OwnTurn<pipe::Sender>) {
     let written = turn.pipe.try_write(&turn.batch).unwrap_or(0);
     let (more, unwanted) = end.outbox().own_turn_over(turn, written);
@@ -158,8 +159,8 @@ pub(super) fn own_turn(end: &PipeEnd, turn: OwnTurn<pipe::Sender>) {
     }
 }
 
-/// Writes a batch whose first byte has the position `start`, and reports to the outbox how many bytes the pipe may have
-/// accepted.
+/// Writes a batch of lines to the pipe. `start`: position of its first byte in the pipe's byte stream. The outbox is told how far
+/// the pipe may have accepted the bytes.
 async fn write(
     end: &PipeEnd,
     pipe: &pipe::Sender,

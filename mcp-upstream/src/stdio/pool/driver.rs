@@ -1,4 +1,4 @@
-//! The task of a pool that starts and ends processes as the state machine decides, and sends the machine its timer events.
+//! The driver: the task of a pool that starts and ends processes as the state machine decides, and sends it timer events.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,16 +12,17 @@ use super::PoolShared;
 use super::state::{Order, PoolAction, PoolEvent, ProcessId};
 use crate::stdio::process::keep::{Command, Keeper};
 
-/// Minimum time between two timer events: timers that are due at nearly the same time are handled together.
+/// Minimum time between two timer events. Timers that are due within it are handled together.
 const PULSE: Duration = Duration::from_millis(10);
-/// Maximum number of commands that a keeper is ever sent: one to open, and one to end.
+/// Capacity of a keeper's command channel. A keeper is sent at most one command to open its process, and one to end it.
 const COMMANDS: usize = 2;
 
-/// The task that carries out the state machine's actions. Ends when the pool is retired and all its processes have ended.
+/// The task of a pool that carries out the state machine's actions. It ends when the pool is retired and all its processes have
+/// ended.
 pub(super) struct Driver {
     pool: Arc<PoolShared>,
     keepers: JoinSet<()>,
-    /// Process ids by the id of the keeper's task.
+    /// The process of each keeper, by the id of the keeper's task.
     tasks: HashMap<Id, ProcessId>,
     commands: HashMap<ProcessId, mpsc::Sender<Command>>,
 }
@@ -36,10 +37,10 @@ impl Driver {
         }
     }
 
-    /// Runs until the pool is over. Wakes up for:
+    /// Runs until the pool has ended. Wakes up for:
     /// - an action of the state machine;
     /// - the next timer;
-    /// - the end of a keeper, which is the end of its process.
+    /// - the end of a keeper, and so of its process.
     pub(super) async fn run(mut self) {
         loop {
             let (actions, wake_at, over) = {
@@ -71,7 +72,7 @@ impl Driver {
                     };
                     if let Some(process) = self.tasks.remove(&task) {
                         self.commands.remove(&process);
-                        // The keeper has reported this event already, unless its task panicked.
+                        // The keeper has reported the end of its process already, unless its task panicked.
                         self.pool.apply(PoolEvent::Gone { process });
                     }
                 }
@@ -85,7 +86,7 @@ impl Driver {
             PoolAction::Spare { process } => self.keep(process, None),
             PoolAction::Adopt { process, order } => self.send(process, Command::Open(order)),
             PoolAction::Stop { process, reason } => self.send(process, Command::Stop(reason)),
-            // `PoolShared::apply` has already informed the waiting requests.
+            // `PoolShared::apply` has already answered the waiting requests.
             PoolAction::Grant { .. } | PoolAction::Refuse { .. } => {}
         }
     }
@@ -107,7 +108,7 @@ impl Driver {
 
     fn send(&mut self, process: ProcessId, command: Command) {
         if let Some(keeper) = self.commands.get(&process) {
-            // The channel has room for all commands. If sending fails, the keeper has ended, and its process with it.
+            // The channel has room for all commands. If sending fails, the keeper has ended together with its process.
             let _ = keeper.try_send(command);
         }
     }

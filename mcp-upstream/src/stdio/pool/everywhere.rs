@@ -1,4 +1,4 @@
-//! Requests that the gateway sends, for a client, to several processes with the same key.
+//! Requests that the gateway sends, on behalf of a client, to all processes with the same key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use super::state::ProcessId;
 use crate::protocol::Era;
 use crate::stdio::process::Process;
 
-/// Time limit for the server's response to a repeated request or an unsubscription.
+/// Time limit for a server's response to a request that is repeated at other processes, or to an unsubscription.
 const UNSUBSCRIBE: Duration = Duration::from_secs(30);
-/// Time that a client waits for the responses of all other backends to a request that one backend granted.
+/// Time that a client waits until all other backends have answered a request that one backend has accepted.
 const EVERYWHERE: Duration = Duration::from_secs(2);
 
 impl PoolShared {
-    /// Repeats a request that succeeded at one process at all other processes for the same key. Waits for their responses for
-    /// at most [`EVERYWHERE`], after which the requests continue. A process that starts later gets the request at its start.
+    /// Sends a request that succeeded at one process to all other processes for the same key. Waits for their responses for at
+    /// most [`EVERYWHERE`]; requests without a response then continue in the background. A process that starts later gets the
+    /// request when it starts.
     pub(super) async fn ask_everywhere(
         &self,
         (key, era): (&ConnectionKey, Era),
@@ -38,11 +39,11 @@ impl PoolShared {
         let asked = others.into_iter().filter_map(|process| {
             let in_use = process.router().in_use();
             let mut call = process.link().request(method, Some(params), None).ok()?;
-            // Bounded by the timeout; there is at most one task per request of a client and backend.
+            // The task ends at the timeout, and there is at most one task for each backend and client request.
             Some(self.control.spawn(async move {
                 let _ = timeout(UNSUBSCRIBE, call.answer()).await;
-                // Dropped while the process still counts as in use, so that a missing response counts as unfinished work of the
-                // process.
+                // The call is dropped while the process still counts as in use, so that a missing response counts as unfinished
+                // work of the process.
                 drop(call);
                 drop(in_use);
             }))
@@ -50,8 +51,8 @@ impl PoolShared {
         let _ = timeout(EVERYWHERE, join_all(asked.collect::<Vec<_>>())).await;
     }
 
-    /// Ends a client's subscription to a resource. Does not wait and starts no process: a server that is not running has no
-    /// subscriptions.
+    /// Ends a client's subscription to a resource. Does not wait for responses and starts no process, since a server that is not
+    /// running has no subscriptions.
     pub(super) fn unsubscribe(&self, key: &ConnectionKey, era: Era, uri: &str) {
         let (replay_state, processes) = {
             let inner = self.lock();
@@ -68,17 +69,17 @@ impl PoolShared {
         let params = serde_json::json!({ "uri": uri });
         let params = to_raw_value(&params).expect("a value into memory");
         let method = "resources/unsubscribe";
-        // The single subscription of a modern server is renewed by its keeper.
+        // A modern server has a single subscription for all resources, and the process's keeper renews it.
         let legacy = |it: &Arc<Process>| it.opened().era() == Era::Legacy;
         for process in processes.into_iter().filter(legacy) {
-            // The process counts as in use: messages about the unsubscription concern no other client.
+            // The process counts as in use, since no message about the unsubscription may reach another client.
             let in_use = process.router().in_use();
             if let Ok(mut call) = process.link().request(method, Some(&params), None) {
-                // Bounded by the timeout; there is at most one task per subscription and backend.
+                // The task ends at the timeout, and there is at most one task for each subscription and backend.
                 self.control.spawn(async move {
                     let _ = timeout(UNSUBSCRIBE, call.answer()).await;
-                    // Dropped while the process still counts as in use, so that a missing response counts as unfinished work of
-                    // the process.
+                    // The call is dropped while the process still counts as in use, so that a missing response counts as
+                    // unfinished work of the process.
                     drop(call);
                     drop(in_use);
                 });

@@ -1,4 +1,4 @@
-//! Keys of connections, and the handshake with which a connection is opened.
+//! Keys of connections, and the parameters with which a connection is opened.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -16,52 +16,51 @@ use crate::stdio::link::Inbound;
 pub(crate) enum ConnectionKey {
     /// The connection that all clients share.
     Shared,
-    /// The connection at this backend that all clients share. For a server with several backends, the pool spreads requests for
-    /// [`Self::Shared`] over these.
+    /// The connection at this backend that all clients share. For a server with several backends, the pool distributes requests
+    /// with the key [`Self::Shared`] over such connections.
     Replica(BackendId),
-    /// The connection of one session, by the session's tag.
+    /// The connection of one session, which is named by the session's tag.
     Session(Arc<str>),
     /// The connection of one principal.
     Principal(Arc<str>),
-    /// A connection for a single request, until the request is over.
+    /// A connection for a single request, which is not shared and ends with the request.
     Exclusive,
 }
 
-/// Connection by which the eras of a server are found out.
+/// The connection on which the eras of a server are detected.
 #[derive(Debug, Clone)]
 pub(crate) enum Opener {
     /// The connection that all clients share.
     Everybody,
-    /// The principal's connection, with its credentials.
+    /// The principal's own connection, which is opened with its credentials.
     Principal(Arc<str>),
-    /// A separate connection for a client, with these headers of the client.
+    /// A separate connection for one client, with these headers of the client.
     Client(Arc<HeaderMap>),
 }
 
-/// Handshake and owner of a process, from the first request that needs it.
+/// Parameters with which a process is opened, taken from the first request that needs the process.
 #[derive(Clone)]
 pub(crate) struct OpenAs {
-    /// The era of the request. A server that supports both eras is opened in this one; any other server in its own era.
+    /// The era of the request. A server that supports both eras is opened in this era; any other server in the only one it
+    /// supports.
     pub(crate) era: Era,
-    /// The client as it is described to the server. A process of several clients has a single handshake, which describes the
-    /// gateway instead.
+    /// The client's description in the handshake. For a process that several clients use, it describes the gateway.
     pub(crate) identity: Arc<ClientIdentity>,
-    /// The principal whose limit of processes counts the process. Processes without a principal are bounded by the pool's limit
-    /// only.
+    /// The principal for whose limit the process is counted; `None` if only the limit of the pool applies.
     pub(crate) principal: Option<Arc<str>>,
-    /// Handler for messages of a session's or leased process that belong to no call. `None`: changes are passed to the audience
-    /// of the namespace and requests are refused, as for shared processes. It may be dropped under the pool's lock, so dropping
-    /// it must not call back into the pools.
+    /// Handler for messages that belong to no call, of a process that serves one session or one request. `None` for shared
+    /// processes: changes are then passed to the subscribers of the namespace, and requests are refused. The handler may be
+    /// dropped while the pool is locked, so dropping it must not call the pools.
     pub(crate) inbound: Option<Arc<dyn Inbound>>,
-    /// Headers of the client that are sent when opening and keeping a connection of this client alone.
+    /// Headers of the client, for a connection that this client uses alone. They are sent with the gateway's messages on it.
     pub(crate) headers: Option<Arc<HeaderMap>>,
-    /// Hash of the client, equal for equal clients, for servers whose backends are chosen by it.
+    /// Hash that identifies the client, for servers whose backend is chosen by client.
     pub(crate) hash: u64,
-    /// Backends that already failed to answer the request.
+    /// Backends that have already failed to answer the request.
     pub(crate) avoid: Vec<BackendId>,
 }
 
-/// Key in the state machine: a [`ConnectionKey`] in which exclusive connections are numbered.
+/// Key of a process in the state machine: a [`ConnectionKey`], with a number for each exclusive connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) enum ProcessKey {
     Shared,
@@ -71,7 +70,7 @@ pub(in crate::stdio) enum ProcessKey {
     Exclusive(u64),
 }
 
-/// Key of a slot, which has at most one process at a time. A server that supports both eras has a slot for each era.
+/// Key of a slot. A slot has at most one process at a time; a server that supports both eras has a slot for each era.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) struct SlotKey {
     pub(in crate::stdio) key: ProcessKey,
@@ -86,7 +85,7 @@ impl ConnectionKey {
 }
 
 impl ProcessKey {
-    /// The backend of the connection, if the key fixes it.
+    /// Returns the backend of the connection if the key determines it.
     pub(in crate::stdio) fn replica(&self) -> Option<&BackendId> {
         match self {
             Self::Replica(backend) => Some(backend),
@@ -94,7 +93,7 @@ impl ProcessKey {
         }
     }
 
-    /// Hash of the key, to choose a backend by.
+    /// Returns the hash of the key, by which a backend is chosen.
     pub(in crate::stdio) fn hash(&self) -> u64 {
         BuildHasherDefault::<DefaultHasher>::default().hash_one(self)
     }
@@ -104,7 +103,7 @@ impl ProcessKey {
         matches!(self, Self::Shared | Self::Replica(_))
     }
 
-    /// The key of a request's lasting connection; `None` for a connection that serves a single request.
+    /// Returns the process key for a request's connection; `None` if the connection is for a single request.
     pub(super) fn lasting(key: &ConnectionKey) -> Option<Self> {
         Some(match key {
             ConnectionKey::Shared => Self::Shared,
@@ -137,7 +136,7 @@ impl From<&ProbedEra> for EraSupport {
 }
 
 impl OpenAs {
-    /// Handshake of the gateway itself, for a process of several clients.
+    /// Returns the parameters for a process that several clients use: the gateway opens it with its own description.
     pub(crate) fn gateway(era: Era) -> Self {
         Self {
             era,
@@ -150,13 +149,13 @@ impl OpenAs {
         }
     }
 
-    /// Returns true if a process of this era gets the same handshake from `self` and `other`.
+    /// Returns true if a process of this era would be opened in the same way with `self` and `other`.
     pub(super) fn same_handshake(&self, other: &Self, era: Era) -> bool {
         if self.headers != other.headers {
             return false;
         }
         let (one, other) = (&self.identity, &other.identity);
-        // A modern process gets the client's identity with every request.
+        // The client's description is not part of a modern handshake: it is sent with every request.
         era == Era::Modern
             || (one.version == other.version
                 && one.capabilities.get() == other.capabilities.get()

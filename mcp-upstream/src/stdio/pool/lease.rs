@@ -1,4 +1,5 @@
-//! Leases of processes for requests: usually granted immediately, otherwise after a wait until a process is idle or started.
+//! Leases of processes for requests. A lease is usually granted at once, otherwise after a wait until a process is idle or has
+//! started.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,12 +15,12 @@ use super::state::{LeaseRefusal, PoolEvent, ProcessId, WaiterId};
 use super::{PoolShared, ProcessLease};
 use crate::protocol::Era;
 
-/// Time that a request waits for the pool to learn that the leased process has just ended.
+/// Time limit for the pool to notice that a leased process has just ended.
 const NOTICE: Duration = Duration::from_secs(1);
-/// Number of leases of processes that have just ended after which the request fails.
+/// Number of leased processes that may turn out to have ended. After that many attempts the request fails.
 const TRIES: usize = 3;
 
-/// A request that waits for a process, as the pool sees it.
+/// A request that waits for a process, as the pool stores it.
 pub(super) struct LeaseRequest {
     pub(super) give: oneshot::Sender<Result<ProcessLease, LeaseRefusal>>,
     pub(super) key: ConnectionKey,
@@ -45,7 +46,7 @@ impl Drop for LeaseWaitGuard<'_> {
 }
 
 impl PoolShared {
-    /// Leases a process for a request, and starts one if needed. If the chosen backend fails, others are tried.
+    /// Leases a process for a request, and starts one if needed. If the chosen backend fails, other backends are tried.
     pub(super) async fn lease(
         self: &Arc<Self>,
         key: &ConnectionKey,
@@ -78,7 +79,7 @@ impl PoolShared {
         }
     }
 
-    /// Leases a process for a key whose backend is chosen.
+    /// Leases a process for a key whose backend is already chosen.
     async fn lease_of(
         self: &Arc<Self>,
         key: &ConnectionKey,
@@ -92,7 +93,7 @@ impl PoolShared {
             if !leased.is_closed() {
                 return Ok(leased);
             }
-            // The process has ended, which its keeper will report soon; the next lease finds another process.
+            // The process has just ended, which its keeper will soon report. The next attempt then finds another process.
             let process = Arc::clone(leased.process());
             drop(leased);
             process.is_over_within(NOTICE).await;
@@ -101,13 +102,13 @@ impl PoolShared {
         Err(self.unavailable("keeps ending", Some(Duration::from_secs(1))))
     }
 
-    /// Leases a running process that several clients share; `None` if that would need a wait.
+    /// Leases a running process that several clients share. Returns `None` if the caller would have to wait for one.
     pub(super) fn lease_common(
         self: &Arc<Self>,
         key: &ConnectionKey,
         era: Era,
     ) -> Option<ProcessLease> {
-        // With several backends, `spread` chooses one for each request.
+        // A server with several backends is not handled here: `spread` chooses a backend for each request.
         if self.launcher.spreads() {
             return None;
         }
@@ -115,7 +116,8 @@ impl PoolShared {
         (!leased.is_closed()).then_some(leased)
     }
 
-    /// Chooses the backend for a request on connections that all clients share, if the server has several backends.
+    /// Chooses the backend for a request on a connection that all clients share. For a server without several backends, the key
+    /// is returned unchanged.
     pub(super) fn spread<'a>(
         &self,
         key: &'a ConnectionKey,
@@ -136,7 +138,7 @@ impl PoolShared {
         *key == ConnectionKey::Shared && self.launcher.spreads()
     }
 
-    /// Chooses a backend outside of `avoid`. Backends whose connection failed recently are tried last.
+    /// Chooses a backend that is not in `avoid`. Backends at which opening a connection failed recently are chosen last.
     fn choose(&self, avoid: &[BackendId], hash: u64) -> Option<BackendId> {
         let mut failing = self.lock().state.failing(Instant::now());
         if failing.is_empty() {
@@ -165,7 +167,7 @@ impl PoolShared {
             let process = inner.live.get(&id).map(Arc::clone);
             (id, process, replay_state)
         };
-        // A serving process is always in `live`: both are set and removed under the same lock.
+        // A process that can be leased is always in `live`, since both are changed under the same lock.
         Some(ProcessLease::new(self, id, process?, replay_state, key, open).activated())
     }
 
@@ -199,13 +201,13 @@ impl PoolShared {
         match given.await {
             Ok(Ok(leased)) => Ok(leased),
             Ok(Err(refusal)) => Err(self.refused(refusal)),
-            // The sender is dropped unused only with the pool.
+            // The sender is dropped without an answer only when the pool is dropped.
             Err(_) => Err(self.refused(LeaseRefusal::Retired)),
         }
     }
 
-    /// Returns a process if the state machine has nothing else to do. Returns false if the process was not returned, and the
-    /// state machine needs an event.
+    /// Returns a process to the pool directly, if no request waits. Returns false if this is not possible; the caller must then
+    /// send an event to the state machine.
     pub(super) fn release_at_once(&self, process: ProcessId) -> bool {
         let mut inner = self.lock();
         inner.state.waiting() == 0 && inner.state.release_at_once(process, Instant::now())

@@ -1,4 +1,4 @@
-//! Leases: a process in use by one request.
+//! Leases: the use of a process by one request.
 
 use std::fmt;
 use std::ops::Deref;
@@ -22,29 +22,28 @@ use crate::stdio::link::Link;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{ListenerGuard, Process, ProcessListener, ProcessOpening};
 
-/// A lease of a process for one request, held until the response. Dropping it returns the process. A process for a single
-/// request is ended, unless the request called [`ProcessLease::answered`] and the process has no open questions, calls or
-/// tasks.
+/// The use of a process for one request, until the response. Dropping it returns the process to the pool. A process for a single
+/// request is then ended, unless [`ProcessLease::answered`] was called and the process has no open questions, calls or tasks.
 pub(crate) struct ProcessLease {
     pool: Arc<PoolShared>,
     id: ProcessId,
     process: Arc<Process>,
     replay_state: Arc<ReplayState>,
-    /// The handshake of a process that serves this request alone.
+    /// The opening parameters of a process that serves this request alone; `None` for other processes.
     exclusive: Option<Arc<OpenAs>>,
-    /// True for a process of one session.
+    /// True if the process serves one session.
     session: bool,
-    /// Backends at which the request was tried, the current one last; for connections at several backends that all clients
-    /// share.
+    /// Backends that were tried for the request, the current one last. Empty unless all clients share connections to several
+    /// backends.
     tried: Vec<BackendId>,
     since: Instant,
     answered: bool,
-    /// True once the response to the last request that the gateway sent on this lease has arrived.
+    /// True once the response to the last request that the gateway itself sent on this lease has arrived.
     heard: AtomicBool,
 }
 
 impl ProcessLease {
-    /// Builds the lease that the state machine has granted and counted. Called under the pool's lock.
+    /// Creates the lease after the state machine has granted it. Called while the pool is locked.
     pub(super) fn new(
         pool: &Arc<PoolShared>,
         id: ProcessId,
@@ -69,37 +68,37 @@ impl ProcessLease {
         }
     }
 
-    /// Connects the request's handler to a process for this request alone. Called outside the pool's lock.
+    /// Passes the messages of a process that serves this request alone to the request's handler. Called outside the pool's lock.
     pub(super) fn activated(self) -> Self {
         if let Some(open) = &self.exclusive {
-            // The process may have served another request before.
+            // An exclusive process may have served another request before, so the handler is replaced.
             self.process.router().set_own(open.inbound.clone());
         }
         self
     }
 
-    /// Sets the backends at which the request was tried.
+    /// Sets the backends that were tried for the request.
     pub(super) fn after(mut self, tried: Vec<BackendId>) -> Self {
         self.tried = tried;
         self
     }
 
-    /// The backends at which the request was tried, for connections that are spread over backends.
+    /// Returns the backends that were tried for the request, for connections to several backends.
     pub(crate) fn tried(&self) -> &[BackendId] {
         &self.tried
     }
 
-    /// The backend of a server that is reached over HTTP.
+    /// Returns the backend of a remote server; `None` for a process.
     pub(crate) fn backend(&self) -> Option<&BackendId> {
         self.process.backend()
     }
 
-    /// The process's era, and the server's description of itself.
+    /// Returns the process's era and the server's description of itself.
     pub(crate) fn opened(&self) -> &ProcessOpening {
         self.process.opened()
     }
 
-    /// The pid of the process. Panics for a session of a remote server.
+    /// Returns the process id, for tests. Panics for a session of a remote server.
     #[cfg(test)]
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid().expect("a process")
@@ -109,18 +108,18 @@ impl ProcessLease {
         &self.process
     }
 
-    /// Registers a listener for messages of the process that belong to no call but can only concern the owner of this
-    /// request. For shared processes only: a process with a single user has a handler.
+    /// Registers a listener for messages of the process that belong to no call and can only concern the owner of this request. It
+    /// is for shared processes only: a process that serves one client passes such messages to its handler.
     pub(crate) fn hear(&self, listener: ProcessListener) -> ListenerGuard {
         self.process.router().hear(listener)
     }
 
-    /// The owners of the tasks on the process.
+    /// Returns the record of the tasks on the process and their owners.
     pub(crate) fn tasks(&self) -> &Tasks {
         self.process.router().tasks()
     }
 
-    /// Records that the request was answered, with the time that it took.
+    /// Records that the request was answered. The first call also records the time since the lease began.
     pub(crate) fn answered(&mut self) {
         if !std::mem::replace(&mut self.answered, true) {
             let time = self.since.elapsed();
@@ -129,9 +128,9 @@ impl ProcessLease {
         }
     }
 
-    /// Adds a client's subscription to a resource. The server gets one request: later clients wait for its response, and one of
-    /// them repeats the request if there was none. Returns the server's response to the client that sent the request, `None` to
-    /// all others. A restarted server gets the request again.
+    /// Adds a client's subscription to a resource. The server gets only one request for each resource: later clients wait for its
+    /// response, and if it fails, one of them sends the request again. Returns the server's response to the client whose request
+    /// was sent, and `None` to all others. A restarted server gets the request again.
     ///
     /// # Errors
     ///
@@ -142,7 +141,7 @@ impl ProcessLease {
             let message = format!("namespace {name}: {error}");
             CallError::new(CallErrorCode::Overloaded, message)
         })?;
-        // The single subscription of a modern server is renewed by its keeper.
+        // A modern server has a single subscription for all resources, and the process's keeper renews it.
         if self.opened().era() == Era::Modern {
             return Ok(None);
         }
@@ -171,8 +170,8 @@ impl ProcessLease {
         Ok(granted)
     }
 
-    /// Requests log messages of this level and above, also from replacements of this process. A shared process logs at the
-    /// lowest level that any of its clients wants: `None` if that level is set already.
+    /// Requests log messages of this level and above, from this process and from its later replacements. A shared process logs at
+    /// the lowest level that any of its clients has requested. Returns `None` if that level was set already.
     ///
     /// # Errors
     ///
@@ -182,7 +181,8 @@ impl ProcessLease {
         level: LogLevel,
     ) -> Result<Option<ResponseOutcome>, CallError> {
         let before = self.replay_state.level();
-        // Recorded before the request, so that of two concurrent requests the one for the lower level is the last.
+        // The level is recorded before the request is sent. Of two concurrent requests, the one for the lower level is then sent
+        // last.
         if !self.replay_state.lower_level(level) {
             return Ok(None);
         }
@@ -197,7 +197,7 @@ impl ProcessLease {
         reply.map(Some)
     }
 
-    /// Sends a granted request also to the other backends that all clients share.
+    /// Sends a request that the server has accepted also to its other backends, if all clients share connections to several.
     async fn ask_everywhere(&self, method: &str, params: &serde_json::Value) {
         let Some(own) = self.tried.last() else {
             return;
@@ -210,8 +210,8 @@ impl ProcessLease {
             .await;
     }
 
-    /// Records that the server granted a request of its only client. If the effect lasts, the request is sent to a replacement
-    /// of this process, too.
+    /// Records that the server accepted a request of the only client of this process. If the request has a lasting effect, it is
+    /// sent again to a replacement of this process.
     pub(crate) fn granted(&self, method: &str, params: Option<&RawValue>) {
         if let Some(wish) = self
             .session
@@ -238,7 +238,7 @@ impl ProcessLease {
     }
 }
 
-/// Guard that reverts a subscription if the server did not confirm it.
+/// Guard that removes a client's subscription again if the server did not confirm it.
 struct Undo<'a> {
     replay_state: &'a ReplayState,
     uri: Option<&'a str>,
@@ -271,7 +271,8 @@ impl Drop for ProcessLease {
         {
             self.process.suspect();
         }
-        // A process that has asked its client or has unfinished work is not reused: its data must not reach the next client.
+        // A process that sent its client a request, or has unfinished work, may have data of that client. It is not reused, so
+        // that the data cannot reach the next client.
         let router = self.process.router();
         let clean = !router.has_asked() && link.in_flight() == 0 && !router.has_unfinished();
         let reusable = self.answered && clean && !link.is_closed();

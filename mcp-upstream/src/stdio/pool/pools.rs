@@ -1,4 +1,4 @@
-//! Pools of all stdio and remote servers of the registry.
+//! The pools of all stdio and remote servers in the registry.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,7 +30,7 @@ use crate::stdio::metrics::{LastGood, StdioMetrics};
 use crate::stdio::process::ProcessOpening;
 use crate::stdio::turns::StartTurns;
 
-/// The pools by namespace. Dropping the value ends every process, in the background.
+/// The pools of all servers, by namespace. Dropping this value ends every process, in the background.
 pub(crate) struct Pools {
     launchers: Arc<dyn Launchers>,
     control: Handle,
@@ -39,14 +39,15 @@ pub(crate) struct Pools {
     metrics: StdioMetrics,
     patience: HangThresholds,
     turns: StartTurns,
-    /// By namespace: the current pool, and retired pools whose processes have not ended. No awaits under the lock.
+    /// The pools of each namespace: the current one, and retired ones whose processes have not ended. The lock is never held
+    /// across an await.
     pools: Mutex<HashMap<NamespaceName, Vec<Pool>>>,
-    /// True once the gateway shuts down, after which no pools are created.
+    /// True once the gateway shuts down; no pool is created then.
     ended: AtomicBool,
     maintenance: OnceLock<AbortHandle>,
 }
 
-/// The owner's handle of a pool.
+/// Owning handle of a pool. Dropping it ends the pool's driver and all its processes.
 struct Pool {
     shared: Arc<PoolShared>,
     driver: AbortHandle,
@@ -59,7 +60,7 @@ impl Drop for Pool {
 }
 
 impl Pools {
-    /// Starts without pools; a server gets its pool and its first process when it is added to the registry.
+    /// Creates the value without any pool. A server gets its pool and its first process when it is added to the registry.
     pub(crate) fn new(
         launchers: Arc<dyn Launchers>,
         control: Handle,
@@ -77,7 +78,7 @@ impl Pools {
         )
     }
 
-    /// Like [`Self::new`], with different thresholds for treating a process as hung.
+    /// Creates the value like [`Self::new`], with other time limits after which a process is treated as hung.
     pub(super) fn with_patience(
         launchers: Arc<dyn Launchers>,
         control: Handle,
@@ -98,7 +99,7 @@ impl Pools {
             ended: AtomicBool::new(false),
             maintenance: OnceLock::new(),
         });
-        // Weak references, so that the task keeps no processes alive.
+        // The maintenance task gets weak references, so that it does not keep the pools and their processes alive.
         let (seen, changed, reloads) = (
             pools.registry.subscribe(),
             pools.registry.personal().subscribe(),
@@ -110,13 +111,13 @@ impl Pools {
         pools
     }
 
-    /// The store of principals' personal values.
+    /// Returns the store of principals' personal values.
     pub(crate) fn personal(&self) -> &PersonalSecrets {
         self.registry.personal()
     }
 
-    /// Leases a process for a request, after waiting for its start or a free slot. Dropping the future ends the wait, but not the
-    /// start.
+    /// Leases a process for a request, and waits until it has started or a slot is free. Dropping the future ends the wait, but
+    /// not the start.
     ///
     /// # Errors
     ///
@@ -131,32 +132,32 @@ impl Pools {
         self.pool(server.into())?.lease(&key, &Arc::new(open)).await
     }
 
-    /// Leases a process that several clients share; `None` if that would need a wait.
+    /// Leases a running process that several clients share. Returns `None` if the caller would have to wait for one.
     pub(crate) fn lease_at_once<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
         key: &ConnectionKey,
         era: Era,
     ) -> Option<ProcessLease> {
-        // A retired pool grants no lease.
+        // A retired pool grants no lease, so this returns `None` for it.
         self.of(server.into())?.lease_common(key, era)
     }
 
-    /// The eras that a server supports, if known.
+    /// Returns the eras that a server supports; `None` if it is not known whether the wanted era is supported.
     pub(crate) fn known_era<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
         wanted: Era,
     ) -> Option<EraSupport> {
         let era = self.of(server.into())?.served_era()?;
-        // The server has not shown yet if it can be opened by a handshake.
+        // It is not known yet whether this server also accepts `initialize`.
         let unsure = era == EraSupport::ModernAtLeast && wanted == Era::Legacy;
         (!unsure).then_some(era)
     }
 
-    /// The eras that a server supports, or supported when it was last available. If unknown, starts a process to determine
-    /// them, and a second one if the first does not show whether it can be opened as wanted; the result is recorded. `opener`:
-    /// the connection to use, for servers without a shared connection.
+    /// Returns the eras that a server supports, or supported when it was last available. If they are unknown, a process is
+    /// started to detect them, and a second one if the first does not show whether the wanted era is supported. The result is
+    /// recorded. `opener`: the connection to use for the detection.
     ///
     /// # Errors
     ///
@@ -194,18 +195,18 @@ impl Pools {
                 pool.server_era().unwrap_or(opened)
             }
         };
-        // The eras of an unavailable server stay unknown for now.
+        // `server_era` is `None` while the server is unavailable. The second detection is then left for later.
         let unsure = pool.server_era() == Some(EraSupport::ModernAtLeast);
         if wanted == Era::Modern || !unsure {
             return Ok(era);
         }
-        // If no process starts in the legacy era, the known eras are kept, and the next caller tries again.
+        // If no process starts in the legacy era, the known eras are kept, and the next request tries the detection again.
         let _ = lease(Era::Legacy).await;
         Ok(pool.last_era().unwrap_or(era))
     }
 
-    /// A server's last description of itself, preferably from an opening in this era, also while it is unavailable. `None` if
-    /// it has been unavailable for long or is not restarted.
+    /// Returns a server's last description of itself, preferably from an opening in this era, even while the server is
+    /// unavailable. `None` if the server has been unavailable for long or is not restarted.
     pub(crate) fn last_opened<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -214,7 +215,7 @@ impl Pools {
         self.pool(server.into()).ok()?.known(era)
     }
 
-    /// The catalogue of a server.
+    /// Returns the catalogue (the lists of tools, prompts and resources) of a server.
     ///
     /// # Errors
     ///
@@ -226,14 +227,14 @@ impl Pools {
         Ok(Arc::clone(&self.pool(server.into())?.catalogue))
     }
 
-    /// Has the lists of a namespace's server read again, if it runs.
+    /// Marks the lists of a namespace's server as outdated, so that they are read again.
     pub(crate) fn list_anew(&self, namespace: &NamespaceName) {
         if let Some(pool) = self.latest(namespace) {
             pool.catalogue.changed();
         }
     }
 
-    /// Counts a request that was answered from a last good answer.
+    /// Counts a request that was answered from a stored response, because the server is unavailable.
     pub(crate) fn fell_back<'a>(&self, server: impl Into<ServerRef<'a>>, what: LastGood) {
         if let Ok(pool) = self.pool(server.into()) {
             pool.fell_back(what);
@@ -259,13 +260,13 @@ impl Pools {
         era: Era,
         uri: &str,
     ) {
-        // A removed pool has no subscriptions, and no new pool is created for it.
+        // If there is no pool, there is no subscription to end, so none is created.
         if let Some(pool) = self.latest(server.into().name()) {
             pool.unsubscribe(key, era, uri);
         }
     }
 
-    /// Returns true if a further backend of a server may take a request that the backends in `tried` have not answered.
+    /// Returns true if the server has another backend for a request that the backends in `tried` have not answered.
     pub(crate) fn has_another<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -275,7 +276,7 @@ impl Pools {
         pool.is_some_and(|pool| pool.has_another(tried))
     }
 
-    /// The backend where a principal's task runs, among several backends that all clients share.
+    /// Returns the key of the backend at which a principal's task runs, for a server with shared connections to several backends.
     pub(crate) fn place_of_task<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -287,7 +288,7 @@ impl Pools {
         pool.place_of_task(era, principal, task)
     }
 
-    /// State of the copy of a server that serves this key.
+    /// Returns the state of the server's process that serves this key.
     pub(crate) fn copy<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -298,7 +299,7 @@ impl Pools {
         pool.map_or(ServerCopy::Idle, |pool| pool.copy(key, era))
     }
 
-    /// Returns true if a copy of a server runs a task of the principal.
+    /// Returns true if the server's process for this key is running this task of the principal.
     pub(crate) fn has_task<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -310,7 +311,7 @@ impl Pools {
         pool.is_some_and(|pool| pool.has_task(at, principal, task))
     }
 
-    /// Returns true if a session's state at a server is lost with the connection that had it.
+    /// Returns true if a session's state at a server was lost with the connection that had it.
     pub(crate) fn has_lost<'a>(&self, server: impl Into<ServerRef<'a>>, tag: &Arc<str>) -> bool {
         let pool = self.of(server.into());
         pool.is_some_and(|pool| pool.has_lost(tag))
@@ -326,7 +327,8 @@ impl Pools {
         }
     }
 
-    /// Reports to the pools that a session has a reader again. A session with subscriptions gets a new process.
+    /// Informs the pools that a session's client is connected again. A session with subscriptions then gets a new process if it
+    /// has none.
     pub(crate) fn session_returned(&self, tag: &Arc<str>) {
         for pool in self.all() {
             if pool.remembers(tag) {
@@ -336,14 +338,15 @@ impl Pools {
         }
     }
 
-    /// Waits until a new server's first process serves, has failed, or is known to take long.
+    /// Waits until a new server's first process accepts requests, has failed, or waits for the installation of its package.
     pub(crate) async fn settled<'a>(&self, server: impl Into<ServerRef<'a>>) {
         if let Ok(pool) = self.pool(server.into()) {
             pool.settled().await;
         }
     }
 
-    /// Presence of the connection to a server that all clients share, now and whenever it changes.
+    /// Returns a receiver of the presence of the connection to a server that all clients share; `None` if the server is not
+    /// served.
     pub(crate) fn presence<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -361,17 +364,17 @@ impl Pools {
         Ok(())
     }
 
-    /// Recent output of a server's processes; `None` for servers without processes.
+    /// Returns the recent output of a server's processes; `None` for servers without processes.
     pub(crate) fn output<'a>(&self, server: impl Into<ServerRef<'a>>) -> Option<Arc<RecentLines>> {
         self.pool(server.into()).ok()?.launcher.output()
     }
 
-    /// State of a namespace's pool; `None` if it has no pool.
+    /// Returns the state of a namespace's pool; `None` if it has no pool.
     pub(crate) fn state(&self, namespace: &NamespaceName) -> Option<PoolState> {
         Some(self.latest(namespace)?.state())
     }
 
-    /// Ends all processes: idle ones immediately, others when they become idle or `grace` is over.
+    /// Ends all processes: idle processes at once, others when they become idle or `grace` has passed.
     pub(crate) async fn shutdown(&self, grace: Duration) {
         self.ended.store(true, Ordering::Release);
         self.stop_following();
@@ -389,7 +392,7 @@ impl Pools {
                 "some server processes did not end in time; they are ended in the background"
             );
         }
-        // Ends the remaining processes: a dropped keeper ends its process in the background.
+        // The remaining processes are ended: dropping their keepers ends them in the background.
         self.lock().clear();
     }
 
@@ -398,7 +401,7 @@ impl Pools {
         if let Some(pool) = self.serving(server) {
             return Ok(pool);
         }
-        // The request may have begun before a reload: then the current pool takes it.
+        // The request may have begun before a reload replaced its server. It is then sent to the current server's pool.
         let current = self.registry.find(name);
         match current.as_deref().and_then(served) {
             Some(current) if !self.ended.load(Ordering::Acquire) => Ok(self.make(current)),
@@ -413,7 +416,7 @@ impl Pools {
         self.of(server).filter(|pool| !pool.is_retired())
     }
 
-    /// The latest pool of this version of a server, possibly retired.
+    /// Returns the latest pool of this version of a server. The pool may be retired.
     fn of(&self, server: ServerRef<'_>) -> Option<Arc<PoolShared>> {
         let pools = self.lock();
         let mut own = pools.get(server.name())?.iter().rev();
@@ -427,8 +430,8 @@ impl Pools {
         Some(Arc::clone(&latest.shared))
     }
 
-    /// Creates the pool of a server in the registry, and starts its first process. It inherits the lasting state of the former
-    /// pool.
+    /// Creates the pool of a server in the registry, and starts its first process. The new pool takes over the former pool's
+    /// subscriptions and log levels.
     fn make(&self, server: ServerRef<'_>) -> Arc<PoolShared> {
         let mut pools = self.lock();
         let own = pools.entry(server.name().clone()).or_default();
@@ -436,7 +439,7 @@ impl Pools {
         if let Some(pool) = own.iter().find(same) {
             return Arc::clone(&pool.shared);
         }
-        // All pools of a server use the catalogue of the first one.
+        // If there are several pools of one server, they use the same catalogue.
         let known = own.iter().find(|pool| pool.shared.launcher.is(server));
         let catalogue = known.map(|pool| Arc::clone(&pool.shared.catalogue));
         let catalogue = catalogue.unwrap_or_default();
@@ -455,7 +458,8 @@ impl Pools {
             catalogue,
             ..shared
         });
-        // Done under the lock: once the new pool is visible, another task may retire the old one, which drops its state.
+        // The state is read under the lock: once the new pool is visible, another task may retire the old one, which drops its
+        // state.
         let before = own.last().map(|pool| pool.shared.lasting());
         let driver = Driver::new(Arc::clone(&shared)).run();
         let driver = self.control.spawn(driver).abort_handle();
@@ -478,7 +482,8 @@ impl Pools {
         shared
     }
 
-    /// Creates the pools of new servers, with a first process, and retires the pools of removed servers.
+    /// Compares the pools with a snapshot of the registry: creates the pools of new servers, with a first process, and retires
+    /// the pools of removed servers.
     fn follow(&self, snapshot: &Snapshot) {
         let mut wanted = HashMap::new();
         for namespace in snapshot.all() {
@@ -491,7 +496,7 @@ impl Pools {
         {
             let mut pools = self.lock();
             for (name, own) in pools.iter_mut() {
-                // Aborting the driver of a finished pool changes nothing.
+                // Dropping a finished pool aborts its driver, which has no effect any more.
                 own.retain(|pool| !pool.shared.is_over());
                 for pool in own.iter() {
                     let shared = Arc::clone(&pool.shared);
@@ -517,7 +522,7 @@ impl Pools {
                 self.make(server);
             }
         }
-        // Retired last, so that a successor exists before waiters are refused.
+        // Old pools are retired last, so that their successors exist when waiting requests are refused and retried.
         for pool in retired {
             pool.apply(PoolEvent::Retire);
         }
@@ -540,7 +545,7 @@ impl Pools {
     }
 }
 
-/// The stdio or remote server of a namespace; `None` for namespaces of other kinds.
+/// Returns the stdio or remote server of a namespace; `None` for namespaces of other kinds.
 pub(crate) fn served(namespace: &Namespace) -> Option<ServerRef<'_>> {
     match &namespace.upstream {
         UpstreamKind::External(server) => Some(ServerRef::Process(server)),
@@ -550,19 +555,20 @@ pub(crate) fn served(namespace: &Namespace) -> Option<ServerRef<'_>> {
 }
 
 /// The maintenance task, which runs as long as the pools exist. Wakes up for:
-/// - another snapshot of the registry;
-/// - other personal values of a principal;
-/// - a reload, which starts servers that are not restarted otherwise;
-/// - pools that are over.
+/// - a new snapshot of the registry;
+/// - a change of a principal's personal values;
+/// - a reload, which also starts servers that would not be restarted otherwise;
+/// - the time to remove finished pools.
 async fn run(
     pools: Weak<Pools>,
     mut seen: watch::Receiver<Arc<Snapshot>>,
     mut personal: watch::Receiver<()>,
     mut reloads: watch::Receiver<u64>,
 ) {
-    /// Interval of removing finished pools, while none is ending.
+    /// Interval at which finished pools are removed, while no pool is ending.
     const SWEEP: Duration = Duration::from_secs(60);
-    /// Interval of removing finished pools, while some are ending: operators see them until they are removed.
+    /// Interval at which finished pools are removed, while some pools are ending. It is short, since operators see ended pools
+    /// until they are removed.
     const SOON: Duration = Duration::from_secs(1);
     loop {
         let snapshot = Arc::clone(&seen.borrow_and_update());
@@ -580,7 +586,7 @@ async fn run(
             }
         }
         let leaving = pools.all().iter().any(|pool| pool.is_retired());
-        // Both references are dropped before waiting.
+        // Both references are dropped before the wait, since they would keep the pools and the snapshot alive.
         drop((pools, snapshot));
         let sweep = if leaving { SOON } else { SWEEP };
         let changed = tokio::select! {

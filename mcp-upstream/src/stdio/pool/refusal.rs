@@ -1,4 +1,4 @@
-//! Errors for requests that get no process.
+//! Errors for requests that get no process of their server.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::state::{LeaseRefusal, PoolLimit};
 use crate::stdio::process::failure::{self, ADVICE};
 
 impl PoolShared {
-    /// Counts a refusal, and returns its error.
+    /// Counts a refusal of a process, and returns the error for the client.
     pub(super) fn refused(&self, refusal: LeaseRefusal) -> CallError {
         let (reason, error) = match refusal {
             LeaseRefusal::Overloaded(full) => (
@@ -48,7 +48,7 @@ impl PoolShared {
         error
     }
 
-    /// The error while the breaker is open, with the last failure and its cause.
+    /// Returns the error for requests while the circuit breaker is open, with the last failure and its cause.
     fn failed_repeatedly(&self, retry_after: Duration) -> CallError {
         let last = self.lock().state.why().map(|failure| failure.error.clone());
         let what = match &last {
@@ -86,7 +86,7 @@ impl PoolShared {
     }
 }
 
-/// The limits of a server, for messages of requests that reach them.
+/// The limits of a server, from which the error messages for exceeded limits are written.
 struct ServerLimits<'a> {
     name: &'a str,
     processes: usize,

@@ -1,5 +1,5 @@
-//! Requests of a client whose effect lasts: resource subscriptions and a log level. They are sent again to a process that
-//! replaces another.
+//! Requests of clients with a lasting effect: resource subscriptions and a log level. If a process is replaced, they are sent
+//! again to the new process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,13 +10,13 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell};
 use tooldock_process::worker::LogLevel;
 
-/// Maximum number of subscribed resources per connection key, of all its clients together.
+/// Maximum number of subscribed resources per connection key, for all its clients together; further subscriptions are refused.
 pub(crate) const SUBSCRIPTIONS_MAX: usize = 10_000;
 
-/// Lasting requests for one connection key.
+/// The subscriptions and the log level of the clients of one connection key.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayState {
-    /// Plain data. No awaits under the lock.
+    /// The subscriptions and the log level. The lock is never held across an await.
     inner: Mutex<LastingRequests>,
     /// Notified when the set of subscribed resources changes.
     changed: Notify,
@@ -24,33 +24,33 @@ pub(crate) struct ReplayState {
 
 #[derive(Debug, Default)]
 struct LastingRequests {
-    /// Subscriptions by resource, with the number of their clients.
+    /// Subscriptions by the resource's URI.
     subscriptions: HashMap<Arc<str>, SharedSubscription>,
     level: Option<LogLevel>,
 }
 
-/// Clients' common subscription to a resource.
+/// A subscription to a resource, shared by all clients of the connection key that requested it.
 #[derive(Debug, Default)]
 struct SharedSubscription {
     clients: usize,
-    /// Set once the server has confirmed the subscription. Clients that subscribe meanwhile wait for it, and one of them
-    /// repeats the request if there was no confirmation.
+    /// Set once the server has confirmed the subscription. Clients that subscribe at the same time wait for the confirmation; if
+    /// it fails, one of them sends the request again.
     confirmed: Arc<OnceCell<()>>,
 }
 
-/// A client's request whose effect must be restored in a replacement process.
+/// A client's request whose effect must be restored in a process that replaces another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LastingRequest {
-    /// `logging/setLevel`: log messages from this level on.
+    /// `logging/setLevel`: requests log messages of this level and above.
     Level(LogLevel),
-    /// `resources/subscribe`: notifications about a resource.
+    /// `resources/subscribe`: requests notifications about a resource.
     Subscribe(Arc<str>),
-    /// `resources/unsubscribe`: no more notifications about a resource.
+    /// `resources/unsubscribe`: ends the notifications about a resource.
     Unsubscribe(Arc<str>),
 }
 
 impl LastingRequest {
-    /// Reads a request whose effect lasts; `None` for other requests.
+    /// Reads a request with a lasting effect. Returns `None` for other requests.
     pub(crate) fn of(method: &str, params: Option<&RawValue>) -> Option<Self> {
         #[derive(Deserialize)]
         struct About {
@@ -76,13 +76,14 @@ impl LastingRequest {
     }
 }
 
-/// Error for a subscription beyond [`SUBSCRIPTIONS_MAX`] resources.
+/// Error for a subscription to one more resource than [`SUBSCRIPTIONS_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the server has the maximum of {SUBSCRIPTIONS_MAX} subscriptions")]
 pub(crate) struct TooManySubscriptions;
 
 impl ReplayState {
-    /// Adds a client's subscription to a resource. Returns true for the first one, which must be sent to the server.
+    /// Adds a client's subscription to a resource. Returns true for the resource's first subscription, which must be sent to the
+    /// server.
     ///
     /// # Errors
     ///
@@ -105,14 +106,15 @@ impl ReplayState {
         Ok(true)
     }
 
-    /// The confirmation of a subscription by the server, shared by the clients that want it.
+    /// Returns the cell that is set when the server confirms a subscription. All clients of the subscription share it.
     pub(crate) fn confirmed(&self, uri: &str) -> Option<Arc<OnceCell<()>>> {
         let inner = self.lock();
         let subscription = inner.subscriptions.get(uri)?;
         Some(Arc::clone(&subscription.confirmed))
     }
 
-    /// Removes a client's subscription to a resource. Returns true for the last one, which must be sent to the server.
+    /// Removes a client's subscription to a resource. Returns true if it was the resource's last subscription; the server must
+    /// then be unsubscribed.
     pub(crate) fn unsubscribe(&self, uri: &str) -> bool {
         let mut inner = self.lock();
         let Some(subscription) = inner.subscriptions.get_mut(uri) else {
@@ -127,8 +129,8 @@ impl ReplayState {
         true
     }
 
-    /// Records that a client wants log messages of this level and above. Returns true if the server must be set to a lower
-    /// level.
+    /// Records that a client wants log messages of this level and above. Returns true if this is lower than the current level, so
+    /// that the server must be set to it.
     pub(crate) fn lower_level(&self, level: LogLevel) -> bool {
         let mut inner = self.lock();
         let lower = inner.level.is_none_or(|own| level < own);
@@ -138,7 +140,7 @@ impl ReplayState {
         lower
     }
 
-    /// Restores the level that was in effect before the server refused another, unless a third was requested meanwhile.
+    /// Restores the former level after the server refused `refused`, unless another level was requested in the meantime.
     pub(crate) fn restore_level(&self, refused: LogLevel, before: Option<LogLevel>) {
         let mut inner = self.lock();
         if inner.level == Some(refused) {
@@ -146,17 +148,17 @@ impl ReplayState {
         }
     }
 
-    /// The log level that was requested.
+    /// Returns the lowest log level that was requested; `None` if none was.
     pub(crate) fn level(&self) -> Option<LogLevel> {
         self.lock().level
     }
 
-    /// The resources to which a client is subscribed.
+    /// Returns the URIs of the resources to which clients are subscribed.
     pub(crate) fn subscriptions(&self) -> Vec<Arc<str>> {
         self.lock().subscriptions.keys().cloned().collect()
     }
 
-    /// Completes when the set of subscribed resources changes.
+    /// Returns a future that completes when the set of subscribed resources changes.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
@@ -166,19 +168,20 @@ impl ReplayState {
         !self.lock().subscriptions.is_empty()
     }
 
-    /// Returns true if a replacement process must get requests of this state.
+    /// Returns true if there is a subscription or a log level to restore in a replacement process.
     pub(crate) fn lasts(&self) -> bool {
         let inner = self.lock();
         inner.level.is_some() || !inner.subscriptions.is_empty()
     }
 
-    /// Records a lasting request of the only client for this key.
+    /// Records a request with a lasting effect, for a key that has only one client.
     pub(crate) fn note(&self, wish: LastingRequest) {
         let mut inner = self.lock();
         match wish {
             LastingRequest::Level(level) => inner.level = Some(level),
             LastingRequest::Subscribe(uri) => {
-                // A single client needs a single subscription; subscriptions beyond the limit are not repeated after a restart.
+                // A single client needs only a single subscription. A subscription beyond the limit is not recorded, so it is not
+                // restored after a restart.
                 if inner.subscriptions.len() < SUBSCRIPTIONS_MAX {
                     let subscription = inner.subscriptions.entry(uri).or_default();
                     subscription.clients = 1;
@@ -190,7 +193,7 @@ impl ReplayState {
         }
     }
 
-    /// Adopts the lasting requests of another key.
+    /// Takes over the subscriptions and the log level of another key, and clears them there.
     pub(crate) fn take_over(&self, other: &Self) {
         let other = std::mem::take(&mut *other.lock());
         if other.subscriptions.is_empty() && other.level.is_none() {
@@ -198,7 +201,7 @@ impl ReplayState {
         }
         let mut inner = self.lock();
         for (uri, subscription) in other.subscriptions {
-            // A process for this key sends the subscription when it starts.
+            // The subscription need not be sent here: a process for this key sends it when it starts.
             let own = inner.subscriptions.entry(uri);
             let own = own.or_insert_with(|| SharedSubscription {
                 clients: 0,

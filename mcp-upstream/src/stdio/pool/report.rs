@@ -1,4 +1,4 @@
-//! State of a pool for operators.
+//! State of a pool as operators see it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,34 +11,34 @@ use super::state::PoolCounts;
 use crate::protocol::EraSupport;
 use crate::stdio::breaker::BreakerState;
 
-/// State of a pool, for `/ready` and metrics.
+/// State of a pool, as `/ready` and metrics report it.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolState {
-    /// Number of processes by state.
+    /// Numbers of processes by state.
     pub(crate) processes: PoolCounts,
-    /// Number of requests that wait for a process.
+    /// Number of requests that wait for a process of the server.
     pub(crate) waiting: usize,
-    /// State of the circuit breaker.
+    /// State of the server's circuit breaker.
     pub(crate) breaker: BreakerState,
     /// Eras that the server supports, if known.
     pub(crate) server: Option<EraSupport>,
-    /// Error that prevents the server from starting; `None` once it starts.
+    /// Error that prevents the server from starting; `None` if the last start succeeded.
     pub(crate) error: Option<CallError>,
-    /// Reason why no process serves, for operators: with the server's last output, without secrets.
+    /// Reason why no process accepts requests, for operators: it contains the server's last output, without secrets.
     pub(crate) reason: Option<Arc<str>>,
-    /// True if the server ended and is not restarted.
+    /// True if the server has ended and is not restarted.
     pub(crate) dead: bool,
-    /// How the last replaced process ended, and how long ago.
+    /// Reason for the end of the last process that was replaced, and the time since then.
     pub(crate) last_restart: Option<(&'static str, Duration)>,
 }
 
 impl PoolState {
-    /// The state as `/ready` shows it: `ready`, `installing`, `starting`, `idle` or `failed`.
+    /// Returns the state's name as `/ready` shows it: `ready`, `installing`, `starting`, `idle` or `failed`.
     pub(crate) fn as_str(&self) -> &'static str {
         if self.processes.serving > 0 {
             "ready"
         } else if self.processes.installing > 0 && !self.dead {
-            // Shown even after failures: the installation is in progress, and may resolve them.
+            // A running installation is shown even after failures, since it may resolve them.
             "installing"
         } else if self.dead || self.error.is_some() || self.breaker == BreakerState::Open {
             "failed"
@@ -51,7 +51,7 @@ impl PoolState {
 }
 
 impl PoolData {
-    /// The pool's current state.
+    /// Returns the pool's current state.
     pub(super) fn state_now(&self) -> PoolState {
         let state = &self.state;
         let counts = state.counts();
@@ -61,7 +61,7 @@ impl PoolData {
             breaker: state.breaker(Instant::now()),
             server: state.server(),
             error: state.last_error().map(|failure| failure.error.clone()),
-            // The end of a process is of no interest while another one serves.
+            // If another process accepts requests, the end of a process is not reported.
             reason: state
                 .why()
                 .filter(|_| counts.serving == 0)

@@ -1,4 +1,4 @@
-//! Rules of a pool: the server's settings, and the delays between attempts.
+//! Rules of a pool: the server's settings, and the delays after failures.
 
 use std::time::Duration;
 
@@ -7,34 +7,36 @@ use tooldock_workers::server_settings::Isolation;
 
 use crate::stdio::breaker::BreakerRules;
 
-/// Time limit of a request's wait for a slot for its process, or for the delay after a failure.
+/// Maximum time that a request waits for a free slot, or for the end of a delay after a failure; then it is refused.
 pub(super) const SLOT_WAIT: Duration = Duration::from_secs(5);
-/// Maximum number of requests that wait for processes of a server.
+/// Maximum number of requests that wait for processes of one server; further ones are refused.
 pub(super) const WAITERS_MAX: usize = 1000;
-/// Maximum number of slots without a process: slots of sessions whose clients know that their process ended.
+/// Maximum number of slots in a pool. If there are more, the slots of sessions whose process has ended are removed.
 pub(super) const SLOTS_MAX: usize = 100_000;
-/// Minimum time that an ending process has for its calls; more if a call of its namespace may take longer.
+/// Minimum time that a process which is being ended gets to finish its calls. It is longer if a call of its namespace may take
+/// longer.
 pub(super) const DRAIN: Duration = Duration::from_secs(60);
-/// Time that a session's client must be inactive before its process may be ended for a waiting request.
+/// Time without activity of a session's client after which its process may be ended for a waiting request.
 pub(super) const AWAY: Duration = Duration::from_secs(60);
-/// Maximum time that a process for a single request is kept after its return, for another request that needs an equal one.
+/// Maximum time that a process for a single request is kept after the request, for another request that needs an equal process.
 const RETURNED_IDLE: Duration = Duration::from_secs(60);
-/// First delay after a failure; doubled with each further failure, up to `DELAY_MAX`.
+/// Delay after the first failure. It is doubled with each further failure, up to `DELAY_MAX`.
 const DELAY: Duration = Duration::from_millis(500);
-/// Longest delay after failures.
+/// Maximum delay after failures.
 const DELAY_MAX: Duration = Duration::from_secs(60);
-/// Maximum delay for servers whose backends have health checks: a recovered server is used immediately.
+/// Maximum delay of a request after failures, for a server whose backends have health checks. It is short, so that a recovered
+/// backend is used soon.
 pub(super) const SPREAD_DELAY_MAX: Duration = Duration::from_secs(1);
-/// Time for which last good responses are used while the server is unavailable: one hour.
+/// Time after the server became unavailable for which stored responses are used: one hour.
 pub(super) const LAST_GOOD: Duration = Duration::from_secs(3600);
 
-/// Thresholds for treating a process as hung.
+/// Time limits after which a process is treated as hung.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::stdio) struct HangThresholds {
-    /// Time without a response to a request after which the process is suspected: it is pinged.
+    /// Time without a response to a request after which the process is suspected to hang and is pinged.
     pub(in crate::stdio) suspect_after: Duration,
-    /// Time that a suspected process has to respond to anything; longer if calls of its namespace may take longer. Long, because
-    /// a server that does its work in the thread that responds is not hung.
+    /// Time that a suspected process gets to send any response. It is long, since a server that runs calls in the thread that
+    /// also sends responses does not hang. It is longer still if calls of its namespace may take longer.
     pub(in crate::stdio) alive_within: Duration,
 }
 
@@ -48,8 +50,8 @@ impl Default for HangThresholds {
 }
 
 impl HangThresholds {
-    /// Adjusts the thresholds to the longest call timeout: a server that computes in the thread that responds is busy for as
-    /// long as a call takes, and responds to nothing else.
+    /// Extends the limits to the longest call timeout. A server that runs calls in the thread that also sends responses can be
+    /// silent for as long as a call takes.
     pub(super) fn with_calls_of(self, timeout: Duration) -> Self {
         Self {
             alive_within: self.alive_within.max(timeout),
@@ -69,13 +71,14 @@ pub(super) struct PoolRules {
     pub(super) max_per_principal: usize,
     pub(super) warm: usize,
     pub(super) breaker: BreakerRules,
-    /// True if the state of a session's process is lost with the process, which is then not replaced.
+    /// True if the state of a session is lost with its process. The process is then not replaced, and the session fails.
     pub(super) keeps_state: bool,
-    /// True if connections that all clients share are spread over several backends, whose health checks select them.
+    /// True if requests that may share a connection are spread over several backends, which health checks select.
     pub(super) spreads: bool,
-    /// Time that an ending process of several clients has for its calls.
+    /// Time that a process of several clients gets to finish its calls when it is ended.
     pub(super) drain: Duration,
-    /// Time that an ending process of a single client has for its calls, which may wait for the client's answers.
+    /// Time that a process of a single client gets to finish its calls when it is ended. It includes the wait for the client's
+    /// answers.
     pub(super) drain_private: Duration,
 }
 
@@ -99,18 +102,18 @@ impl From<&StdioSettings> for PoolRules {
 }
 
 impl PoolRules {
-    /// Returns true if a process that served a single request may serve another. If sessions are isolated, the process may have
-    /// data that other clients must not see.
+    /// Returns true if a process that served one request may serve another. False if sessions are isolated, since the process may
+    /// then have data that other clients must not see.
     pub(super) fn reuses(&self) -> bool {
         matches!(self.isolation, Isolation::Auto | Isolation::Shared)
     }
 
-    /// Returns true if most processes will belong to a single session or principal.
+    /// Returns true if most processes belong to a single session or principal.
     pub(super) fn is_private(&self) -> bool {
         matches!(self.isolation, Isolation::Session | Isolation::Principal)
     }
 
-    /// Adjusts the drain times to the longest call timeout and the longest wait for clients.
+    /// Extends the times for finishing calls to the longest call timeout and the longest wait for a client's answer.
     pub(super) fn with_calls_of(self, timeout: Duration, ask_timeout: Duration) -> Self {
         let drain = timeout.max(DRAIN);
         Self {
@@ -120,12 +123,13 @@ impl PoolRules {
         }
     }
 
-    /// Time that a process for a single request is kept after its return.
+    /// Returns the time that a process for a single request is kept after the request.
     pub(super) fn returned_idle(&self) -> Duration {
         self.idle_stop.min(RETURNED_IDLE)
     }
 
-    /// Returns true if a process that ended by itself is replaced before a request needs it.
+    /// Returns true if a process that ended by itself is replaced without waiting for a request. `clean`: true if it exited with
+    /// code 0.
     pub(super) fn restarts(&self, clean: bool) -> bool {
         match self.restart {
             Restart::Never => false,
@@ -134,8 +138,9 @@ impl PoolRules {
         }
     }
 
-    /// Delay after `failures` failures in a row. The first end of a process that had worked costs no delay: the next process most
-    /// likely works too. `jitter` is a random number in `0.0..1.0` and shortens the delay by up to half.
+    /// Returns the delay after this number of failures in a row. `had_worked`: true if the process had worked before it ended;
+    /// the first such end causes no delay, since the next process most likely works too. `jitter` is a random number in
+    /// `0.0..1.0` and shortens the delay by up to half.
     pub(super) fn delay(failures: u32, had_worked: bool, jitter: f64) -> Duration {
         let steps = failures.saturating_sub(if had_worked { 1 } else { 0 });
         if steps == 0 {

@@ -7,22 +7,22 @@
 //!                        │            ▲                 │◀──────────────────┘
 //!                        │            │                 ├── too old, not wanted ──▶ Draining
 //!                 failed │            │                 │ idle, session closed        │ unused
-//!                        ▼                              ▼ ended unasked               ▼
+//!                        ▼                              ▼ ended by itself             ▼
 //!                        └──────────────────────────▶ Stopping ── tree gone ──▶ (forgotten)
 //! ```
 //!
-//! A *slot* has at most one process at a time: the shared process, a session's, a principal's, or a lease's. It outlives its
-//! process while failures or subscriptions must be remembered. The limits count processes, in any state, until they have
-//! entirely ended.
+//! A *slot* has at most one process at a time: the shared process, or the process of a session, a principal or a single request.
+//! It outlives its process while failures or subscriptions must be remembered. The limits count processes, in any state, until
+//! they have entirely ended.
 //!
-//! While the eras of the server are unknown, a single process (the *scout*) is started to determine them, and all other
-//! requests wait for it. A server that reports the modern era may support a handshake as well: the first request that needs a
-//! handshake starts the process that shows it, and a refusal is no failure. Waiting requests are served in order, but a request
-//! whose principal has reached its limit does not delay others.
+//! While the eras of the server are unknown, only one process (the *scout*) is started, to detect them, and all other requests
+//! wait for it. A server that reports the modern era may also accept a handshake (`initialize`): the first request that needs a
+//! handshake starts a process to test this, and a refusal does not count as a failure. Waiting requests are served in order,
+//! but a request whose principal has reached its limit does not delay others.
 //!
 //! `serve` assigns processes to waiting requests, `give_way` ends processes for them, `upkeep` handles timers, `ends` handles
-//! failures and ends, `restart` handles restarts by an operator. This module reads no clock, draws no random number and touches
-//! no process.
+//! failures and ends, `restart` handles restarts by an operator. This module reads no clock, draws no random number and starts
+//! or ends no process itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -49,36 +49,36 @@ pub(in crate::stdio) use event::{
     ProcessFailure, ProcessId, StopReason, WaiterId,
 };
 
-/// The state of a pool, with the transitions as methods.
+/// The state of a pool. Its methods are the transitions.
 #[derive(Debug)]
 pub(in crate::stdio) struct PoolStateMachine {
     rules: PoolRules,
     breaker: Breaker,
     server: Option<EraSupport>,
-    /// The start that finds out the server's eras.
+    /// The starting process that detects the server's eras; `None` if none is starting or the eras are known.
     scout: Option<ProcessId>,
     processes: BTreeMap<ProcessId, PoolProcess>,
     slots: HashMap<SlotKey, PoolSlot>,
     waiting: VecDeque<QueuedRequest>,
     spares: Spares,
     retired: bool,
-    /// Processes that are being ended for a restart. Until all have ended, no process is started.
+    /// Processes that are ending because of a restart by an operator. No process is started until all of them have ended.
     restarting: BTreeSet<ProcessId>,
     next_process: ProcessId,
     next_lease: u64,
     last_error: Option<ProcessFailure>,
-    /// The last unrequested end of a process, until a process starts.
+    /// Reason why a process last ended by itself; cleared when a process starts.
     last_end: Option<ProcessFailure>,
     last_restart: Option<UnaskedRestart>,
-    /// Time of the last step, which handled all timers due by then.
+    /// Time of the last step. All timers that were due then have been handled.
     looked_at: Option<Instant>,
     room: RoomDemand,
 }
 
-/// An unrequested end of a process that led to a replacement.
+/// A process that ended by itself and was replaced.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::stdio) struct UnaskedRestart {
-    /// How the former process ended, as a metrics label.
+    /// Reason for the end of the former process, as a metrics label.
     pub(in crate::stdio) reason: &'static str,
     pub(in crate::stdio) at: Instant,
 }
@@ -87,10 +87,10 @@ pub(in crate::stdio) struct UnaskedRestart {
 struct PoolProcess {
     duty: Duty,
     born: Instant,
-    /// True while the process waits for its package to be installed.
+    /// True while the process waits for the installation of its package.
     installing: bool,
     users: usize,
-    /// Time of the last use, for an unused process.
+    /// Time at which the process became unused; it is meaningful only without users.
     idle_since: Instant,
     principal: Option<Arc<str>>,
 }
@@ -107,23 +107,23 @@ enum Duty {
 
 #[derive(Debug)]
 struct PoolSlot {
-    /// The slot's starting or serving process.
+    /// The slot's process, which is starting or accepts requests; `None` if the slot is empty.
     process: Option<ProcessId>,
     open: Arc<OpenAs>,
     replay_state: Arc<ReplayState>,
-    /// Number of failures in a row.
+    /// Number of failures of the slot in a row.
     failures: u32,
-    /// Time before which no request starts a process in this slot.
+    /// Time before which no process is started in this slot, even for a request.
     not_before: Option<Instant>,
-    /// Time before which the slot is not filled without a request, and before which other backends are chosen first.
+    /// Time before which no process is started in this slot without a request. Until then, requests prefer other backends.
     not_filled_before: Option<Instant>,
-    /// How the slot's last process ended unexpectedly.
+    /// Reason why the slot's last process ended by itself, as a metrics label; `None` if it did not.
     ended: Option<&'static str>,
-    /// True if the slot's process ended and is not restarted.
+    /// True if the slot's process has ended and is not restarted; requests for the slot are refused.
     dead: bool,
-    /// True if the slot's last process did not start or ended by itself, and none has served since.
+    /// True if the slot's last process did not start or ended by itself, and no process has started since.
     away: bool,
-    /// True if a process is started for the slot without a request.
+    /// True if a process is to be started for the slot without waiting for a request.
     eager: bool,
     last_used: Instant,
 }
@@ -136,16 +136,16 @@ struct QueuedRequest {
     deadline: Instant,
 }
 
-/// State of the spare processes, and the recent demand for them.
+/// State of the spare processes, and the time of the last demand for them.
 #[derive(Debug, Default)]
 struct Spares {
-    /// Time of the last request for a process of a session, or for an exclusive process.
+    /// Time of the last request for a process that serves one session or one request.
     asked_for: Option<Instant>,
     failures: u32,
     not_before: Option<Instant>,
 }
 
-/// Number of processes by state, for metrics and `/ready`.
+/// Numbers of a pool's processes by state, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PoolCounts {
     /// Number of processes that accept requests.
@@ -160,25 +160,25 @@ pub(crate) struct PoolCounts {
     pub(crate) stopping: usize,
 }
 
-/// Presence of the connection that all clients share, for the publishers of the server's catalogue.
+/// Presence of the connection that all clients share. It determines whether the server's lists are offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// The connection serves, or will when it is needed: an unused one may be stopped.
+    /// The connection is open, or will be opened when it is needed, since unused connections are closed.
     There,
-    /// The connection did not open, or ended; a new one may be opened.
+    /// The connection could not be opened, or has ended. A new one may be opened.
     Away,
-    /// The connection did not open, or ended, and is not restarted.
+    /// The connection could not be opened, or has ended. No new one is opened.
     Dead,
 }
 
-/// State of one instance of a server: of the shared instance, or of a client's.
+/// State of the process or connection that serves a client: the shared one, or the client's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerCopy {
-    /// The copy runs, or the server has no copies.
+    /// The process is running, or the server needs none.
     Running,
-    /// The copy was not needed yet, or was stopped, and starts when it is needed.
+    /// The process is not running and is started when it is needed.
     Idle,
-    /// The copy ended and is not started again.
+    /// The process has ended and is not started again.
     Ended,
 }
 
@@ -205,8 +205,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// Handles an event, and returns the resulting actions. `jitter` is a random number in `0.0..1.0`. An outdated event, such
-    /// as the end of a process that was stopped, changes nothing.
+    /// Handles an event, and returns the actions that result. `jitter` is a random number in `0.0..1.0`. An outdated event, such
+    /// as the end of a process that was stopped before, changes nothing.
     pub(super) fn step(&mut self, event: PoolEvent, now: Instant, jitter: f64) -> Vec<PoolAction> {
         let mut actions = Vec::new();
         match event {
@@ -243,7 +243,7 @@ impl PoolStateMachine {
             PoolEvent::Explained { why } => self.last_end = Some(why),
             PoolEvent::Lost { process, end } => self.lost(process, end, now, jitter),
             PoolEvent::Gone { process } => {
-                // The keeper's task may have ended without an event.
+                // If the keeper's task ended without reporting `Lost`, the process is treated as crashed.
                 self.lost(process, ProcessEnd::Crash, now, jitter);
                 self.processes.remove(&process);
                 self.restarting.remove(&process);
@@ -281,7 +281,7 @@ impl PoolStateMachine {
         actions
     }
 
-    /// Leases a process that needs no further action, as for nearly every request; `None` if there is none.
+    /// Leases a process if no action is needed for it, which is the case for nearly every request. Returns `None` otherwise.
     pub(super) fn grant_at_once(
         &mut self,
         key: &ConnectionKey,
@@ -298,8 +298,8 @@ impl PoolStateMachine {
         })
     }
 
-    /// Returns a process without further actions, as for nearly every request. Returns false if more may have to be done, which
-    /// [`PoolStateMachine::step`] handles.
+    /// Returns a process if no action is needed for it, which is the case for nearly every request. Returns false if actions may
+    /// be needed; [`PoolStateMachine::step`] must handle the return then.
     pub(super) fn release_at_once(&mut self, process: ProcessId, now: Instant) -> bool {
         let Some(entry) = self.processes.get_mut(&process) else {
             return true;
@@ -318,7 +318,7 @@ impl PoolStateMachine {
         if self.rules.is_private() {
             self.spares.asked_for = Some(now);
         }
-        // The shared process also determines facts about the whole server: its eras and capabilities.
+        // The shared process is used by default, since it also shows the eras and capabilities of the whole server.
         let key = SlotKey {
             key: ProcessKey::lasting(key).unwrap_or(ProcessKey::Shared),
             era: open.era,
@@ -385,7 +385,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Lasting requests of all slots, for the pool that replaces this one.
+    /// Returns the subscriptions and log levels of all slots, for the pool that replaces this one.
     pub(super) fn lasting(&self) -> Vec<InheritedSlot> {
         let all = self.slots.iter().map(|(key, slot)| InheritedSlot {
             slot: key.clone(),
@@ -397,8 +397,8 @@ impl PoolStateMachine {
             .collect()
     }
 
-    /// Adopts lasting requests of the former pool: clients do not know that the server was replaced, so this pool must continue
-    /// their notifications.
+    /// Takes over the subscriptions and log levels of the former pool. Clients do not notice that the server was replaced, so
+    /// this pool must continue their notifications.
     fn inherit(&mut self, places: Vec<InheritedSlot>, now: Instant) {
         for place in places {
             if self.slots.len() >= SLOTS_MAX {
@@ -415,13 +415,13 @@ impl PoolStateMachine {
         }
     }
 
-    /// Returns true if the state of a slot's process is lost when the process ends.
+    /// Returns true if the state of a session is lost when the slot's process ends.
     fn keeps_state_of(&self, slot: &SlotKey) -> bool {
         self.rules.keeps_state && slot.key.is_of_session()
     }
 
-    /// Handles removed backends: calls there continue, later requests go to other backends, or fail because their state is
-    /// lost.
+    /// Handles removed backends. Calls that run there continue. Later requests are sent to other backends; they fail if their
+    /// session's state was at a removed backend.
     fn removed(
         &mut self,
         (replicas, instead): (&[BackendId], Option<&BackendId>),
@@ -458,7 +458,7 @@ impl PoolStateMachine {
             let Some(instead) = instead.filter(|_| lasting.lasts()) else {
                 continue;
             };
-            // All slots of backends share one set of lasting requests.
+            // The slots of all backends share one set of subscriptions and one log level.
             let key = SlotKey {
                 key: ProcessKey::Replica(instead.clone()),
                 era: key.era,
@@ -490,8 +490,8 @@ impl PoolStateMachine {
         });
     }
 
-    /// Starts a session's process if the session has subscriptions: a client that listens again must receive notifications
-    /// without another request.
+    /// Starts a session's process if the session has subscriptions, since its client waits for notifications without sending a
+    /// request.
     fn session_returned(&mut self, tag: &Arc<str>) {
         for era in [Era::Legacy, Era::Modern] {
             let key = ProcessKey::Session(Arc::clone(tag));
@@ -501,7 +501,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Returns true if a session has a slot.
+    /// Returns true if there is a slot for this session.
     pub(super) fn remembers(&self, tag: &Arc<str>) -> bool {
         [Era::Legacy, Era::Modern].into_iter().any(|era| {
             let key = ProcessKey::Session(Arc::clone(tag));
@@ -523,7 +523,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// Ends a process once it is idle, at the latest when all its calls must have timed out. The caller has removed its slot.
+    /// Ends a process when it becomes idle, at the latest when all its calls must have timed out. The caller must have removed
+    /// the process from its slot.
     fn drain(
         &mut self,
         process: ProcessId,
@@ -574,7 +575,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Returns true once the pool is retired and has no processes.
+    /// Returns true once the pool is retired and all its processes have ended.
     pub(super) fn is_over(&self) -> bool {
         self.retired && self.processes.is_empty()
     }
@@ -595,17 +596,17 @@ impl PoolStateMachine {
         self.waiting.len()
     }
 
-    /// The failure of the last start, until one succeeds.
+    /// Returns the failure of the last start; `None` if a start has succeeded since.
     pub(super) fn last_error(&self) -> Option<&ProcessFailure> {
         self.last_error.as_ref()
     }
 
-    /// The reason why no process serves: the failure of the last start, else the end of the last process.
+    /// Returns the reason why no process accepts requests: the failure of the last start, or else the end of the last process.
     pub(super) fn why(&self) -> Option<&ProcessFailure> {
         self.last_error.as_ref().or(self.last_end.as_ref())
     }
 
-    /// A backend's slot for connections that all clients share.
+    /// Returns the slot of any backend, if `slot` belongs to a connection that all clients share.
     fn replica(&self, slot: &SlotKey) -> Option<&PoolSlot> {
         let shared = slot.key.is_shared();
         let mut all = self.slots.iter().filter(|_| shared);
@@ -613,7 +614,7 @@ impl PoolStateMachine {
         found.map(|(_, slot)| slot)
     }
 
-    /// The backends with a shared process, and these processes.
+    /// Returns the backends that have a shared process, each with its process.
     pub(super) fn replicas(&self, wanted: Era) -> Vec<(BackendId, ProcessId)> {
         let era = self.server.map_or(wanted, |it| it.opened_for(wanted));
         let slots = self.slots.iter().filter(|(key, _)| key.era == era);
@@ -623,14 +624,14 @@ impl PoolStateMachine {
             .collect()
     }
 
-    /// The backends with a slot for connections that all clients share.
+    /// Returns the backends that have a slot for a connection shared by all clients.
     pub(super) fn known_replicas(&self) -> Vec<BackendId> {
         let replicas = self.slots.keys().filter_map(|slot| slot.key.replica());
         replicas.cloned().collect()
     }
 
-    /// Counts a failure of the whole server. Not counted for a server with several backends: health checks choose the backend,
-    /// and a backend that fails repeatedly must not keep clients from the others.
+    /// Counts a failure of the whole server for the circuit breaker. Failures of a server with several backends are not counted,
+    /// since health checks choose the backend, and a failing backend must not keep clients from the others.
     fn count_failure(&mut self, now: Instant) {
         match self.rules.spreads {
             true => self.breaker.undecided(now),
@@ -638,13 +639,14 @@ impl PoolStateMachine {
         }
     }
 
-    /// The lasting requests that all backends share, if the slot is a backend's.
+    /// Returns the subscriptions and log level that all backends share, if the slot belongs to a backend.
     fn of_replicas(&self, slot: &SlotKey) -> Option<Arc<ReplayState>> {
         slot.key.replica()?;
         Some(Arc::clone(&self.replica(slot)?.replay_state))
     }
 
-    /// Backends whose shared connection has failed lately. The more failures in a row, the longer a backend counts as failing.
+    /// Returns the backends whose shared connection has failed recently. The more often a backend has failed in a row, the longer
+    /// it is in this list.
     pub(super) fn failing(&self, now: Instant) -> Vec<BackendId> {
         let failing = self.slots.iter().filter(|(_, slot)| slot.is_failing(now));
         failing
@@ -652,18 +654,18 @@ impl PoolStateMachine {
             .collect()
     }
 
-    /// The last unrequested end of a process that was replaced.
+    /// Returns the last case of a process that ended by itself and was replaced.
     pub(super) fn last_restart(&self) -> Option<UnaskedRestart> {
         self.last_restart
     }
 
-    /// Returns true if the connection that all clients share ended and is not restarted.
+    /// Returns true if the connection that all clients share has ended and is not restarted.
     pub(super) fn is_dead(&self) -> bool {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
         shared.any(|(_, slot)| slot.dead)
     }
 
-    /// Returns true if the connection that all clients share ended by itself, and is restarted only after failures. The next
+    /// Returns true if the connection that all clients share exited with code 0 and is not restarted for that reason. The next
     /// request opens it again.
     fn is_done(&self) -> bool {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
@@ -671,7 +673,7 @@ impl PoolStateMachine {
         shared.any(|(_, slot)| slot.away && clean(slot) && !self.rules.restarts(true))
     }
 
-    /// Presence of the connection that all clients share. Processes of sessions and single requests do not count.
+    /// Returns the presence of the connection that all clients share. Processes of sessions and single requests do not matter.
     pub(super) fn presence(&self) -> Presence {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
         let serves = |slot: &PoolSlot| {
@@ -681,7 +683,7 @@ impl PoolStateMachine {
         if self.is_dead() || self.is_done() {
             Presence::Dead
         } else if shared.clone().any(|(_, slot)| serves(slot)) {
-            // A single serving backend suffices.
+            // A single backend with an open connection suffices.
             Presence::There
         } else if shared.any(|(_, slot)| slot.away) {
             Presence::Away
@@ -695,12 +697,12 @@ impl PoolStateMachine {
         !self.slots.keys().any(|slot| slot.key.is_private())
     }
 
-    /// Returns true if a session's state is permanently lost, because its process ended.
+    /// Returns true if a session's state is lost for good, because its process has ended.
     pub(super) fn has_lost(&self, tag: &Arc<str>) -> bool {
         self.rules.keeps_state && self.has_ended(&ProcessKey::Session(Arc::clone(tag)))
     }
 
-    /// Returns true if the last process for this key ended and is not replaced.
+    /// Returns true if the last process for this key has ended and is not replaced.
     pub(super) fn has_ended(&self, key: &ProcessKey) -> bool {
         let ended = |era| {
             let key = key.clone();
@@ -710,9 +712,9 @@ impl PoolStateMachine {
         ended(Era::Legacy) || ended(Era::Modern)
     }
 
-    /// State of the copy of the server that serves this key.
+    /// Returns the state of the process that serves this key.
     pub(super) fn copy(&self, key: &ConnectionKey, wanted: Era) -> ServerCopy {
-        // An exclusive process ends with its request.
+        // The process of a single request is never running before the request.
         let Some(lasting) = ProcessKey::lasting(key) else {
             return ServerCopy::Idle;
         };
@@ -725,8 +727,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// The lasting requests for a key, and the processes that serve the key: for connections at several backends that all
-    /// clients share, the processes at all backends.
+    /// Returns the subscriptions and log level for a key, and the processes that serve the key. If all clients share connections
+    /// to several backends, the processes at all backends are returned.
     pub(super) fn place_of(
         &self,
         key: &ConnectionKey,
@@ -741,7 +743,7 @@ impl PoolStateMachine {
         };
         let slot = match self.server {
             Some(server) => slot(server.opened_for(wanted)),
-            // The eras are unknown while the server does not start; the slot of either era is on record then.
+            // While the server does not start, its eras are unknown, and the slot may be recorded under either era.
             None => slot(wanted).or_else(|| slot(wanted.other())),
         }?;
         let serves = |process: &ProcessId| {
@@ -791,7 +793,7 @@ impl PoolSlot {
         }
     }
 
-    /// A slot with these lasting requests, if any.
+    /// Creates a slot with this set of subscriptions and log level, or with an empty one.
     fn lasting(open: Arc<OpenAs>, state: Option<Arc<ReplayState>>, now: Instant) -> Self {
         let fresh = Self::new(open, now);
         Self {
@@ -804,7 +806,7 @@ impl PoolSlot {
         self.not_before.filter(|at| *at > now)
     }
 
-    /// Returns true if the slot is not filled without a request yet, because of a failure. A request fills it earlier.
+    /// Returns true if the slot has failed, so that no process is started in it yet without a request.
     fn is_failing(&self, now: Instant) -> bool {
         self.not_filled_before.is_some_and(|at| at > now)
     }

@@ -1,7 +1,7 @@
 //! Messages about a process that did not start or has ended: a sentence for clients, and one for operators.
 //!
-//! Both sentences state the cause. The sentence for operators adds the server's last output on standard error, which may
-//! contain anything and is not for clients; the sentence for clients gives advice.
+//! Both sentences state the cause. The sentence for operators also quotes the server's last output on standard error. That
+//! output may contain anything, so it is not shown to clients; their sentence gives advice instead.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use tooldock_process::child::Exit;
 use crate::stdio::launch::{Instance, Launcher};
 use crate::stdio::pool::state::ProcessFailure;
 
-/// Maximum number of characters of a sentence, which may quote the server, and of the server's last output.
+/// Maximum number of characters of a sentence that quotes the server, and of the server's last output.
 const WORDS_MAX: usize = 300;
 
-/// Advice for clients of a server that does not start.
+/// Advice for clients whose request failed because the server does not start.
 pub(in crate::stdio) const ADVICE: &str = "Try again later; if that does not help, ask whoever operates the gateway: its \
      log and GET /ready say more";
 
-/// A failure whose text may contain secrets.
+/// A failure of a process. Its texts may still contain secrets, so they must not be shown.
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub(crate) error: CallError,
-    /// The last output on standard error, as it was written to the log.
+    /// The last output of the process on standard error, as it was written to the log.
     pub(crate) said: Option<String>,
 }
 
@@ -34,7 +34,7 @@ impl From<CallError> for Raw {
 }
 
 impl Raw {
-    /// Removes secrets, so that the failure may be shown. The server's output may contain secrets that the server was given.
+    /// Removes secrets, so that the failure can be shown. The server may have repeated secrets that the gateway gave it.
     pub(super) fn of(self, server: &dyn Launcher) -> ProcessFailure {
         let Self { mut error, said } = self;
         let told = fit_for_others(server, &error.message);
@@ -54,7 +54,7 @@ impl Raw {
         }
     }
 
-    /// The failure of a process that served and has ended.
+    /// Describes the end of a process that had accepted requests before.
     pub(super) async fn of_end(server: &dyn Launcher, child: &dyn Instance, what: &str) -> Self {
         let name = server.name();
         let message = format!("a process of the server of namespace {name} {what}");
@@ -70,7 +70,7 @@ pub(super) async fn exit_within(child: &dyn Instance, limit: Duration) -> Option
     timeout(limit, child.exited()).await.ok()
 }
 
-/// The message of an error without the server's name at its beginning.
+/// Returns the message of an error without the name of the server with which it begins.
 pub(in crate::stdio) fn what<'a>(message: &'a str, namespace: &str) -> &'a str {
     let named = message.strip_prefix("the server of namespace ");
     let rest = named.and_then(|rest| rest.strip_prefix(namespace));
@@ -78,8 +78,8 @@ pub(in crate::stdio) fn what<'a>(message: &'a str, namespace: &str) -> &'a str {
     rest.unwrap_or(message)
 }
 
-/// A text that quotes the server, for clients: secrets are removed first, so that cutting leaves no part of a secret; then the
-/// text is cut to [`WORDS_MAX`] characters and put on one line.
+/// Prepares a text that quotes the server for clients. Secrets are removed first, so that no half of a secret remains after
+/// cutting. Then the text is cut to [`WORDS_MAX`] characters and put on one line.
 fn fit_for_others(server: &dyn Launcher, text: &str) -> String {
     let mut fit = String::new();
     for letter in server.without_secrets(text).chars().take(WORDS_MAX) {

@@ -1,4 +1,4 @@
-//! Installation of a server's package before the first start, once for all processes of its pool.
+//! Installation of a server's package before the server is first started, once for all processes of its pool.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,15 +9,15 @@ use crate::stdio::pool::PoolShared;
 use crate::stdio::pool::state::{PoolEvent, ProcessId};
 use crate::stdio::turns::Requests;
 
-/// Installation of a server's package, which the processes of a pool share.
+/// State of the installation of a server's package, shared by all processes of a pool.
 #[derive(Debug, Default)]
 pub(in crate::stdio) struct Installation {
-    /// Set once the package is installed. Concurrent starts wait for it. No awaits under the lock.
+    /// Set once the package is installed; concurrent starts wait for it. The lock is never held across an await.
     done: Mutex<Arc<OnceCell<()>>>,
 }
 
 impl Installation {
-    /// Installs the package, unless it is installed.
+    /// Installs the package, unless it is installed already.
     ///
     /// # Errors
     ///
@@ -40,8 +40,8 @@ impl Installation {
         installed.await.map(drop)
     }
 
-    /// Discards the record of the installation after a failed start: the package may have been removed, or a new version
-    /// needed.
+    /// Forgets that the package was installed, after a failed start. The package may have been removed, or a new version may be
+    /// needed, so the next start installs it again.
     pub(in crate::stdio) fn forget(&self) {
         let fresh = Arc::default();
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +51,7 @@ impl Installation {
     }
 }
 
-/// Guard that makes `/ready` show that a process waits for its package.
+/// Guard during which `/ready` shows that a process waits for the installation of its package.
 struct InstallationGuard<'a> {
     pool: &'a Arc<PoolShared>,
     process: ProcessId,

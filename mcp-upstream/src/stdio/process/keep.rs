@@ -1,6 +1,6 @@
 //! The keeper: the task that owns a process. It starts, opens, watches and ends the process.
 //!
-//! The keeper reports each event to the pool; its last report, that the process has entirely ended, frees the slot. Dropping
+//! The keeper reports each event to the pool. Its last report, that the process has entirely ended, frees the slot. Dropping
 //! the task's future ends the process in the background.
 
 use std::pin::Pin;
@@ -23,24 +23,25 @@ use crate::stdio::link::{Link, LinkEnd, LinkLimits};
 use crate::stdio::pool::state::{Order, PoolEvent, ProcessEnd, ProcessId, StopReason};
 use crate::stdio::pool::{PoolShared, ProcessKey};
 
-/// Time to wait for the exit code of a process that closed its output.
+/// Maximum time to wait for the exit code of a process that has closed its output.
 const EXIT_WAIT: Duration = Duration::from_millis(50);
-/// Time to wait for the exit code of a process that was not opened yet: the code is all that can be reported.
+/// Maximum time to wait for the exit code of a process that ended before it was opened. It is longer, since the exit code is
+/// then the only information to report.
 const LAST_EXIT_WAIT: Duration = Duration::from_millis(500);
-/// Maximum number of processes per attempt to open one: one for the probe, one that may refuse the handshake, and one that is
-/// opened.
+/// Maximum number of processes that are started to open one: the first may end during the probe, the second may refuse
+/// `initialize`, and the third is then opened.
 const TRIES: usize = 3;
 
 /// A command of the pool to a keeper.
 #[derive(Debug)]
 pub(in crate::stdio) enum Command {
-    /// Open the spare process for this order.
+    /// Open the spare process according to these instructions.
     Open(Order),
-    /// End the process, for this reason.
+    /// End the process for this reason.
     Stop(StopReason),
 }
 
-/// The owner of one process.
+/// The task that owns one process.
 pub(in crate::stdio) struct Keeper {
     pub(in crate::stdio) id: ProcessId,
     pub(in crate::stdio) pool: Arc<PoolShared>,
@@ -54,16 +55,16 @@ struct ConnectedProcess {
     router: Arc<InboundRouter>,
 }
 
-/// The next phase of a process.
+/// The phase of a process after it was started.
 enum ProcessPhase {
-    /// The process must be ended, as the pool knows.
+    /// The process must be ended. The pool was informed before.
     End(Option<ConnectedProcess>),
     /// The process accepts requests.
     Serve(ConnectedProcess, Arc<Process>, Order),
 }
 
 impl Keeper {
-    /// Runs to the end of the process. Without an order the process is a spare, which waits for one.
+    /// Runs until the process has ended. Without an order, the process is started as a spare and waits for an order.
     pub(in crate::stdio) async fn run(mut self, order: Option<Order>) {
         let running = match self.begin(order).await {
             ProcessPhase::End(running) => running,
@@ -81,7 +82,7 @@ impl Keeper {
 
     async fn begin(&mut self, order: Option<Order>) -> ProcessPhase {
         let limit = self.pool.settings().connect_timeout;
-        // Requests may wait for this process, unless it is a spare.
+        // The number of waiting requests gives a start priority. No request waits for a spare.
         let requests = order.as_ref().map(|_| Arc::clone(&self.pool.requests));
         let (pool, id) = (Arc::clone(&self.pool), self.id);
         let opening = &order;
@@ -98,7 +99,7 @@ impl Keeper {
             outcome = outcome => outcome,
             _ = stopped(&mut self.commands) => return ProcessPhase::End(None),
         };
-        // The start permit is held until the process serves or has failed.
+        // The start permit is kept until the process accepts requests or has failed.
         let (turn, started, running) = match outcome {
             Ok(outcome) => outcome,
             Err(error) => return self.failed(None, order.as_ref(), error),
@@ -106,7 +107,7 @@ impl Keeper {
         let (order, until) = match order {
             Some(order) => (order, started + limit),
             None => {
-                // A spare returns its start permit as soon as it runs.
+                // A spare needs its start permit only until it is running.
                 drop(turn);
                 let Some(order) = self.wait_for_order(&running).await else {
                     return ProcessPhase::End(Some(running));
@@ -117,7 +118,8 @@ impl Keeper {
         self.open(running, order, until).await
     }
 
-    /// Waits until the spare is ordered to open, ordered to end (`None`), or ends (`None`).
+    /// Waits until the pool sends an order to open the spare process, which is returned. Returns `None` if the process must be
+    /// ended or has ended.
     async fn wait_for_order(&mut self, running: &ConnectedProcess) -> Option<Order> {
         self.report(PoolEvent::Spawned { process: self.id });
         tokio::select! {
@@ -134,7 +136,7 @@ impl Keeper {
         }
     }
 
-    /// Opens the MCP connection with the process. A process that ends before it is open is replaced by another one.
+    /// Opens the MCP connection with the process. If the process ends before it is open, another one is started.
     async fn open(
         &mut self,
         mut running: ConnectedProcess,
@@ -172,7 +174,7 @@ impl Keeper {
                     tries -= 1;
                     Some(server)
                 }
-                // It is still unknown whether the server works without the handshake.
+                // The handshake was refused, and it is not known yet whether the server works without one. So this is tried next.
                 Err(_) if tried && order.server.is_none() => {
                     tries -= 1;
                     Some(EraSupport::Modern)
@@ -191,7 +193,7 @@ impl Keeper {
                 break;
             }
             server = found;
-            // The former process is ended in the background: waiting for its end would delay all requests.
+            // The former process is ended in the background, since waiting for its end would delay all requests.
             running.link.close();
             running.router.set_own(None);
             running = tokio::select! {
@@ -210,8 +212,8 @@ impl Keeper {
         }
     }
 
-    /// Returns true if another backend may open a connection after this one failed, and adds the failed backend to `avoid`. A
-    /// connection for a fixed backend is opened at no other backend.
+    /// Returns true if another backend may open the connection that this backend did not open. The failed backend is added to
+    /// `avoid`. A connection whose key names its backend is not opened at another one.
     fn may_lead_elsewhere(
         &self,
         order: &Order,
@@ -264,12 +266,13 @@ impl Keeper {
         ProcessPhase::Serve(running, process, order)
     }
 
-    /// Serves until the process is ended or ends:
-    /// - a command of the pool;
+    /// Runs while the process accepts requests, and returns when it has ended or must be ended. Handles:
+    /// - commands of the pool;
     /// - the end of the link or of the process;
-    /// - a suspicion, and the outcome of the ping;
-    /// - a process that is mute takes no new requests;
-    /// - beside that, the subscription of a modern process is kept open, and the tools of the shared process are read.
+    /// - the suspicion that the process hangs, and the result of the ping;
+    /// - a mute process, whose messages are withheld: the pool is informed, so that it gets no new requests.
+    ///
+    /// In the meantime, the subscription of a modern process is kept open, and the tools of the shared process are read.
     async fn serve(&mut self, running: &ConnectedProcess, process: &Process, order: &Order) {
         let limit = self.pool.settings().connect_timeout;
         let patience = self.pool.patience.alive_within;
@@ -282,7 +285,7 @@ impl Keeper {
                 }
             };
             let listen = async {
-                // An exclusive process does not listen: its messages must not outlast the request.
+                // A process for a single request gets no subscription, since its notifications would continue after the request.
                 if !matches!(key, ProcessKey::Exclusive(_)) {
                     listen::listen(process, &order.replay_state).await;
                 }
@@ -304,7 +307,7 @@ impl Keeper {
                 reason = stopped(&mut self.commands) => {
                     match reason {
                         Some(StopReason::GaveWay) => self.tell_of_giving_way(process),
-                        // An operator may restart a server because it hangs: its calls fail now, not after the process has been
+                        // An operator may restart a server because it hangs. Its calls fail now, not when the process has been
                         // ended.
                         Some(StopReason::Restarted) => running.link.close(),
                         _ => {}
@@ -358,7 +361,7 @@ impl Keeper {
             running.router.ended_for_good();
         }
         running.settle().await;
-        // No more messages will arrive: pending calls fail now, before the process is ended.
+        // No more messages will arrive, so pending calls fail now, before the process is ended.
         running.link.close();
         let why = Raw::of_end(&*self.pool.launcher, &*running.child, &what).await;
         let why = why.of(&*self.pool.launcher);
@@ -409,7 +412,7 @@ impl Keeper {
 
     fn tell_of_giving_way(&self, process: &Process) {
         let name = self.pool.name();
-        // With a process per session, the operator has declared that the server keeps state.
+        // With a process for each session, the operator has declared that the server keeps state, which is lost now.
         let lost = match self.pool.settings().isolation {
             Isolation::Session => "; what the process remembered for that session is lost",
             _ => "",
@@ -437,7 +440,7 @@ impl Keeper {
     }
 }
 
-/// Starts a process and connects to it.
+/// Starts a process and opens a link to it.
 async fn start(
     pool: &Arc<PoolShared>,
     order: Option<&Order>,
@@ -451,7 +454,7 @@ async fn start(
         Arc::clone(&pool.metrics),
     );
     let of = Arc::downgrade(pool);
-    // 0 if the pool was dropped: the last known limit applies then.
+    // 0 stands for a pool that was dropped. The link then uses the limit that it got last.
     let max_result = move || of.upgrade().map_or(0, |pool| pool.max_result());
     let parts = LinkParts {
         limits: LinkLimits::new(max_result),
@@ -493,7 +496,7 @@ fn not_opened(pool: &PoolShared) -> CallError {
 }
 
 impl ConnectedProcess {
-    /// The kind of connection, for the log.
+    /// Returns the kind of connection, for the log: a process or a session.
     fn what(&self) -> &'static str {
         match self.child.pid() {
             Some(_) => "process",
@@ -501,7 +504,8 @@ impl ConnectedProcess {
         }
     }
 
-    /// Waits for running calls after the connection stopped accepting new ones, at most for [`Instance::leaves_calls`].
+    /// Waits until the running calls have ended, after the connection stopped accepting calls. Waits at most for
+    /// [`Instance::leaves_calls`].
     async fn settle(&self) {
         let limit = self.child.leaves_calls();
         if !limit.is_zero() {
@@ -516,7 +520,7 @@ impl ConnectedProcess {
         self.link.close();
     }
 
-    /// The failure of a process that did not respond while it was opened: how it ended, if it did, and its last output.
+    /// Describes the failure of a process that could not be opened: how it ended, if it did, and its last output.
     async fn why_not_open(&self, pool: &PoolShared, error: CallError, asked: &str) -> Raw {
         if !self.link.is_closed() || self.link.closed().await != LinkEnd::Disconnected {
             let said = self.child.last_words().await;
@@ -533,14 +537,14 @@ impl ConnectedProcess {
 }
 
 impl Drop for ConnectedProcess {
-    /// Removes the handler whenever the process is replaced or its keeper ends: a question that waits at the handler owns the
-    /// link, and the link owns the handler.
+    /// Removes the router's handler. Otherwise a request of the server that waits for an answer would form a cycle: it owns the
+    /// link, the link owns the router, and the router owns the handler with the request.
     fn drop(&mut self) {
         self.router.set_own(None);
     }
 }
 
-/// Classifies an exit. A process that closed its output but still runs counts as crashed.
+/// Classifies the end of a process. A process that closed its output without exiting counts as crashed.
 fn end_of(exit: Option<Exit>) -> ProcessEnd {
     match exit {
         Some(Exit::Code(0)) => ProcessEnd::Clean,
@@ -548,7 +552,7 @@ fn end_of(exit: Option<Exit>) -> ProcessEnd {
     }
 }
 
-/// Completes with the reason of the pool's command to stop; `None` at the pool's end.
+/// Waits for the pool's command to stop, and returns its reason; `None` if the pool has ended.
 async fn stopped(commands: &mut mpsc::Receiver<Command>) -> Option<StopReason> {
     while let Some(command) = commands.recv().await {
         if let Command::Stop(reason) = command {
@@ -559,13 +563,13 @@ async fn stopped(commands: &mut mpsc::Receiver<Command>) -> Option<StopReason> {
     None
 }
 
-/// Pings the process. Returns true if it responds at all; an error counts as a response.
+/// Pings the process. Returns true if any response arrives in time, even an error.
 async fn is_alive(process: &Process, patience: Duration) -> bool {
     let params = process.own_params(serde_json::json!({}));
     let ask = || process.link.request("ping", Some(&params), None);
     let mut call = ask();
     if call.is_err() {
-        // The outbox is full, so the server does not read at present. It may read later.
+        // The outbox is full, so the server is not reading. It may read later, so the ping is sent once more after a while.
         sleep(patience).await;
         call = ask();
     }

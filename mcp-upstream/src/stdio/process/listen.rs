@@ -1,5 +1,5 @@
-//! The `subscriptions/listen` request to a modern process. Notifications of a shared process are passed to the audience of the
-//! namespace, which knows the subscribers; those of a session's process are passed to that session.
+//! The `subscriptions/listen` request to a modern process. Notifications from a shared process are passed to all subscribers of
+//! the namespace; those from a session's process are passed to that session.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,11 +14,12 @@ use crate::protocol::Era;
 use crate::stdio::link::NotificationSink;
 use crate::stdio::pool::ReplayState;
 
-/// Maximum number of resources in the request; with more, the server would have to read an endless line.
+/// Maximum number of resources in the request. It keeps the line to the server at a reasonable length; further resources are left
+/// out.
 const URIS_MAX: usize = 10_000;
-/// First pause before a subscription that ended is renewed; doubled each time, up to `PAUSE_MAX`.
+/// Pause before a subscription that has ended is first renewed. It is doubled each time, up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause before a renewal.
+/// Maximum pause before a subscription that has ended is renewed.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 struct SubscriptionSink(Arc<InboundRouter>);
@@ -29,7 +30,7 @@ impl NotificationSink for SubscriptionSink {
     }
 }
 
-/// Keeps the subscription open, and renews it when the set of resources changes. Never ends.
+/// Keeps the subscription open, and renews it when the set of subscribed resources changes. Never ends.
 pub(super) async fn listen(process: &Process, replay_state: &ReplayState) {
     if process.opened.era() == Era::Legacy {
         return pending().await;
@@ -37,7 +38,7 @@ pub(super) async fn listen(process: &Process, replay_state: &ReplayState) {
     let mut pause = PAUSE;
     let mut before = None;
     loop {
-        // Registered before reading, so that no change is missed.
+        // The notification of changes is requested before the set is read, so that no change is missed.
         let changed = replay_state.changed();
         tokio::pin!(changed);
         changed.as_mut().enable();
@@ -55,14 +56,14 @@ pub(super) async fn listen(process: &Process, replay_state: &ReplayState) {
             return pending().await;
         };
         let mut call = call.of_gateway();
-        // The former subscription is dropped only now, so that no notification between the two is missed.
+        // The former request is dropped only after the new one was sent, so that no notification in between is missed.
         drop(before.take());
         let ended = tokio::select! {
             () = &mut changed => false,
             _ = call.answer() => true,
         };
         if ended {
-            // The server does not support the request, or ended the stream.
+            // The server does not support the request, or has ended the stream. The request is repeated after a pause.
             tokio::select! {
                 () = sleep(pause) => {}
                 () = &mut changed => {}

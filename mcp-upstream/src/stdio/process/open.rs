@@ -1,4 +1,4 @@
-//! Opening a process: from its connected pipes to the first call that it can process.
+//! Opening a process: from the connected pipes until it accepts its first call.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use crate::stdio::link::Link;
 
 /// Outcome of an attempt to open a process.
 pub(super) enum OpenOutcome {
-    /// The process accepts calls.
+    /// The process was opened and accepts calls.
     Opened {
         opened: ProcessOpening,
         server: EraSupport,
     },
-    /// The process cannot be used in the wanted era any more, but a new process can: some servers pin a process to the era of
-    /// its first request, some end on an unknown request.
+    /// The process cannot be used in the wanted era any more, but a new process may be. Some servers bind a process to the era of
+    /// its first request, and some end when they get an unknown request.
     TryAnother { server: EraSupport },
 }
 
-/// Time limits of the probe and of the whole opening.
+/// Time limits of the probe and of the complete opening.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpeningLimits {
     pub(super) probe: Duration,
     pub(super) until: Instant,
 }
 
-/// Opens a process of a server with known eras, or probes the server; `heard` is called as by [`handshake::probe`].
+/// Opens a process. If the server's eras are not known, they are probed; `heard` is then called as by [`handshake::probe`].
 pub(super) async fn open(
     link: &Link,
     identity: &ClientIdentity,
@@ -63,7 +63,7 @@ pub(super) async fn open(
     Ok(OpenOutcome::Opened { opened, server })
 }
 
-/// Returns true if opening a process tests whether the server supports the handshake.
+/// Returns true if opening a process in this era tests whether the server accepts `initialize`.
 pub(super) fn is_trial(server: EraSupport, wanted: Era) -> bool {
     server == EraSupport::ModernAtLeast && wanted == Era::Legacy
 }
@@ -86,7 +86,7 @@ fn judge(probed: ProbeOutcome, wanted: Era) -> OpenOutcome {
     }
 }
 
-/// The protocol version that the process was opened with, for the log.
+/// Returns the protocol version with which the process was opened, for the log.
 pub(super) fn describe(opened: &ProcessOpening) -> &'static str {
     match opened {
         ProcessOpening::Legacy(initialized) => initialized.version.as_str(),

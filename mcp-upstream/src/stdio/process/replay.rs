@@ -1,4 +1,5 @@
-//! Sends the lasting requests of a former process to a new one, and reads the server's tools from it.
+//! Sends the log level and the subscriptions of clients to a new process that replaces another, and reads the server's tools
+//! from it.
 
 use std::time::Duration;
 
@@ -16,15 +17,15 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{Era, ServerInfo};
 use crate::stdio::pool::ReplayState;
 
-/// Number of subscriptions that are sent at a time.
+/// Number of subscriptions that are sent at the same time.
 const STEP: usize = 100;
-/// Delay after an announced change of tools, so that several changes in a row are read once.
+/// Delay between the announcement that tools have changed and reading them, so that several changes in a row are read once.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Restores the log level and the subscriptions. If the server refuses such a request, it most likely refused it before, so a
-/// refusal is no reason to end the process.
+/// Sends the log level and the subscriptions to a new process. If the server refuses one of them, it most likely refused it
+/// before as well, so the process is used nevertheless.
 pub(super) async fn restore(process: &Process, replay_state: &ReplayState, limit: Duration) {
-    // A modern process gets the log level with its clients' requests, and `listen` renews the subscription.
+    // A modern process gets the log level with each request of a client, and `listen` renews its subscription.
     if process.opened.era() == Era::Modern {
         return;
     }
@@ -71,8 +72,8 @@ impl PageSource for Process {
     }
 }
 
-/// Reads the list of tools whenever it may have changed: for the hints about repeating a call, for REST, and for when the
-/// server is unavailable. Never ends.
+/// Reads the list of tools whenever it may have changed. The list is needed for hints on whether calls may be repeated, for REST,
+/// and as a stored response while the server is unavailable. Never ends.
 pub(super) async fn read_tools(
     process: &Process,
     namespace: &NamespaceName,
@@ -83,7 +84,7 @@ pub(super) async fn read_tools(
     announced.mark_unchanged();
     loop {
         if let Some(begun) = catalogue.turn(process.opened.era()).await {
-            // A server without tools refuses the request. The end of the server is handled by the keeper.
+            // A server without tools refuses the request, which is recorded. If the server has ended, the keeper handles that.
             let read = timeout(limit, catalogue.read(namespace, process)).await;
             begun.end(read.unwrap_or_else(|_| Err(late(namespace))));
         }

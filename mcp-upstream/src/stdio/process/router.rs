@@ -1,19 +1,18 @@
 //! Routing of a process's messages that belong to no call.
 //!
-//! A process of one session, or leased for one request, has its own handler, which receives all messages. A process of several
-//! clients has none: requests are refused, and other messages are routed by kind.
+//! A process of one session, or leased for one request, has a handler for its client, which receives all messages. A process of
+//! several clients has no handler: its requests are refused, and its other messages are routed by kind.
 //!
-//! - A changed list or resource: the audience of the namespace gets the change in the gateway's own words, because the server's
-//!   message may be about a client's call.
-//! - A message that names a task goes to the owner of the task ([`Tasks`]).
-//! - Any other message reaches a client only while all work that the server may be doing belongs to the client's
-//!   principal and came through the same namespace: calls in flight, calls that were given up and have no answer yet,
-//!   and tasks. A call that ran out of time, was cancelled or became a task may go on in the server, and nothing tells
-//!   which call a message is about; guessing would show one tenant's data to another (DESIGN §3). Each session gets a
-//!   message once, in its newest call.
+//! - A changed list or resource is announced to all subscribers of the namespace. The gateway writes its own message for this,
+//!   since the text of the server's message may be about a client's call.
+//! - A message that names a task is passed to the owner of the task ([`Tasks`]).
+//! - Any other message is passed to a client only while all work of the server may belong only to that client's principal and
+//!   namespace. This work includes calls in flight, abandoned calls that have no response yet, and tasks. A call that timed out,
+//!   was cancelled or became a task may continue in the server, and the message does not show which call it is about. A wrong
+//!   guess would show one tenant's data to another (DESIGN §3). Each session gets a message once, with its newest call.
 //!
 //! A server does not answer a cancelled call, as the protocol requires, so its messages could be withheld from all other
-//! principals for ever. A process with messages withheld for that reason is *mute*; its keeper has it replaced after
+//! principals for ever. A process whose messages are withheld for that reason is *mute*; it is replaced after
 //! `isolation_mute`.
 
 use std::collections::{HashMap, HashSet};
@@ -38,53 +37,54 @@ use crate::protocol::code;
 use crate::stdio::link::{CallOwner, CallsInHand, Inbound};
 use crate::stdio::metrics::ServerMetrics;
 
-/// Maximum number of abandoned calls that are remembered until the server answers them. With more, the server counts as working
-/// on them until its process ends.
+/// Maximum number of abandoned calls that are remembered until the server answers them. If there are more, the server counts as
+/// working on abandoned calls until its process ends.
 const GIVEN_UP_MAX: usize = 1024;
 
-/// Router for the messages of one process that belong to no call.
+/// Router for those messages of one process that belong to no call.
 pub(crate) struct InboundRouter {
     namespace: NamespaceName,
     audience: Arc<Audience>,
     catalogue: Arc<Catalogue>,
     metrics: Arc<ServerMetrics>,
-    /// True once the process asked the client that used it alone: it may have data that other clients must not see.
+    /// True once the process has sent a request to the client that uses it alone. It may then have data from the client's answer,
+    /// which other clients must not see.
     asked: AtomicBool,
-    /// Number of current users of the process.
+    /// Number of current users of the process: leases, and requests of the gateway on behalf of clients.
     users: AtomicUsize,
     tasks: Arc<Tasks>,
-    /// Notified when a message was withheld.
+    /// Notified when a message was withheld from a client.
     withheld: Notify,
-    /// Plain data; no other code is called under the lock.
+    /// Handler, listeners and abandoned calls. No other code is called while the lock is held.
     inner: Mutex<RouterState>,
 }
 
 #[derive(Default)]
 struct RouterState {
     own: Option<Arc<dyn Inbound>>,
-    /// Listeners for messages that can only concern the listener's owner.
+    /// Listeners of shared processes. Each receives messages that can only be about work of its owner.
     listening: Slab<NumberedListener>,
-    /// Number of listeners that were ever registered.
+    /// Number of listeners that were registered so far. It numbers them by age.
     listeners: u64,
-    /// Abandoned calls on which the server may still work.
+    /// Abandoned calls that the server has not answered yet.
     given_up: HashMap<u64, GivenUp>,
-    /// True if more than [`GIVEN_UP_MAX`] calls were abandoned.
+    /// True once more than [`GIVEN_UP_MAX`] calls were abandoned at the same time.
     countless: bool,
-    /// Time since which messages are withheld from a listener because of a task, or of an abandoned call.
+    /// Time since which messages are withheld from a listener, because they might be about a task or an abandoned call of others.
     mute_since: Option<Instant>,
 }
 
-/// An abandoned call.
+/// A call that its client cancelled or dropped, and that the server has not answered.
 struct GivenUp {
     owner: Option<CallOwner>,
     at: Instant,
 }
 
-/// A listener for one user of a shared process.
+/// A listener of one user of a shared process, for messages that belong to no call.
 #[derive(Clone)]
 pub(crate) struct ProcessListener {
     pub(crate) owner: CallOwner,
-    /// The tag of the client's session, if it has one.
+    /// The tag of the client's session; `None` if it has no session.
     pub(crate) session: Option<Arc<str>>,
     pub(crate) inbound: Arc<dyn Inbound>,
 }
@@ -94,10 +94,10 @@ struct NumberedListener {
     listener: ProcessListener,
 }
 
-/// A counted use of a process without a lease; dropping it ends the use.
+/// Guard that counts as a user of a process, without a lease.
 pub(crate) struct InUse(Arc<InboundRouter>);
 
-/// A registered listener at a shared process; dropping it removes the listener.
+/// Guard of a registered listener. Dropping it removes the listener from the shared process.
 pub(crate) struct ListenerGuard {
     router: Arc<InboundRouter>,
     key: usize,
@@ -123,7 +123,7 @@ impl InboundRouter {
         })
     }
 
-    /// The owners of the tasks on the process.
+    /// Returns the record of the tasks on the process and their owners.
     pub(crate) fn tasks(&self) -> &Arc<Tasks> {
         &self.tasks
     }
@@ -133,15 +133,15 @@ impl InboundRouter {
         !self.lock().is_settled() || !self.tasks.are_over()
     }
 
-    /// Sets the handler that receives all messages. `None` removes it: changes go to the audience again.
+    /// Sets the handler that receives all messages. `None` removes it; changes are then announced to the subscribers again.
     pub(crate) fn set_own(&self, handler: Option<Arc<dyn Inbound>>) {
         let before = std::mem::replace(&mut self.lock().own, handler);
-        // Dropped outside the lock: the handler may hold the last reference to large data.
+        // The former handler is dropped outside the lock, since it may own large data.
         drop(before);
     }
 
-    /// Registers a listener for those messages of a shared process that can only concern the listener's owner, such as log
-    /// messages.
+    /// Registers a listener of a shared process. It receives those messages, such as log messages, that can only be about work of
+    /// its owner.
     pub(crate) fn hear(self: &Arc<Self>, listener: ProcessListener) -> ListenerGuard {
         let mut inner = self.lock();
         let number = inner.listeners;
@@ -156,17 +156,17 @@ impl InboundRouter {
         }
     }
 
-    /// Returns true if the process asked its client: it may have stored the client's answer.
+    /// Returns true if the process has sent its client a request. It may then have stored data from the client's answer.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// Counts a user of the process. Called before anything is sent for the user.
+    /// Counts one more user of the process. Must be called before anything is sent for the user.
     pub(super) fn enter(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts a user of the process out.
+    /// Counts one user of the process less.
     pub(super) fn leave(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
@@ -177,7 +177,8 @@ impl InboundRouter {
         InUse(Arc::clone(self))
     }
 
-    /// Announces a change to the audience. Returns false if the notification is about something else.
+    /// Announces a change of a list or resource to the subscribers of the namespace. Returns false if the notification reports no
+    /// such change.
     pub(super) fn announce(&self, notification: &Notification<'_>) -> bool {
         let Some(change) = change(notification) else {
             return false;
@@ -187,7 +188,8 @@ impl InboundRouter {
         true
     }
 
-    /// Routes a notification of the gateway's subscription to the process's handler or, without a handler, to the audience.
+    /// Passes a notification of the gateway's own subscription to the process's handler or, if there is none, to the subscribers
+    /// of the namespace.
     pub(super) fn heard(&self, notification: &Notification<'_>) {
         let Some(own) = self.own() else {
             self.announce(notification);
@@ -197,7 +199,7 @@ impl InboundRouter {
             return;
         };
         self.note(&change);
-        // The handler does not know the id of the gateway's subscription, so the id is removed.
+        // The handler's client does not know the gateway's subscription, so its id is removed from the message.
         let Some(message) = notification::untagged(&notification.message) else {
             own.notification(notification.clone());
             return;
@@ -211,16 +213,16 @@ impl InboundRouter {
         });
     }
 
-    /// Records that the server's tools changed, no matter which of its processes reports it. The list comes from the shared
-    /// process and counts as current for long; while that process is not running, only a client's process can report a change.
-    /// If the change concerns that client alone, the list is read once more with the same result.
+    /// Marks the server's list of tools as outdated, whichever of its processes reports a change. The list is read from the
+    /// shared process and is used for a long time. If that process is not running, only a client's process can report a change.
+    /// If the change is specific to that client, the list is read once in vain.
     fn note(&self, change: &Change) {
         if *change == Change::Tools {
             self.catalogue.changed();
         }
     }
 
-    /// Notifies the handler that the process ended and is not replaced.
+    /// Informs the handler that the process has ended and is not replaced.
     pub(super) fn ended_for_good(&self) {
         if let Some(own) = self.own() {
             own.ended_for_good();
@@ -231,14 +233,15 @@ impl InboundRouter {
         self.lock().own.clone()
     }
 
-    /// The listeners that may receive a message that names no call, at most one per session. `in_hand`: the owners of the calls
-    /// in flight.
+    /// Returns the listeners that may receive a message that names no call, at most one per session. `in_hand`: function that
+    /// returns the common owner of the calls in flight.
     fn hearers(&self, in_hand: &dyn Fn() -> CallsInHand) -> Vec<Arc<dyn Inbound>> {
-        // Without listeners, the owners of the calls are irrelevant.
+        // Without listeners, the owner of the calls need not be determined.
         if self.lock().listening.is_empty() {
             return Vec::new();
         }
-        // Called before this router's lock is taken: `given_up` takes that lock while the link's calls are locked.
+        // `in_hand` locks the link's calls, so it is called before this router is locked: `given_up` takes the two locks in that
+        // order as well.
         let in_hand = in_hand();
         let mut inner = self.lock();
         let Some(owner) = inner.only_owner(self.users.load(Ordering::Acquire), in_hand) else {
@@ -270,7 +273,7 @@ impl InboundRouter {
         heard.map(|it| Arc::clone(&it.listener.inbound)).collect()
     }
 
-    /// Waits until the process has been mute for `limit` and runs no task that a client still wants.
+    /// Waits until the messages of the process have been withheld for `limit` and no task that a client still wants is running.
     pub(super) async fn is_mute_for(&self, limit: Duration) {
         loop {
             let since = self.mute_since();
@@ -289,7 +292,7 @@ impl InboundRouter {
         }
     }
 
-    /// Time since which messages are withheld; `None` once all calls and tasks have ended.
+    /// Returns the time since which messages are withheld; `None` if no abandoned call or task is unfinished.
     fn mute_since(&self) -> Option<Instant> {
         let is_over = !self.has_unfinished();
         let mut inner = self.lock();
@@ -367,8 +370,8 @@ impl Inbound for InboundRouter {
 }
 
 impl RouterState {
-    /// The owner of all work of the server, if there is a single owner. While calls are in flight, users without a call do not
-    /// count. The only user of a process owns its work, even if the owners of its requests are unknown.
+    /// Returns the only owner of all work of the server, if there is one. While calls are in flight, users without a call do not
+    /// matter. If the process has a single user, all work is that user's, even if the owners of its requests are not known.
     fn only_owner(&self, users: usize, in_hand: CallsInHand) -> Option<CallOwner> {
         let mut listening = self.listening.iter().map(|(_, it)| &it.listener.owner);
         let first = listening.next()?;
@@ -495,7 +498,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Sends a log message while these calls are in flight.
+    /// Passes a log message to the router while the given calls are in flight.
     fn log_beside(router: &InboundRouter, in_hand: CallsInHand) {
         let notification = Notification {
             method: "notifications/message",
@@ -514,7 +517,7 @@ pub(super) mod tests {
         router.enter();
         log_beside(&router, CallsInHand::Mixed);
         assert_eq!(first.heard(), 1, "a lone user");
-        // A second call of the same session, and a call of another session.
+        // This adds a second call of the same session; the next line adds a call of another session.
         let _second = router.hear(listener("ada", Some("s"), second));
         let _other = router.hear(listener("ada", Some("t"), other));
         router.enter();
@@ -532,12 +535,12 @@ pub(super) mod tests {
             log_beside(&router, in_hand);
         }
         assert_eq!(heard(), [1, 1, 1, 0]);
-        // First only Ada's calls are in flight, then only Bob's.
+        // At first, only calls of Ada are in flight; after that, only calls of Bob.
         log_beside(&router, CallsInHand::Of(owner("ada")));
         log_beside(&router, CallsInHand::Of(owner("bob")));
         assert_eq!(heard(), [1, 2, 2, 1]);
         drop(bob);
-        // A call of the same principal, through an aggregate.
+        // This adds a call of the same principal that came through an aggregate.
         let aggregate = Some("all".parse().expect("a name"));
         log_beside(
             &router,
@@ -559,7 +562,7 @@ pub(super) mod tests {
             log_beside(&router, CallsInHand::Of(owner(name)));
         }
         assert_eq!((ada.heard(), bob.heard()), (1, 0));
-        // A call that was given up, with an unknown owner.
+        // This call was abandoned, and its owner is not known.
         router.given_up(8, None);
         let _hearing = router.hear(listener("ada", None, &ada));
         log_beside(&router, CallsInHand::Of(owner("ada")));
@@ -600,7 +603,7 @@ pub(super) mod tests {
         log_beside(&router, CallsInHand::Of(owner("bob")));
         let waited = tokio::time::timeout(LIMIT * 3, router.is_mute_for(LIMIT));
         assert!(waited.await.is_err());
-        // The end of a cancelled task may never be reported.
+        // The server may never report that a cancelled task has ended.
         let params = r#"{"taskId":"t","status":"cancelled"}"#;
         router.notification(Notification {
             method: "notifications/tasks/status",
@@ -618,7 +621,7 @@ pub(super) mod tests {
         let _hearing = router.hear(listener("ada", None, &one));
         router.enter();
         say(&router, "notifications/message");
-        // A change goes to the audience.
+        // A changed list is announced to all subscribers.
         say(&router, "notifications/tools/list_changed");
         assert_eq!(one.heard(), 1);
     }
@@ -626,7 +629,7 @@ pub(super) mod tests {
     #[tokio::test]
     async fn a_call_that_was_given_up_keeps_others_from_hearing_until_the_server_answers_it() {
         let router = router();
-        // A client's call runs out of time, with or without another's in flight.
+        // A call of a client is abandoned, with or without another client's call in flight.
         router.enter();
         router.given_up(7, Some(&owner("bob")));
         router.leave();
@@ -637,7 +640,7 @@ pub(super) mod tests {
             say(&router, method);
         }
         assert_eq!(ear.heard(), 0);
-        // The id of a call on another connection.
+        // 8 is the id of a call on another connection.
         router.settled(8);
         say(&router, "notifications/message");
         assert_eq!(ear.heard(), 0);

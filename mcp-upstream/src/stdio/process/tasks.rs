@@ -1,8 +1,8 @@
-//! Owners of the tasks of one process.
+//! Owners of the tasks that run on one process.
 //!
 //! A server distinguishes the tasks of its clients by the connection, but here several clients share a connection. So each
-//! process has a table of tasks. A task belongs to the principal whose call the server answered with it, and no other principal
-//! can name it; it exists on that process only. A task whose call was abandoned before its response has no owner.
+//! process has a table of tasks. A task belongs to the principal whose call the server answered with it. Other principals cannot
+//! use the task, and it exists on that process only. A task whose call was abandoned before its response has no owner.
 //!
 //! The table is bounded. When it is full, the oldest task of the principal with the most tasks is removed. The end of a removed
 //! task cannot be detected, so a process for which a running task was removed never counts as idle again.
@@ -23,41 +23,41 @@ use tokio::time::Instant;
 use crate::jsonrpc::{self, Key, Members, Notification, spans};
 use crate::stdio::link::{CallOwner, Inbound};
 
-/// Maximum number of tasks of one process.
+/// Maximum number of tasks of one process that are recorded; the oldest is forgotten for a new one.
 const TASKS_MAX: usize = 2048;
-/// Maximum number of tasks of one principal on a process.
+/// Maximum number of recorded tasks of one principal on a process; the oldest is forgotten for a new one.
 const OF_ONE_MAX: usize = 256;
-/// Maximum size of a task's id, in bytes. Typical servers use 36.
+/// Maximum size of a task's id, in bytes. The ids of typical servers have 36.
 const ID_MAX: usize = 512;
 /// Maximum size of a notification that is stored until the owner of its task is known, in bytes.
 const EARLY_MAX: usize = 64 * 1024;
-/// Time for which a task is kept after its server has dropped it.
+/// Time for which a task stays recorded after the server has dropped it.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// The tasks of one process.
+/// The record of the tasks of one process.
 #[derive(Default)]
 pub(crate) struct Tasks {
-    /// Plain data; no other code is called under the lock.
+    /// The recorded tasks. No other code is called while the lock is held.
     table: Mutex<TaskTable>,
-    /// Number of tasks without an owner yet. Read without the lock.
+    /// Number of tasks whose owner is not assigned yet. It can be read without the lock.
     ownerless: AtomicUsize,
 }
 
-/// The owner of a task.
+/// The owner of a task, and the destination of messages about it.
 #[derive(Clone)]
 pub(crate) struct TaskOwner {
     pub(crate) caller: CallOwner,
-    /// Handler for the server's messages about the task outside of calls.
+    /// Handler for those of the server's messages about the task that belong to no call; `None` if they are dropped.
     pub(crate) ear: Option<Arc<dyn Inbound>>,
 }
 
 #[derive(Default)]
 struct TaskTable {
     tasks: HashMap<Arc<str>, TaskEntry>,
-    /// Tasks whose owner is not known yet, by the call that began them.
+    /// Tasks whose owner is not assigned yet, by the call that started them.
     by_call: HashMap<u64, Arc<str>>,
     next: u64,
-    /// True if a task that may still run was forgotten, or its id could not be read.
+    /// True once a task that may still run was forgotten, or the id of a task could not be read.
     lost: bool,
 }
 
@@ -65,42 +65,42 @@ struct TaskEntry {
     number: u64,
     owner: TaskOwnership,
     over: bool,
-    /// True if the client cancelled the task. The server may continue with a cancelled task, as with a cancelled call.
+    /// True if the client cancelled the task. The server may continue to work on it nevertheless.
     cancelled: bool,
     expires: Option<Instant>,
 }
 
 enum TaskOwnership {
-    /// The owner is not known yet: the response to this call has not been processed, or its caller had dropped it (`None`).
-    /// Stores the last notification about the task meanwhile.
+    /// No owner is assigned yet: the response to this call has not been processed. `None` instead of a call: the caller has
+    /// dropped it, so there will be no owner. The second field is the last notification about the task so far.
     NotYet(Option<u64>, Option<Early>),
     By(TaskOwner),
 }
 
-/// A notification of a task whose owner is not known yet.
+/// A notification about a task that has no owner yet. It is stored for the owner.
 struct Early {
     method: String,
     message: Bytes,
     params: Option<Bytes>,
 }
 
-/// State of a task, as a message reports it.
+/// The state of a task, as a message of the server reports it.
 struct TaskReport<'a> {
     id: Cow<'a, str>,
     over: bool,
     cancelled: bool,
-    /// Time for which the server keeps the task, in milliseconds from its beginning.
+    /// Time for which the server keeps the task, in milliseconds from its start.
     keeps: Option<u64>,
 }
 
-/// Decoded ids of the tasks that a message names.
+/// The ids of the tasks that a message names, decoded.
 pub(crate) type TaskIds<'a> = SmallVec<[Cow<'a, str>; 1]>;
 
-/// Error for a message whose names of tasks parsers could read differently.
+/// Error for a message that names tasks in a form which different parsers could read differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unclear;
 
-/// The tasks that raw JSON parameters name by `taskId` and in their metadata.
+/// Returns the ids of the tasks that raw JSON parameters name, by `taskId` and in their metadata.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ pub(crate) fn named(params: &str) -> Result<TaskIds<'_>, Unclear> {
     named_by(&members)
 }
 
-/// The tasks that the parameters of a message name.
+/// Returns the ids of the tasks that the parameters of a message name.
 ///
 /// # Errors
 ///
@@ -137,19 +137,19 @@ pub(crate) fn named_by<'a>(members: &Members<'a>) -> Result<TaskIds<'a>, Unclear
 }
 
 impl Tasks {
-    /// Registers the task in the server's response to a call. `None`: the call's caller has dropped it.
+    /// Records the task with which the server has answered a call. `call`: `None` if the caller has dropped the call.
     pub(crate) fn begin(&self, call: Option<u64>, result: &RawValue) {
         let now = Instant::now();
         let mut table = self.lock();
         let said = TaskReport::read(result.get()).filter(|said| said.id.len() <= ID_MAX);
         let Some(said) = said else {
-            // The id is unreadable or too long: no client can name the task, but it runs.
+            // The id cannot be read or is too long. No client can name the task, but the server works on it.
             table.lost = true;
             return;
         };
         table.forget_expired(now);
         if let Some(known) = table.tasks.get_mut(&*said.id) {
-            // A task with a known id keeps its first owner.
+            // A task that is recorded already keeps its first owner.
             known.note(&said, now);
         } else {
             if table.tasks.len() >= TASKS_MAX {
@@ -173,12 +173,12 @@ impl Tasks {
         self.count(&table);
     }
 
-    /// Returns true if a task has no owner yet.
+    /// Returns true if the owner of a task is still to be assigned.
     pub(crate) fn await_owner(&self) -> bool {
         self.ownerless.load(Ordering::Acquire) > 0
     }
 
-    /// Assigns the task of a call to its caller, if the call began a task.
+    /// Assigns the task that a call has started, if any, to the owner of the call.
     pub(crate) fn claim(&self, call: u64, owner: impl FnOnce() -> TaskOwner) {
         let told = {
             let mut table = self.lock();
@@ -208,7 +208,7 @@ impl Tasks {
         }
     }
 
-    /// Returns true if the principal owns the task, and so may name it.
+    /// Returns true if the principal owns the task, and so may use it.
     pub(crate) fn owns(&self, principal: Option<&Arc<str>>, id: &str) -> bool {
         let table = self.lock();
         let task = table.tasks.get(id);
@@ -220,7 +220,7 @@ impl Tasks {
         })
     }
 
-    /// Updates a task from a result that reports its state.
+    /// Updates a task from a result that reports the task's state.
     pub(crate) fn observe(&self, result: &[u8]) {
         let said = std::str::from_utf8(result).ok().and_then(TaskReport::read);
         if let Some(said) = said
@@ -230,7 +230,7 @@ impl Tasks {
         }
     }
 
-    /// Marks a task as ended: the server returned the task's result.
+    /// Records that a task has ended, because the server returned the task's result.
     pub(crate) fn is_over(&self, id: &str) {
         if let Some(task) = self.lock().tasks.get_mut(id) {
             task.over = true;
@@ -253,14 +253,14 @@ impl Tasks {
         !table.lost && table.tasks.values().all(|task| task.over || is_of(task))
     }
 
-    /// Returns true if any task runs that was not cancelled and has not expired.
+    /// Returns true if there is a running task that was neither cancelled nor has expired.
     pub(super) fn are_running(&self) -> bool {
         let now = Instant::now();
         let runs = |task: &TaskEntry| !task.over && !task.cancelled && !task.is_expired(now);
         self.lock().tasks.values().any(runs)
     }
 
-    /// Passes a server's message about a task on to the task's owner. Returns false if the message names no task.
+    /// Passes a server's message about a task to the task's owner. Returns false if the message is not about a task.
     pub(crate) fn tell(&self, notification: &Notification<'_>) -> bool {
         let params = notification.params.as_deref().unwrap_or_default();
         let params = std::str::from_utf8(params).unwrap_or_default();
@@ -268,7 +268,7 @@ impl Tasks {
         let named = match named(params) {
             Ok(named) if named.is_empty() => return of_tasks,
             Ok(named) if named.iter().all(|id| *id == named[0]) => named,
-            // The message names several tasks, or names them in a form that parsers read differently.
+            // The message names several tasks, or names a task in a form that parsers read differently. It is dropped.
             _ => return true,
         };
         let said = of_tasks.then(|| TaskReport::read(params)).flatten();
@@ -320,7 +320,7 @@ impl TaskTable {
         });
     }
 
-    /// Removes the oldest task of the principal with the most tasks.
+    /// Forgets the oldest task of the principal with the most tasks.
     fn make_room(&mut self) {
         let mut held: HashMap<Option<&Option<Arc<str>>>, usize> = HashMap::new();
         for task in self.tasks.values() {
@@ -331,7 +331,7 @@ impl TaskTable {
         self.forget_oldest_of(&most);
     }
 
-    /// Removes the oldest task of a principal that has more than [`OF_ONE_MAX`].
+    /// Forgets the oldest task of a principal that has more than [`OF_ONE_MAX`] tasks.
     fn keep_share(&mut self, principal: &Option<Arc<str>>) {
         let all = self.tasks.values();
         let held = all
@@ -342,7 +342,7 @@ impl TaskTable {
         }
     }
 
-    /// Removes the oldest task of a principal; `None`: the oldest task without an owner.
+    /// Forgets the oldest task of a principal. `None`: the oldest task without an owner.
     fn forget_oldest_of(&mut self, principal: &Option<Option<Arc<str>>>) {
         let all = self.tasks.iter();
         let of_it = all.filter(|(_, task)| task.principal() == principal.as_ref());
@@ -384,7 +384,7 @@ impl TaskEntry {
 }
 
 impl Early {
-    /// Copies the bytes, since a view would keep the whole read buffer in memory.
+    /// Copies a notification. A view of its bytes would keep the complete read buffer in memory.
     fn of(notification: &Notification<'_>) -> Self {
         let params = notification.params.as_deref();
         Self {
@@ -396,7 +396,7 @@ impl Early {
 }
 
 impl<'a> TaskReport<'a> {
-    /// Reads a task's state from the object itself, or from its member `task`. `None` if the object names no task, or two.
+    /// Reads a task's state from an object or from its member `task`. Returns `None` if the object names no task, or two.
     fn read(object: &'a str) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]

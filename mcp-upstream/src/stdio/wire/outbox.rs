@@ -1,75 +1,75 @@
 //! Outbox of a server: lines that wait to be written, and the record of how many bytes the pipe may have accepted.
 //!
 //! A call may be sent again to another process only if no byte of it reached this one. So the position of every line in the
-//! byte stream is known, and the writer records how far it may write before it passes bytes to the kernel.
+//! byte stream is recorded, and before a writer passes bytes to the kernel it records how far it may write.
 //!
-//! The outbox owns the pipe while no task writes: the writer takes the pipe out and returns it.
+//! The outbox owns the pipe while no task writes. A writer takes the pipe out and puts it back.
 
 use bytes::{Buf as _, BytesMut};
 
-/// Maximum size in bytes of a buffer that is kept for reuse.
+/// Maximum size of a buffer that is kept for reuse, in bytes. A larger buffer is freed.
 const KEPT: usize = 256 * 1024;
 
-/// The lines to write, and the pipe. The lock is held for a copy of one line at most.
+/// The lines that wait to be written to a server, and the pipe to it. The outbox's lock is held at most for the copy of one line.
 #[derive(Debug)]
 pub(in crate::stdio) struct Outbox<P> {
-    /// The pipe; `None` while a task writes.
+    /// The pipe to the server; `None` while a task writes to it.
     pipe: Option<P>,
     lines: BytesMut,
     max: usize,
-    /// Number of bytes that were ever appended, which is the position of the next line.
+    /// Number of bytes that were appended so far. This is the position of the next line.
     appended: u64,
-    /// Upper bound of the number of bytes that have reached the pipe.
+    /// Position up to which bytes may have been written to the pipe.
     reached: u64,
-    /// True if no more lines are appended. The waiting lines are still written, and then the pipe is closed.
+    /// True if no more lines are accepted. The waiting lines are still written, and then the pipe is closed.
     finishing: bool,
-    /// True if no more bytes are written.
+    /// True if no more bytes are written. Waiting lines are dropped then.
     ended: bool,
 }
 
 /// Reason why a line was not appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum Unwritten {
-    /// The outbox accepts no more lines.
+    /// The outbox accepts no more lines, since it is finishing or has ended.
     Over,
-    /// The waiting lines have reached the bound: the server reads more slowly than the gateway writes.
+    /// The waiting lines have reached their maximum size, since the server reads more slowly than the gateway writes.
     Full,
 }
 
-/// Outcome of taking lines to write.
+/// Result of taking lines out of the outbox to write them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum Batch {
-    /// Lines whose first byte has this position in the stream.
+    /// There are lines. Their first byte has this position in the byte stream.
     From(u64),
-    /// No line waits at the moment.
+    /// No line is waiting at present.
     Nothing,
-    /// No line will be added.
+    /// No line is waiting, and none will be added.
     Finished,
 }
 
-/// Outcome of asking for the turn to write.
+/// Result of the flusher's request to write.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::stdio) enum WriteTurn<P> {
-    /// The caller writes to this pipe, and must return it.
+    /// The flusher may write to this pipe, and must put it back into the outbox.
     Write(P),
-    /// Another task writes, and notifies when it is done.
+    /// Another task is writing. It will notify the flusher when it has finished.
     Wait,
     /// The outbox has ended.
     Over,
 }
 
-/// The lines and the pipe of a caller that writes its own line.
+/// The lines and the pipe for a caller that writes its line itself.
 #[derive(Debug)]
 pub(in crate::stdio) struct OwnTurn<P> {
     pub(in crate::stdio) pipe: P,
-    /// Position of the batch's first byte in the stream.
+    /// Position of the batch's first byte in the byte stream.
     pub(in crate::stdio) start: u64,
     pub(in crate::stdio) batch: BytesMut,
 }
 
 impl<P> Outbox<P> {
-    /// An empty outbox. `max`: maximum size of the queued lines in bytes. A line into an empty outbox is always accepted, so
-    /// that a large line is not blocked for ever.
+    /// Creates an empty outbox. `max`: maximum size of the waiting lines in bytes. A line is always accepted by an empty outbox,
+    /// so that a line larger than `max` can be sent.
     pub(in crate::stdio) fn new(pipe: P, max: usize) -> Self {
         Self {
             pipe: Some(pipe),
@@ -82,8 +82,8 @@ impl<P> Outbox<P> {
         }
     }
 
-    /// Appends a line of about `size` bytes and returns the position at which it begins. `write` writes the line without its
-    /// newline; line breaks in it become spaces.
+    /// Appends a line of about `size` bytes and returns the position of its first byte. `write` writes the line without its
+    /// newline; line breaks inside it become spaces.
     pub(in crate::stdio) fn append(
         &mut self,
         size: usize,
@@ -99,7 +99,7 @@ impl<P> Outbox<P> {
         self.append_always(write)
     }
 
-    /// Appends a line without the bound, for small lines whose number is bounded.
+    /// Appends a line even if the outbox is full. It is meant for small lines whose number is limited otherwise.
     pub(in crate::stdio) fn append_always(
         &mut self,
         write: impl FnOnce(&mut BytesMut),
@@ -116,8 +116,8 @@ impl<P> Outbox<P> {
         Ok(start)
     }
 
-    /// Returns true if more than twice the bound is queued: the server does not read, but continues to send requests whose
-    /// responses are always appended.
+    /// Returns true if more than twice the maximum is waiting: the server sends requests, whose responses are always appended,
+    /// but does not read.
     pub(in crate::stdio) fn is_swamped(&self) -> bool {
         self.lines.len() > self.max.saturating_mul(2)
     }
@@ -126,7 +126,7 @@ impl<P> Outbox<P> {
         !self.finishing && !self.ended
     }
 
-    /// Begins the flusher's write, if no other task writes.
+    /// Takes the pipe for the flusher, if no other task is writing.
     pub(in crate::stdio) fn turn(&mut self) -> WriteTurn<P> {
         match self.pipe.take() {
             Some(pipe) => WriteTurn::Write(pipe),
@@ -135,7 +135,8 @@ impl<P> Outbox<P> {
         }
     }
 
-    /// Returns the pipe to the outbox. If the outbox has ended, the caller gets the pipe back to drop it.
+    /// Puts the pipe back into the outbox. If the outbox has ended, the pipe is returned instead, to be dropped by the caller
+    /// outside the lock.
     pub(in crate::stdio) fn rest(&mut self, pipe: P) -> Option<P> {
         if self.ended {
             return Some(pipe);
@@ -144,8 +145,8 @@ impl<P> Outbox<P> {
         None
     }
 
-    /// Begins the write of a caller that has just appended a line, if no other task writes. The write contains all queued
-    /// lines, which are recorded as sent.
+    /// Takes the pipe and all waiting lines for a caller that has just appended a line, if no other task is writing. The lines
+    /// are recorded as possibly sent.
     pub(in crate::stdio) fn own_turn(&mut self) -> Option<OwnTurn<P>> {
         if self.ended || self.lines.is_empty() {
             return None;
@@ -160,8 +161,8 @@ impl<P> Outbox<P> {
         })
     }
 
-    /// Ends a caller's own write, for which the pipe accepted `written` bytes. Returns true if the flusher has something to do,
-    /// and returns the pipe as [`Self::rest`] does.
+    /// Ends the write of a caller. `written`: number of bytes that the pipe accepted. The first value is true if the flusher must
+    /// continue; the second is a pipe to be dropped by the caller, as for [`Self::rest`].
     pub(in crate::stdio) fn own_turn_over(
         &mut self,
         turn: OwnTurn<P>,
@@ -188,7 +189,7 @@ impl<P> Outbox<P> {
         (more, self.rest(pipe))
     }
 
-    /// Swaps the lines with the empty `batch`, whose memory serves the next lines.
+    /// Moves the waiting lines into the empty `batch`. The memory of `batch` is used for the next lines.
     pub(in crate::stdio) fn take(&mut self, batch: &mut BytesMut) -> Batch {
         if batch.capacity() > KEPT {
             *batch = BytesMut::new();
@@ -204,7 +205,8 @@ impl<P> Outbox<P> {
         Batch::From(self.appended - batch.len() as u64)
     }
 
-    /// Records that all bytes before this position may reach the pipe. Returns false if they must not: writing is over.
+    /// Records that the bytes before this position may be written to the pipe. Returns false if writing has ended; they must not
+    /// be written then.
     pub(in crate::stdio) fn reach(&mut self, byte: u64) -> bool {
         if !self.ended {
             self.reached = byte;
@@ -212,24 +214,24 @@ impl<P> Outbox<P> {
         !self.ended
     }
 
-    /// Corrects the record: the pipe took all bytes before this position and no more. Called after [`Self::reach`], even if
-    /// writing ended between the two.
+    /// Corrects the record after a write: the pipe has accepted exactly the bytes before this position. Called after each
+    /// [`Self::reach`], even if writing has ended in between.
     pub(in crate::stdio) fn settle(&mut self, byte: u64) {
         self.reached = byte;
     }
 
-    /// Returns true if no byte of the line that begins at `start` has reached the pipe, nor will. Only certain once writing has
-    /// ended.
+    /// Returns true if no byte of the line that begins at `start` was written to the pipe, or will be. The result is final only
+    /// once writing has ended.
     pub(in crate::stdio) fn is_unsent(&self, start: u64) -> bool {
         self.ended && start >= self.reached
     }
 
-    /// Accepts no more lines; the queued lines are still written.
+    /// Accepts no more lines. The waiting lines are still written.
     pub(in crate::stdio) fn finish(&mut self) {
         self.finishing = true;
     }
 
-    /// Ends writing. If no task has the pipe, the caller gets it to drop.
+    /// Ends writing. If no task has taken the pipe, it is returned, to be dropped by the caller.
     pub(in crate::stdio) fn end(&mut self) -> Option<P> {
         self.ended = true;
         self.lines = BytesMut::new();

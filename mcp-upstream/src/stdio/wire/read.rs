@@ -1,4 +1,4 @@
-//! Splitting a server's output into lines.
+//! Splits a server's output into lines.
 
 use std::io;
 
@@ -7,34 +7,35 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::IdScan;
 
-/// Maximum size of a read, in bytes.
+/// Maximum number of bytes of one read from the server.
 const READ_CHUNK: usize = 64 * 1024;
-/// Minimum free space in the buffer for a read, in bytes, so that the read is worth its system call.
+/// Minimum free space in the buffer before a read, in bytes. With less, the read would return too little for its system call.
 const READ_SPARE: usize = 4 * 1024;
-/// Buffer size in bytes above which small lines are copied out: a response must not keep megabytes in memory.
+/// Buffer size in bytes above which small lines are copied out of the buffer, so that a small response does not keep megabytes in
+/// memory.
 const PINNED_MAX: usize = 256 * 1024;
 
-/// A server's output as lines.
+/// The output of a server, as a sequence of lines.
 pub(crate) struct ServerLines<R> {
     pipe: R,
     buffer: BytesMut,
-    /// Length of the buffer's beginning that is known to contain no newline.
+    /// Number of bytes at the beginning of the buffer that were already searched for a newline.
     scanned: usize,
     fits: Fits,
     endless: u64,
     at_end: bool,
 }
 
-/// Returns true if a line may have this length.
+/// Function that returns true if a line of this length is accepted.
 type Fits = Box<dyn Fn(usize) -> bool + Send>;
 
 /// A line of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ServerLine {
-    /// A complete line: not empty, and without white space or a byte order mark around it, or carriage returns in it.
+    /// A complete line. It is not empty, and has no white space or byte order mark around it and no carriage returns in it.
     Whole(Bytes),
-    /// A line that was too long and was skipped, with its size and, if found, the id of the call that it answers or of the
-    /// request that it contains.
+    /// A line that was too long and was skipped. `size`: its size in bytes. If they were found, the id of the call that it
+    /// answers, or of the request that it contains, is given.
     TooLong {
         answered: Option<u64>,
         requested: Option<u64>,
@@ -45,15 +46,15 @@ pub(crate) enum ServerLine {
 /// Reason for the end of the lines.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LinesEnd {
-    /// The server closed its end.
+    /// The server closed its end of the pipe.
     Closed,
-    /// A line was longer than `endless` bytes, so reading was stopped.
+    /// A line was longer than `endless` bytes, so reading was ended.
     Endless,
 }
 
 impl<R: AsyncRead + Unpin> ServerLines<R> {
-    /// Splits the output of `pipe` into lines. Lines that `fits` refuses are skipped; a line longer than `endless` bytes ends
-    /// the stream.
+    /// Splits the output of `pipe` into lines. Lines for which `fits` returns false are skipped; a line longer than `endless`
+    /// bytes ends the stream.
     pub(crate) fn new(
         pipe: R,
         fits: impl Fn(usize) -> bool + Send + 'static,
@@ -69,17 +70,17 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
         }
     }
 
-    /// The pipe that the lines are read from.
+    /// Returns the pipe from which the lines are read.
     pub(in crate::stdio) fn pipe(&self) -> &R {
         &self.pipe
     }
 
-    /// Continues with another pipe. Bytes already read stay in the buffer.
+    /// Continues to read from another pipe. Bytes that were already read stay in the buffer.
     pub(in crate::stdio) fn read_on_from(&mut self, pipe: R) {
         self.pipe = pipe;
     }
 
-    /// Returns the next line that is not empty, if it was read already.
+    /// Returns the next line that is not empty, if it is in the buffer already.
     pub(in crate::stdio) fn buffered(&mut self) -> Option<ServerLine> {
         while let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
             let line = self.take(self.scanned + offset);
@@ -91,11 +92,11 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
         None
     }
 
-    /// Returns the next line that is not empty.
+    /// Reads the next line that is not empty.
     ///
     /// # Errors
     ///
-    /// [`LinesEnd`]. Text without a newline before the end was returned as a line.
+    /// [`LinesEnd`]. Before it is returned, remaining text without a newline was returned as a line.
     pub(crate) async fn next(&mut self) -> Result<ServerLine, LinesEnd> {
         loop {
             if let Some(line) = self.buffered() {
@@ -113,9 +114,10 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
         }
     }
 
-    /// Reads more bytes. A read error counts as the end of the stream.
+    /// Reads more bytes into the buffer. A read error counts as the end of the stream.
     async fn fill(&mut self) -> io::Result<()> {
-        // The buffer is not reserved on every read: while a response still uses its memory, reserving allocates a new buffer.
+        // More space is not reserved at every read: while a response still uses the buffer's memory, that would allocate a new
+        // buffer.
         if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
             self.buffer.reserve(READ_CHUNK);
         }
@@ -125,7 +127,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
         }
     }
 
-    /// Takes the line that ends before `end` out of the buffer, with its newline.
+    /// Takes the line that ends before `end`, with its newline, out of the buffer.
     fn take(&mut self, end: usize) -> Option<ServerLine> {
         self.scanned = 0;
         let large = self.buffer.capacity() > PINNED_MAX;
@@ -157,7 +159,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
         Some(ServerLine::Whole(whole.freeze().slice(span)))
     }
 
-    /// Reads an over-long line to its end, and stores only the id of its call.
+    /// Reads a line that is too long to its end. Only the id of its call or request is kept.
     async fn skip(&mut self) -> Result<ServerLine, LinesEnd> {
         let mut scan = IdScan::default();
         let mut size = 0_u64;
@@ -171,7 +173,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
                 let _ = self.buffer.split_to(end + 1);
                 break;
             }
-            // The memory of the long line is freed here.
+            // A new buffer is used, so that the memory of the long line is freed.
             self.buffer = BytesMut::with_capacity(READ_CHUNK);
             if size > self.endless {
                 return Err(LinesEnd::Endless);
@@ -189,7 +191,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
     }
 }
 
-/// Strips a byte order mark, and white space after it, from the beginning of a line.
+/// Removes a byte order mark, and white space after it, from the beginning of a line.
 fn without_mark(line: &[u8]) -> &[u8] {
     match line {
         [0xEF, 0xBB, 0xBF, rest @ ..] => rest.trim_ascii_start(),

@@ -1,29 +1,29 @@
-//! Finds the id of a line that is too long to keep, while the line is read. The result may precede the id in the line, so
-//! neither the beginning of the line nor its end suffices.
+//! Finds the id in a line that is too long to keep, while the line is read. The result may precede the id, so the complete line
+//! must be read, not only its beginning or its end.
 //!
-//! Valid JSON is read correctly. Invalid JSON yields an arbitrary id, which can harm only the call with that id.
+//! For valid JSON the id is always right. For invalid JSON it may be any id, which can only harm the call with that id.
 
 use memchr::memchr2;
 
 use crate::jsonrpc::plain::call_number;
 
-/// Maximum length of the numbers and keys that are compared, in bytes.
+/// Maximum number of bytes of a number or key that are stored for comparison.
 const CAPTURE_MAX: usize = 20;
 
-/// Scanner that reads an object piece by piece.
+/// Scanner that reads a JSON object piece by piece and finds its id.
 #[derive(Debug, Default)]
 pub(crate) struct IdScan {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// True while a value of the top-level object is read, false while a key is read.
+    /// True while the scanner reads a value of the top-level object; false while it reads a key.
     in_value: bool,
-    /// True while the value of `id` is read.
+    /// True while the scanner reads the value of `id`.
     is_id: bool,
-    /// The key or number as far as it was read. A key or number that is too long, or has an escape, cannot match.
+    /// The bytes of the current key or number so far. A key or number that is too long or has an escape never matches.
     capture: Capture,
     id: Option<u64>,
-    /// True while the value of `method` is read.
+    /// True while the scanner reads the value of `method`.
     is_method: bool,
     has_method: bool,
 }
@@ -53,10 +53,10 @@ impl Capture {
 }
 
 impl IdScan {
-    /// Scans the next bytes of the line.
+    /// Scans the next bytes of the line for its id.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while let Some((&byte, rest)) = bytes.split_first() {
-            // Shortcut: most bytes of a long line are in long strings.
+            // Shortcut for long strings, which make up most of a long line: they are skipped without looking at each byte.
             if self.in_string && !self.escaped && !self.is_kept() {
                 match memchr2(b'"', b'\\', bytes) {
                     Some(0) => {}
@@ -72,12 +72,12 @@ impl IdScan {
         }
     }
 
-    /// The id of the call that the line answers; `None` if the line is a request, whose id is the server's.
+    /// Returns the id of the call that the line answers; `None` if the line is a request, whose id the server has chosen.
     pub(in crate::stdio) fn answered(&self) -> Option<u64> {
         self.id.filter(|_| !self.has_method)
     }
 
-    /// The id of the request that the line is; `None` for a response.
+    /// Returns the id of the request in the line; `None` if the line is a response.
     pub(crate) fn requested(&self) -> Option<u64> {
         self.id.filter(|_| self.has_method)
     }
@@ -86,7 +86,7 @@ impl IdScan {
         self.depth == 1 && !self.in_value
     }
 
-    /// Returns true if the bytes of a string are captured: a key, or an id that is written as a string.
+    /// Returns true if the bytes of the current string must be stored, since it is a key or the value of `id`.
     fn is_kept(&self) -> bool {
         self.depth == 1 && (!self.in_value || self.is_id)
     }
@@ -104,7 +104,7 @@ impl IdScan {
             }
             b'{' | b'[' => {
                 self.depth += 1;
-                // An array at the top level is no message: it has no keys.
+                // A top-level array has no keys, so it is treated as a value. It is not a valid message.
                 self.in_value = self.depth == 1 && byte == b'[';
                 self.capture.unfit = true;
             }
@@ -147,7 +147,7 @@ impl IdScan {
     fn value_ends(&mut self) {
         if self.depth == 1 && self.is_method && self.in_value {
             self.is_method = false;
-            // Some servers write `"method": null` in their responses.
+            // Some servers write `"method": null` in their responses, which are not requests.
             self.has_method = self.capture.text() != Some("null");
         }
         if self.depth == 1 && self.is_id && self.in_value {

@@ -1,4 +1,4 @@
-//! Handles a frame's request on behalf of the owner of its key.
+//! Handles the request in a frame on behalf of the owner of the frame's key.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -37,32 +37,32 @@ use crate::upstream::{Client, IncomingRequest, PreparedRequest, RequestMeta};
 pub(super) struct Conversation {
     core: Arc<Core>,
     relay: Arc<Relay>,
-    /// The client's process. The lock is never held across an await.
+    /// Identity of the client's process. The lock is never held across an await.
     peer: Mutex<Arc<RelayPeer>>,
     guest: Arc<Guest>,
     pub(super) outbox: Outbox,
 }
 
-/// A frame that was admitted: its key, the caller that the key identifies, and the served namespace.
+/// A frame that was admitted: its key, the caller to whom the key belongs, and the served namespace.
 struct AdmittedFrame {
     key: Arc<ApiKey>,
     caller: Caller,
     namespace: Arc<Namespace>,
 }
 
-/// A frame's part that stands before its call.
+/// The members of a frame that are common to all requests.
 #[derive(Clone, Copy)]
 pub(super) struct FrameHead<'a> {
-    /// The id as raw JSON.
+    /// The frame's id as raw JSON.
     id: &'a str,
     key: &'a Secret,
     trace: &'a SentTrace,
-    /// The time at which the frame was read.
+    /// The time at which the frame was read, for its trace.
     read: Instant,
 }
 
 impl<'a> FrameHead<'a> {
-    /// The head of a frame that has just been read.
+    /// Creates the head of a frame that has just been read.
     pub(super) fn new(id: &'a str, key: &'a Secret, trace: &'a SentTrace) -> Self {
         let read = Instant::now();
         Self {
@@ -74,15 +74,15 @@ impl<'a> FrameHead<'a> {
     }
 }
 
-/// The whole answer to a frame that is refused.
+/// A refused frame, with the complete answer to it.
 struct RefusedFrame {
     answer: Vec<u8>,
-    /// The code of the refusal, for the trace.
+    /// The error code of the refusal, for the trace.
     code: &'static str,
 }
 
 impl RefusedFrame {
-    /// The refusal of a frame whose call cannot be made.
+    /// Creates the refusal of a frame whose call cannot be sent to its upstream.
     fn not_dispatched(id: &str, failed: &CallError) -> Self {
         Self {
             answer: reply::not_dispatched(id, failed),
@@ -91,7 +91,7 @@ impl RefusedFrame {
     }
 }
 
-/// The namespace and route to which the CPU time of a frame's request is accounted.
+/// Returns the namespace and route for which the CPU time of a frame's request is counted.
 fn watched(admitted: &AdmittedFrame) -> PollSubject {
     PollSubject {
         route: "relay",
@@ -119,18 +119,18 @@ impl Conversation {
         Arc::clone(&self.peer.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Records the project that the client claims to work for.
+    /// Records the name of the project for which the client works, as the client reports it.
     pub(super) fn greeted(&self, project: Option<String>) {
         let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::make_mut(&mut peer).project = project.map(Into::into);
     }
 
-    /// Registers a running request of this client; dropping the value ends the registration.
+    /// Registers a running request of this client until the returned guard is dropped.
     pub(super) fn running(&self) -> RunningRequest {
         self.guest.working()
     }
 
-    /// Answers an unusable frame with its error.
+    /// Answers an invalid frame with its error.
     pub(super) async fn refuse(&self, refused: &FrameError) {
         self.note_refused(refused.reason());
         self.outbox.send(refused.reply().into()).await;
@@ -202,13 +202,13 @@ impl Conversation {
         self.send(answer, trace).await;
     }
 
-    /// Sends an answer, which is the last part of its trace.
+    /// Sends an answer, and records the sending in the request's trace.
     async fn send(&self, answer: Vec<u8>, trace: Option<Arc<RequestTrace>>) {
         let _answer = trace.as_ref().map(|it| it.part("answer"));
         self.outbox.send(answer.into()).await;
     }
 
-    /// Begins the trace of an admitted frame, if traces are exported.
+    /// Creates the trace of an admitted frame; `None` if traces are not exported.
     fn trace(&self, frame: FrameHead<'_>, method: &'static str) -> Option<Arc<RequestTrace>> {
         let sink = self.relay.traces.as_ref()?;
         let trace = trace::begin(sink, trace::RELAY, frame.read, false);
@@ -268,7 +268,7 @@ impl Conversation {
         }
     }
 
-    /// Prepares the call as for a client that accepts progress notifications, but cannot be asked.
+    /// Prepares the call as for a client that accepts progress notifications but cannot answer questions.
     async fn prepare(
         &self,
         id: &str,
@@ -303,7 +303,8 @@ impl Conversation {
         mcp::prepare(&cx, request).await
     }
 
-    /// Sends progress to a client that gave a token. Questions fail: the relay has no frame for them.
+    /// Sends progress to a client that gave a progress token. Questions to the client fail, since the relay has no frame for
+    /// them.
     async fn tell(&self, event: PeerEvent, token: Option<&str>) {
         if let PeerEvent::InputRequests(questions) = event {
             for question in questions {
@@ -319,8 +320,8 @@ impl Conversation {
         }
     }
 
-    /// Admits a frame: finds its key, caller and namespace. The error is the answer that refuses the frame. `memory`: the
-    /// frame's memory.
+    /// Admits a frame: checks its key, and finds the caller and the namespace. The error is the answer that refuses the frame.
+    /// `memory`: the memory reserved for a long frame.
     async fn admit(
         &self,
         frame: FrameHead<'_>,
@@ -355,7 +356,7 @@ impl Conversation {
             status_only: false,
             trace: None,
         };
-        // Checked first: a key for other namespaces must not reveal if this namespace exists.
+        // This is checked first, since a key for other namespaces must not reveal whether this namespace exists.
         if !key.namespaces().opens(name) {
             return Err(self.invalid_key(id, "the API key does not open the relay's namespace"));
         }
@@ -376,7 +377,7 @@ impl Conversation {
             ));
         }
         self.take_room(id, &key, memory)?;
-        // A frame counts as a request for rate limits, like an HTTP request.
+        // A frame counts as one request for rate limits, like an HTTP request.
         if let Err(exhausted) = self.core.engine.limiter.check_request(&caller, name) {
             let failed = rate_limited(&exhausted);
             return Err(RefusedFrame::not_dispatched(id, &failed));
@@ -389,7 +390,8 @@ impl Conversation {
         })
     }
 
-    /// The answer to an invalid key. If the key never was valid and its user sends many such keys, the answer is delayed.
+    /// Returns the answer to an invalid key. If the key was never valid and its user sends many such keys, the answer is
+    /// `rate_limited` with a time to wait.
     fn wrong_key(&self, id: &str, refusal: KeyRefusal) -> RefusedFrame {
         let delay = match refusal {
             KeyRefusal::Malformed | KeyRefusal::Unknown | KeyRefusal::WrongSecret => {
@@ -408,7 +410,7 @@ impl Conversation {
         RefusedFrame::not_dispatched(id, &failed.retry_after(left))
     }
 
-    /// Accounts the connection and the frame's memory to a valid key. Returns the refusal if the key has used up its share.
+    /// Counts the connection and the frame's memory for a valid key. Returns the refusal if the key has used up its share.
     fn take_room(
         &self,
         id: &str,
@@ -444,7 +446,7 @@ impl Conversation {
     }
 }
 
-/// The answer to a request for tools that cannot be listed.
+/// Returns the answer to a request for the list of tools, if the tools cannot be listed.
 fn not_listed(id: &str, caller: &Caller, failed: &CallError) -> Vec<u8> {
     if let Some(trace) = &caller.trace {
         trace.failed(failed.code.as_str());
@@ -452,7 +454,7 @@ fn not_listed(id: &str, caller: &Caller, failed: &CallError) -> Vec<u8> {
     reply::not_dispatched(id, failed)
 }
 
-/// The answer to a call that its upstream could not prepare.
+/// Returns the answer to a call that its upstream could not prepare.
 fn not_prepared(id: &str, trace: Option<&RequestTrace>, failure: RequestError) -> Vec<u8> {
     if let Some(trace) = trace {
         trace.failed(failure.code());
@@ -479,7 +481,7 @@ fn is_progress(event: &PeerEvent) -> bool {
     }
 }
 
-/// Writes a call as a message of MCP. The project is a hint for servers that read `_meta`.
+/// Writes a call as a message of MCP. The project's name is added to `_meta`, as a hint for servers that read it.
 fn message(id: &str, call: &ToolCall, project: Option<&str>) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + call.arguments.len());
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");

@@ -26,26 +26,26 @@ use crate::stdio::wire::{ServerLine, ServerLines};
 use crate::surface::outbox::{self, Outbox};
 use crate::surface::requests::{Requests, Room};
 
-/// Limits of one connection's concurrent requests: their number, and the bytes of their lines. The namespace limits how many of
-/// them are running calls.
+/// Limits on the requests that run at the same time on one connection: their number, and the size of their lines in bytes. The
+/// namespace limits how many of them may be running calls.
 const ROOM: Room = Room {
     requests: 64,
     bytes: 16 * 1024 * 1024,
 };
-/// Time limit of a frame from its first byte to its last.
+/// Maximum time from the first byte of a frame to its last.
 const FRAME_TIME: Duration = Duration::from_secs(30);
-/// Time limit of the client for reading one line.
+/// Maximum time for writing one line to a client that reads slowly; then the connection ends.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time limit of the client for reading the last lines.
+/// Maximum time for writing the last lines to a client.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// Time for checking the frames that a client has sent before its connection is ended for another client.
+/// Maximum time for checking the frames that a client has already sent, before its connection is ended for another client.
 const LAST_LOOK: Duration = Duration::from_millis(250);
-/// Time limit of a client whose connection is ended for reading the reason.
+/// Maximum time for telling a client why its connection is ended.
 const LAST_WORD: Duration = Duration::from_millis(100);
-/// Multiple of the maximum frame size at which reading a frame is aborted.
+/// Factor by which a line may exceed the maximum frame size while it is skipped. Beyond that, the connection is no longer read.
 const ENDLESS: u64 = 64;
 
-/// Serves one client until it disconnects. Once `stop` resolves, no further frame is read, and running calls are answered.
+/// Serves one client until it disconnects. Once `stop` resolves, no further frame is read, and running calls are still answered.
 /// `gone` resolves when the client has closed the whole connection, not only its writing end.
 pub(crate) async fn serve(
     core: Arc<Core>,
@@ -76,8 +76,9 @@ pub(crate) async fn serve(
         greeted: false,
     };
     let mut gone = std::pin::pin!(gone);
-    // - the client is served to its end: polled first, so that its frames are checked before its seat is given away
-    // - another client needs the seat
+    // First branch: the client is served to its end. It is polled first, so that the client's frames are checked before its
+    // connection is ended for another client.
+    // Second branch: the connection must end, to make room for another client.
     let last_lines = tokio::select! {
         biased;
         () = connection.run(reading.lines, gone.as_mut(), stop) => LAST_LINES,
@@ -89,18 +90,18 @@ pub(crate) async fn serve(
     };
     reading.task.abort();
     connection.requests.end().await;
-    // The writer ends when the last sender is dropped.
+    // This drops the last sender of lines, so the writer ends.
     drop(connection);
     let _ = timeout(last_lines, writer).await;
 }
 
-/// The client's lines, read by a separate task: skipping a line that is too long must not be interrupted half way.
+/// The client's lines, read by a separate task, since skipping a line that is too long must not be interrupted.
 struct RelayLines {
     lines: mpsc::Receiver<ReadLine>,
     task: JoinHandle<()>,
 }
 
-/// A line, with the memory that is reserved for a long one.
+/// A line of the client, with the memory that was reserved for it if it is long.
 type ReadLine = (ServerLine, Option<FrameMemory>);
 
 fn read(
@@ -115,8 +116,8 @@ fn read(
     let mut read = ServerLines::new(input, fits, endless);
     let task = tokio::spawn(async move {
         while let Ok(line) = read.next().await {
-            // Nothing more is read from a client whose line lost its memory: the remaining input would again take memory from
-            // other clients.
+            // If a line has lost its memory, nothing more is read from this client, since its further input would again take
+            // memory from other clients.
             let is_last = memory.is_lost();
             if sender.send((line, memory.take())).await.is_err() || is_last {
                 return;
@@ -131,7 +132,7 @@ struct RelayConnection {
     conversation: Arc<Conversation>,
     requests: Requests,
     frame_max: usize,
-    /// True once the first line was read, since only the first line may be a greeting.
+    /// True once the first line was read. Only the first line may be a greeting.
     greeted: bool,
 }
 
@@ -145,10 +146,8 @@ impl RelayConnection {
         let mut stop = std::pin::pin!(stop);
         let outbox = self.conversation.outbox.clone();
         loop {
-            // - the end of the relay is requested: running requests are answered
-            // - the client has stopped reading
-            // - a request has ended, and its answer is written
-            // - the client's next frame, or the end of its input
+            // The branches, in order: the relay is to end, and running requests are still answered; the client has stopped
+            // reading; a request has ended, and its answer was sent; the client has sent its next frame, or its input has ended.
             let line = tokio::select! {
                 biased;
                 () = &mut stop => break,
@@ -157,16 +156,15 @@ impl RelayConnection {
                 line = lines.recv() => line,
             };
             let Some((line, memory)) = line else { break };
-            // A full outbox blocks reading, which slows the client down.
+            // While the outbox is full, nothing is read from the client, which slows it down.
             tokio::select! {
                 biased;
                 () = outbox.closed() => return,
                 () = self.take(line, memory) => {}
             }
         }
-        // - the client is gone: the answers are not needed
-        // - the client has stopped reading
-        // - all requests are answered
+        // The branches, in order: the client has closed the connection, so the answers are not needed; the client has stopped
+        // reading; all requests are answered.
         tokio::select! {
             biased;
             () = &mut gone => {}
@@ -181,7 +179,7 @@ impl RelayConnection {
         }
     }
 
-    /// Handles a line. `memory` is dropped with the last part of the line.
+    /// Handles a line of the client. `memory` is freed when the request of the line has ended.
     async fn take(&mut self, line: ServerLine, memory: Option<FrameMemory>) {
         let first = !std::mem::replace(&mut self.greeted, true);
         let line = match line {
@@ -232,7 +230,8 @@ impl RelayConnection {
         }
     }
 
-    /// Begins a request. When this returns, the call runs, unless it has to wait.
+    /// Begins a request. When this returns, the request has run up to its first wait. If the connection has too many running
+    /// requests, the request is refused.
     async fn begin(
         &mut self,
         id: Box<str>,

@@ -1,4 +1,4 @@
-//! Parses a client's line as a frame. Ids, arguments and progress tokens keep the client's bytes.
+//! Parses a client's line as a frame. Ids, arguments and progress tokens are kept as the client's bytes.
 
 use std::borrow::Cow;
 
@@ -13,15 +13,15 @@ use crate::protocol::code;
 use crate::stdio::wire::IdScan;
 use crate::trace::SentTrace;
 
-/// Prefix of the first line of older clients.
+/// Prefix of the greeting, which older clients send as their first line.
 const GREETING: &[u8] = b"OUBLIETTE-DOWNSTREAM";
-/// Maximum length of a project id that is kept.
+/// Maximum length of a project id in bytes; a longer one is ignored.
 const PROJECT_MAX: usize = 128;
 
-/// A parsed line of a client. Ids are raw JSON.
+/// A line of a client, parsed. Ids are raw JSON.
 #[derive(Debug)]
 pub(super) enum Frame {
-    /// A request for the tools that the key opens.
+    /// A request for the list of tools that the frame's key may use.
     Tools {
         id: Box<str>,
         key: Secret,
@@ -36,7 +36,7 @@ pub(super) enum Frame {
     },
     /// The cancellation of a call.
     Cancelled(Box<str>),
-    /// A message that gets no answer.
+    /// A message that gets no answer, such as an unknown notification.
     Ignored,
     /// An invalid message, which is answered with an error.
     Refused(FrameError),
@@ -46,13 +46,13 @@ pub(super) enum Frame {
 #[derive(Debug)]
 pub(super) struct ToolCall {
     pub(super) tool: Box<str>,
-    /// The arguments as a JSON object.
+    /// The arguments of the call, as a JSON object.
     pub(super) arguments: Bytes,
-    /// The token for progress notifications, as raw JSON; `None` if the client wants none.
+    /// The client's token for progress notifications, as raw JSON; `None` if the client wants no progress.
     pub(super) progress_token: Option<Box<str>>,
 }
 
-/// The error with which an invalid line is answered.
+/// The error with which an invalid frame is answered.
 #[derive(Debug)]
 pub(super) struct FrameError {
     id: Option<Box<str>>,
@@ -61,7 +61,7 @@ pub(super) struct FrameError {
 }
 
 impl FrameError {
-    /// The error for a frame that is too long.
+    /// Creates the error for a frame that is too long.
     pub(super) fn too_long(id: Option<u64>, size: u64, max: usize) -> Self {
         Self {
             id: id.map(|id| id.to_string().into()),
@@ -70,7 +70,7 @@ impl FrameError {
         }
     }
 
-    /// The error for an incomplete frame whose memory was needed for frames of other clients.
+    /// Creates the error for an incomplete frame whose memory was needed for frames of other clients.
     pub(super) fn no_memory(id: Option<u64>) -> Self {
         Self {
             id: id.map(|id| id.to_string().into()),
@@ -79,12 +79,12 @@ impl FrameError {
         }
     }
 
-    /// The reason as text for the log, without the frame's values.
+    /// Returns the reason as text for the log, without values from the frame.
     pub(super) fn reason(&self) -> &str {
         &self.message
     }
 
-    /// Writes the frame that answers with the error.
+    /// Writes the frame that reports the error to the client.
     pub(super) fn reply(&self) -> Vec<u8> {
         reply::error(self.id.as_deref(), self.code, &self.message, None)
     }
@@ -176,14 +176,14 @@ impl Frame {
     }
 }
 
-/// The number that appears to be the id of an unreadable request, whose sender waits for an answer.
+/// Returns the number that seems to be the id of a request that cannot be parsed, so that its sender gets an answer.
 fn seen_id(line: &[u8]) -> Option<String> {
     let mut scan = IdScan::default();
     scan.feed(line);
     scan.requested().map(|id| id.to_string())
 }
 
-/// The keys of `params` that the relay reads. Others are ignored: older and newer clients send more.
+/// The members of `params` that the relay reads. Other members, which older and newer clients send, are ignored.
 #[derive(Deserialize)]
 struct FrameParams<'a> {
     #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
@@ -204,7 +204,7 @@ impl<'a> FrameParams<'a> {
     }
 }
 
-/// Reads a value that must be a short string: no longer name exists. `what` names it in the error.
+/// Reads a value that must be a string of at most `ID_MAX` bytes. `what` names the value in the error message.
 fn text<'a>(raw: Option<&'a RawValue>, what: &'static str) -> Result<Cow<'a, str>, RequestError> {
     let invalid = |reason: String| RequestError::InvalidParams(reason.into());
     let raw = raw.ok_or_else(|| invalid(format!("{what} is missing")))?;
@@ -214,8 +214,8 @@ fn text<'a>(raw: Option<&'a RawValue>, what: &'static str) -> Result<Cow<'a, str
     jsonrpc::string(raw).ok_or_else(|| invalid(format!("{what} must be a string")))
 }
 
-/// The project that a first line names: `OUBLIETTE-DOWNSTREAM <project_id>`. `None` for any other line; `Some(None)` for a
-/// greeting without a usable id.
+/// Returns the project in a greeting, the first line `OUBLIETTE-DOWNSTREAM <project_id>`. `None` for any other line; `Some(None)`
+/// for a greeting without a usable id.
 pub(super) fn greeting(line: &[u8]) -> Option<Option<String>> {
     let rest = line.strip_prefix(GREETING)?;
     if !rest.is_empty() && !rest[0].is_ascii_whitespace() {

@@ -1,10 +1,11 @@
 //! Memory for long frames, reserved as their bytes arrive.
 //!
-//! Frames of clients that have shown a valid key and frames of all other clients (strangers) have separate parts of the memory,
-//! and a single key is limited to its share. When a part is full, an incomplete frame loses its memory to the next bytes of
-//! another frame: a frame of the user with the most memory, and among that user's frames one of the key with the most. Among
-//! frames of the same key the youngest loses, so that the others are completed; among frames of strangers the one that got no
-//! new bytes for the longest time, so that incomplete frames block no client. A frame that would itself be the loser waits.
+//! The memory has two parts: one for clients that have shown a valid key, and one for all other clients (strangers). A single
+//! key can use only its share of the first part. If a part is full and more bytes of a frame arrive, an incomplete frame loses
+//! its memory: a frame of the user with the most memory, and among this user's frames one of the key with the most. Of several
+//! frames with the same key, the youngest loses, so that the older ones are completed. Of several frames of strangers, the one
+//! that got no new bytes for the longest time loses, so that incomplete frames block no client. If the choice falls on the
+//! frame that needs memory, that frame waits instead.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,50 +20,51 @@ use tooldock_credentials::keys::ApiKey;
 
 use super::room::Counts;
 
-/// Divisor of the total memory for the part of clients without a valid key.
+/// Divisor of the total memory: clients without a valid key may use one part in this number.
 const STRANGERS_PART: usize = 4;
-/// Divisor of the known clients' part for the share of a single key.
+/// Divisor of the memory for clients with a valid key: a single key may use one part in this number.
 const KEY_PART: usize = 4;
 
 /// The memory for long frames of a relay's clients.
 pub(super) struct MemoryStore {
-    /// Limits in bytes: for frames of known clients, for frames of a single key, and for frames of strangers.
+    /// Limits in bytes: for the frames of all clients with a valid key (`known`), for the frames of one key (`of_key`), and for
+    /// the frames of clients without a valid key (`strangers`).
     known: usize,
     of_key: usize,
     strangers: usize,
     counts: Counts,
     frames: Mutex<Frames>,
-    /// Notified when a frame frees memory.
+    /// Notified when memory becomes free.
     freed: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct Frames {
-    /// Frames with their reservations, by number, which is the order in which they began.
+    /// Frames with their reservations. The keys are numbers in the order in which the frames began.
     all: BTreeMap<u64, FrameReservation>,
-    /// Counter of events: of frames that began and of reservations.
+    /// Number of events so far, for ordering them. An event is the beginning of a frame or a reservation.
     clock: u64,
 }
 
 struct FrameReservation {
     owner: FrameOwner,
-    /// Number of bytes that are reserved for the frame.
+    /// Number of bytes of memory that are reserved for the frame.
     held: usize,
-    /// Value of the counter in `Frames` at the last reservation.
+    /// Number of the event at which memory was last reserved for the frame.
     grown: u64,
     whole: bool,
     loss: Arc<Loss>,
 }
 
-/// The client that sends a frame.
+/// The client that sends a frame: its operating-system user and its key.
 #[derive(Clone)]
 pub(super) struct FrameOwner {
     pub(super) uid: u32,
-    /// The valid key that the client has shown; `None` for a stranger.
+    /// The valid key that the client has shown; `None` if it has shown none.
     pub(super) key: Option<Arc<ApiKey>>,
 }
 
-/// Signal to a reader that its frame has lost its memory.
+/// Signal to the reader of a frame that the frame has lost its memory.
 #[derive(Default)]
 struct Loss {
     lost: AtomicBool,
@@ -86,7 +88,7 @@ impl FrameOwner {
     }
 }
 
-/// Bytes that each user and each key has in one part of the store.
+/// Number of bytes that each user and each key has reserved in one part of the store.
 struct Shares {
     of_user: HashMap<u32, usize>,
     of_key: HashMap<Option<KeyId>, usize>,
@@ -98,7 +100,7 @@ impl Frames {
         frames.map(|frame| frame.held).sum()
     }
 
-    /// Bytes of users and keys in an owner's part, if the owner had `more` bytes in addition.
+    /// Returns the bytes that users and keys have reserved in the part of `owner`, as if `owner` had reserved `more` in addition.
     fn shares(&self, owner: &FrameOwner, more: usize) -> Shares {
         let mut shares = Shares {
             of_user: HashMap::from([(owner.uid, more)]),
@@ -123,7 +125,7 @@ impl Frames {
 }
 
 impl MemoryStore {
-    /// Creates a store of `total` bytes, with at least enough for one frame in each part. `counts` returns true if a key is
+    /// Creates a store of `total` bytes. Each part has at least enough memory for one frame. `counts` returns true if a key is
     /// valid.
     pub(super) fn new(total: usize, frame_max: usize, counts: Counts) -> Self {
         let strangers = (total / STRANGERS_PART).max(frame_max);
@@ -142,7 +144,7 @@ impl MemoryStore {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a frame, which has no memory yet.
+    /// Registers a frame, for which no memory is reserved yet.
     pub(super) fn begin(self: &Arc<Self>, owner: FrameOwner) -> FrameMemory {
         let loss = Arc::<Loss>::default();
         let mut frames = self.frames();
@@ -164,7 +166,7 @@ impl MemoryStore {
         }
     }
 
-    /// Reserves `bytes` more for a frame. Returns false if the frame has to wait.
+    /// Reserves `bytes` more for a frame. If needed, other frames lose their memory. Returns false if the frame has to wait.
     fn grow(&self, frames: &mut Frames, number: u64, bytes: usize) -> bool {
         let Some(frame) = frames.all.get(&number) else {
             return false;
@@ -198,8 +200,8 @@ impl MemoryStore {
         true
     }
 
-    /// Finds the frame that loses its memory to another `bytes` of the frame `number`; it may be that frame itself. With
-    /// `of_key` only frames of the same key are considered, else all frames of the part.
+    /// Finds the frame that loses its memory so that `bytes` more can be reserved for the frame `number`; it may be that frame
+    /// itself. With `of_key`, only frames of the same key are considered, otherwise all frames of the part.
     fn loser(&self, frames: &Frames, number: u64, bytes: usize, of_key: bool) -> Option<u64> {
         let wanting = &frames.all.get(&number)?.owner;
         let shares = frames.shares(wanting, bytes);
@@ -231,26 +233,26 @@ impl MemoryStore {
 }
 
 impl FrameMemory {
-    /// Reserves memory until the frame has `bytes` of it. Returns false if other frames use the memory and do not lose it:
-    /// [`FrameMemory::freed`] then resolves when another attempt may succeed.
+    /// Reserves memory until the frame has `bytes`. Returns false if other frames use the memory and need not give it up. Then
+    /// [`FrameMemory::freed`] resolves when another attempt may succeed.
     pub(super) fn reach(&self, bytes: usize) -> bool {
         let mut frames = self.store.frames();
         let held = frames.all.get(&self.number).map_or(0, |frame| frame.held);
         bytes <= held || self.store.grow(&mut frames, self.number, bytes - held)
     }
 
-    /// Waits until a frame frees memory after this call.
+    /// Returns a future that resolves when memory becomes free after this call.
     pub(super) fn freed(&self) -> OwnedNotified {
         Arc::clone(&self.store.freed).notified_owned()
     }
 
-    /// Returns true if the frame has lost its memory and must end. Wakes the reader when that happens.
+    /// Returns true if the frame has lost its memory, so that reading must end. Otherwise `reader` is woken when this happens.
     pub(super) fn is_lost(&self, reader: &Waker) -> bool {
         self.loss.reader.register(reader);
         self.loss.lost.load(Ordering::Acquire)
     }
 
-    /// Records that the frame is complete, with this many bytes, which it can no longer lose to another frame.
+    /// Records that the frame is complete and has this size in bytes. A complete frame cannot lose its memory to another frame.
     pub(super) fn complete(&self, bytes: usize) {
         let mut frames = self.store.frames();
         if let Some(frame) = frames.all.get_mut(&self.number) {
@@ -261,7 +263,7 @@ impl FrameMemory {
         self.store.freed.notify_waiters();
     }
 
-    /// Accounts the frame to the key that it contains. Returns false if that key's share has no space for it.
+    /// Counts the frame for the key that it contains. Returns false if that key has used up its share of the memory.
     pub(super) fn belongs_to(&self, key: &Arc<ApiKey>) -> bool {
         let mut frames = self.store.frames();
         let Some(frame) = frames.all.get_mut(&self.number) else {

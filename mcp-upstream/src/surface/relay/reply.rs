@@ -1,5 +1,5 @@
-//! Writes the relay's frames for the client. The `code` of errors, and their texts about keys and scopes, are part of the relay's
-//! contract: clients depend on them (requirements REL-02 to REL-07).
+//! Writes the relay's frames for the client. The `code` of errors, and the texts about keys and scopes, are a fixed interface on
+//! which clients depend (requirements REL-02 to REL-07).
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -13,27 +13,27 @@ use crate::jsonrpc::{self, ResponseOutcome, spans};
 use crate::protocol::ProtocolVersion;
 use crate::tool_result;
 
-/// Error code: the scopes of the key do not permit the tool.
+/// Error code of a request that was not passed to the tool, or that failed outside of the tool.
 pub(super) const DISPATCH: i32 = -32000;
 /// Error code: the key is not valid.
 const INVALID_KEY: i32 = -32001;
-/// Error code: the key's scopes do not open the tool.
+/// Error code: the scopes of the key do not permit the tool.
 const NOT_ALLOWED: i32 = -32002;
 
-/// The only text about invalid keys, which does not reveal the reason.
+/// The message for every invalid key. It does not show why the key is invalid.
 pub(super) const INVALID_KEY_TEXT: &str = "invalid or expired API key";
 const NOT_ALLOWED_TEXT: &str = "tool not allowed for this token scope";
 
-/// Format of a result with content blocks alone, which is the oldest format.
+/// Format of a result that consists of content blocks only. It is the oldest format.
 const BLOCKS: ResultFormat = ResultFormat::Legacy(ProtocolVersion::V2025_03_26);
 
-/// The answer to an invalid key.
+/// Writes the answer to a frame with an invalid key.
 pub(super) fn invalid_key(id: &str) -> Vec<u8> {
     error(Some(id), INVALID_KEY, INVALID_KEY_TEXT, None)
 }
 
-/// The last frame for a client whose connection is ended for another client. `stranger`: the client has shown no valid key;
-/// otherwise it was idle.
+/// Writes the last frame for a client whose connection is ended to make room for another client. `stranger`: true if the client
+/// has shown no valid key; false if the connection was idle.
 pub(super) fn turned_out(stranger: bool) -> Vec<u8> {
     let text = match stranger {
         true => "too many connections, and this one has shown no valid API key: connect again",
@@ -42,7 +42,7 @@ pub(super) fn turned_out(stranger: bool) -> Vec<u8> {
     error(None, DISPATCH, text, None)
 }
 
-/// The frame with the tools that a key opens.
+/// Writes the frame with the tools that a key may use.
 pub(super) fn tools<'a>(id: &str, tools: impl Iterator<Item = &'a ToolEntry>) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     format::begin(&mut out, id);
@@ -66,7 +66,7 @@ pub(super) fn tools<'a>(id: &str, tools: impl Iterator<Item = &'a ToolEntry>) ->
     out
 }
 
-/// An error frame. `data` contains the stable code as on the other surfaces.
+/// Writes an error frame. `failed`: the failure whose stable code and time to wait are added as `data`.
 pub(super) fn error(
     id: Option<&str>,
     code: i32,
@@ -91,12 +91,12 @@ pub(super) fn error(
     out
 }
 
-/// The error frame for a call that was not dispatched: as far as known, the tool did not run.
+/// Writes the error frame for a call that was not passed to its tool or failed outside of it.
 pub(super) fn not_dispatched(id: &str, failed: &CallError) -> Vec<u8> {
     error(Some(id), DISPATCH, &failed.message, Some(failed))
 }
 
-/// The frame for the outcome of a call.
+/// Writes the frame with the outcome of a call.
 pub(super) fn outcome(id: &str, outcome: CallOutcome) -> Vec<u8> {
     match outcome {
         Ok(UpstreamReply::Value(reply)) => tool_result::success(id, &reply, &BLOCKS),
@@ -109,7 +109,7 @@ pub(super) fn outcome(id: &str, outcome: CallOutcome) -> Vec<u8> {
     }
 }
 
-/// The frame for a complete MCP response, which needed no call.
+/// Writes the frame for a complete MCP response, of a request that needed no call.
 pub(super) fn response(id: &str, response: &[u8]) -> Vec<u8> {
     let object = spans::raw(response);
     let member = |name| object.and_then(|it| spans::member(it, name));
@@ -120,8 +120,8 @@ pub(super) fn response(id: &str, response: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The frame for a failed call: a failure of the tool itself is a result with the tool's message, which a model reads; all
-/// other failures are errors.
+/// Writes the frame for a failed call. A failure of the tool itself is sent as a result with the tool's message, for the model;
+/// all other failures are sent as errors.
 fn failure(id: &str, failed: &CallError) -> Vec<u8> {
     match failed.code {
         CallErrorCode::InsufficientScope => error(Some(id), NOT_ALLOWED, NOT_ALLOWED_TEXT, None),
@@ -154,7 +154,7 @@ fn failure(id: &str, failed: &CallError) -> Vec<u8> {
     }
 }
 
-/// The frame for a server's result, with its content and `isError`.
+/// Writes the frame for a server's result, with its content and `isError`.
 fn server_result(id: &str, result: &Bytes) -> Vec<u8> {
     let object = spans::raw(result);
     let member = |name| object.and_then(|it| spans::member(it, name));
@@ -171,7 +171,7 @@ fn server_result(id: &str, result: &Bytes) -> Vec<u8> {
     out
 }
 
-/// The frame for a server's error.
+/// Writes the frame for an error of a server.
 fn server_error(id: &str, failed: &Bytes) -> Vec<u8> {
     let message = spans::raw(failed)
         .and_then(|it| spans::member(it, "message"))

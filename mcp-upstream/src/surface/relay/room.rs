@@ -1,18 +1,18 @@
 //! The connections of a relay, and the choice of the connection that is ended for another one when there are too many.
 //!
-//! Any process that can open the socket may connect, with or without a key. A connection is known while the key that it has
-//! shown is valid: until the key is revoked, expires or changes. All other connections are strangers.
+//! Any process that can open the socket may connect, with or without a key. A connection counts as *known* while the key that it
+//! has shown is valid, that is until the key is revoked, expires or changes. All other connections are *strangers*.
 //!
-//! | event | ended |
+//! | event | connection that is ended |
 //! |---|---|
 //! | a new connection, beyond the limit of strangers | the oldest stranger of the user with the most strangers |
 //! | a valid key, beyond the limit of known connections | the longest idle connection of the user, then key, with the most |
 //! | a valid key, beyond the limit of connections per key | the longest idle connection of the key |
 //!
-//! The user of a connection is that of the client's process (`SO_PEERCRED`).
+//! The user of a connection is the operating-system user of the client's process (`SO_PEERCRED`).
 //!
-//! Before a connection is ended, its input is read once more: a client that has sent its first frame is judged by that frame,
-//! no matter how many others connect meanwhile.
+//! Before a connection is ended, its input is read once more: if the client has already sent a frame with a valid key, the
+//! connection is kept, no matter how many others connect at the same time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -29,15 +29,15 @@ use tooldock_credentials::keys::ApiKey;
 
 use super::memory::{FrameMemory, FrameOwner, MemoryStore};
 
-/// Maximum number of concurrent connections.
+/// Maximum number of concurrent connections of a relay.
 pub(super) const CONNECTIONS_MAX: usize = 256;
-/// Number of connections reserved for strangers, even if known connections use all others.
+/// Number of connections that are always available to strangers, even if known connections use all others.
 const STRANGERS_MIN: usize = 32;
-/// Maximum number of connections with the same key.
+/// Maximum number of connections that show the same key.
 const OF_KEY_MAX: usize = 64;
-/// Maximum number of leaving connections, in addition to [`CONNECTIONS_MAX`].
+/// Maximum number of connections that are being ended. They are allowed in addition to [`CONNECTIONS_MAX`].
 const LEAVING_MAX: usize = 256;
-/// Minimum time that a client has for its first frame, however many others connect.
+/// Minimum time that a new client has to send its first frame, however many others connect.
 const FIRST_FRAME: Duration = Duration::from_millis(50);
 
 /// Function that returns true if a key is valid at this moment.
@@ -48,9 +48,9 @@ pub(super) struct Room {
     places: Mutex<Places>,
     memory: Arc<MemoryStore>,
     counts: Counts,
-    /// Notified when a leaving connection has ended.
+    /// Notified when a connection that was being ended has closed.
     left: Notify,
-    /// Counter that orders the moments at which connections became idle.
+    /// Number of times that a connection became idle, for ordering these moments.
     idled: AtomicU64,
 }
 
@@ -64,27 +64,28 @@ struct Places {
 
 struct ConnectionSeat {
     uid: u32,
-    /// The first shown key that is still valid.
+    /// The key that the connection showed first and that was valid then; `None` if it has shown none.
     key: Option<Arc<ApiKey>>,
     signals: Arc<Signals>,
 }
 
-/// State of a connection that its tasks share with other connections.
+/// State of a connection that its tasks share with those of other connections.
 #[derive(Default)]
 struct Signals {
-    /// True if the connection was chosen to end for another one. It is kept if it shows a valid key in time.
+    /// True if the connection was chosen to be ended for another one. It is kept after all if it shows a valid key in time.
     leaving: AtomicBool,
-    /// True once the time to show a key is over: frames already sent are read, and no more are awaited.
+    /// True once the time for showing a key is over. Frames that were already sent are still read, but no further ones are
+    /// awaited.
     last_look: AtomicBool,
-    /// Notified when the connection is chosen to end, to make room for another one.
+    /// Notified when the connection is chosen to be ended.
     leave: Notify,
-    /// Notified when all frames that the client has sent were checked.
+    /// Notified when all frames that the client has sent so far were checked.
     judged: Notify,
-    /// The waker of the connection's reading task.
+    /// Waker of the task that reads from the connection.
     reader: AtomicWaker,
-    /// Number of the connection's running requests.
+    /// Number of requests of the connection that are running.
     running: AtomicUsize,
-    /// True if a frame has begun and is not complete.
+    /// True while a frame has begun and is not complete.
     unfinished: AtomicBool,
     idle_since: AtomicU64,
 }
@@ -102,7 +103,8 @@ impl ConnectionSeat {
         !self.is_leaving() && !self.key.as_ref().is_some_and(|key| counts(key))
     }
 
-    /// Returns true if no request runs. An incomplete frame alone does not protect the connection from being ended.
+    /// Returns true if no request is running. An incomplete frame does not count, so it does not protect the connection from
+    /// being ended.
     fn is_idle(&self) -> bool {
         self.signals.running.load(Ordering::Acquire) == 0
     }
@@ -117,7 +119,7 @@ impl Places {
         }
     }
 
-    /// The stranger that is ended for a new client of this user: the oldest one of the user with the most strangers.
+    /// Returns the stranger to be ended for a new client of this user: the oldest stranger of the user with the most strangers.
     fn stranger(&self, uid: u32, counts: &Counts) -> Option<u64> {
         let strangers = || self.taken.iter().filter(|(_, it)| it.is_stranger(counts));
         let mut of_user = HashMap::from([(uid, 1_usize)]);
@@ -129,7 +131,8 @@ impl Places {
         most.map(|(number, _)| *number)
     }
 
-    /// The known connection that is ended for another one: an idle one of the user and the key with the most connections.
+    /// Returns the known connection to be ended for another one: the longest idle one of the user and the key with the most
+    /// connections. `among`: returns true for the connections to consider.
     fn idle(&self, counts: &Counts, among: impl Fn(&ConnectionSeat) -> bool) -> Option<u64> {
         let known = || self.taken.iter().filter(|(_, it)| it.is_known(counts));
         let key_of = |place: &ConnectionSeat| place.key.as_ref().map(|key| key.record().id);
@@ -152,8 +155,8 @@ impl Places {
 }
 
 impl Room {
-    /// Creates an empty set of connections for a relay. `memory` is for their long frames; `counts` returns true if a key is
-    /// valid.
+    /// Creates the empty set of connections of a relay. `memory`: the memory for their long frames; `counts`: returns true if a
+    /// key is valid.
     pub(super) fn new(memory: MemoryStore, counts: Counts) -> Self {
         Self {
             places: Mutex::default(),
@@ -168,12 +171,12 @@ impl Room {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of connected clients.
+    /// Returns the number of connected clients.
     pub(super) fn taken(&self) -> usize {
         self.places().taken.len()
     }
 
-    /// Waits while too many connections are leaving.
+    /// Waits while too many connections are being ended.
     pub(super) async fn way_out(&self) {
         loop {
             let mut left = std::pin::pin!(self.left.notified());
@@ -185,7 +188,8 @@ impl Room {
         }
     }
 
-    /// Seats a client of this user. If the maximum is reached, a stranger is ended. `None` if too many connections are leaving.
+    /// Registers a client of this operating-system user. If the maximum is reached, a stranger is chosen to be ended. `None` if
+    /// too many connections are being ended.
     pub(super) fn enter(self: &Arc<Self>, uid: u32) -> Option<Guest> {
         let mut places = self.places();
         if places.leaving >= LEAVING_MAX {
@@ -212,7 +216,7 @@ impl Room {
         })
     }
 
-    /// Chooses a stranger to end if the next client would be one too many.
+    /// Chooses a stranger to be ended if the new client would be one too many.
     fn make_room_for_stranger(&self, places: &mut Places, uid: u32) {
         let staying = places.taken.len() - places.leaving;
         if staying < CONNECTIONS_MAX {
@@ -229,20 +233,20 @@ impl Room {
     }
 }
 
-/// A client's seat among the relay's connections, which is freed when the value is dropped.
+/// A client's registration among the relay's connections. Dropping it removes the client.
 pub struct Guest {
     room: Arc<Room>,
     number: u64,
     uid: u32,
     entered: Instant,
-    /// Copy of the key in [`ConnectionSeat::key`], for comparisons without the lock.
+    /// Copy of the key in [`ConnectionSeat::key`], which can be compared without the lock.
     key: ArcSwapOption<ApiKey>,
     signals: Arc<Signals>,
 }
 
 impl Guest {
-    /// Records that the client has shown a valid key. Returns false if too many others show the same key, or any valid key, and
-    /// all of them have running requests.
+    /// Records that the client has shown a valid key. Returns false if there are too many connections with the same key, or with
+    /// any valid key, and all of them have running requests.
     pub(super) fn shows(&self, key: &Arc<ApiKey>) -> bool {
         let same = |shown: &Arc<ApiKey>| Arc::ptr_eq(shown, key);
         if !self.is_leaving() && self.key.load().as_ref().is_some_and(same) {
@@ -283,7 +287,7 @@ impl Guest {
         true
     }
 
-    /// Reverts the choice to end the connection.
+    /// Withdraws the decision to end the connection.
     fn stay(&self, places: &mut Places) {
         if self.signals.leaving.swap(false, Ordering::AcqRel) {
             self.signals.last_look.store(false, Ordering::Release);
@@ -291,7 +295,7 @@ impl Guest {
         }
     }
 
-    /// The key that the client has shown, if it is valid now.
+    /// Returns the key that the client has shown, if it is still valid.
     fn known_by(&self) -> Option<Arc<ApiKey>> {
         let key = self.key.load_full();
         key.filter(|key| (self.room.counts)(key))
@@ -301,24 +305,24 @@ impl Guest {
         self.signals.leaving.load(Ordering::Acquire)
     }
 
-    /// Returns true if the connection is to end as soon as all its input is read. Wakes this reader when that happens.
+    /// Returns true if the connection must end as soon as all its input is read. Otherwise `reader` is woken when this happens.
     pub(super) fn is_to_leave(&self, reader: &Waker) -> bool {
         self.signals.reader.register(reader);
         self.signals.last_look.load(Ordering::Acquire)
     }
 
-    /// Reports that the reader has read all input that the client has sent.
+    /// Reports that all input that the client has sent so far was read.
     pub(super) fn has_been_read(&self) {
         self.signals.judged.notify_one();
     }
 
-    /// Records that a frame has begun (true) or is complete (false).
+    /// Records that a frame is incomplete (true) or that all frames are complete (false).
     pub(super) fn is_in_frame(&self, unfinished: bool) {
         self.signals.unfinished.store(unfinished, Ordering::Relaxed);
     }
 
-    /// Waits until another client needs this seat and the input of this client is read, for at most `last_look`. Returns true
-    /// if this client is a stranger.
+    /// Waits until this connection is chosen to be ended and its input is read; reading may take at most `last_look`. Returns
+    /// true if the client is a stranger.
     ///
     /// Must be polled after the lines that were read, so that they are handled first.
     pub(super) async fn turned_out(&self, last_look: Duration) -> bool {
@@ -334,7 +338,7 @@ impl Guest {
                 continue;
             }
             let stranger = self.known_by().is_none();
-            // A request may have begun when the connection was just found idle.
+            // A request may have begun just after the connection was found to be idle. Then the connection is kept.
             if stranger || self.signals.running.load(Ordering::Acquire) == 0 {
                 return stranger;
             }
@@ -342,13 +346,13 @@ impl Guest {
         }
     }
 
-    /// Registers a running request; dropping the value ends the registration.
+    /// Registers a running request until the returned guard is dropped.
     pub(super) fn working(self: &Arc<Self>) -> RunningRequest {
         self.signals.running.fetch_add(1, Ordering::AcqRel);
         RunningRequest(Arc::clone(self))
     }
 
-    /// A handle for the memory of a long frame, without any reserved yet.
+    /// Creates a handle for the memory of a long frame. No memory is reserved yet.
     pub(super) fn memory(&self) -> FrameMemory {
         let owner = FrameOwner {
             uid: self.uid,
@@ -358,7 +362,7 @@ impl Guest {
     }
 }
 
-/// Registration of a running request of a client.
+/// Guard that counts a running request of a client.
 pub(super) struct RunningRequest(Arc<Guest>);
 
 impl Drop for RunningRequest {

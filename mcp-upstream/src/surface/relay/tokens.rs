@@ -1,7 +1,7 @@
 //! Calls of `token_create`, `token_list` and `token_revoke` on the relay, for keys with the scope `admin` (REL-09).
 //!
-//! The tools are those of the management server. A key creates keys with at most its own rights, and these end with it
-//! ([`KeyStore::create_by`], SEC-18). On the relay a key sees and revokes only keys whose namespaces are among its own.
+//! These are the tools of the management server. A key can create keys with at most its own rights, and these keys end with it
+//! ([`KeyStore::create_by`], SEC-18). On the relay, a key can see and revoke only keys whose namespaces are among its own.
 //!
 //! [`KeyStore::create_by`]: tooldock_credentials::keys::KeyStore::create_by
 
@@ -25,30 +25,31 @@ use crate::protocol::Method;
 use crate::protocol::method::TOOLS_CALL;
 use crate::upstream::system::KeyTools;
 
-/// The names of the tools that make, list and revoke API keys. They take precedence over tools of the relay's namespace with the same names.
+/// The names of the tools that create, list and revoke API keys. They take precedence over tools of the relay's namespace with
+/// the same names.
 const NAMES: [&str; 3] = ["token_create", "token_list", "token_revoke"];
 
-/// Returns true for the name of a token tool.
+/// Returns true if a tool with this name creates, lists or revokes API keys.
 pub(super) fn is_token_tool(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Returns true if an API key may use the tools that make, list and revoke keys.
+/// Returns true if an API key may use the tools that create, list and revoke keys.
 pub(super) fn may_use(key: &ApiKey) -> bool {
     key.grant().tools.is_admin()
 }
 
-/// A call of a token tool.
+/// A call of a tool that creates, lists or revokes API keys.
 pub(super) struct TokenCall {
     facts: CallFacts,
     tools: KeyTools,
     tables: KeyTables,
-    /// The key of the caller.
+    /// The API key of the caller.
     key: Arc<ApiKey>,
 }
 
 impl TokenCall {
-    /// The call of a token tool in a frame, recorded as a call of the relay's namespace.
+    /// Creates the call from a frame. It is recorded as a call of the relay's namespace.
     pub(super) fn new(
         tools: KeyTools,
         tables: KeyTables,
@@ -89,12 +90,12 @@ impl TokenCall {
         }
     }
 
-    /// Returns true if keys for these namespaces open nothing that the caller's key does not open.
+    /// Returns true if the caller's key gives access to all of these namespaces.
     fn covers(&self, namespaces: &[String]) -> bool {
         self.key.record().opens_all_of(namespaces)
     }
 
-    /// The arguments of `token_revoke`, checked to name a key that the caller may see.
+    /// Returns the arguments of `token_revoke` after checking that the caller may see the key that they name.
     fn own_key(&self) -> Result<Bytes, CallError> {
         let arguments = self.arguments()?;
         let id = arguments.get("id").and_then(Value::as_str);
@@ -120,7 +121,7 @@ impl TokenCall {
         })
     }
 
-    /// Removes the keys that the caller may not see from a list.
+    /// Removes from a list of keys those that the caller may not see.
     fn own_keys(&self, answer: &Bytes) -> Bytes {
         let Ok(mut answer) = serde_json::from_slice::<Value>(answer) else {
             return answer.clone();
@@ -144,7 +145,8 @@ impl UpstreamCall for TokenCall {
         &self.facts
     }
 
-    /// Decided by the key itself: scopes refer to the namespace's tools, which do not include the token tools.
+    /// Checks the caller's key itself, not its scopes for tools: scopes refer to the namespace's tools, and these tools are not
+    /// among them.
     fn admit(&self) -> Result<(), CallError> {
         match may_use(&self.key) {
             true => Ok(()),

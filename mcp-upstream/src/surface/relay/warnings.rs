@@ -1,15 +1,15 @@
-//! Limit of the refusals that are logged as warnings: a client must not be able to fill the log.
+//! Limit on the number of refusals that are logged as warnings, since a client must not be able to fill the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Maximum number of warnings of a relay within [`WINDOW`]. Further refusals are logged at level debug.
+/// Maximum number of warnings of a relay within [`WINDOW`]. Further refusals are logged at debug level.
 const WARNINGS_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Counter of the warnings about all clients of a relay.
+/// Counter of recent warnings about the clients of a relay.
 #[derive(Debug)]
 pub(super) struct Warnings(Mutex<(Instant, u32)>);
 
@@ -18,7 +18,7 @@ impl Warnings {
         Self(Mutex::new((Instant::now(), 0)))
     }
 
-    /// Returns true if another warning may be logged.
+    /// Counts a refusal. Returns true if it may be logged as a warning.
     pub(super) fn admit(&self) -> bool {
         let now = Instant::now();
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! A reader that ends if a frame stays incomplete for too long, and that reserves memory for a long frame only as its bytes
+//! A reader that fails if a frame stays incomplete for too long, and that reserves memory for a long frame only as its bytes
 //! arrive.
 //!
-//! The reader also ends if its frame has lost its memory to another client's frame. If the connection was chosen to end, the
-//! reader reports when all input of the client is read.
+//! The reader also fails if its frame has lost its memory to another client's frame. If the connection was chosen to be ended,
+//! the reader reports when it has read all input that the client has sent.
 
 use std::future::Future;
 use std::io;
@@ -20,38 +20,38 @@ use tokio::time::{Sleep, sleep};
 use super::memory::FrameMemory;
 use super::room::Guest;
 
-/// Line length in bytes up to which no memory of the shared store is needed: every connection may use this much.
+/// Number of bytes of a line for which no memory of the shared store is reserved; every connection may use this much.
 const SMALL: usize = 64 * 1024;
-/// Step in which memory is reserved, in bytes, each time before its bytes are read.
+/// Number of bytes for which memory is reserved at a time, before they are read.
 const STEP: usize = 64 * 1024;
 
-/// Reader of a connection, which ends if a line stays incomplete beyond its time limit. Between lines there is no limit.
+/// Reader of a connection. It fails if a line is not complete within its time limit; between lines there is no limit.
 pub(super) struct WholeLines<R> {
     inner: R,
     limit: Duration,
-    /// Timer that runs while a line is incomplete.
+    /// Timer that runs while a line is incomplete; `None` between lines.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Number of bytes of the incomplete line.
+    /// Number of bytes of the incomplete line that were read.
     size: usize,
     line_max: usize,
     guest: Arc<Guest>,
-    /// Memory of the incomplete line, if it is long.
+    /// Memory reserved for the incomplete line; `None` for a short line.
     memory: Option<FrameMemory>,
-    /// Resolves when another attempt to get more memory may succeed.
+    /// Future that resolves when another attempt to reserve memory may succeed; `None` if the line waits for no memory.
     freed: Option<Pin<Box<OwnedNotified>>>,
     complete: Complete,
     last_look: LastLook,
 }
 
-/// State of the last reading of a connection that was chosen to end.
+/// Progress of reading the last input of a connection that was chosen to be ended.
 enum LastLook {
     NotBegun,
-    /// Waits for the runtime's check for more input: the runtime detects new bytes only after it has asked the kernel.
+    /// Waits until the runtime has checked for more input, since it notices new bytes only when it asks the kernel.
     Awaited(Pin<Box<dyn Future<Output = ()> + Send>>),
     Over,
 }
 
-/// Memory of the last complete line, until it is read, with the flag that a line has lost its memory.
+/// Memory of the last complete line, until the line is handled, and the flag that a line has lost its memory.
 #[derive(Clone, Default)]
 pub(super) struct Complete(Arc<CompleteLine>);
 
@@ -62,7 +62,7 @@ struct CompleteLine {
 }
 
 impl Complete {
-    /// Takes the memory that belongs to the last complete line.
+    /// Takes the memory of the last complete line.
     pub(super) fn take(&self) -> Option<FrameMemory> {
         let mut memory = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
         memory.take()
@@ -80,7 +80,7 @@ impl Complete {
 }
 
 impl<R> WholeLines<R> {
-    /// A reader of `inner` that waits at most `limit` for the end of a line, and buffers at most `line_max` bytes of a line.
+    /// Creates a reader of `inner`. A line must be complete within `limit`; at most `line_max` bytes of a line are buffered.
     pub(super) fn new(inner: R, limit: Duration, line_max: usize, guest: Arc<Guest>) -> Self {
         Self {
             inner,
@@ -96,18 +96,18 @@ impl<R> WholeLines<R> {
         }
     }
 
-    /// Handle by which the memory of the last complete line is taken over.
+    /// Returns the handle by which the memory of complete lines is taken over.
     pub(super) fn complete(&self) -> Complete {
         self.complete.clone()
     }
 
-    /// Waits for memory, if needed, before the next bytes of a long line are read.
+    /// Reserves memory before the next bytes of a long line are read, and waits if none is available.
     fn poll_memory(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.size <= SMALL {
             return Poll::Ready(Ok(()));
         }
         if self.size > self.line_max {
-            // The line is too long: its remaining bytes are skipped as they arrive, and need no memory.
+            // The line is too long. Its further bytes are skipped as they arrive, so they need no memory.
             self.memory = None;
             return Poll::Ready(Ok(()));
         }
@@ -132,7 +132,7 @@ impl<R> WholeLines<R> {
         }
     }
 
-    /// Handles the end of available input. If the connection was chosen to end, reports that all input is read.
+    /// Called when no input is available. If the connection was chosen to be ended, reports that all input was read.
     fn has_nothing(&mut self, context: &mut Context<'_>) {
         if !self.guest.is_to_leave(context.waker()) {
             self.last_look = LastLook::NotBegun;
@@ -151,7 +151,7 @@ impl<R> WholeLines<R> {
         }
     }
 
-    /// Passes on the memory of the line, which is complete now.
+    /// Passes the memory of a line to its handler, since the line is complete.
     fn completed(&mut self, size: usize) {
         self.freed = None;
         if let Some(memory) = self.memory.take() {
@@ -192,7 +192,7 @@ impl<R> WholeLines<R> {
         self.completed(self.size + end);
         self.size = read.len() - end - 1;
         self.guest.is_in_frame(self.size > 0);
-        // The next line has its own time limit.
+        // The bytes that were read behind the complete line begin the next one, which has its own time limit.
         self.deadline = (self.size > 0).then(|| Box::pin(sleep(self.limit)));
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! Handles the client's messages as POSTs, and writes the replies as lines.
+//! Handles each message of a client over pipes like a POST, and writes the replies as lines.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -23,14 +23,14 @@ use crate::trace;
 pub(super) struct Conversation {
     core: Arc<Core>,
     caller: Caller,
-    /// Receiver of finished requests for the export; `None` without one.
+    /// Receiver of finished requests for the export of traces; `None` if traces are not exported.
     traces: Option<Arc<dyn TraceSink>>,
     pub(super) outbox: Outbox,
-    /// The id of the session, once `initialize` has opened one. The lock is never held across an await.
+    /// The session's id; `None` until `initialize` has opened a session. The lock is never held across an await.
     session: Mutex<Option<Arc<str>>>,
 }
 
-/// The events of a reply, with guards that are dropped after them.
+/// The events of a reply, with guards that are dropped when the events have been written.
 struct ReplyEvents {
     chunks: BoxStream<'static, Bytes>,
     _guards: Guards,
@@ -62,7 +62,7 @@ impl Conversation {
         self.outbox.send(message).await;
     }
 
-    /// Answers `initialize`, which opens the session.
+    /// Answers `initialize`, and stores the id of the session that it opens.
     pub(super) async fn initialize(&self, id: &str, line: Bytes) {
         if self.session().is_some() {
             let reason =
@@ -88,13 +88,13 @@ impl Conversation {
         }
     }
 
-    /// Handles a message that gets no answer. Its errors are logged.
+    /// Handles a message that gets no answer, such as a notification. Its errors are logged.
     pub(super) async fn notice(&self, line: Bytes) {
         let session = self.session();
         mcp::post(&self.core, &self.caller(), &head(session.as_deref()), &line).await;
     }
 
-    /// Answers a request. `id`: its id as raw JSON; `None` for a message without an id, or with several.
+    /// Answers a request. `id`: its id as raw JSON; `None` for a message without an id, or for a batch.
     pub(super) async fn answer(&self, id: Option<&str>, line: Bytes, session: Option<&str>) {
         let (caller, head) = (self.traced(), head(session));
         let subject = PollSubject {
@@ -108,13 +108,13 @@ impl Conversation {
         self.pass_on(id, reply, session).await;
     }
 
-    /// Opens the stream for server messages outside of answers.
+    /// Opens the session's general stream, for messages of the server that belong to no request.
     pub(super) async fn general_stream(&self, session: &str) -> Reply {
         mcp::get(&self.core, &self.caller(), &head(Some(session))).await
     }
 
-    /// Writes a complete reply: the response to the request with this id, or a stream that belongs to no request. A stream that
-    /// ended early, because its reader was too slow, is resumed.
+    /// Writes a complete reply as lines. `id`: the request to which the reply belongs; `None` for a stream that belongs to no
+    /// request. A stream that ended before the response, because it was read too slowly, is resumed.
     pub(super) async fn pass_on(&self, id: Option<&str>, mut reply: Reply, session: Option<&str>) {
         let mut last = None;
         loop {
@@ -138,7 +138,7 @@ impl Conversation {
                     return;
                 }
             }
-            // The stream cannot be resumed, or delivered no events this time, so no more will follow.
+            // The stream cannot be resumed, or resuming it brought no events, so no more events will follow.
             let (Some(last), Some(session), true) = (&last, session, came) else {
                 break;
             };
@@ -157,14 +157,14 @@ impl Conversation {
         }
     }
 
-    /// Ends the session, if there is one, and its calls.
+    /// Ends the session with its calls, if there is one.
     pub(super) async fn end_session(&self) {
         if let Some(session) = self.session() {
             mcp::delete(&self.core, &self.caller(), &head(Some(&session))).await;
         }
     }
 
-    /// The caller of a request, which is traced if traces are exported.
+    /// Returns the caller of a request. If traces are exported, a trace is begun for it.
     fn traced(&self) -> Caller {
         let traces = self.traces.as_ref();
         Caller {
@@ -173,7 +173,7 @@ impl Conversation {
         }
     }
 
-    /// The caller, with a new id for its next request.
+    /// Returns the caller with a new request id.
     fn caller(&self) -> Caller {
         Caller {
             request_id: format!("stdio-{:016x}", fastrand::u64(..)).into(),
@@ -183,7 +183,7 @@ impl Conversation {
 }
 
 impl ReplyEvents {
-    /// The events of a reply. The error is the body of a reply without events.
+    /// Returns the events of a reply. The error is the body of a reply without events.
     fn of(reply: Reply) -> Result<Self, Bytes> {
         let (chunks, guards) = match reply {
             Reply::Full { body, .. } | Reply::Opening { body, .. } => return Err(body),

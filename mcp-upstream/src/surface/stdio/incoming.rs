@@ -1,22 +1,22 @@
-//! Classifies a line of the client, as far as the conversation needs its kind.
+//! Classifies the lines of a client over pipes.
 
 use crate::jsonrpc::{self, Body, Key, Message};
 
-/// The kind of a line. Ids are raw JSON.
+/// The kind of a client's line. Ids are raw JSON.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LineKind {
     /// An `initialize` request.
     Initialize(Box<str>),
     /// The cancellation of a request with this id.
     Cancelled(Box<str>),
-    /// Any other message that gets no answer.
+    /// Any other message that gets no answer, such as a notification.
     OneWay,
-    /// A request of 2026-07-28. `listens`: its answer does not end by itself.
+    /// A request of 2026-07-28. `listens`: true if its answer is a stream that does not end by itself.
     Modern { id: Box<str>, listens: bool },
-    /// Any other line that is answered: a legacy request, a batch or a malformed message.
+    /// Any other line, which gets an answer: a request of the legacy era, a batch, or a malformed message.
     Legacy {
         id: Option<Box<str>>,
-        /// The method; `None` unless the line is a single request.
+        /// The request's method; `None` for a batch or a malformed message.
         method: Option<Box<str>>,
     },
 }

@@ -18,25 +18,28 @@ use super::toolsets::{Active, Keep, Switches, changes, keep_in_session};
 use super::{AggregatesState, RunningAggregate};
 use crate::heavy_work;
 
-/// Maximum number of names and patterns in one call, and of patterns among them: each pattern is matched with all entries.
+/// Maximum number of names and patterns in one call of `toolman_activate`, and maximum number of patterns among them, which is
+/// lower because each pattern is matched with all entries.
 const NAMES_MAX: usize = 10_000;
 const PATTERNS_MAX: usize = 100;
 /// Maximum number of mistakes that one response explains.
 const EXPLAINED_MAX: usize = 10;
-/// Size in bytes up to which an error repeats a call with all of its names.
+/// Maximum size in bytes of a call that an error message suggests as a correction. Longer calls are not suggested.
 const COMPLETED_MAX: usize = 4096;
-/// Maximum number of characters of names in a confirmation, for one list and for both: the confirmation stays below 200.
+/// Maximum number of characters for names in a confirmation: for the only list, and for each of two lists (activated and
+/// deactivated names). The whole confirmation stays below 200 characters.
 const ONE_LIST: usize = 90;
 const BOTH_LISTS: usize = 40;
 
 /// The checked changes of an activation.
 #[derive(Debug)]
 struct Plan<'a> {
-    /// Entries by kind (true: resource) and published name; true for entries to activate, false for entries to deactivate.
+    /// The entries to change, by kind (true for resources) and published name. The flag is true for an entry to activate and
+    /// false for an entry to deactivate.
     wanted: BTreeMap<(bool, &'a str), (&'a PublishedEntry, bool)>,
 }
 
-/// Checks the arguments.
+/// Checks the arguments of `toolman_activate`.
 ///
 /// # Errors
 ///
@@ -171,15 +174,15 @@ fn corrected(
     (!is_empty && call.len() <= COMPLETED_MAX).then_some(call)
 }
 
-/// An example of a complete call, for the end of an error message.
+/// An example of a complete call of `toolman_activate`, for the end of an error message.
 fn such_as(shown: &CatalogueView<'_>) -> String {
     let entry = shown.exemplary();
     let call = entry.map(|it| activation_of(&it.published, it.is_resource()));
     call.map_or_else(String::new, |call| format!(", for example {call}"))
 }
 
-/// The call with these arguments and all four lists, for the end of an error: a string becomes a list with that string, and
-/// other values that are no lists of strings become empty lists.
+/// The call of `toolman_activate` with the caller's arguments and all four lists, for the end of an error. A string is converted
+/// to a list with that string; other values that are not lists of strings are replaced by empty lists.
 fn completed(shown: &CatalogueView<'_>, arguments: &BTreeMap<String, Value>) -> String {
     let lists = LISTS.map(|key| match arguments.get(key) {
         Some(Value::String(name)) => json!([name]),
@@ -211,7 +214,7 @@ fn is_pattern(name: &str, options: &AggregateOptions) -> bool {
     options.activation_patterns && name.contains(['*', '?', '[', '{'])
 }
 
-/// The entries that a pattern matches, or the fault of the pattern.
+/// The entries that a pattern matches. If the pattern is invalid, the error describes its fault.
 fn matching<'a>(
     shown: &'a CatalogueView<'_>,
     pattern: &str,
@@ -225,7 +228,7 @@ fn matching<'a>(
 }
 
 impl Plan<'_> {
-    /// The changes of the plan, to be applied to the set that is current when it is stored.
+    /// The changes of the plan. They are applied to the active set that is current when they are stored.
     fn switches(&self, catalogue: &Catalogue) -> Switches {
         let wanted = self.wanted.values();
         let wanted = wanted.map(|(entry, on)| (entry.id, *on, entry.start));
@@ -255,7 +258,7 @@ impl Plan<'_> {
         parts.into_iter().flatten().collect::<Vec<_>>().join(". ")
     }
 
-    /// The definitions of the activated entries, for clients that do not list again.
+    /// The definitions of the activated entries, for clients that do not request the lists again after an activation.
     fn definitions(&self) -> Option<String> {
         let list = |resources: bool| -> Vec<&RawValue> {
             let on = self.wanted.values().filter(|(_, on)| *on);
@@ -270,7 +273,7 @@ impl Plan<'_> {
         serde_json::to_string(&Definitions { tools, resources }).ok()
     }
 
-    /// Returns true if the plan changes entries of this kind.
+    /// Returns true if the plan changes resources (`resources` is true) or tools (`resources` is false).
     fn touches(&self, resources: bool) -> bool {
         self.wanted
             .keys()
@@ -284,11 +287,11 @@ struct Definitions<'a> {
     resources: Vec<&'a RawValue>,
 }
 
-/// The changes of a checked activation, and its confirmation.
+/// The changes of a checked activation, and its confirmation for the model.
 struct CheckedActivation {
     said: AggregateReply,
     switches: Switches,
-    /// The lists of clients that the activation changes.
+    /// The kinds of lists that clients must read again after the activation.
     changes: Vec<Change>,
 }
 
@@ -323,11 +326,11 @@ pub(super) struct Activation {
 }
 
 impl Activation {
-    /// Changes the set, and notifies the clients whose lists change.
+    /// Changes the client's active set, and notifies the clients whose lists change.
     ///
     /// # Errors
     ///
-    /// `overloaded`: see [`heavy_work::run`].
+    /// `overloaded`: [`heavy_work::run`] refuses the check because too much other work is waiting.
     pub(super) async fn run(
         self,
         snapshot: Snapshot,
@@ -372,7 +375,7 @@ impl Activation {
         Ok(said)
     }
 
-    /// Stores the changed set. Returns true if it differs from the former one.
+    /// Stores the client's changed active set. Returns true if it differs from the former set.
     async fn keep(&self, switches: &Switches, said: &mut AggregateReply) -> Result<bool, String> {
         let metrics = &self.shared.metrics;
         match &self.active.keep {

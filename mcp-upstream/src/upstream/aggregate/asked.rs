@@ -29,7 +29,8 @@ use crate::jsonrpc::{self, Key, Members, Message, RequestError};
 use crate::protocol::Method;
 use crate::upstream::{CallContext, IncomingRequest, PreparedRequest, ServerCopy, Upstream};
 
-/// Milliseconds for which clients of 2026-07-28 may keep lists: the active set changes with each activation.
+/// Time in milliseconds for which clients of version 2026-07-28 may cache an aggregate's lists. It is short, since each
+/// activation changes the lists.
 const TTL_MS: u64 = 1_000;
 
 /// A request to an aggregate, with everything that its response depends on.
@@ -59,7 +60,7 @@ impl<'a> AggregateRequest<'a> {
         })?;
         let active = match cx.depth {
             0 => toolsets::active(cx, members, live.scope(), &live.sets, &shared.key)?,
-            // The outermost aggregate decides which entries are active.
+            // A nested aggregate treats all entries as active: the outermost aggregate decides which are.
             _ => Active::all(),
         };
         Ok(Self {
@@ -72,7 +73,7 @@ impl<'a> AggregateRequest<'a> {
         })
     }
 
-    /// Waits until all members have had their time to start, and updates the catalogue.
+    /// Waits until each member has an offer, has failed or has exceeded its time limit, and then updates the catalogue.
     pub(super) async fn settled(mut self) -> Self {
         self.live.settled().await;
         self.catalogue = self.live.catalogue();
@@ -80,18 +81,18 @@ impl<'a> AggregateRequest<'a> {
         self
     }
 
-    /// Returns true if the caller may learn about an entry. Of a namespace that clients can also call directly, the caller sees
-    /// only entries that it could use there.
+    /// Returns true if the caller may learn that an entry exists. An entry of a namespace that clients can also call directly is
+    /// visible only if the caller could use it there.
     pub(super) fn is_visible(&self, entry: &PublishedEntry) -> bool {
         self.visible.shows(self, entry)
     }
 
-    /// Returns true if an entry can be used: it is active in the outermost aggregate.
+    /// Returns true if an entry can be used, that is, if it is active in the outermost aggregate.
     pub(super) fn is_active(&self, entry: &PublishedEntry) -> bool {
         self.active.is_all || entry.is_active(&self.active.toolset)
     }
 
-    /// The names of the aggregate's own tools. Empty if another aggregate asks, which has own tools with the same purpose.
+    /// The names of the aggregate's own tools. Empty if the request comes from an outer aggregate, which has such tools itself.
     pub(super) fn own_names(&self) -> Vec<&'static str> {
         match self.cx.depth {
             0 => own::names(self.options()),
@@ -103,7 +104,8 @@ impl<'a> AggregateRequest<'a> {
         &self.live.aggregate.spec.options
     }
 
-    /// Writes a page with all active entries of a kind.
+    /// Writes the response to a list request: a single page with all active entries of a kind (tools, resources, templates or
+    /// prompts).
     pub(super) fn list(&self, id: &str, key: &'static str, kind: EntryKind) -> Vec<u8> {
         let format = self.cx.result_format();
         let mut answer =
@@ -233,7 +235,7 @@ impl<'a> AggregateRequest<'a> {
         reason
     }
 
-    /// State of the copy of a member's server that gets this client's requests.
+    /// State of the instance of a member's server to which this client's requests are sent.
     pub(super) fn copy(&self, namespace: Arc<Namespace>) -> ServerCopy {
         let runner = self.shared.runner(&namespace);
         let upstream = runner.upstream();
@@ -253,7 +255,7 @@ impl<'a> AggregateRequest<'a> {
         self.to_slot(request, slot, published, params).await
     }
 
-    /// Passes a request to a member, also for names that are in no catalogue.
+    /// Passes a request to a member. The name in the request need not be in the catalogue.
     pub(super) async fn to_slot(
         &self,
         request: IncomingRequest<'_>,
@@ -293,7 +295,7 @@ impl<'a> AggregateRequest<'a> {
         })
     }
 
-    /// The context of a request to a member.
+    /// The context of a request that the aggregate sends to a member.
     pub(super) fn child<'c>(
         &'c self,
         body: &'c Bytes,
@@ -359,7 +361,7 @@ pub(super) struct PublishedName<'a> {
 }
 
 impl<'a> PublishedName<'a> {
-    /// A name that the client called directly.
+    /// A published name that the client called directly, not through `toolman_call`.
     pub(super) fn plain(name: &'a str) -> Self {
         Self {
             name,
@@ -393,8 +395,8 @@ pub(super) fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
     }
 }
 
-/// Returns true if a caller's request to the aggregate may go to a member: for a member that is a served namespace, only if the
-/// caller may use that namespace itself.
+/// Returns true if a caller's request to the aggregate may be passed to a member. If clients can also call the member's
+/// namespace directly, the caller needs access to that namespace.
 pub(super) fn may_reach(caller: &Caller, slot: &MemberSlot, namespace: &Namespace) -> bool {
     !slot.is_served() || caller.is_let_into(namespace)
 }

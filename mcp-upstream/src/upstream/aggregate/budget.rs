@@ -1,8 +1,9 @@
-//! Budget for comparing URIs with templates.
+//! Limit on the work of comparing URIs with URI templates in one request.
 
 use crate::upstream::worker::uri_template;
 
-/// Maximum work of a request for comparisons: sum of the bytes of a template times the bytes of a URI.
+/// Maximum work for comparing URIs with templates in one request: bytes of the template times bytes of the URI, summed over all
+/// comparisons.
 const COMPARED_MAX: usize = 16 * 1024 * 1024;
 
 /// Remaining work of a request for comparing URIs with templates; one comparison costs the product of both lengths.

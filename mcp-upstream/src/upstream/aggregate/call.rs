@@ -15,10 +15,10 @@ use crate::engine::{
 use crate::format::ResultFormat;
 use crate::protocol::code;
 
-/// A call that a member answers.
+/// A call of an aggregate that one of its members answers.
 pub(super) struct MemberCall {
     pub(super) facts: CallFacts,
-    /// The call at the member.
+    /// The member's own call, which does the work.
     pub(super) call: Arc<dyn UpstreamCall>,
     /// The aggregate's tool by which the client called the member's entry (`toolman_call`), and its arguments.
     pub(super) by_way_of: Option<(&'static str, Bytes)>,
@@ -66,8 +66,8 @@ impl UpstreamCall for MemberCall {
         }
     }
 
-    /// Converts failures before the member's own response to the form of the aggregate's responses (AGG-39). REST has another
-    /// form.
+    /// Converts an error about an unavailable member to the form of the aggregate's own responses (AGG-39). Other errors, and all
+    /// errors for REST, are returned unchanged.
     fn not_relayed(&self, error: CallError) -> CallOutcome {
         let is_away = matches!(
             error.code,
@@ -115,7 +115,7 @@ pub(super) struct OwnCall {
 pub(super) type OwnWork = std::pin::Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl OwnCall {
-    /// A call that does this work when the engine starts it.
+    /// Creates a call whose `work` runs when the engine starts the call.
     pub(super) fn new(mut facts: CallFacts, work: OwnWork) -> Arc<Self> {
         facts.talks = Talks::No;
         Arc::new(Self {
@@ -125,7 +125,7 @@ impl OwnCall {
         })
     }
 
-    /// A call that the engine refuses with this error.
+    /// Creates a call that the engine refuses with `error`.
     pub(super) fn refused(mut facts: CallFacts, error: CallError) -> Arc<Self> {
         facts.talks = Talks::No;
         Arc::new(Self {

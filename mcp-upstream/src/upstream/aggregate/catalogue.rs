@@ -1,8 +1,9 @@
 //! The catalogue of an aggregate: all offers of its members, under published names. An immutable value, rebuilt when a member's
 //! offer changes.
 //!
-//! If two names are equal, the entry of the member that is first in the file is kept (AGG-09). Tools, resources and prompts
-//! have separate names; resources and templates share theirs, since both are activated by their URIs.
+//! If two published names are equal, the catalogue contains the entry of the member that is listed first in the aggregate's file
+//! (AGG-09). Tools, resources and prompts have separate names; resources and templates share theirs, since both are activated by
+//! their URIs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -37,7 +38,7 @@ pub(super) enum EntryKind {
 }
 
 impl EntryKind {
-    /// Number of the kind's name space: names are unique within it. Resources and templates share one.
+    /// Number of the name space for this kind of entry. Names are unique within a name space; resources and templates share one.
     fn family(self) -> u8 {
         match self {
             Self::Tool => 0,
@@ -46,7 +47,7 @@ impl EntryKind {
         }
     }
 
-    /// The key of a definition that contains the entry's name.
+    /// The JSON key of a definition whose value is the entry's name or URI.
     fn key(self) -> &'static str {
         match self {
             Self::Tool | Self::Prompt => "name",
@@ -71,12 +72,12 @@ pub(super) struct PublishedEntry {
     pub(super) unsafe_name: Option<Arc<str>>,
     /// The member's definition with the published name in it.
     pub(super) definition: String,
-    /// The description as the catalogue's text shows it, on one line.
+    /// The description as shown in the catalogue's text, on one line.
     pub(super) description: String,
     pub(super) id: EntryId,
     /// True if the entry is active in the start set.
     pub(super) start: bool,
-    /// The name prepared for comparisons, set when an unknown name is first looked up.
+    /// The published name prepared for comparisons with unknown names. Computed on first use.
     pub(super) shape: OnceLock<NameShape>,
 }
 
@@ -85,12 +86,13 @@ pub(super) struct PublishedEntry {
 pub(super) struct Catalogue {
     entries: Vec<PublishedEntry>,
     by_name: HashMap<(u8, Arc<str>), usize>,
-    /// The last entries of unavailable servers. Their names stay reserved against servers later in the file.
+    /// The last entries of unavailable servers. Their names stay reserved, so that servers later in the aggregate's file do not
+    /// publish other entries under them.
     away: HashMap<(u8, Arc<str>), PublishedEntry>,
 }
 
 impl PublishedEntry {
-    /// The name prepared for comparisons.
+    /// The published name prepared for comparisons with unknown names.
     pub(super) fn shape(&self) -> &NameShape {
         self.shape.get_or_init(|| NameShape::of(&self.published))
     }
@@ -269,7 +271,7 @@ impl Catalogue {
     }
 }
 
-/// Warnings, of which [`WARNINGS_MAX`] are kept in full.
+/// Warnings about a catalogue. The first [`WARNINGS_MAX`] are stored as text; further ones are only counted.
 #[derive(Default)]
 struct Warnings {
     told: Vec<String>,
@@ -298,14 +300,14 @@ impl Warnings {
 /// A published name that was assigned to an entry.
 struct AssignedName {
     published: String,
-    /// The original name with its prefix, if some of its characters were replaced.
+    /// The original name with its prefix, if some of its characters were replaced in the published name.
     full: Option<String>,
 }
 
 /// Assigns the names under which entries are published.
 struct Publisher {
     names: ToolNames,
-    /// Published names of all members' entries of which no character has to be replaced.
+    /// Published names, of all members' entries, that need no replaced characters.
     plain: HashSet<(u8, String)>,
     /// Published names that were assigned so far.
     given: HashSet<(u8, String)>,
@@ -343,8 +345,8 @@ impl Publisher {
         }
     }
 
-    /// Assigns the name of an entry; `None` if some of its characters must be replaced and an earlier entry has the same original
-    /// name.
+    /// Assigns the published name of an entry. Returns `None` if characters of the name must be replaced and an earlier entry has
+    /// the same original name.
     fn name(&mut self, kind: EntryKind, prefix: &str, own: &str) -> Option<AssignedName> {
         let full = names::prefixed(prefix, own);
         let is_name = matches!(kind, EntryKind::Tool | EntryKind::Prompt);

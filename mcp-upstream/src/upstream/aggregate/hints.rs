@@ -54,7 +54,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// Text for the place of a handle in a request.
+    /// Text that explains where a request contains the toolset handle.
     fn place_of_handle(&self) -> String {
         match self.cx.transport() {
             Transport::Rest if self.cx.caller.manager => {
@@ -90,5 +90,5 @@ impl AggregateRequest<'_> {
     }
 }
 
-/// The reason why a caller that can send no handle always has the start set.
+/// Message for callers on the relay's socket, which cannot send a handle: the reason why they always have the start set.
 pub(super) const NOWHERE: &str = "calls by the relay's socket have the tools of active_toolsets, unless the aggregate's file says activation_scope = \"principal\" or \"process\"";

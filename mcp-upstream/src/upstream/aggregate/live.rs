@@ -20,13 +20,13 @@ use super::toolsets::SharedSets;
 pub(super) struct RunningAggregate {
     pub(super) name: NamespaceName,
     pub(super) aggregate: Arc<Aggregate>,
-    /// The members, in the order of the file.
+    /// The members, in the order of the aggregate's file.
     pub(super) slots: Vec<Arc<MemberSlot>>,
     /// The last catalogue, with the offers from which it was built.
     built: Mutex<Option<BuiltCatalogue>>,
     /// Warnings that were logged about the last catalogue, so that only new ones are logged.
     warned: Mutex<HashSet<String>>,
-    /// The active sets that the aggregate keeps, also across reloads.
+    /// The active sets that the aggregate stores for principals or for all clients. They survive a reload of the configuration.
     pub(super) sets: Arc<SharedSets>,
 }
 
@@ -35,12 +35,12 @@ struct BuiltCatalogue {
     offers: Vec<CatalogueOffer>,
     catalogue: Arc<Catalogue>,
     version: u64,
-    /// All tools, for looking up calls. Built on first use.
+    /// All tools of the catalogue, for looking up the tool of a call. Built on first use.
     tools: Arc<OnceLock<Arc<ToolList>>>,
 }
 
 impl RunningAggregate {
-    /// Creates an aggregate with these members. The state of its previous version is kept.
+    /// Creates an aggregate with these members. It takes over the active sets and the logged warnings of its previous version.
     pub(super) fn new(
         name: NamespaceName,
         aggregate: Arc<Aggregate>,
@@ -107,8 +107,8 @@ impl RunningAggregate {
         let built = self.built();
         let list = built.tools.get_or_init(|| {
             let options = &self.aggregate.spec.options;
-            // The catalogue is only listed in the description of the tool that activates entries, which no call reads: an empty
-            // one does.
+            // Only the description of `toolman_activate` contains the catalogue's text, and calls do not read that description.
+            // So a view without entries is sufficient.
             let nothing = CatalogueView {
                 catalogue: &built.catalogue,
                 toolset: &Toolset::default(),
@@ -130,7 +130,7 @@ impl RunningAggregate {
         self.built().version
     }
 
-    /// Logs the warnings about the offers that are new.
+    /// Logs those warnings about the offers that were not logged before.
     fn warn(&self, warnings: Vec<String>) {
         let aggregate = &self.name;
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);

@@ -90,7 +90,7 @@ impl MemberSlot {
         Arc::new(Self { about, state, task })
     }
 
-    /// Returns true if the slot runs exactly this member with this configuration.
+    /// Returns true if this slot runs the member `target` with the configuration `spec`.
     pub(super) fn is_of(&self, target: &AggregateMember, spec: &Member) -> bool {
         let same = match (&self.about.target, target) {
             (AggregateMember::Own(one), AggregateMember::Own(other)) => Arc::ptr_eq(one, other),
@@ -117,7 +117,7 @@ impl MemberSlot {
         self.state.borrow().clone()
     }
 
-    /// The member's current offer, or its last one.
+    /// The member's current offer, or its last one if the member is unavailable.
     pub(super) fn offered(&self) -> CatalogueOffer {
         let state = self.state.borrow();
         CatalogueOffer {
@@ -158,10 +158,10 @@ fn found(target: &AggregateMember, registry: &Registry) -> Option<Arc<Namespace>
     }
 }
 
-/// Follows a member until the task is aborted.
+/// Follows a member until the task is aborted. After a panic, the task is restarted.
 async fn keep(keeper: Keeper) {
     supervise("the task of an aggregate's member", || {
-        // Dropped by a panic, too: then lists no longer wait for this member, whose task has failed.
+        // Also dropped if the task panics: requests then stop waiting for this member.
         let broken = GoneByPanic(&keeper);
         let round = keeper.run();
         async move {
@@ -192,7 +192,7 @@ struct Keeper {
 
 /// Reason why a reading of the member gave no offer.
 enum ReadingFailure {
-    /// The server runs, but refused this request: the former offer may be kept.
+    /// The server runs, but refused a request for a list. The former offer may be kept.
     Refused(String),
     /// The member has no offer that can be published.
     Unfit(Why),
@@ -205,7 +205,7 @@ impl Keeper {
         let mut pace = Pace::default();
         // The namespace of the published offer, if there is one.
         let mut offered_by: Option<Arc<Namespace>> = None;
-        // Reasons for missing lists at the last reading, which were logged then.
+        // Reasons why lists were missing at the last reading. They were logged then, and are not logged again.
         let mut unlisted = Vec::new();
         loop {
             published.mark_unchanged();
@@ -253,8 +253,8 @@ impl Keeper {
         }
     }
 
-    /// Waits for a step of the gateway's start while the member is not started yet. Returns false if no start is pending.
-    /// Requests wait only for the member's own time limit.
+    /// While the gateway has not yet started the member's namespace, waits for the next step of the gateway's start and returns
+    /// true. Returns false at once if no start is pending. Requests wait for the member no longer than its own time limit.
     async fn until_up(&self, published: &mut watch::Receiver<Arc<Snapshot>>) -> bool {
         let (AggregateMember::Served(name), registry) = (&self.about.target, &self.home.registry)
         else {
@@ -279,7 +279,8 @@ impl Keeper {
         true
     }
 
-    /// Reads the member's offer. At the first reading, the time limit does not end the reading, only the wait of requests.
+    /// Reads the member's offer. If the first reading exceeds its time limit, requests stop waiting for it, but the reading
+    /// continues.
     async fn read(
         &self,
         namespace: &Arc<Namespace>,
@@ -302,7 +303,7 @@ impl Keeper {
                 reading.await
             }
         };
-        // Last good responses may replace those of an unavailable server. They do not count as an offer.
+        // While a server is unavailable, its last good responses may be returned in its place. They do not count as an offer.
         let presence = self.presence(namespace);
         let is_there = presence.is_none_or(|it| *it.borrow() == Presence::There);
         let reading = match read {
@@ -311,7 +312,7 @@ impl Keeper {
             Err(reason) if is_there => return Err(ReadingFailure::Refused(reason)),
             Err(reason) => return Err(ReadingFailure::Unfit(Why::Unread(reason))),
         };
-        // An offer equal to the published one was checked before.
+        // An offer that equals the published one was already compared with the pin.
         if before.is_some_and(|before| reading.offer.changes(before).is_empty()) {
             return Ok(reading);
         }
@@ -360,7 +361,8 @@ impl Keeper {
                 .as_ref()
                 .is_some_and(|it| *it.borrow() == Presence::Dead);
             let due = at.filter(|_| !is_dead);
-            // - the server ended, or came back
+            // Events that end the wait:
+            // - the server ended, or is available again
             // - a list changed
             // - the time for another reading has come
             // - a reload, which counts only if it changed this member
@@ -418,7 +420,7 @@ impl Keeper {
     fn ready(&self, offer: Offer, before: Option<&Offer>) {
         let changes = match before {
             Some(before) => offer.changes(before),
-            // After a reload, access of clients may have changed, too.
+            // After a reload, the clients' access may have changed, too. So all lists count as changed.
             None if self.offer().is_some() => {
                 vec![Change::Tools, Change::Resources, Change::Prompts]
             }
@@ -494,8 +496,8 @@ impl Keeper {
     }
 }
 
-/// Waits until a server with a published offer ends, or a server without one is available again. A server that was stopped as
-/// unused counts as running: it starts when it is used.
+/// Waits for a change of a server's availability: until a server with a published offer ends, or a server without one is
+/// available again. A server that was stopped as unused counts as available, since it starts when it is used.
 async fn turned(presence: &mut Option<watch::Receiver<Presence>>, offers: bool) {
     let Some(presence) = presence else {
         return std::future::pending().await;
@@ -504,7 +506,7 @@ async fn turned(presence: &mut Option<watch::Receiver<Presence>>, offers: bool) 
         return;
     }
     loop {
-        // A change is awaited even if the server runs now: the last request may have failed for another reason.
+        // Waits for a change even if the server is running now, since the last request may have failed for another reason.
         if presence.changed().await.is_err() {
             return std::future::pending().await;
         }

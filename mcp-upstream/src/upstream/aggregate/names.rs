@@ -32,7 +32,8 @@ pub(super) fn prefixed_too_long(kind: EntryKind, prefix: &str, own: &str) -> Opt
     (is_name && published.chars().count() > NAME_MAX).then_some(published)
 }
 
-/// A short form of a name that is too long for some clients, equal at every start; `None` if the name is short enough.
+/// A short form of a name that is too long for some clients; `None` if the name is short enough. The same name always has the
+/// same short form, also after a restart.
 pub(super) fn short(published: &str) -> Option<String> {
     let is_long = published.chars().count() > NAME_MAX;
     is_long.then(|| told_apart(published, published))
@@ -49,7 +50,7 @@ pub(super) fn safe(published: &str) -> Option<String> {
 }
 
 /// A unique name of at most 64 characters: `safe`, shortened, with the beginning of a digest of the original name `published`.
-/// Equal at every start.
+/// Equal arguments always give the same name, also after a restart.
 pub(super) fn told_apart(safe: &str, published: &str) -> String {
     let digest = hex::encode(Sha256::digest(published));
     let kept: String = safe.chars().take(NAME_MAX - DIGITS - 1).collect();

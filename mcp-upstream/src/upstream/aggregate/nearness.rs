@@ -44,7 +44,8 @@ impl NameShape {
     }
 }
 
-/// The names nearest to `name`, the nearest first. A name without its prefix is close to the name that ends with it.
+/// The published names nearest to `name`, the nearest first. A published name that ends with `name`, as when only the prefix is
+/// missing, ranks highest.
 pub(super) fn nearest<'e>(
     name: &str,
     entries: impl Iterator<Item = &'e PublishedEntry>,
@@ -65,7 +66,7 @@ pub(super) fn nearest<'e>(
         let by_letters = |it: &(bool, u32, &PublishedEntry)| std::cmp::Reverse((it.0, it.1));
         candidates.select_nth_unstable_by_key(COMPARED, by_letters);
         candidates.truncate(COMPARED);
-        // Sorted in the order of the list: of equally near names, the first is suggested.
+        // The selected names are sorted in the order of the list again, so that of equally near names the first is suggested.
         candidates.sort_by_key(|(_, _, entry)| entry.at);
     }
     let mut near: Vec<_> = candidates

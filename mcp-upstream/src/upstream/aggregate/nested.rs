@@ -8,7 +8,7 @@ use super::catalogue::EntryKind;
 use super::offer::{Offer, OfferEntry};
 use super::reading::MemberReading;
 
-/// Reads the aggregate's offer, once its members have had their time to start.
+/// Reads the aggregate's offer, once each of its members has an offer, has failed or has exceeded its time limit.
 ///
 /// # Errors
 ///

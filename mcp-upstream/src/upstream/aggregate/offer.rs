@@ -12,13 +12,14 @@ use crate::protocol::Era;
 
 /// Maximum size of the names and definitions that are kept of one member, of all its lists together: 8 MiB.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Maximum size of a name that is kept, in bytes.
+/// Maximum size of an entry's name, in bytes. Entries with longer names are omitted.
 pub(super) const NAME_MAX: usize = 256;
-/// Maximum size of a URI that is kept, in bytes.
+/// Maximum size of a resource's URI, in bytes. Entries with longer URIs are omitted.
 pub(super) const URI_MAX: usize = 8 * 1024;
-/// Maximum size of a URI template that is kept, in bytes: each URI that is read is compared with it.
+/// Maximum size of a URI template, in bytes. Entries with longer templates are omitted, since each URI that a client reads is
+/// compared with all templates.
 pub(super) const TEMPLATE_MAX: usize = 1024;
-/// Maximum number of definitions of a reading whose faults are reported.
+/// Maximum number of invalid definitions whose faults are reported for one reading.
 const WRONG_MAX: usize = 10;
 
 /// A member's lists at one moment.
@@ -30,12 +31,12 @@ pub(super) struct Offer {
     pub(super) prompts: Vec<OfferEntry>,
 }
 
-/// Remaining space for a member's entries, and the record of omitted entries.
+/// Remaining space for a member's entries during a reading, and the record of omitted entries.
 #[derive(Debug)]
 pub(super) struct OfferRoom {
     bytes: usize,
     pub(super) is_full: bool,
-    /// Number of entries whose names are too long.
+    /// Number of entries that were omitted because their names are too long.
     too_long: usize,
     /// Faults of the first invalid definitions, up to [`WRONG_MAX`]; further ones are only counted.
     wrong: Vec<String>,
@@ -52,8 +53,8 @@ pub(super) struct OfferEntry {
 }
 
 impl Offer {
-    /// The lists of clients that change if the other offer is replaced. Tools change whenever resources do: the catalogue of
-    /// resources is part of the list of tools.
+    /// The kinds of lists that clients must read again if the other offer replaces this one. The list of tools changes whenever
+    /// resources change, since it contains the catalogue of resources.
     pub(super) fn changes(&self, other: &Self) -> Vec<Change> {
         let resources = self.resources != other.resources || self.templates != other.templates;
         let tools = resources || self.tools != other.tools;
@@ -67,7 +68,7 @@ impl Offer {
         changed.map(|(_, change)| change).collect()
     }
 
-    /// Digest of all names and definitions, as a `pin` holds it.
+    /// Digest of all names and definitions, for comparison with the member's configured `pin`.
     pub(super) fn digest(&self) -> Pin {
         let mut hash = Sha256::new();
         for list in [&self.tools, &self.resources, &self.templates, &self.prompts] {
@@ -179,8 +180,8 @@ impl OfferEntry {
         })
     }
 
-    /// The definition with its keys sorted, so that only its meaning is compared. If it cannot be parsed, for example because
-    /// of a number out of range, every byte is compared: text that was ignored could change under the same pin.
+    /// The definition with its keys sorted, so that only its meaning is compared. If it cannot be parsed, for example because of
+    /// a number out of range, the unchanged text is returned, so that each change of the text changes the digest.
     fn canonical(&self) -> String {
         let text = self.definition.get();
         match serde_json::from_str::<serde_json::Value>(text) {

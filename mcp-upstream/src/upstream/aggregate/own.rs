@@ -27,8 +27,8 @@ pub(super) const CALL: &str = "toolman_call";
 /// The arguments of [`ACTIVATE`]: four lists of names and patterns.
 pub(super) const LISTS: [&str; 4] = ["tools_on", "tools_off", "resources_on", "resources_off"];
 
-/// Text for a complete call of [`ACTIVATE`] that activates a name, which can be followed literally: all four lists are
-/// required.
+/// Text for a complete call of [`ACTIVATE`] that activates a name. The text contains all four lists, since the tool requires them
+/// and a model may repeat the text literally.
 pub(super) fn activation_of(name: &str, is_resource: bool) -> String {
     let (tools, resources) = match is_resource {
         false => (vec![name], Vec::new()),
@@ -46,7 +46,7 @@ pub(super) fn activation(lists: [Value; 4]) -> String {
     format!("call {ACTIVATE} with {{{}}}", members.join(", "))
 }
 
-/// Text for a complete call of [`CALL`]. A tool that needs arguments reports the missing ones.
+/// Text for a complete call of [`CALL`] for a tool, without arguments. If the tool needs arguments, its error names them.
 pub(super) fn call_of(tool: &str) -> String {
     format!(
         "call {CALL} with {{\"tool\": {}, \"arguments\": {{}}}}",
@@ -54,18 +54,18 @@ pub(super) fn call_of(tool: &str) -> String {
     )
 }
 
-/// Lowest [`likeness`] of a suggested name.
+/// Minimum [`likeness`] (from 0 to 1) of an unknown name and a suggested one.
 pub(super) const ALIKE: f64 = 0.75;
-/// Maximum size of a name that is compared with others, in bytes: comparing costs the product of both lengths. Of a longer
-/// listed name, a search compares that many characters.
+/// Maximum size in bytes of names that are compared, since the cost of a comparison is the product of both lengths. A search
+/// compares only this many characters of a longer name.
 pub(super) const COMPARED_MAX: usize = 256;
 /// Maximum number of characters, and of words, of a query; the remainder is ignored.
 const QUERY_MAX: usize = 256;
 const WORDS_MAX: usize = 16;
 /// Maximum number of entries in the result of a search.
 const FOUND_MAX: usize = 20;
-/// Maximum work of a search: sum of the letters of one word times the letters of the other. Above it, words that are similar to
-/// a part of a name are not found.
+/// Maximum work of one search for similar words: the product of the lengths of two words, summed over all comparisons. Once it is
+/// used up, the search finds only words that occur literally in a name or description.
 const EFFORT_MAX: usize = 64 * 1024 * 1024;
 
 /// The names of the aggregate's own tools.
@@ -76,8 +76,8 @@ pub(super) fn names(options: &AggregateOptions) -> Vec<&'static str> {
     names
 }
 
-/// The definition of one of the aggregate's own tools. `about_handle` is the sentence for callers whose activations are stored
-/// in a handle.
+/// The definition of one of the aggregate's own tools. `about_handle`: a sentence for callers whose activations are stored in a
+/// handle.
 pub(super) fn definition(
     name: &str,
     catalogue: &CatalogueView<'_>,
@@ -145,7 +145,7 @@ impl CatalogueView<'_> {
             .filter(|entry| (self.visible)(entry))
     }
 
-    /// The entries that [`ACTIVATE`] can activate and deactivate.
+    /// The visible entries that [`ACTIVATE`] can activate and deactivate.
     pub(super) fn switched(&self) -> impl Iterator<Item = &PublishedEntry> {
         let all = self.catalogue.entries().iter();
         all.filter(|entry| entry.kind != EntryKind::Prompt && (self.visible)(entry))
@@ -209,7 +209,8 @@ impl CatalogueView<'_> {
         nearest(name, all.filter(|entry| entry.is_resource() == resources))
     }
 
-    /// Advice about an unknown name: the nearest names, or that it is of the other kind.
+    /// Advice about an unknown name: the nearest names, or the information that a resource has the name of a tool, or the
+    /// reverse.
     pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
         let kind = if resources { "resource" } else { "tool" };
         let near = self.near(name, resources);
@@ -263,7 +264,8 @@ impl CatalogueView<'_> {
     }
 }
 
-/// Score of an entry: words in its name weigh most, then words in its description, then words similar to a part of its name.
+/// Score of an entry in a search: words in its name weigh most, then words in its description, then words similar to a part of
+/// its name.
 fn score(entry: &PublishedEntry, words: &[&str], effort: &mut usize) -> f64 {
     let name: String = entry.published.chars().take(COMPARED_MAX).collect();
     let name = name.to_lowercase();
@@ -299,7 +301,7 @@ fn score(entry: &PublishedEntry, words: &[&str], effort: &mut usize) -> f64 {
     words.iter().map(one).sum()
 }
 
-/// Likeness of two names, from 0 to 1. It is 0 for a name that is too long.
+/// Likeness of two names, from 0 to 1. It is 0 if one of them is longer than [`COMPARED_MAX`] bytes.
 pub(super) fn likeness(one: &str, other: &str) -> f64 {
     match one.len().max(other.len()) > COMPARED_MAX {
         true => 0.0,
@@ -330,13 +332,13 @@ pub(super) fn few(names: &[&str], max: usize) -> String {
 
 /// A response that the aggregate generates.
 pub(super) struct AggregateReply {
-    /// The result, or advice for the model.
+    /// The result of the call; on failure, advice for the model.
     pub(super) outcome: Result<Value, String>,
-    /// Further blocks of text for the model.
+    /// Further blocks of text for the model, after the result.
     pub(super) further: Vec<String>,
     /// The new handle, if the call has changed a set that is stored in a handle.
     pub(super) handle: Option<String>,
-    /// The stable code of the failure; unused for a result.
+    /// Stable error code of the response; unused if the response has a result.
     code: CallErrorCode,
 }
 
@@ -415,7 +417,7 @@ impl AggregateReply {
         Response::from_outcome(ResponseOutcome::Result(bytes(&result)))
     }
 
-    /// The response as the outcome of a call. REST has another form of errors.
+    /// The response as the outcome of a call. Errors for REST have another form.
     pub(super) fn as_outcome(&self, transport: Transport, format: &ResultFormat) -> CallOutcome {
         match &self.outcome {
             Err(reason) if transport == Transport::Rest => {
@@ -425,7 +427,7 @@ impl AggregateReply {
         }
     }
 
-    /// The response as a JSON-RPC error, for methods whose results have no place for it.
+    /// The response as a JSON-RPC error, for methods whose results cannot contain an error message.
     pub(super) fn rpc_error(&self, code: i32) -> Response {
         let message: Cow<'_, str> = match &self.outcome {
             Err(error) => error.as_str().into(),

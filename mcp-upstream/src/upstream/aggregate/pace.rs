@@ -4,12 +4,12 @@ use std::time::Duration;
 
 /// Delay of a reading after a list has changed, so that several changes in a row are read once.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Longest pause, for a member whose lists never stop changing.
+/// Maximum pause between two readings of a member whose lists change all the time.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Time without a change after a reading that resets the pause.
+/// Time without a change after a reading, after which the pause is reset to its shortest length.
 const QUIET: Duration = Duration::from_secs(10);
-/// Maximum number of retries of lists that could not be read while former lists replace them. Bounded because the requests
-/// prevent the server from being stopped as unused.
+/// Maximum number of retries for lists that could not be read, while the former lists are published in their place. The number
+/// is bounded, since these requests prevent the server from being stopped as unused.
 const AGAIN_MAX: u32 = 6;
 
 /// Pause before the next reading of a member that announced a changed list.
@@ -34,7 +34,8 @@ pub(super) fn retry_after(failures: u32) -> Duration {
     Duration::from_secs(1 << failures.min(6))
 }
 
-/// Pause before missing lists are read again while the member has an offer; `None` after [`AGAIN_MAX`] attempts.
+/// Pause before lists that could not be read are requested again, while the member has an offer; `None` after [`AGAIN_MAX`]
+/// attempts.
 pub(super) fn again_after(failures: u32) -> Option<Duration> {
     (1..=AGAIN_MAX)
         .contains(&failures)

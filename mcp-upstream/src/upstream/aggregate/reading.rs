@@ -29,7 +29,7 @@ pub(super) struct MemberReading {
     pub(super) offer: Offer,
     /// Reasons why lists could not be read. Their former contents are used instead, if there are any.
     pub(super) failed: Vec<String>,
-    /// Messages about entries that were omitted, and about faults that were mended.
+    /// Messages about entries that were omitted, and about definitions that were corrected.
     pub(super) left_out: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ pub(super) async fn read(
     })
 }
 
-/// The caller of the gateway's requests, for lists that are shown to all clients.
+/// The caller in whose name the gateway reads lists that are shown to all clients.
 fn gateway() -> Caller {
     Caller {
         namespace: None,
@@ -125,7 +125,7 @@ impl ReadingContext<'_> {
             body,
             namespace: Arc::clone(self.namespace),
             upstream: self.upstream,
-            // The newest legacy version, whose definitions mean the same in both eras.
+            // The lists are requested in the newest legacy protocol version, since its definitions mean the same in both eras.
             client: Client::Legacy(ProtocolVersion::V2025_11_25),
             streams: false,
             depth: 0,
@@ -213,7 +213,7 @@ impl ReadingContext<'_> {
         };
         let no_result = || format!("its answer to {method} is no result");
         match self.upstream.prepare(&cx, request).get().await {
-            // The member has the capability, but currently no entries of this kind.
+            // The upstream does not support the method, so the member has no entries of this kind.
             Err(RequestError::MethodNotFound(_)) => nothing(&method).ok_or_else(no_result),
             Err(refused) => Err(refused.message().into_owned()),
             Ok(PreparedRequest::Response(answer)) => result(&answer).ok_or_else(no_result),
@@ -224,7 +224,8 @@ impl ReadingContext<'_> {
                     UpstreamReply::Result(result) => owned(&result).ok_or_else(no_result),
                     UpstreamReply::Response(response) => match response.outcome() {
                         ResponseOutcome::Result(result) => owned(&result).ok_or_else(no_result),
-                        // Many servers declare capabilities without the corresponding lists, in most cases those of templates.
+                        // An unknown method counts as an empty list: many servers declare a capability without the corresponding
+                        // lists, in most cases without the list of templates.
                         ResponseOutcome::Error(error) if is_unknown_method(&error) => {
                             nothing(&method).ok_or_else(no_result)
                         }

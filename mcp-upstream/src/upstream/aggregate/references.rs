@@ -17,12 +17,12 @@ pub(super) struct References {
     catalogue: Arc<Catalogue>,
     member: usize,
     prefix: Arc<str>,
-    /// Remaining work for comparing URIs, since a result may hold very many of them.
+    /// Remaining work for comparing URIs. It is limited, since one result may contain very many URIs.
     budget: Mutex<Budget>,
 }
 
 impl References {
-    /// Rewriter for a member with this prefix; `None` if URIs are published unchanged.
+    /// Creates the rewriter for a member with this prefix; `None` if URIs are published unchanged.
     pub(super) fn new(
         catalogue: &Arc<Catalogue>,
         member: usize,

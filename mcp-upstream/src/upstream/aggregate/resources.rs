@@ -109,7 +109,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// `completion/complete`: passed to the member that has the prompt or template.
+    /// Passes a `completion/complete` request to the member that has the prompt or template.
     pub(super) async fn complete(
         &self,
         request: IncomingRequest<'_>,

@@ -17,7 +17,7 @@ use crate::upstream::{IncomingRequest, PreparedRequest, ServerCopy};
 const LEVEL_WAIT: Duration = Duration::from_secs(5);
 
 impl AggregateRequest<'_> {
-    /// `logging/setLevel`: the session remembers the level, and the members get the request.
+    /// Answers `logging/setLevel`: the level is stored in the session, and the request is sent to the members.
     pub(super) async fn set_level(
         &self,
         request: IncomingRequest<'_>,
@@ -50,7 +50,7 @@ impl AggregateRequest<'_> {
         ))
     }
 
-    /// Passes a notification to all members whose copies run.
+    /// Passes a notification to all members whose server instance for this client is running.
     pub(super) fn notify(&self, method: &str, message: &str) {
         for slot in self.live.slots.iter().filter(|slot| self.hears(slot)) {
             let Ok(namespace) = self.member_namespace(slot) else {
@@ -63,7 +63,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// Returns true if the copy of the member's server that gets this client's requests is running.
+    /// Returns true if the instance of the member's server that gets this client's requests is running.
     fn hears(&self, slot: &MemberSlot) -> bool {
         let namespace = slot.namespace(&self.shared.home.registry);
         slot.offered().now

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::offer::Offer;
 use crate::upstream::health::MemberOffer;
 
-/// The reason of [`Why::Ended`], for clients.
+/// Text for clients that gives the reason [`Why::Ended`].
 pub(super) const ENDED: &str = "its server ended";
 
 /// State of a member's offer.
@@ -14,11 +14,11 @@ pub(super) const ENDED: &str = "its server ended";
 pub(super) enum MemberReadiness {
     /// The member's lists are being read for the first time.
     Starting,
-    /// The first reading takes longer than its time limit.
+    /// The first reading of the member's lists has exceeded its time limit, and continues.
     Late,
-    /// The member has this offer.
+    /// The member's lists were read and form this offer.
     Ready(Arc<Offer>),
-    /// The member has no offer.
+    /// The member has no current offer.
     Gone {
         why: Arc<Why>,
         /// The member's last offer. Its names stay reserved: a later member in the file must not replace a tool that a client
@@ -32,9 +32,9 @@ pub(super) enum MemberReadiness {
 pub(super) struct CatalogueOffer {
     /// The prefix of the member's names.
     pub(super) prefix: Arc<str>,
-    /// The current offer, or the last one if there is none.
+    /// The current offer; the last offer if the member has no current one.
     pub(super) offer: Option<Arc<Offer>>,
-    /// True if the member serves the offer at present; false if it is down, and the offer is the last that it had.
+    /// True if the member serves the offer at present; false if the member is unavailable and this is its last offer.
     pub(super) now: bool,
 }
 
@@ -84,7 +84,7 @@ impl MemberReadiness {
         }
     }
 
-    /// The state as operators see it.
+    /// The state as shown to operators.
     pub(super) fn health(&self) -> MemberOffer {
         match self {
             Self::Starting => MemberOffer::Awaited,

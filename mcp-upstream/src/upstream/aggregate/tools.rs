@@ -35,7 +35,8 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// The refusal of a tool whose server is down; `None` if the caller could not use the tool if the server were there.
+    /// The refusal of a tool whose server is unavailable; `None` if the caller could not use the tool even if the server were
+    /// available.
     fn down(&self, name: &str) -> Option<AggregateReply> {
         let listed = self.catalogue.tool(name);
         let entry = listed.or_else(|| self.catalogue.away_tool(name))?;
@@ -61,7 +62,7 @@ impl AggregateRequest<'_> {
         Some(AggregateReply::failed(reason, code))
     }
 
-    /// A call of one of the aggregate's own tools.
+    /// Creates a call of one of the aggregate's own tools.
     pub(super) fn own_tool(
         &self,
         name: &str,
@@ -129,7 +130,7 @@ impl AggregateRequest<'_> {
                 let named = with(params, "name", &entry.own);
                 let changes = [MemberEdit::Set("arguments", inner.arguments.get().into())];
                 let params = spans::edit(&named, &changes);
-                // Limits by the name of a tool also apply to calls through `toolman_call`.
+                // Limits that are configured for a tool's name also apply to calls through `toolman_call`.
                 let published = PublishedName {
                     name: &inner.tool,
                     by_way_of: Some((CALL, arguments)),
@@ -210,8 +211,8 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// Returns true if the caller may learn only that its credential does not open a tool: a caller with scopes must not learn
-    /// which other tools exist.
+    /// Returns true if a call of this name must be refused with an error about the caller's scopes, because the caller has scopes
+    /// and cannot see the tool. The caller must not learn whether the tool exists.
     fn is_closed(&self, name: &str) -> bool {
         let is_scoped = self
             .cx
@@ -222,13 +223,13 @@ impl AggregateRequest<'_> {
         is_scoped && !self.is_known(name)
     }
 
-    /// Returns true if the catalogue that the caller sees has a tool of that name, or would have it if its server were there.
+    /// Returns true if the catalogue that the caller sees has a tool of that name, or would have it if its server were available.
     fn is_known(&self, name: &str) -> bool {
         let tool = self.catalogue.tool(name);
         tool.is_some_and(|entry| self.is_visible(entry)) || self.down(name).is_some()
     }
 
-    /// A call of a tool that the caller's scopes do not open. The aggregate refuses the call itself, with the name as the
+    /// Creates a call of a tool that the caller's scopes do not open. The aggregate refuses the call itself, with the name as the
     /// caller wrote it and without a request to a member, so that the response does not depend on the tool's existence.
     fn closed(&self, method: &str, tool: &str, arguments: Bytes) -> Arc<dyn UpstreamCall> {
         let facts = self.facts(method, tool, arguments);
@@ -251,7 +252,7 @@ enum CallTarget<'a> {
     Inner(&'a PublishedEntry, InnerCall),
     /// A tool that the caller's scopes do not open.
     Closed(String),
-    /// A tool that cannot be called, with the error.
+    /// A tool that cannot be called, with the error for the caller.
     Nothing(AggregateReply),
 }
 
@@ -276,9 +277,11 @@ struct InnerCall {
 }
 
 impl InnerCall {
+    /// Reads the arguments of `toolman_call`.
+    ///
     /// # Errors
     ///
-    /// The wrong argument.
+    /// The fault of the argument that is missing or invalid.
     fn read(arguments: &Bytes) -> Result<Self, &'static str> {
         #[derive(serde::Deserialize)]
         struct CallArguments {

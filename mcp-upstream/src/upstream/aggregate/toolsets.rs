@@ -41,7 +41,8 @@ const PRINCIPALS_MAX: usize = 10_000;
 pub(super) struct Active {
     pub(super) toolset: Arc<Toolset>,
     pub(super) keep: Keep,
-    /// True if every entry counts as active: another aggregate asks, which decides itself.
+    /// True if every entry counts as active, because the request comes from an outer aggregate that decides itself; false if
+    /// `toolset` decides.
     pub(super) is_all: bool,
 }
 
@@ -69,14 +70,14 @@ pub(super) enum Keep {
     Session(Arc<Session>),
     /// The set is returned to the client as a handle.
     Handle,
-    /// The set is not kept: the caller can send no handle, so changes are refused.
+    /// The set is not kept: the caller cannot send a handle, so changes are refused.
     Nowhere,
     Principal(Arc<str>),
     Process,
 }
 
 impl Keep {
-    /// The value of the label in metrics.
+    /// Value of the metrics label for this kind of storage.
     pub(super) fn form(&self) -> &'static str {
         match self {
             Self::Session(_) => "session",
@@ -98,11 +99,12 @@ enum ToolsetOwner {
     Principal(Arc<str>),
 }
 
-/// The changes of an activation: entries, true if they become active, and true if they are active in the start set.
+/// The changes of an activation. Each element of `wanted` has the entry's id, a flag that is true if the entry becomes active and
+/// false if it becomes inactive, and a flag that is true if the entry is active in the start set.
 #[derive(Debug)]
 pub(super) struct Switches {
     pub(super) wanted: Vec<(EntryId, bool, bool)>,
-    /// All current entries. If a set would grow too large, entries that no longer exist are dropped from the set.
+    /// Ids of all current entries. If a set would grow too large, entries that no longer exist are removed from it.
     pub(super) known: HashSet<EntryId>,
 }
 
@@ -111,7 +113,7 @@ impl Switches {
     ///
     /// # Errors
     ///
-    /// When the set differs from the start set by more than is kept.
+    /// When the set would contain more differences from the start set than a toolset can store.
     pub(super) fn applied(&self, before: &Toolset) -> Result<Toolset, String> {
         let mut after = before.clone();
         for (entry, on, at_start) in &self.wanted {
@@ -129,11 +131,12 @@ impl Switches {
     }
 }
 
-/// Lock of a session's activations, so that none of them misses the change of another one, in this process or in the store.
+/// Lock that lets activations of one session run one after the other, so that each of them is applied to the result of the former
+/// one, in this process and in the store.
 struct SessionTurn {
     /// Semaphore with one permit, which an activation holds while it changes the set.
     turn: Semaphore,
-    /// Counts the set in metrics while it differs from the start set.
+    /// Entry in the metrics' count of changed sets, while the set differs from the start set.
     counted: Mutex<Option<KeptToolset>>,
 }
 
@@ -184,7 +187,7 @@ impl SharedSets {
         own.unwrap_or_default()
     }
 
-    /// Changes the set that this [`Keep`] names. Returns true if the set changed.
+    /// Changes the stored set of the principal or process that `keep` names. Returns true if the set changed.
     ///
     /// # Errors
     ///
@@ -251,7 +254,7 @@ pub(super) fn active(
         return Ok(Active::of(toolset, Keep::Process));
     }
     let principal = cx.caller.principal.clone();
-    // Anonymous clients do not count as one principal.
+    // Anonymous clients share no set, since they do not count as one principal.
     let of_principal = principal
         .clone()
         .filter(|name| scope == ActivationScope::Principal && **name != *ANONYMOUS);
@@ -282,7 +285,7 @@ pub(super) fn active(
     })
 }
 
-/// The handle of a request: in `_meta`, else in its address.
+/// The toolset handle of a request: from `_meta`, otherwise from the request's address.
 fn handle(
     cx: &CallContext<'_>,
     members: Option<&Members<'_>>,

@@ -23,7 +23,7 @@ use crate::upstream::ServerCopy;
 pub(super) struct Visible(Box<[OnceLock<Option<Arc<Namespace>>>]>);
 
 impl Visible {
-    /// Starts without looked-up namespaces, for this number of members.
+    /// Creates the table for this number of members, without looking up a namespace.
     pub(super) fn new(members: usize) -> Self {
         Self((0..members).map(|_| OnceLock::new()).collect())
     }
@@ -49,7 +49,7 @@ impl Visible {
     }
 }
 
-/// Returns true if the caller of a request could learn about an entry if its server were available.
+/// Returns true if the caller of a request could learn about an entry if the entry's server were available.
 pub(super) fn would_show(asked: &AggregateRequest<'_>, entry: &PublishedEntry) -> bool {
     let slot = &asked.live.slots[entry.member];
     let namespace = slot.namespace(&asked.shared.home.registry);
@@ -68,7 +68,7 @@ fn is_open(asked: &AggregateRequest<'_>, entry: &PublishedEntry) -> bool {
     entry.kind != EntryKind::Tool || names.all(|name| asked.cx.view().allows_tool(name))
 }
 
-/// Returns true if the policy of its member and the caller's scopes allow an entry.
+/// Returns true if the policy of the entry's member and the caller's scopes allow an entry.
 fn is_open_in(
     asked: &AggregateRequest<'_>,
     entry: &PublishedEntry,
@@ -82,7 +82,8 @@ fn is_open_in(
             }))
 }
 
-/// Asks an aggregate that is a member about an entry, on behalf of this caller.
+/// Evaluates `says` for the corresponding entry inside a member that is an aggregate itself, on behalf of this caller. Returns
+/// false if there is no such entry.
 fn inside(
     asked: &AggregateRequest<'_>,
     namespace: &Arc<Namespace>,

@@ -62,7 +62,7 @@ impl UpstreamBinding {
         Arc::clone(self.tasks.get_or_init(make))
     }
 
-    /// Sends the messages that waited for a general stream, which the session has now.
+    /// Sends the messages that were queued until the session opened its general stream.
     pub(super) fn stream_opened(&self) {
         for handler in [&self.own, &self.tasks]
             .into_iter()

@@ -43,10 +43,11 @@ use crate::upstream::http::retry;
 
 /// Time limit for a server to confirm that it has read its opening messages.
 const READ_WAIT: Duration = Duration::from_secs(5);
-/// Delay before the first call to a server that has asked a question before it: the server processes the answer meanwhile. No
-/// message says when it has. A client that is connected directly would take longer than this before its first call.
+/// Delay before the first call to a server whose question the client has just answered, so that the server can process the
+/// answer. The protocol has no message for the end of that processing. A directly connected client would need longer for its
+/// first call.
 const TAKEN_IN: Duration = Duration::from_millis(100);
-/// Number of steps that `TAKEN_IN` is divided into, with a ping after each: a server on a busy machine gets more time.
+/// Number of steps into which `TAKEN_IN` is divided. A ping follows each step, so that a server on a busy machine gets more time.
 const TAKEN_IN_PARTS: u32 = 4;
 /// Maximum size of a list's page that is mended on a message thread, in bytes.
 const MENDED_HERE_MAX: usize = 64 * 1024;
@@ -141,21 +142,21 @@ impl ServerCall {
             let found = processes.place_of_task(&facts.namespace, era, principal, task);
             place.key = found.unwrap_or(place.key);
         }
-        // Number of attempts, and the backends that were tried if any backend could have taken the request.
+        // Number of attempts, and the backends that were already tried, if the request may go to any backend.
         let (mut attempts, mut tried) = (1, Vec::new());
         let mut reopened = false;
         loop {
             let outcome = if facts.method.ends_with("/list") {
                 let attempt = self.attempt(&place, peer, &mut tried, is_open);
                 let last_good = || self.last_good(&place);
-                // The future is boxed, since every call would otherwise have its size.
+                // The future is boxed, since the futures of all calls would otherwise be as large as this one.
                 Box::pin(catalogue::or_last_good(attempt, last_good)).await
             } else {
                 self.attempt(&place, peer, &mut tried, is_open).await
             };
             match outcome {
                 Ok(answer) => return Ok(answer),
-                // An unknown session is reopened, once per call.
+                // If the server does not know the session, the session is opened again, at most once per call.
                 Err(MissingResponse { fate, .. })
                     if !reopened
                         && (fate == Fate::SessionGone
@@ -245,8 +246,8 @@ impl ServerCall {
         Box::pin(heavy_work::run(&self.requester.principal, check)).await?
     }
 
-    /// Makes the call once, and adds the backends at which a lease was tried to `tried`. `is_open`: the process need not list
-    /// its tools before the call.
+    /// Makes the call once, and adds the backends at which a lease was tried to `tried`. `is_open` is true if the process need
+    /// not list its tools before the call.
     async fn attempt(
         &self,
         place: &ConnectionTarget,
@@ -277,7 +278,7 @@ impl ServerCall {
         leased: &ConnectionLease,
         peer: &Peer,
     ) -> Result<Response, MissingResponse> {
-        // Checked at each process, since another process has other tasks.
+        // The tasks that the request names are checked for each process, since each process has its own tasks.
         if let Some(refused) = self
             .tasks
             .refused(leased, self.requester.principal.as_ref())
@@ -312,7 +313,7 @@ impl ServerCall {
             && &*self.facts.method != "logging/setLevel"
             && matches!(leased.process.opening(), ServerInfo::Legacy(_))
         {
-            // Skipped if the process logs at that level already.
+            // No request is sent if the process already logs at that level.
             self.external.want_level(leased, session.log_level()).await;
         }
     }
@@ -450,7 +451,7 @@ impl ServerCall {
         let Some(tools) = catalogue.with_results() else {
             return Ok(());
         };
-        // Boxed, since few servers list an `outputSchema`.
+        // Boxed to keep the futures of other calls small, since few servers list an `outputSchema`.
         let checked = Box::pin(self.check_result_by(&catalogue, tools, answer)).await;
         checked.map_err(|fault| {
             let message = format!("the result of {tool} does not fit its outputSchema: {fault}");
@@ -507,7 +508,7 @@ impl ServerCall {
     ///
     /// # Errors
     ///
-    /// The page, if mending it is too much work for a message thread.
+    /// Returns the unchanged page if mending it is too much work for a message thread.
     fn mended(
         &self,
         kind: ListKind,
@@ -578,7 +579,7 @@ impl ServerCall {
         }
     }
 
-    /// The call's listener for a shared process's messages that belong to no call.
+    /// Creates the call's listener for those messages of a shared process that belong to no call.
     fn ear(&self, peer: &Peer) -> ProcessListener {
         ProcessListener {
             owner: self.requester.owner(),
@@ -629,7 +630,7 @@ impl ServerCall {
             (Client::Session(_) | Client::Legacy(_) | Client::Plain, ServerInfo::Modern(_)) => {
                 reply::to_legacy(&self.facts.method, answer.outcome())
             }
-            // Between equal eras, only the policy's view changes a response.
+            // If client and server have the same era, only lists of tools are changed: tools that the policy hides are removed.
             _ if &*self.facts.method != "tools/list" => return answer,
             _ => answer.outcome(),
         };
@@ -644,7 +645,7 @@ impl ServerCall {
         })
     }
 
-    /// Properties of the request that a sealed state is bound to.
+    /// The properties of the request to which a sealed state is bound.
     fn bound(&self) -> BoundRequest<'_> {
         BoundRequest {
             principal: self.requester.principal.as_deref(),
@@ -725,7 +726,7 @@ impl ServerCall {
         .into())
     }
 
-    /// Sends the request, as the client wrote it or as it was edited.
+    /// Sends the request, unchanged or as the gateway has edited it.
     async fn send(
         &self,
         process: &dyn ServerConnection,
@@ -764,8 +765,8 @@ impl ServerCall {
         }
     }
 
-    /// The failure of a request whose result is not an object. No method of MCP has such a result, and clients that get
-    /// one keep waiting.
+    /// The error for a result that is not a JSON object. No method of MCP has such a result, and clients that get one keep
+    /// waiting.
     #[cold]
     fn no_object(&self, answer: &Response) -> CallError {
         let (namespace, method) = (&self.facts.namespace, &self.facts.method);
@@ -790,19 +791,19 @@ impl ServerCall {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sink for messages that belong to the request; `None` without a progress token.
+    /// The sink for messages that belong to the request; `None` if the request has no progress token.
     fn sink(&self, peer: &Peer) -> Option<Arc<dyn NotificationSink>> {
         let has_token = self.request.token().is_some();
         (has_token && peer.is_heard()).then(|| Arc::new(self.listener(peer)) as _)
     }
 
-    /// Returns true if a request is sent again after its process ended or its backend did not accept it: the request never ran,
-    /// or it may safely run twice.
+    /// Returns true if a request is sent again after its process ended or its backend did not accept it. This is allowed if the
+    /// request never ran, or may safely run twice.
     fn goes_on(&self, unanswered: &MissingResponse, attempts: usize, tried: &[BackendId]) -> bool {
         let namespace = &self.facts.namespace;
         let (retry, is_remote) = match &namespace.upstream {
             UpstreamKind::Remote(server) => (server.spec.retry, true),
-            // A stdio server is tried at one other process.
+            // A request to a stdio server is retried once, at another process.
             _ => (RemoteRetry { max: 1 }, false),
         };
         if unanswered.error.code != CallErrorCode::WorkerUnavailable
@@ -860,7 +861,8 @@ fn is_away(error: &CallError) -> bool {
     )
 }
 
-/// The error response for a page of tools that cannot be read while some tools are hidden.
+/// Error response in place of a page of tools that cannot be parsed. It is sent if some tools are hidden from the caller, since
+/// hidden tools cannot be removed from such a page.
 fn unreadable_list(namespace: &Namespace) -> Response {
     let name = &namespace.name;
     tracing::warn!(

@@ -21,9 +21,10 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::Client;
 
-/// Maximum number of further readings if tools change meanwhile, or if the reading of another caller fails.
+/// Maximum number of times that the tools are read again because they changed during the reading, or because the reading of
+/// another caller failed.
 const TRIES: usize = 2;
-/// Time after which the last good list is used in place of a slow one.
+/// Maximum wait for a server's list, after which the last good list is used in its place.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Namespace and principal whose lists are read.
@@ -74,7 +75,7 @@ impl ExternalServers {
             };
             let lists = namespace.attached.get::<OwnLists>().unwrap_or_else(|| {
                 namespace.attached.set(Arc::new(OwnLists::default()));
-                // Another caller may have set it in between.
+                // A concurrent caller may have stored its lists first; then these are used.
                 namespace.attached.get().unwrap_or_default()
             });
             return Ok(lists.of(principal, &base));
@@ -100,7 +101,7 @@ impl ExternalServers {
     ) -> ReadingOutcome {
         let namespace = whose.namespace;
         let version = catalogue.version();
-        // The deadline covers all readings.
+        // All readings together have a single deadline.
         let end = Instant::now() + namespace.limits.timeout;
         let mut tries = 0;
         loop {
@@ -111,7 +112,7 @@ impl ExternalServers {
             let (reading, is_own) = self.reading(whose, catalogue);
             let outcome = timeout_at(end, reading.outcome()).await;
             match outcome.unwrap_or_else(|_| Err(late(&namespace.name))) {
-                // The reading may have begun before the change that this caller knows of.
+                // The reading may have begun before the change that this caller was notified of, so the tools are read again.
                 Ok(read) if read.version() < version && tries < TRIES => {}
                 Ok(read) => return Ok(read),
                 Err(_) if !is_own && !reading.is_slow() && tries < TRIES => {}
@@ -141,7 +142,7 @@ impl ExternalServers {
         outcome.or_else(|error| catalogue.known().ok_or(error))
     }
 
-    /// The current reading of the tools; a new one if there is none. The flag is true if this call began the reading.
+    /// The current reading of the tools, or a new one if there is none. The returned flag is true if this call began the reading.
     fn reading(
         self: &Arc<Self>,
         whose: ListOwner<'_>,
@@ -153,7 +154,7 @@ impl ExternalServers {
             let (external, namespace) = (Arc::clone(self), Arc::clone(whose.namespace));
             let principal = whose.principal.cloned();
             let catalogue = Arc::clone(catalogue);
-            // At most one task per catalogue, bounded by the time limit of a call.
+            // At most one such task runs per catalogue, and it ends at the time limit of a call.
             tokio::spawn(async move {
                 let whose = ListOwner {
                     namespace: &namespace,
@@ -210,7 +211,7 @@ impl ExternalServers {
 
     /// The last known tools, for a server that cannot list them now.
     fn last_tools(&self, namespace: &Namespace, catalogue: &Catalogue) -> Option<Arc<ToolList>> {
-        // `None` if the pool reports that the server's last responses are outdated.
+        // Returns `None` if the pool reports that the server's last responses are outdated.
         self.processes.last_opening(namespace, Era::Legacy)?;
         let last = catalogue.known()?;
         self.processes.fell_back(namespace, LastGood::List);

@@ -50,7 +50,7 @@ pub(crate) struct MissingResponse {
     pub(crate) fate: Fate,
 }
 
-/// The last stage that a request without a response reached.
+/// The last stage that a request reached before it failed without a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The server may have begun to process the request.
@@ -157,12 +157,12 @@ pub(crate) trait Connector: Send + Sync {
         false
     }
 
-    /// State of the copy of the server that serves this key.
+    /// State of the instance of the server for this connection key.
     fn copy(&self, _: &Namespace, _: &ConnectionKey, _: Era) -> ServerCopy {
         ServerCopy::Running
     }
 
-    /// Returns true if a copy of the server runs a task of the principal.
+    /// Returns true if an instance of the server runs a task of the principal.
     fn has_task(
         &self,
         _: &Namespace,
@@ -206,7 +206,7 @@ pub(crate) trait Connector: Send + Sync {
         None
     }
 
-    /// Presence of the connection to the server that all clients share, now and whenever it changes.
+    /// Availability of the connection to the server that all clients share, now and whenever it changes.
     fn presence(&self, _: &Namespace) -> Option<watch::Receiver<Presence>> {
         None
     }
@@ -247,7 +247,7 @@ pub(crate) trait ServerConnection: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Like [`Self::request`].
+    /// When the process has ended, or accepts no more requests.
     fn forward(
         &self,
         request: &Request,
@@ -280,7 +280,8 @@ pub(crate) trait ServerConnection: Send + Sync {
     /// removed with the lease. Called at most once.
     fn hear(&self, listener: ProcessListener);
 
-    /// Adds a client's subscription to a resource. `None`: other clients were subscribed before.
+    /// Adds a client's subscription to a resource. Returns `None` if no request was needed, because other clients were already
+    /// subscribed.
     ///
     /// # Errors
     ///
@@ -290,10 +291,12 @@ pub(crate) trait ServerConnection: Send + Sync {
     /// Requests log messages from this level on, now and after a restart. No request is sent for a level that is in effect.
     async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError>;
 
-    /// Records that the server granted a request of its only client, so that a lasting request is repeated after a restart.
+    /// Records that the server granted a request of its only client, so that requests with a lasting effect are repeated after a
+    /// restart.
     fn granted(&self, _method: &str, _params: Option<&RawValue>) {}
 
-    /// Records that the request of this lease was answered: a process that no other client used may serve another request.
+    /// Records that the request of this lease was answered. A process that no other client has used may then serve another
+    /// request.
     fn answered(&self);
 }
 

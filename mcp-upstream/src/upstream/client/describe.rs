@@ -1,4 +1,4 @@
-//! The initialization of an external server's client: the server's description of itself, as a leased process returned it.
+//! The initialization of a client of an external server: returns the server's description of itself, as a leased process sent it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::protocol::ProtocolVersion;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::{CallContext, Client};
 
-/// Time that a client waits for a server that ran before and must be started again.
+/// Maximum wait of a client for a server that ran before and must be started again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The result of `initialize` for a session whose client has declared its capabilities.
@@ -69,7 +69,7 @@ async fn of_server(
     let early = timeout(PATIENCE, &mut leased).await.ok();
     let outcome = match early {
         Some(outcome) => outcome,
-        // The server served other clients a moment ago, so its last description is used.
+        // The server served other clients shortly before, so its last description is used.
         None if common && let Some(opening) = last(external, namespace, client) => {
             return Ok(opening);
         }
@@ -81,7 +81,7 @@ async fn of_server(
             leased.process.answered();
             Ok(leased.process.opening().clone())
         }
-        // At a limit, further requests of the client would fail, so the initialization fails.
+        // If a limit is reached, further requests of the client would fail as well, so the initialization fails.
         Err(error) if error.code == CallErrorCode::Overloaded => Err(error),
         Err(error) => last(external, namespace, client).ok_or(error),
     }

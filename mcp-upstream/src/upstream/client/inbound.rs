@@ -2,20 +2,20 @@
 //!
 //! | message | on a process of several clients | on a session's own | on one for a single call |
 //! |---|---|---|---|
-//! | changed list or resource | the audience, in the gateway's words | the session | the audience, in the gateway's words |
+//! | changed list or resource | all interested clients, rewritten | the session | all interested clients, rewritten |
 //! | a message that names a task | the session that began the task | the newest call, else the session | the call |
 //! | any other notification | the only running call, if there is no other work | the newest call, else the session | the call |
 //! | elicitation, sampling, roots | refused | the newest call, else the session | the call, once it begins |
 //! | any other request | refused | the session | refused |
 //! | a cancelled request | – | cancelled at its client, too | cancelled at its client, too |
 //!
-//! Clients of the server's era get the server's own messages, in which only the ids of the server's requests are replaced. A
-//! modern client whose call is suspended cannot be notified that a question was cancelled; its call continues, and its answer
-//! to that question is dropped.
+//! *Rewritten*: the gateway sends a message of its own with the same meaning. Clients of the server's era otherwise get the
+//! server's own messages, in which only the ids of the server's requests are replaced. A modern client whose call is suspended
+//! cannot be notified that a question was cancelled; its call continues, and its answer to that question is dropped.
 //!
 //! On a process of several clients, a message cannot be linked to the client that caused it, and guessing would show it to an
-//! unrelated client: the pool's router handles the first column, and a call gets the remaining messages ([`CallListener`]).
-//! *The session* means its general stream, opened by GET; messages before that are queued, within limits.
+//! unrelated client: the pool's router handles the first column, and a call gets the remaining messages ([`CallListener`]). *The
+//! session* means its general stream, opened by GET; messages before that are queued, within limits.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -57,9 +57,9 @@ pub(crate) struct InboundHandler {
     hidden: HiddenValues,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
-    /// Time limit for the answer to a question outside of calls.
+    /// Time limit for the client's answer to a question that belongs to no call.
     ask_timeout: Duration,
-    /// Running calls. No awaits under the lock.
+    /// Running calls of the process. The lock must not be held across an `await`.
     calls: Mutex<PeerCalls>,
     waiting: Mutex<MessageBacklog>,
     /// Requests of the server that are not answered yet, by the server's ids.
@@ -88,7 +88,7 @@ struct PeerCall {
     peer: Peer,
     /// Translation of task names for the client, if the call came through an aggregate.
     names: Option<TaskNames>,
-    /// Answers to questions that the client sent with the call: a JSON object of objects.
+    /// Answers to the server's questions that the client sent along with the call: a JSON object of objects.
     inputs: Option<Bytes>,
     /// Number of questions of the call so far, by kind. The keys of questions contain it.
     asked: [u32; 3],
@@ -98,7 +98,7 @@ struct PeerCall {
 struct MessageBacklog {
     messages: VecDeque<Bytes>,
     bytes: usize,
-    /// True while a task delivers messages.
+    /// True while a task is sending the queued messages; no second task is started then.
     delivering: bool,
 }
 
@@ -132,8 +132,8 @@ impl InboundHandler {
         })
     }
 
-    /// Registers a call. `inputs`: answers that its client sent along. `names`: translation of task names, if the call came
-    /// through an aggregate.
+    /// Registers a call. `inputs`: answers to the server's questions that the client sent along with the call. `names`:
+    /// translation of task names, if the call came through an aggregate.
     pub(crate) fn enter(
         self: &Arc<Self>,
         peer: Peer,
@@ -169,7 +169,7 @@ impl InboundHandler {
         &self.asked
     }
 
-    /// Sends the messages that waited for a general stream, which the session has now.
+    /// Sends the messages that were queued until the session opened its general stream.
     pub(crate) fn stream_opened(self: &Arc<Self>) {
         let start = {
             let mut waiting = self.waiting();
@@ -180,7 +180,7 @@ impl InboundHandler {
         }
     }
 
-    /// Handles a changed list or resource. Returns false for other notifications.
+    /// Announces a changed list or resource to the clients concerned. Returns false for notifications of other kinds.
     fn changed(self: &Arc<Self>, notification: &Notification<'_>) -> bool {
         let change = match notification.method {
             "notifications/tools/list_changed" => Change::Tools,
@@ -197,13 +197,13 @@ impl InboundHandler {
             _ => return false,
         };
         match &self.scope {
-            // Ignored: an aggregate's lists are read from the shared process, so changes of a session's own process do not
-            // matter.
+            // Ignored: an aggregate reads the lists of its members from the process that all clients share, so a change at a
+            // session's own process does not affect them.
             ProcessOwner::Session(session) if self.is_of_aggregate(session) => {}
             ProcessOwner::Session(_) => {
                 self.put(notification.message.clone());
             }
-            // Announced in the gateway's wording, since the server's message may be about the call.
+            // The gateway writes its own notification, since the server's message may contain data of the call.
             ProcessOwner::Call => self.audience.announce(&self.namespace, change),
         }
         true
@@ -228,7 +228,7 @@ impl InboundHandler {
 
     fn said(self: &Arc<Self>, notification: &Notification<'_>) {
         if let Some((peer, names)) = self.listener() {
-            // The server of a session's own process filters log messages itself.
+            // No level is needed for a session's own process: its server applies the session's log level itself.
             let level = match self.scope {
                 ProcessOwner::Session(_) => None,
                 ProcessOwner::Call => filtered_level(notification),
@@ -244,7 +244,7 @@ impl InboundHandler {
         }
     }
 
-    /// Sends a message on the session's general stream, or queues it until there is one. Returns false if the queue is full.
+    /// Sends a message on the session's general stream, or queues it until there is a stream. Returns false if the queue is full.
     pub(super) fn put(self: &Arc<Self>, message: Bytes) -> bool {
         let message = published(self.session_names().as_ref(), message);
         let start = {
@@ -277,7 +277,7 @@ impl InboundHandler {
     fn start_delivery(self: &Arc<Self>) {
         match Handle::try_current() {
             Ok(runtime) => {
-                // The task ends when no messages are left, or when the session has no stream.
+                // The task ends when no messages are queued, or when the session has no stream.
                 runtime.spawn(Arc::clone(self).deliver());
             }
             Err(_) => self.waiting().delivering = false,
@@ -305,7 +305,7 @@ impl InboundHandler {
             };
             let mut waiting = self.waiting();
             if !reached {
-                // The session has no stream yet; opening one starts the delivery again.
+                // The session has no stream yet. The delivery starts again when a stream is opened.
                 waiting.delivering = false;
                 return;
             }
@@ -320,7 +320,8 @@ impl InboundHandler {
     fn ask_in_call(&self, method: AskMethod, request: ServerRequest) -> Option<ServerRequest> {
         let (peer, names, key, given) = {
             let mut calls = self.calls();
-            // A process is opened before its call begins; some servers ask immediately.
+            // The process was opened for a call that has not begun, and its server already asks. The question is kept for the
+            // call.
             if calls.next == 0 && matches!(self.scope, ProcessOwner::Call) {
                 return self.asked.keep_early(method, request);
             }
@@ -356,7 +357,7 @@ impl InboundHandler {
         None
     }
 
-    /// Passes a request that no call can answer to the session's general stream.
+    /// Sends a request of the server on the session's general stream, since no call can receive it.
     fn ask_in_session(self: &Arc<Self>, request: ServerRequest) {
         let session = match &self.scope {
             ProcessOwner::Session(session) => session.upgrade(),
@@ -383,9 +384,10 @@ impl InboundHandler {
         {
             entry.fail(ask_failed("The client does not read what it is sent"));
         }
-        // The task is bounded by the time limit, and the tasks by the number of questions that a session may have open.
+        // The task ends at the time limit at the latest. The number of tasks is bounded by the open questions that a session may
+        // have.
         runtime.spawn(async move {
-            // settled: answered, failed or cancelled. sleep_until: no answer in time.
+            // `settled`: the question was answered, failed or was cancelled. `sleep_until`: no answer arrived in time.
             tokio::select! {
                 () = wait.settled.notified() => {}
                 () = sleep_until(entry.deadline()) => entry.expire(),
@@ -404,7 +406,7 @@ impl InboundHandler {
 }
 
 impl InboundHandler {
-    /// Time since which the session's client is inactive. `None` for processes of a single call.
+    /// Time since which the session's client has been inactive. `None` for a process of a single call.
     fn away_since(&self, now: Instant) -> Option<Instant> {
         let ProcessOwner::Session(session) = &self.scope else {
             return None;
@@ -417,7 +419,7 @@ impl InboundHandler {
     }
 }
 
-/// Owner of a question outside of calls, which waits for the answer.
+/// Owner of a question that belongs to no call. It receives the client's answer.
 struct OutsideCalls {
     handler: Arc<InboundHandler>,
     settled: Notify,
@@ -459,13 +461,13 @@ impl Drop for RunningCall {
     }
 }
 
-/// Reference of a process to its handler.
+/// The process's reference to its message handler.
 pub(crate) struct HandlerRef(pub(crate) Arc<InboundHandler>);
 
 impl Inbound for HandlerRef {
     fn notification(&self, notification: Notification<'_>) {
         match notification.method {
-            // Ignored: the progress is about a call that is over, since its token has no owner.
+            // Ignored: no running call has this progress token, so the progress is about a call that is over.
             "notifications/progress" => {}
             "notifications/cancelled" => self.0.asked.withdraw(&notification),
             _ => {
@@ -487,7 +489,7 @@ impl Inbound for HandlerRef {
         }
     }
 
-    /// Announces changed lists to the session: the server's entries vanish from them (AGG-35).
+    /// Announces changed lists to the session, since the server's entries are no longer in its lists (AGG-35).
     fn ended_for_good(&self) {
         if let ProcessOwner::Session(_) = self.0.scope {
             for change in [Change::Tools, Change::Resources, Change::Prompts] {
@@ -545,8 +547,8 @@ impl NotificationSink for CallListener {
     }
 }
 
-/// The level of a log message, for clients that filter for themselves. A message with an unreadable level counts as the most
-/// severe: clients that want any messages get it, others do not.
+/// The level of a log message, by which log messages are filtered for each client. A message with an unreadable level counts as
+/// the most severe, so that every client that wants log messages gets it.
 pub(super) fn filtered_level(notification: &Notification<'_>) -> Option<LogLevel> {
     if notification.method != "notifications/message" {
         return None;

@@ -8,18 +8,19 @@
 //! | `principal` | the principal's | the principal's | the principal's | the principal's |
 //!
 //! *Its own* is a process of the session, or without a session a process for the single request. ① Also shared if the server does
-//! not open by `initialize`. ② A request may ask if its method may ask and its client can be asked.
+//! not open by `initialize`. ② The server may ask during the request if the request's method permits questions and the client can
+//! be asked.
 //!
-//! A process that several clients share is opened with the gateway's identity and without capabilities: its server must not
-//! ask, since its question could not be linked to the call that caused it. If it asks nevertheless, the question is refused. A
-//! principal's process counts as shared, too: the principal may have several clients, and a question could not be assigned to
-//! one of them. A modern server sends no questions; its input requests are part of the result, and each request contains the
-//! client's capabilities, so sharing the process is harmless.
+//! A process that several clients share is opened with the gateway's identity and without capabilities: its server must not ask,
+//! since its question could not be linked to the call that caused it. If it asks nevertheless, the question is refused. A
+//! principal's process counts as shared, too: the principal may have several clients, and a question could not be assigned to one
+//! of them. A modern server sends no questions; its input requests are part of the result, and each request contains the client's
+//! capabilities, so sharing the process is harmless.
 //!
-//! Two methods never use a separate process, regardless of `isolation`, because their responses do not depend on a process's
-//! state: the server's description of itself for a client without a session (`server/discover`), and such a client's change
-//! notifications (`subscriptions/listen`). A process for them alone would begin with them and know nothing about other
-//! processes; the shared process is restarted, and subscribed to, for all processes.
+//! Two methods always use the shared process, regardless of `isolation`, because their responses do not depend on a process's
+//! state: `server/discover` of a client without a session (the server's description of itself), and `subscriptions/listen` of
+//! such a client (notifications of changes). A process that is started for one of them alone could not report changes of other
+//! processes, whereas the shared process is subscribed on behalf of all of them, also after a restart.
 
 use std::sync::Arc;
 
@@ -48,7 +49,8 @@ impl ConnectionTarget {
 }
 
 impl Client {
-    /// The era of the client's messages. REST calls count as modern: the gateway writes their messages, in the server's era.
+    /// The era of the client's messages. REST calls count as modern, although the gateway writes their messages in the server's
+    /// era.
     pub(crate) fn own_era(&self) -> Era {
         match self {
             Self::Session(_) | Self::Legacy(_) => Era::Legacy,
@@ -56,7 +58,7 @@ impl Client {
         }
     }
 
-    /// The era of MCP, with or without `initialize`, in which the gateway speaks to the server for this client.
+    /// The era of MCP that the gateway uses with the server on behalf of this client.
     fn era(&self, speaks: EraSupport) -> Era {
         match speaks {
             EraSupport::Legacy => Era::Legacy,
@@ -65,7 +67,7 @@ impl Client {
         }
     }
 
-    /// Returns true if no session connects the client's requests.
+    /// Returns true if the client's requests belong to no session.
     fn has_no_session(&self) -> bool {
         !matches!(self, Self::Session(_))
     }
@@ -113,7 +115,7 @@ pub(crate) fn place(
         })
     };
     let own = || match client {
-        // A closed session has only running calls, which get a process that ends with them.
+        // A closed session has only running calls. They get processes that end with the calls.
         Client::Session(session) if session.state() == SessionState::Closed => {
             ConnectionKey::Exclusive
         }
@@ -128,7 +130,7 @@ pub(crate) fn place(
         }
         Isolation::Session => own(),
         Isolation::Auto if era == Era::Modern || !client.can_be_asked() => ConnectionKey::Shared,
-        // A modern client's request needs its own process only for methods whose server may ask.
+        // A modern client's request needs its own process only for methods during which the server may ask the client.
         Isolation::Auto if client.is_modern() && !may_ask(method) => ConnectionKey::Shared,
         Isolation::Auto => own(),
     };
@@ -164,7 +166,7 @@ fn is_of_a_process(method: &str) -> bool {
     !matches!(method, "server/discover" | "subscriptions/listen")
 }
 
-/// Returns true for methods during which a server may ask the client (MRTR).
+/// Returns true for methods during which a server may ask the client (multi round-trip requests).
 pub(crate) fn may_ask(method: &str) -> bool {
     matches!(method, "tools/call" | "prompts/get" | "resources/read")
 }
@@ -179,7 +181,7 @@ fn declares_any(capabilities: &str) -> bool {
         #[serde(borrow, default)]
         roots: Option<&'a RawValue>,
     }
-    // Shortcut: many clients declare no capabilities.
+    // Shortcut for clients without capabilities, which are frequent.
     if capabilities == "{}" {
         return false;
     }
@@ -189,7 +191,7 @@ fn declares_any(capabilities: &str) -> bool {
             .iter()
             .any(|(key, value)| asks(key) && *value != "null");
     }
-    // With a repeated key the result of serde decides, which refuses a repetition of one of these three.
+    // If one of these three keys is repeated, serde returns an error, and the client counts as one that cannot be asked.
     serde_json::from_str::<CapabilityFields<'_>>(capabilities).is_ok_and(|declared| {
         declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
     })

@@ -29,9 +29,9 @@ use crate::jsonrpc::{Key, Request, ResponseOutcome};
 pub(super) enum SharedList {
     /// No tool is closed to the caller, or the tool is listed.
     Open,
-    /// The shared list does not have the tool.
+    /// The shared list was read and does not contain the tool.
     Unlisted,
-    /// The shared list cannot be read.
+    /// The shared list could not be read, for this reason.
     Unread(CallError),
 }
 
@@ -39,7 +39,7 @@ pub(super) enum SharedList {
 struct ForClient<'a> {
     process: &'a Arc<dyn ServerConnection>,
     headers: Option<&'a Arc<HeaderMap>>,
-    /// Set if the connection did not respond: the fate of the request, which shows if the session still exists.
+    /// Stage that the request for the list reached, if the connection did not respond. It shows whether the session still exists.
     fate: OnceLock<Fate>,
 }
 
@@ -71,7 +71,7 @@ impl ServerCall {
     pub(super) async fn shared_list(&self) -> SharedList {
         let facts = &self.facts;
         let namespace = &facts.namespace;
-        // A call without a name is sent to the server, which refuses it.
+        // A call without a tool name is sent to the server, which refuses it.
         let names_a_tool = facts.method.is_tool_call() && self.request.raw(Key::Name).is_some();
         if !names_a_tool || self.access.view(namespace).allows_every_tool() {
             return SharedList::Open;
@@ -86,7 +86,7 @@ impl ServerCall {
         };
         let list = match catalogue.current() {
             Some(list) => list,
-            // Boxed, since few calls read the list.
+            // Boxed to keep the future of other calls small, since few calls read the list.
             None => match Box::pin(self.external.tools(whose, &catalogue)).await {
                 Ok(list) => list,
                 Err(error) => return SharedList::Unread(error),
@@ -108,7 +108,7 @@ impl ServerCall {
         shared: SharedList,
         place: &ConnectionTarget,
     ) -> Result<bool, CallError> {
-        // A client whose own headers are sent to the server may have other tools.
+        // If the client's own headers are sent to the server, the server may list other tools for this client.
         let is_for_all = place.is_common() && !self.requester.is_told_apart();
         match shared {
             SharedList::Open => Ok(true),
@@ -118,7 +118,7 @@ impl ServerCall {
         }
     }
 
-    /// The error for a tool that is not listed; a tool that is hidden until it is approved has the reason.
+    /// The error for a tool that is not listed. If the tool is hidden until an operator approves it, the error says so.
     fn unlisted(&self) -> CallError {
         let facts = &self.facts;
         let pins = self.external.registry.pins_of(&facts.namespace.name);
@@ -126,7 +126,7 @@ impl ServerCall {
         held_back(unknown_tool(&facts.subject), held)
     }
 
-    /// Refuses a prompt that is hidden until it is approved.
+    /// Refuses a prompt that is hidden until an operator approves it.
     pub(super) fn check_prompt(&self) -> Result<(), CallError> {
         let facts = &self.facts;
         if facts.namespace.limits.pins != PinMode::Enforce || &*facts.method != "prompts/get" {
@@ -163,7 +163,7 @@ impl ServerCall {
             error,
             fate: match source.fate.get() {
                 Some(Fate::SessionGone | Fate::SessionRefused) => Fate::SessionGone,
-                // The call itself has not been sent.
+                // The request for the list failed, so the call itself has not been sent.
                 _ => Fate::Unsent,
             },
         })?;

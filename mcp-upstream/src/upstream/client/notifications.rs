@@ -15,18 +15,20 @@ const OURS: [&str; 3] = [
     "initialized",
     "notifications/cancelled",
 ];
-/// Notifications that a client of a shared process must not send: the server has asked none of its clients.
+/// Notifications that a client of a shared process must not send: they refer to requests of the server, and a shared process must
+/// not send requests to its clients.
 const PRIVATE: [&str; 3] = [
     "notifications/roots/list_changed",
     "notifications/progress",
     "notifications/tasks/status",
 ];
 
-/// Maximum number of pending notifications of a client in a namespace. Each may wait for a process; further ones are dropped.
+/// Maximum number of pending notifications of a client in a namespace; further ones are dropped. A notification is pending while
+/// it waits for a process.
 const OF_ONE_MAX: usize = 32;
-/// Maximum number of pending notifications of all clients: 32 clients may use up their quota.
+/// Maximum number of pending notifications of all clients; it is reached if 32 clients use their full quota.
 const ALL_MAX: usize = 32 * OF_ONE_MAX;
-/// Maximum size of a client's pending notifications, in bytes: enough for the longest message.
+/// Maximum size of a client's pending notifications, in bytes. It allows the longest message that the gateway accepts.
 const OF_ONE_BYTES: usize = 8 * 1024 * 1024;
 /// Maximum size of all pending notifications, in bytes.
 const ALL_BYTES: usize = 16 * OF_ONE_BYTES;
@@ -70,7 +72,7 @@ impl NotificationSource {
 }
 
 impl Usage {
-    /// The usage with one more notification of this size; `None` beyond the limits.
+    /// The usage with one more notification of this size; `None` if a limit would be exceeded.
     fn and(self, bytes: usize, count_max: usize, bytes_max: usize) -> Option<Self> {
         let more = Self {
             count: self.count + 1,
@@ -140,8 +142,8 @@ impl Drop for PendingNotification {
     }
 }
 
-/// Sends a complete notification to the server if the server should receive it. Does not wait: a failed delivery is not
-/// reported to the sender.
+/// Sends a complete notification to the server if the server should receive it. Does not wait for the delivery, and does not
+/// report a failed delivery to the sender.
 pub(super) fn notify(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -162,7 +164,7 @@ pub(super) fn notify(
     };
     let namespace = Arc::clone(&cx.namespace);
     let (method, message) = (method.to_owned(), message.to_owned());
-    // Bounded by the quota and by the time that a process may take to start.
+    // The number of tasks is bounded by the quota, and each task by the time that a process may take to start.
     tokio::spawn(async move {
         let _on_the_way = on_the_way;
         let place = external.place(&namespace, &client, &requester, &method);
@@ -172,7 +174,7 @@ pub(super) fn notify(
         let private = PRIVATE.contains(&&*method);
         let told = match place.key {
             ConnectionKey::Session(_) => true,
-            // A process that is started for the notification alone would not know its subject.
+            // A process that is started only for the notification has no state that the notification could be about.
             ConnectionKey::Exclusive => false,
             ConnectionKey::Shared | ConnectionKey::Replica(_) | ConnectionKey::Principal(_) => {
                 !private

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tooldock_sessions::catalogue::Catalogue;
 
-/// Maximum number of principals whose lists are cached for a namespace. Beyond that, all lists are dropped and read again.
+/// Maximum number of principals whose lists are cached for a namespace. When it is exceeded, all cached lists are dropped and
+/// read again.
 const PRINCIPALS_MAX: usize = 1_000;
 
 /// Catalogues by principal, kept with the namespace.
@@ -23,7 +24,7 @@ impl OwnLists {
     /// A principal's catalogue. Its lists are read again when `base`, the server's own catalogue, has changed.
     pub(super) fn of(&self, principal: &Arc<str>, base: &Catalogue) -> Arc<Catalogue> {
         let version = base.version();
-        // The lock is held for a few instructions.
+        // The lock is held only for a few instructions, without I/O.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= PRINCIPALS_MAX && !all.contains_key(principal) {
             all.clear();

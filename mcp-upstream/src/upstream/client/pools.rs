@@ -240,7 +240,7 @@ fn sent(mut call: LinkCall) -> SentRequest {
 struct LeasedConnection {
     opening: ServerInfo,
     answered: AtomicBool,
-    /// Dropped before the lease, so that the listener belongs to a counted user at all times.
+    /// Guard of the registered listener. It is dropped before the lease, so that a listener never outlives its lease.
     listener: OnceLock<ListenerGuard>,
     leased: ProcessLease,
 }
@@ -309,7 +309,7 @@ impl ServerConnection for LeasedConnection {
 
     async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError> {
         let asked = self.leased.set_log_level(level).await?;
-        // The process logs at that level already.
+        // `None`: no request was sent, because the process logs at that level already.
         Ok(asked.unwrap_or_else(|| ResponseOutcome::Result(Bytes::from_static(b"{}"))))
     }
 

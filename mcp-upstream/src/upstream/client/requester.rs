@@ -26,13 +26,13 @@ pub(crate) struct Requester {
     pub(crate) principal: Option<Arc<str>>,
     /// The client's headers to send with this request only. Used only for servers over HTTP.
     pub(super) headers: Option<Arc<HeaderMap>>,
-    /// Hash of the client, for servers whose backends are chosen by it.
+    /// Hash of the client, for servers whose backend is chosen by the client's hash.
     pub(super) hash: u64,
     /// The aggregate through which the request came, if any.
     pub(super) aggregate: Option<NamespaceName>,
     /// The gateway's id of the request, for servers that are reached over pipes.
     pub(super) request_id: Option<Arc<str>>,
-    /// Record for the edge's access log of the backend that took the request.
+    /// Record of the backend that took the request, for the access log.
     pub(super) note: Option<Arc<CallNote>>,
 }
 
@@ -52,7 +52,7 @@ impl Requester {
         }
         if let UpstreamKind::Remote(server) = &cx.namespace.upstream {
             let passed = passed::of_caller(cx.caller, &server.spec.headers);
-            // A span of the gateway is sent as a header, too.
+            // The gateway's trace context is sent as a header, too.
             let is_sent = !passed.is_empty() || cx.caller.trace.is_some();
             requester.headers = is_sent.then(|| Arc::new(passed));
             requester.note.clone_from(&cx.caller.note);
@@ -76,13 +76,14 @@ impl Requester {
         self.headers.as_ref()
     }
 
-    /// Returns true if the headers identify the client to the server, so that its responses may be valid for this client alone.
+    /// Returns true if the headers identify the client to the server. The server's responses may then be valid for this client
+    /// alone.
     pub(crate) fn is_told_apart(&self) -> bool {
         let headers = self.headers.as_ref();
         headers.is_some_and(|it| it.keys().any(|name| !passed::names_the_request(name)))
     }
 
-    /// The headers for opening a connection that only this client uses: without the trace of the request.
+    /// The headers for opening a connection that only this client uses. They do not contain the trace of the request.
     pub(crate) fn opener(&self) -> Option<Arc<HeaderMap>> {
         let headers = self.headers.as_ref().filter(|_| self.is_told_apart())?;
         let mut headers = HeaderMap::clone(headers);
@@ -92,7 +93,7 @@ impl Requester {
         Some(Arc::new(headers))
     }
 
-    /// The client's headers that are sent with a request that belongs to a trace of the gateway, if it does.
+    /// The client's headers that are sent with a request. If the gateway traces the request, they contain the gateway's trace.
     pub(crate) fn traced_headers(&self, trace: Option<&PassedTrace>) -> Option<Arc<HeaderMap>> {
         let headers = self.headers.as_ref()?;
         let Some(trace) = trace.filter(|it| it.is_own) else {
@@ -103,7 +104,8 @@ impl Requester {
         Some(Arc::new(headers))
     }
 
-    /// Adds the trace to the metadata of a client's request, unless the request has a trace. A span of the gateway replaces it.
+    /// Adds the trace to the metadata of a client's request, unless the metadata contain a trace. A trace of the gateway replaces
+    /// the existing one.
     pub(crate) fn traced<'a>(
         &self,
         request: &'a Request,

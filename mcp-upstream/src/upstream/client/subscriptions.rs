@@ -29,8 +29,8 @@ pub(super) fn lasts(method: &str) -> bool {
     )
 }
 
-/// Answers a request with a lasting effect, within the time limit of a call. `None`: the process is the client's own, and the
-/// server must answer.
+/// Answers a request with a lasting effect, within the time limit of a call. Returns `None` if the process is the client's own,
+/// so that the request must be sent to the server.
 pub(super) async fn kept(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -112,7 +112,8 @@ async fn subscription(
             .await?;
         return Ok(Some(empty(cx, id)));
     }
-    // Recorded before the server confirms it: an update may follow right after the server's response.
+    // The subscription is recorded before the server confirms it, since an update may follow directly after the server's
+    // response.
     let subscribed = SessionPatch::Subscribe(Arc::clone(&uri));
     let is_new = external.changes.commit(session, subscribed).await?;
     if !upstream_binding.watches(&uri) {
@@ -186,8 +187,8 @@ fn end_of_call(cx: &CallContext<'_>) -> Instant {
     after(Instant::now(), cx.namespace.limits.timeout)
 }
 
-/// Applies the deadline of a call to a request. A process that does not respond in time is returned without a response, which
-/// makes it suspect.
+/// Applies the deadline of a call to a request. If a process does not respond in time, its lease ends without a response, and the
+/// process is marked as suspect.
 async fn in_time<T>(
     cx: &CallContext<'_>,
     method: &str,

@@ -25,14 +25,14 @@ const TASK_ID: &str = "taskId";
 pub(crate) struct TaskNames(TaskSeal);
 
 impl TaskNames {
-    /// The translation for a request; `None` for a request to the server's own namespace.
+    /// The translation of task names for a request; `None` for a request that was sent to the server's own namespace.
     pub(super) fn of(key: &SessionKey, cx: &CallContext<'_>) -> Option<Self> {
         let home = cx.caller.namespace.as_ref().filter(|_| cx.depth > 0)?;
         let principal = cx.caller.principal.as_deref();
         Some(Self(key.task_seal(home, &cx.namespace.name, principal)))
     }
 
-    /// The translation for the member's messages to a session outside of calls.
+    /// The translation of task names for a member's messages to a session that belong to no call.
     pub(super) fn of_session(
         key: &SessionKey,
         member: &NamespaceName,
@@ -44,12 +44,13 @@ impl TaskNames {
         behind.then(|| Self(key.task_seal(home, member, binding.principal.as_deref())))
     }
 
-    /// The server's own name for a published one; `None` if the name is none of that member's tasks for that principal.
+    /// The server's own name for a published one; `None` if the published name belongs to no task of this principal at this
+    /// member.
     pub(super) fn own(&self, published: &str) -> Option<String> {
         self.0.open(published)
     }
 
-    /// Replaces the names of tasks in a result or in parameters by published ones. `None`: the object names no task.
+    /// Replaces the names of tasks in a result or in parameters by published ones. Returns `None` if the object names no task.
     pub(super) fn published(&self, object: &[u8]) -> Option<String> {
         if !spans::may_hold(object, TASK_ID) {
             return None;

@@ -1,11 +1,11 @@
-//! Tasks: only the principal whose call began a task may name it, and receives messages about it.
+//! Tasks: only the principal whose call began a task may name the task in requests, and receives messages about it.
 //!
-//! A request that names another principal's task, or an unknown task, gets the same error from the gateway and is not sent to
-//! the server. Each process has a table of its own tasks (`stdio::process::tasks`): a task ends with the process that runs it,
-//! since another process may give its id to another client's task.
+//! A request that names another principal's task, or an unknown task, gets the same error from the gateway and is not sent to the
+//! server. Each process has a table of its own tasks (`stdio::process::tasks`). The table ends with the process, since another
+//! process may give the same id to another client's task.
 //!
-//! `tasks/list` is sent to the server, and other principals' tasks are removed from its result. On a shared process its cursor
-//! is sealed, since servers derive cursors from the ids of tasks.
+//! `tasks/list` is sent to the server, and other principals' tasks are removed from its result. On a shared process its cursor is
+//! sealed, since servers derive cursors from the ids of tasks.
 
 use std::sync::{Arc, Weak};
 
@@ -44,16 +44,16 @@ pub(super) const LIST: &str = "tasks/list";
 pub(super) struct RequestTasks {
     /// The ids of the named tasks, as the server knows them.
     ids: Vec<Arc<str>>,
-    /// True for a method about a single task, such as `tasks/get`.
+    /// True if the request is about a single task (such as `tasks/get`); false if it only mentions tasks.
     about_one: bool,
-    /// True if the cursor of a further page was not sealed by the gateway.
+    /// True if the request has a cursor that the gateway did not seal.
     foreign_cursor: bool,
-    /// True if the request came through an aggregate, and has a task name that the aggregate did not publish.
+    /// True if the request came through an aggregate and names a task by a name that the aggregate did not publish.
     foreign_name: bool,
 }
 
 impl RequestTasks {
-    /// Reads the tasks in a request of this method.
+    /// Reads the tasks that a request of this method names.
     ///
     /// # Errors
     ///
@@ -137,7 +137,7 @@ impl RequestTasks {
         &self.ids
     }
 
-    /// The error response if the request may not go to this process.
+    /// The error response if the request must not be sent to this process; `None` if it may.
     pub(super) fn refused(
         &self,
         leased: &ConnectionLease,
@@ -147,7 +147,8 @@ impl RequestTasks {
             return Some(refusal("Task not found"));
         }
         let known = leased.process.tasks();
-        // A client that may be asked can run tasks itself, and its messages to its own process may name these.
+        // On its own process, a client that can be asked may run tasks itself, and its messages may name those. They are not
+        // checked.
         let checked = self.about_one || leased.is_common();
         if checked && !self.ids.iter().all(|id| known.owns(principal, id)) {
             return Some(refusal("Task not found"));
@@ -155,7 +156,7 @@ impl RequestTasks {
         (self.foreign_cursor && leased.is_common()).then(|| refusal("Invalid cursor"))
     }
 
-    /// Updates the tasks that the request named, among those of the server's `process`, by the response to its `method`.
+    /// Updates the process's table of tasks after a response: `answer` is the response to the request's `method`.
     pub(super) fn answered(&self, method: &str, process: &dyn ServerConnection, answer: &Response) {
         match (method, &*self.ids) {
             _ if answer.is_error() => {}
@@ -171,7 +172,7 @@ fn refusal(reason: &str) -> Response {
     Response::from_outcome(ResponseOutcome::Error(error))
 }
 
-/// Limits a response to `tasks/list` to the principal's tasks.
+/// Removes the tasks of other principals from a response to `tasks/list`.
 pub(super) fn own_list(
     key: &SessionKey,
     leased: &ConnectionLease,
@@ -192,7 +193,7 @@ pub(super) fn own_list(
     }
 }
 
-/// The list with only the principal's tasks, and with its cursor sealed by `key`. `None` if nothing changes.
+/// The list with only the principal's tasks, and with its cursor sealed by `key`. `None` if the list needs no change.
 fn listed(
     result: &[u8],
     is_own: impl Fn(&str) -> bool,
@@ -248,8 +249,9 @@ fn opened(key: &SessionKey, sealed: &str) -> Option<String> {
     String::from_utf8(cursor.to_vec()).ok()
 }
 
-/// The handler for messages, outside of calls, about the task that a request began: it sends them to the session's own stream.
-/// `None` for clients without a session, which poll the task, and for a process with a single user, which has another handler.
+/// Creates the handler for messages about the task that a request began, if they arrive after the call. The handler sends them to
+/// the session's own stream. `None` for clients without a session, which poll the task, and for a process with a single user,
+/// which has another handler.
 pub(super) fn ear(
     external: &Arc<ExternalServers>,
     namespace: &Namespace,

@@ -22,7 +22,7 @@ pub(crate) struct Watch {
 
 /// Reason for a subscription to a resource that failed.
 pub(crate) enum NotWatched {
-    /// The server refused; its error object.
+    /// The server refused the subscription with this error object.
     Refused(bytes::Bytes),
     /// The server could not be reached, or the request failed.
     Failed(CallError),

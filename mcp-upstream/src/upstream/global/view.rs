@@ -1,8 +1,9 @@
 //! Names of tools in all namespaces together, and the namespace that each name belongs to (K-06).
 //!
-//! `shared` comes first, then the other namespaces in the order of their names. A bare name belongs to the first namespace that
-//! has it; in later namespaces the tool is listed as `NAMESPACE_TOOL`, and every tool can be called by such a name. Each tool
-//! is listed once. If even that name is an earlier tool's own name, the tool is not listed, but can be called in its namespace.
+//! `shared` comes first, then the other namespaces in the order of their names. A tool's name without a prefix belongs to the
+//! first namespace that has such a tool; in later namespaces the tool is listed as `NAMESPACE_TOOL`. Every tool can be called by
+//! its name with the prefix. Each tool is listed once. If even the name with the prefix is an earlier tool's own name, the tool
+//! is not listed, but can be called in its namespace.
 //!
 //! A caller sees the namespaces that it may use, and names do not depend on other namespaces. Aggregates are omitted: they have
 //! their own naming, and their active sets belong to sessions.
@@ -21,8 +22,8 @@ use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
 use super::prefixed;
 use crate::upstream::{Soon, ToolsWait, Upstreams};
 
-/// Time that a request waits for the lists of servers. The last known list replaces a late one; without one, the namespace is
-/// omitted.
+/// Maximum wait of a request for the lists of servers. A list that is late is replaced by the last known list; without a known
+/// list, the namespace is omitted.
 const WAIT: Duration = Duration::from_secs(5);
 /// The namespace whose tools come first.
 const FIRST: &str = "shared";
@@ -33,7 +34,7 @@ pub(crate) struct GlobalTools {
     tools: Vec<PublishedTool>,
 }
 
-/// A published tool: its published name, its list's position, and its own name.
+/// A published tool: its published name, the position of its namespace's list, and the tool's own name.
 struct PublishedTool {
     name: Box<str>,
     list: usize,
@@ -45,16 +46,16 @@ pub(crate) struct GlobalTool<'a> {
     /// The published name of the tool.
     pub(crate) name: &'a str,
     pub(crate) namespace: &'a Arc<Namespace>,
-    /// The namespace's description of the tool, with the name in the namespace.
+    /// The definition of the tool in its namespace, with the name that it has there.
     pub(crate) entry: &'a ToolEntry,
 }
 
 impl GlobalTools {
-    /// The tools of all namespaces that a caller may use. Namespaces whose tools are not known are omitted.
+    /// Reads the tools of all namespaces that a caller may use. Namespaces whose tools are not known are omitted.
     ///
     /// # Errors
     ///
-    /// When there are namespaces, but the tools of none are known.
+    /// When the caller may use namespaces, but the tools of none of them are known.
     pub(crate) async fn of(
         kinds: &Upstreams,
         snapshot: &Snapshot,
@@ -106,7 +107,7 @@ pub(crate) fn members(snapshot: &Snapshot, caller: &Caller) -> Vec<Arc<Namespace
         .filter(|it| !matches!(it.upstream, UpstreamKind::Aggregate(_)) && caller.may_use(it))
         .map(Arc::clone)
         .collect();
-    // The snapshot is in the order of names, which the stable sort keeps.
+    // The namespaces of a snapshot are sorted by name, and the stable sort keeps that order.
     members.sort_by_key(|namespace| namespace.name.as_str() != FIRST);
     members
 }
@@ -161,14 +162,14 @@ fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<Publ
     for (at, (namespace, list)) in lists.iter().enumerate() {
         let mut own: HashMap<&str, ()> = HashMap::new();
         for tool in View::of(caller, namespace).tools(list) {
-            // A namespace that lists two tools with the same name serves the first.
+            // If a namespace lists two tools with the same name, it runs the first.
             if own.insert(tool.name(), ()).is_none() {
                 bare.entry(tool.name()).or_insert(at);
                 all.push((at, tool.name()));
             }
         }
     }
-    // Finds the tool that a prefixed name means.
+    // Finds the tool that a name with a namespace's prefix belongs to.
     let by_prefix = |name: &str| {
         let mut lists = lists.iter().enumerate();
         lists.find_map(|(at, (namespace, list))| {

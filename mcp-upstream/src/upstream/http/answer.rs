@@ -19,9 +19,9 @@ use super::session_words::{REFUSAL_MAX, SessionWords, session_words};
 use crate::jsonrpc::plain::call_number;
 use crate::jsonrpc::{self, Message};
 
-/// Default delay before a retry that clients get, if the backend sends none.
+/// Retry delay for clients if the backend sends none.
 const RETRY: Duration = Duration::from_secs(1);
-/// Longest delay that a backend may set, in seconds.
+/// Maximum retry delay that is accepted from a backend, in seconds.
 const RETRY_MAX: u64 = 3600;
 
 /// Failure of a request that got no response.
@@ -37,14 +37,15 @@ pub(super) struct RequestFailure {
 /// Reason why a body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// The body is too large: the size that was read, or announced.
+    /// The body is too large. Contains the size that was read or announced, in bytes.
     TooLarge(u64),
-    /// The buffered responses have reached their common limit.
+    /// All buffered responses together have reached their memory limit.
     NoRoom(NoAnswerRoom),
     Cut(BodyError),
 }
 
-/// Reads a complete body, as long as `fits` allows its size. `answers` counts the bytes while the body is read.
+/// Reads a complete body. Stops when `fits` returns false for the size so far. `answers` counts the bytes in the total of all
+/// responses.
 pub(super) async fn body(
     mut response: BackendResponse,
     fits: impl Fn(usize) -> bool,
@@ -82,7 +83,7 @@ pub(super) async fn body(
     }
 }
 
-/// Guard that counts the bytes read of a body in the total of all responses, once the body is large.
+/// Guard that adds the bytes of a large body to the total of all buffered responses, and subtracts them when it is dropped.
 pub(crate) struct CountedBody<'a> {
     answers: Option<&'a AnswerAccount>,
     claim: Option<AnswerClaim>,
@@ -98,11 +99,11 @@ impl<'a> CountedBody<'a> {
         }
     }
 
-    /// Updates the count: the body has this size now.
+    /// Records that the body now has this size in bytes.
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`].
+    /// [`NoAnswerRoom`] if all buffered responses together would exceed their limit.
     pub(crate) fn has(&mut self, size: usize) -> Result<(), NoAnswerRoom> {
         let Some(answers) = self.answers.filter(|_| size >= COUNTED_FROM) else {
             return Ok(());
@@ -131,8 +132,8 @@ fn answered(body: &[u8]) -> Option<&str> {
     }
 }
 
-/// Converts an error without an id, or with the id `null`, to the response to the only request of its exchange, whose raw id is
-/// `id`. `None` for other bodies.
+/// Converts an error without an id, or with the id `null`, to the response to the only request of its HTTP exchange, whose raw id
+/// is `id`. `None` for other bodies.
 pub(crate) fn error_of_request(body: &[u8], id: impl fmt::Display) -> Option<Bytes> {
     use serde::de::IgnoredAny;
     #[derive(Deserialize)]
@@ -162,10 +163,10 @@ pub(crate) fn error_of_request(body: &[u8], id: impl fmt::Display) -> Option<Byt
     Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into())
 }
 
-/// State of a session, judged by the answer to one of its requests.
+/// State of a session at a backend, judged by the backend's response to one of the session's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionVerdict {
-    /// The answer is about the request alone.
+    /// The backend knows the session. The response is about the request alone.
     Known,
     /// The backend does not know the session, and did not process the request.
     Unknown,
@@ -177,10 +178,10 @@ pub(crate) enum SessionVerdict {
     },
 }
 
-/// Decides if a session still exists, by the status and the body of a response to one of its requests. A 404 means that the
-/// backend does not know the session, unless the body is an error about the method or its params. A 400, a 410, or such an
-/// error means so only if its text says it, and a 200 only if its code is [`SESSION_NOT_FOUND`] as well. `is_own` returns true
-/// for the raw id of the request.
+/// Decides whether a session still exists, by the status and the body of a response to one of its requests. A 404 means that the
+/// backend does not know the session, unless the body is an error about the method or its params. After a 400, a 410 or such an
+/// error, the session counts as unknown only if the error's text states it; after a 200, only if the error also has the code
+/// [`SESSION_NOT_FOUND`]. `is_own` returns true for the raw id of the request.
 pub(crate) fn session_verdict(
     status: StatusCode,
     body: &[u8],
@@ -224,12 +225,12 @@ pub(crate) fn session_verdict(
 /// The error code by which servers refuse an unknown session.
 const SESSION_NOT_FOUND: i64 = -32001;
 
-/// Returns true if an answer with status 200 is short and contains the code of an unknown session.
+/// Returns true if a response with status 200 is short and contains the error code for an unknown session.
 fn may_deny_session(body: &[u8]) -> bool {
     body.len() <= REFUSAL_MAX && memchr::memmem::find(body, b"-32001").is_some()
 }
 
-/// Reads the beginning of a refusal's body, to search its text.
+/// Reads the beginning of a refusal's body, in which an error about the session is searched.
 pub(crate) async fn refusal_words(body: &mut dyn ResponseBody) -> Result<BytesMut, BodyError> {
     let mut read = BytesMut::new();
     while read.len() < REFUSAL_MAX
@@ -253,8 +254,8 @@ pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
     }
 }
 
-/// Returns true if a backend that did not answer `server/discover` may not know the method: the backend was reached, and closed
-/// the connection or sent something other than HTTP.
+/// Returns true if a backend that did not answer `server/discover` may not support the method: the backend was reached, but
+/// closed the connection or sent something other than HTTP.
 pub(super) fn may_be_no_such_question(error: &SendError) -> bool {
     let broke_off = matches!(error.kind, SendErrorKind::Closed | SendErrorKind::Malformed);
     broke_off && !error.unsent
@@ -275,8 +276,8 @@ pub(super) fn is_no_streamable(status: StatusCode) -> bool {
     )
 }
 
-/// A failure of the server of a namespace: `what` is worded to follow its name. Logs contain the backend's `what`, which is not
-/// sent to clients.
+/// Creates the error for a failure of a namespace's server. `what` is worded to follow the server's name. The text of the backend
+/// is only logged, and not sent to clients.
 pub(super) fn failed(
     server: &RemoteServer,
     backend: &BackendId,
@@ -294,7 +295,7 @@ pub(super) fn failed(
     }
 }
 
-/// The failure for a response whose status shows that the request was refused.
+/// The error for a response whose status shows that the backend refused the request.
 pub(super) fn refused(
     server: &RemoteServer,
     backend: &BackendId,
@@ -355,8 +356,8 @@ pub(super) fn refused(
     failed
 }
 
-/// Text for the target of a redirect, to follow "a redirect"; empty if there is no target. The HTTP client has removed secrets
-/// from it.
+/// Text for an error about a redirect: the redirect's target, to follow the words "a redirect". Empty if there is no target. The
+/// HTTP client has removed secrets from it.
 pub(crate) fn redirect_target(headers: &HeaderMap) -> String {
     let target = headers
         .get(header::LOCATION)
@@ -364,8 +365,8 @@ pub(crate) fn redirect_target(headers: &HeaderMap) -> String {
     target.map_or_else(String::new, |target| format!(" to {target}"))
 }
 
-/// Reads `Retry-After`, in seconds or as a date. A date counts from the `Date` of the response, so that the two clocks need not
-/// agree.
+/// Reads the header `Retry-After`, which contains seconds or a date. The delay until a date is computed from the response's own
+/// `Date` header, so that the clocks of gateway and backend need not agree.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| Some(headers.get(name)?.to_str().ok()?.trim());
     let value = text(header::RETRY_AFTER)?;

@@ -7,11 +7,12 @@ use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::port::{BodyError, ResponseBody};
 
-/// Multiple of the maximum size at which an unfinished event is aborted, but not below `ENDLESS_MIN`.
+/// Factor by which an unfinished event may exceed the maximum size before it is aborted; at least `ENDLESS_MIN` bytes are
+/// allowed.
 const ENDLESS: u64 = 4;
-/// Minimum size at which an unfinished event is aborted, in bytes.
+/// Minimum size in bytes at which an unfinished event is aborted.
 const ENDLESS_MIN: u64 = 1024 * 1024;
-/// Maximum size of an event's id, in bytes. The id is stored and sent back.
+/// Maximum size of an event's id, in bytes. It is limited because the id is stored, and sent back to resume the stream.
 const ID_MAX: usize = 4096;
 
 /// A server-sent event.
@@ -19,7 +20,7 @@ const ID_MAX: usize = 4096;
 pub(super) struct SseEvent {
     /// The event's name (`event:`); most events have none.
     pub(super) name: Option<String>,
-    /// The event's id, after which the stream can be resumed.
+    /// The event's id (`id:`), after which the stream can be resumed.
     pub(super) id: Option<String>,
     /// Milliseconds to wait before reconnecting (`retry:`).
     pub(super) retry: Option<u64>,
@@ -31,7 +32,7 @@ pub(super) struct SseEvent {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Data {
     Whole(Bytes),
-    /// The size of data that were too long and were dropped.
+    /// The data were too long and were dropped. Contains their size in bytes.
     TooLong(u64),
 }
 
@@ -48,7 +49,7 @@ pub(super) enum EventsEnd {
     Complete,
     /// The stream was cut, ended within an event, or took too long.
     Cut,
-    /// An event exceeded the size at which it is aborted.
+    /// An unfinished event exceeded the size at which it is aborted.
     Endless,
     /// The stream is compressed and cannot be decoded.
     Undecodable(BodyError),
@@ -68,18 +69,18 @@ pub(super) struct EventReader {
 struct PartialEvent {
     event: SseEvent,
     data: Option<BytesMut>,
-    /// Size of the data in bytes, whether kept or not.
+    /// Total size of the event's data in bytes, including dropped data.
     size: u64,
     too_long: bool,
-    /// True if a line was read since the last blank line.
+    /// True if a line was read since the last blank line; false between two events.
     begun: bool,
 }
 
-/// The received bytes, to be taken line by line.
+/// The received bytes, from which complete lines are taken.
 #[derive(Default)]
 struct EventLines {
     buffer: BytesMut,
-    /// Length of the buffer's beginning that is known to contain no line end.
+    /// Number of bytes at the beginning of the buffer that are known to contain no line end.
     scanned: usize,
     /// True if the last line ended with `\r`, so that a following `\n` belongs to it.
     after_return: bool,
@@ -117,7 +118,7 @@ impl EventLines {
 }
 
 impl EventReader {
-    /// Reader of the events in `body`. `fits` returns true if the data of an event may have this size.
+    /// Creates a reader of the events in `body`. `fits` returns true if the data of an event may have this size.
     pub(super) fn new(
         body: Box<dyn ResponseBody>,
         fits: impl Fn(usize) -> bool + Send + 'static,
@@ -135,7 +136,7 @@ impl EventReader {
     ///
     /// # Errors
     ///
-    /// [`EventsEnd`]. An event without its blank line is dropped.
+    /// [`EventsEnd`] at the end of the stream. A last event that is not followed by a blank line is dropped.
     pub(super) async fn next(&mut self) -> Result<SseEvent, EventsEnd> {
         loop {
             while let Some(line) = self.lines.next() {
@@ -175,7 +176,7 @@ impl EventReader {
         size > ENDLESS_MIN && !fits(size / ENDLESS)
     }
 
-    /// Drops the beginning of a line that cannot fit, and with it the data of its event.
+    /// Drops the beginning of a line that is too long, and with it the data of its event.
     fn skip_long_line(&mut self) {
         let waiting = self.lines.buffer.len();
         if !(self.fits)(waiting) {
@@ -183,7 +184,7 @@ impl EventReader {
             self.event.too_long = true;
             self.event.size += waiting as u64;
             self.event.data = None;
-            // The remainder of the line is read as a comment.
+            // The colon turns the remainder of the line into a comment, which is skipped.
             self.lines.buffer = BytesMut::from(&b":"[..]);
             self.lines.scanned = 0;
         }

@@ -20,7 +20,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Maximum depth of nested `properties` that are searched for mirrored arguments.
 const DEPTH_MAX: usize = 16;
 
-/// A message to a backend, with the parts that its headers depend on.
+/// A message to a backend, with those of its values that the HTTP headers depend on.
 pub(super) struct Outgoing<'a> {
     method: Option<Cow<'a, str>>,
     members: Option<Members<'a>>,
@@ -78,14 +78,14 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Mirrors the arguments that the tool's schema marks. While the tool is unknown, no headers are sent, and the server
-    /// refuses a call that needs them.
+    /// Copies the arguments that the tool's schema marks into headers. If the tool's schema is not known yet, no headers are
+    /// sent, and the server refuses a call that needs them.
     fn mirror_arguments(&self, headers: &mut HeaderMap, catalogue: &Catalogue) -> Option<()> {
         let members = self.members.as_ref()?;
         let name = members.get(Key::Name).and_then(jsonrpc::string)?;
         let tools = catalogue.known()?;
         let schema = tools.tool(&name)?.input_schema()?.get();
-        // Shortcut: few tools mirror arguments, and a single scan shows it.
+        // Shortcut: few tools mirror arguments, and a search for the key shows if this one does.
         memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
         mirror_properties(schema, members.get(Key::Arguments)?, headers, DEPTH_MAX)
     }
@@ -128,7 +128,7 @@ fn mirror_properties(
     Some(())
 }
 
-/// A value in the form of its header; `None` for objects, lists and `null`.
+/// The text of a JSON value for a header; `None` for objects, lists and `null`.
 fn scalar(value: &RawValue) -> Option<Cow<'_, str>> {
     match value.get().as_bytes().first()? {
         b'"' => jsonrpc::string(value),

@@ -23,15 +23,17 @@ use crate::stdio::launch::{
 };
 use crate::stdio::link::Link;
 
-/// Maximum number of sessions at one server: as many as the gateway may hold itself.
+/// Maximum number of sessions at one server, equal to the number of sessions that the gateway itself may have.
 const SESSIONS_MAX: usize = 100_000;
 /// Time that an unused session is kept at its backend.
 const IDLE: Duration = Duration::from_secs(600);
-/// Retention of an unused session whose state exists only at its backend: as long as its client's session.
+/// Retention of an unused session whose state exists only at its backend. It is practically unlimited, since such a session ends
+/// with its client's session.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Time for calls that were running when their session stopped accepting calls. The calls have time limits of their own.
+/// Maximum time that calls may continue after their session stopped accepting new calls. The calls also have time limits of their
+/// own.
 const LEFT: Duration = Duration::from_secs(3600);
-/// Retry delay that clients get if a server has no healthy backend.
+/// Retry delay that is sent to clients if a server has no healthy backend.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The launchers for all servers, stdio and remote.
@@ -123,7 +125,7 @@ impl Launcher for RemoteLauncher {
         now.server.spec.backends.iter().any(|it| it.id == *backend)
     }
 
-    /// Sends no message: the first message over the link opens the session.
+    /// Creates the link to a backend. No message is sent: the first message over the link opens the session.
     async fn launch(
         &self,
         place: LaunchRequirements<'_>,
@@ -207,7 +209,7 @@ impl Launcher for RemoteLauncher {
     }
 }
 
-/// A session at a backend, with the personal values that it was opened with.
+/// A session at a backend, with the personal secrets of its principal that it was opened with.
 struct RemoteSession {
     session: Arc<Session>,
     id: BackendId,
@@ -237,7 +239,7 @@ impl Instance for RemoteSession {
     }
 }
 
-/// Replacement for a missing HTTP client: no backend is healthy.
+/// HTTP client for a gateway without one: it offers no backends.
 struct NoClient;
 
 impl HttpClient for NoClient {

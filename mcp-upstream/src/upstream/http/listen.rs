@@ -11,17 +11,17 @@ use super::media::{MediaKind, media_kind};
 use super::session::Session;
 use super::stream::{Cursor, take};
 
-/// Maximum pause between two attempts; the pause doubles up to it while no event arrives.
+/// Maximum pause between two attempts to open the stream. The pause doubles after each attempt, until an event arrives.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Returns true if the response to the first GET means that the server has no such stream for the gateway. After a response
-/// that reports that the server is busy or failed, the GET is repeated.
+/// Returns true if the response to the first GET means that the server has no such stream for the gateway. The GET is repeated
+/// only after a response that reports a busy or failed server.
 fn offers_none(status: StatusCode) -> bool {
     let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     !status.is_server_error() && !later.contains(&status)
 }
 
-/// Reads the stream until the session ends, or until the server turns out to have no general stream.
+/// Reads the stream until the session ends, or until the server shows that it has no general stream.
 pub(super) async fn run(session: Arc<Session>) {
     session.opened().await;
     let mut cursor = Cursor::default();

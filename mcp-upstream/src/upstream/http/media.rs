@@ -1,4 +1,5 @@
-//! The media types of remote servers' responses. Some servers label JSON by another type than `application/json`, or not at all.
+//! The media types of remote servers' responses. Some servers send JSON with another type than `application/json`, or without a
+//! type.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -6,7 +7,7 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::port::{BackendResponse, BodyError, ResponseBody};
 
-/// Maximum size of a body's beginning that is searched for its first byte, in bytes.
+/// Maximum number of bytes at the beginning of a body that are searched for the first character of JSON.
 const BEGINNING_MAX: usize = 4096;
 /// Maximum length of a media type in an error message, in characters.
 const SHOWN_MAX: usize = 60;
@@ -77,8 +78,8 @@ pub(crate) fn shown_media_type(headers: &HeaderMap) -> String {
     format!("the media type {}{end}", shown.collect::<String>())
 }
 
-/// Reads the beginning of an unlabelled body and returns true with it if the body is JSON: an object or a list. The bytes read
-/// remain in the body of the response.
+/// Reads the beginning of a body without a media type. Returns true, with the response, if the body is JSON: an object or a list.
+/// The bytes read remain in the body of the response.
 ///
 /// # Errors
 ///
@@ -122,7 +123,7 @@ pub(crate) fn without_mark(body: Bytes) -> Bytes {
     }
 }
 
-/// A body of which the beginning was read already.
+/// A body whose beginning was read already and is returned again.
 pub(crate) struct ReadAhead {
     read: Option<Bytes>,
     rest: Box<dyn ResponseBody>,

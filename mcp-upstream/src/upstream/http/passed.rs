@@ -5,15 +5,15 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tooldock_sessions::caller::Caller;
 use tooldock_workers::remote::HeaderRules;
 
-/// Header of the trace (W3C Trace Context), which is always passed on.
+/// Header with the trace and span of the request (W3C Trace Context). It is always forwarded.
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// Header for tracing systems' additions to the trace.
+/// Header with additions of tracing systems to the trace (W3C Trace Context).
 pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Header for the gateway's id of the request, as in its logs.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Typical number of forwarded headers, including those that either mode adds.
+/// Typical number of forwarded headers, including those that client mode or pass-through mode adds. Used as a capacity.
 const USUAL: usize = 6;
 
 /// The headers that are passed on with a caller's request, by the rules of a server.

@@ -20,27 +20,27 @@ use tooldock_workers::remote::{BackendId, RemoteServer};
 
 /// HTTP client that reaches the backends of remote servers.
 pub trait HttpClient: Send + Sync {
-    /// The backends of a server. The same `Arc` of a server returns the same backends; if a server replaces another of its
-    /// name, unchanged backends keep their health and connections, and removed ones are drained.
+    /// The backends of a server. The same `Arc` of a server returns the same backends. If a server replaces another server with
+    /// the same name, unchanged backends keep their health and connections, and removed ones are drained.
     fn backends(&self, server: &Arc<RemoteServer>) -> Arc<dyn Backends>;
 
-    /// The current backends of a namespace's server; `None` if the namespace has no remote server any more. For users that
-    /// outlive a request: a [`Backends`] belongs to one version of the server, which a reload may replace.
+    /// The current backends of a namespace's server; `None` if the namespace no longer has a remote server. To be used by code
+    /// that runs longer than a request, since a [`Backends`] belongs to one version of the server, which a reload may replace.
     fn current(&self, name: &NamespaceName) -> Option<Arc<dyn Backends>>;
 }
 
 /// The pool of backends of a server.
 pub trait Backends: Send + Sync {
-    /// Picks the backend for a new session, or for a request without a session, outside of `avoid`. Unhealthy and draining
-    /// backends are skipped, and backups are used only if no other backend remains. With `balance: hash` the same `hash`
-    /// selects the same backend. While none is healthy, one that was not picked within the last second is tried.
+    /// Picks the backend for a new session, or for a request without a session. Backends in `avoid` are not picked. Unhealthy and
+    /// draining backends are skipped, and backups are used only if no other backend remains. With `balance: hash` the same `hash`
+    /// selects the same backend. If no backend is healthy, one that was not picked within the last second is tried.
     fn pick(&self, avoid: &[BackendId], hash: u64) -> Option<Arc<dyn Backend>>;
 
-    /// Returns true if [`Self::pick`] would find a backend. Unlike a pick, this uses up no trial of a backend that is not
-    /// healthy.
+    /// Returns true if [`Self::pick`] would find a backend. Unlike a pick, this does not count as a trial of an unhealthy
+    /// backend.
     fn can_pick(&self, avoid: &[BackendId]) -> bool;
 
-    /// The backend with this id, while it is configured or drained.
+    /// The backend with this id, if it is configured or still being drained.
     fn get(&self, id: &BackendId) -> Option<Arc<dyn Backend>>;
 
     /// The states of all backends, in the order of the configuration.
@@ -56,7 +56,7 @@ pub trait Backend: Send + Sync {
     /// Returns true if new sessions may be opened at the backend: it is configured, healthy, and its weight is not 0.
     fn accepts_new(&self) -> bool;
 
-    /// Returns true if the backend is likely to answer requests.
+    /// Returns true if the backend is expected to answer requests.
     fn is_healthy(&self) -> bool;
 
     /// Sends a request and waits for the head of the response. Dropping the future cancels the request.
@@ -72,31 +72,31 @@ pub trait Backend: Send + Sync {
 pub struct BackendRequest {
     /// HTTP method of the request.
     pub method: Method,
-    /// Path and query, if they differ from those of the backend's URL.
+    /// Path and query of the request; `None` for those of the backend's configured URL.
     pub target: Option<String>,
     /// Headers of the request. `Host`, the framing, and headers of the server's configuration are added. `Accept-Encoding` is not
     /// sent; it decides if a compressed response is also kept undecoded ([`ResponseBody::take_coded`]).
     pub headers: RequestHeaders,
     /// The complete body of the request.
     pub body: Bytes,
-    /// True for a stream of messages that belong to no request. `timeouts.call` does not bound it, it may be silent for an hour
-    /// even if `timeouts.idle` is shorter, and its end by silence is no failure of the backend.
+    /// True for a long-lived stream of messages that belong to no request. `timeouts.call` does not apply to such a stream, it
+    /// may be silent for an hour even if `timeouts.idle` is shorter, and its end after a silence is no failure of the backend.
     pub standing: bool,
-    /// Lets the caller cancel the request before its first byte is written.
+    /// Handle by which the caller can cancel the request before its first byte is written.
     pub departure: Option<Departure>,
-    /// The principal whose credentials are added, for servers with personal credentials; `None`: none of these are added.
+    /// The principal whose personal credentials are added to the request, for servers that need them; `None` if none are added.
     pub on_behalf_of: Option<Arc<str>>,
 }
 
 impl BackendRequest {
-    /// Marks the request as sent, right before the first byte is written. Returns false if it was cancelled.
+    /// Marks the request as sent; called right before the first byte is written. Returns false if the request was cancelled.
     pub fn may_leave(&self) -> bool {
         self.departure.as_ref().is_none_or(Departure::leaves)
     }
 }
 
-/// The headers of a request: headers that it shares with other requests for the same client, and its own headers, which replace
-/// shared ones of the same name.
+/// The headers of a request: headers that it shares with other requests for the same client, and its own headers. An own header
+/// replaces a shared one of the same name.
 #[derive(Debug, Clone, Default)]
 pub struct RequestHeaders {
     shared: Arc<HeaderMap>,
@@ -104,7 +104,7 @@ pub struct RequestHeaders {
 }
 
 impl RequestHeaders {
-    /// Starts with shared headers and without own ones.
+    /// Creates headers that consist of shared ones only.
     pub(crate) fn sharing(shared: &Arc<HeaderMap>) -> Self {
         Self {
             shared: Arc::clone(shared),
@@ -175,10 +175,10 @@ impl Departure {
     }
 }
 
-/// The head of a response, with its body; a compressed body is decoded. A redirect that is not followed is a response like any
-/// other; its `Location` may be shown to clients.
+/// The head of a response, with its body. A compressed body is decoded. A redirect that the client does not follow is a response
+/// like any other; its `Location` may be shown to clients.
 pub struct BackendResponse {
-    /// The backend that sent it, for logs.
+    /// The backend that sent the response, for logs.
     pub backend: BackendId,
     /// HTTP status of the response.
     pub status: StatusCode,
@@ -189,8 +189,8 @@ pub struct BackendResponse {
 }
 
 impl BackendResponse {
-    /// Returns true if the status concerns the gateway's own request, or the backend: the body is then no response for a
-    /// client. With any other 4xx, a server refuses the message itself.
+    /// Returns true if the status concerns the gateway's own request or the backend as a whole, so that the body is not a
+    /// response for the client. With other 4xx statuses, the server refuses the client's message.
     pub(crate) fn is_refusal(&self) -> bool {
         match self.status {
             StatusCode::UNAUTHORIZED
@@ -246,7 +246,7 @@ pub struct SendError {
     pub kind: SendErrorKind,
     /// True if no byte of the request can have reached the backend.
     pub unsent: bool,
-    /// Description for operators: with the backend, without secrets.
+    /// Description for operators. It names the backend and contains no secrets.
     pub message: String,
 }
 
@@ -269,8 +269,8 @@ pub enum SendErrorKind {
     Malformed,
     /// The request cannot be sent as it is.
     Request,
-    /// No token could be obtained for the request. The message is the reason, worded to follow the server's name, and may be
-    /// shown to clients.
+    /// No access token could be obtained for the request. The message contains the reason, worded to follow the server's name,
+    /// and may be shown to clients.
     Authorization,
     /// The request was cancelled before it was sent.
     GivenUp,
@@ -319,7 +319,7 @@ pub enum BodyError {
     /// No bytes arrived for `timeouts.idle`, or the body was not complete within `timeouts.call`.
     #[error("the response took longer than {} s", .0.as_secs_f32())]
     Timeout(Duration),
-    /// The body is compressed and cannot be decoded. The text follows "the response".
+    /// The body is compressed and cannot be decoded. The contained text is worded to follow "the response".
     #[error("the response {0}")]
     Coding(&'static str),
     /// The body is compressed by an unknown coding.
@@ -365,7 +365,7 @@ impl std::fmt::Display for CodingName {
 pub struct BackendState {
     /// Id of the backend.
     pub id: BackendId,
-    /// True if the backend answers.
+    /// True if the backend is healthy, so that requests are sent to it; false if it does not answer.
     pub healthy: bool,
     /// True if no new sessions are opened at the backend, since its weight is 0 or it is no longer configured.
     pub draining: bool,

@@ -8,10 +8,10 @@ use tooldock_workers::remote::RemoteServer;
 
 use super::port::{Backends, HttpClient};
 
-/// The current version of a server, which all its sessions share.
+/// The current version of a remote server's configuration, which all sessions at the server share.
 pub(super) struct CurrentServer {
     version: ArcSwap<Version>,
-    /// True if a session was dropped because of the response to a request, and no session was opened since.
+    /// True if a session was dropped because of the response to a request, and no session was opened since then.
     refused: AtomicBool,
 }
 
@@ -35,17 +35,18 @@ impl CurrentServer {
         self.version.load_full()
     }
 
-    /// Records that a session is dropped because of a response that may concern the request alone.
+    /// Records that a session was dropped because of a response that may concern only the request, not the session.
     pub(super) fn note_refusal(&self) {
         self.refused.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if a session was dropped for such a response since the last session was opened. Resets the record.
+    /// Returns true if, since the last session was opened, a session was dropped because of a response that may concern only the
+    /// request. Resets the record.
     pub(super) fn take_refusal(&self) -> bool {
         self.refused.swap(false, Ordering::Relaxed)
     }
 
-    /// Makes another version the current one. Returns false if it is current already.
+    /// Makes another version of the server the current one. Returns false if it is current already.
     pub(super) fn adopt(&self, server: &Arc<RemoteServer>, client: &dyn HttpClient) -> bool {
         let other = !Arc::ptr_eq(&self.version.load().server, server);
         if other {

@@ -1,13 +1,13 @@
 //! Rule for repeating a message at another backend, in client mode and in pass-through mode.
 //!
 //! `retry.max` is the number of further backends to which a message may be sent. The first backend always gets the message. A
-//! further one gets it if no part of the message can have reached the former backend, or if the message may safely run twice.
-//! After a timeout, no other backend is tried, since the time limit of the message is over, too.
+//! further backend gets it only if no part of the message can have reached the former backend, or if the message may safely run
+//! twice. After a timeout, no other backend is tried, since the message's own time limit is then over as well.
 
 use tooldock_workers::remote::RemoteRetry;
 
-/// Returns true if a message that `tried` backends have not answered is sent to another backend. `unsent`: no part of it
-/// reached the last backend.
+/// Returns true if a message is sent to another backend, after `tried` backends have not answered it. `unsent`: no part of the
+/// message reached the last backend.
 pub(crate) fn goes_on(
     retry: RemoteRetry,
     tried: usize,

@@ -45,42 +45,42 @@ use crate::jsonrpc::plain::call_number;
 use crate::protocol::ProtocolVersion;
 use crate::stdio::link::{Incoming, Transport, Unsent};
 
-/// Maximum number of notifications and responses that are being sent.
+/// Maximum number of notifications and responses that are being sent at the same time; further ones are not sent.
 const SENDS_MAX: usize = 256;
-/// Time for which the stream of a session's cancelled call is still read: the server may still respond.
+/// Time for which the stream of a cancelled call is still read, since the server may still respond.
 const AFTER_CANCEL: Duration = Duration::from_secs(60);
-/// Time limit for telling the backend that a session ends.
+/// Time limit for the request that ends a session at its backend.
 const DELETE_WAIT: Duration = Duration::from_secs(2);
 
 /// A session at a backend, or for servers without sessions, a connection to a backend.
 pub(super) struct Session {
     pub(super) server: Arc<RemoteServer>,
     reached: Arc<CurrentServer>,
-    /// The backend in the configuration with which the session was opened.
+    /// The backend, as it was configured when the session was opened.
     opened_at: Arc<dyn Backend>,
     pub(super) incoming: Incoming,
-    /// The runtime for tasks that no caller starts.
+    /// The runtime for the session's background tasks, which belong to no caller.
     runtime: Handle,
-    /// The session's id, once the backend has given it.
+    /// The session's id; unset until the backend has assigned one.
     id: OnceLock<HeaderValue>,
-    /// The version that `initialize` negotiated; holds `None` for servers without `initialize`.
+    /// The protocol version that `initialize` negotiated. Contains `None` if the server was opened without `initialize`.
     version: OnceLock<Option<ProtocolVersion>>,
-    /// True once requests of clients may be sent.
+    /// True once requests of clients may be sent; until then they wait.
     open: watch::Sender<bool>,
-    /// True once the connection accepts no more calls.
+    /// True once the connection accepts no more calls; running calls continue.
     lost: watch::Sender<bool>,
-    /// True once the backend responded that it does not know the session, which then need not be ended.
+    /// True once the backend responded that it does not know the session. The session then need not be ended at the backend.
     gone: AtomicBool,
-    /// True if the former session was dropped because of a response that may be repeated, and this session has answered no
-    /// request of a client yet.
+    /// True if the former session was dropped because of an error that may concern only the request, and this session has not yet
+    /// answered a client's request. If the error is repeated, it is returned to the client.
     follows_refusal: AtomicBool,
-    /// Running requests by id. Plain data; tasks are spawned under the lock.
+    /// Running requests by id. The map is plain data, so a panic leaves it usable; tasks are spawned under the lock.
     calls: Mutex<HashMap<u64, SessionCall>>,
     listening: Mutex<Option<AbortHandle>>,
     sends: Arc<Semaphore>,
     /// The transport HTTP+SSE of 2024-11-05, if the backend uses it.
     pub(super) old: sse::Channel,
-    /// The server's tools, whose schemas name the arguments to mirror in headers.
+    /// The server's catalogue. The schemas of its tools mark the arguments that are copied into headers.
     catalogue: Arc<Catalogue>,
     /// The client that the session is opened for.
     opener: Opener,
@@ -92,11 +92,12 @@ pub(super) struct Opener {
     pub(super) headers: Option<Arc<HeaderMap>>,
     /// The principal whose credentials are sent with every message, if they are personal.
     pub(super) principal: Option<Arc<str>>,
-    /// True if several clients share the session: the backend is chosen for each request, in the pool.
+    /// True if several clients share the session, so that the pool chooses the backend for each request; false if the session
+    /// stays at its backend.
     pub(super) is_shared: bool,
 }
 
-/// Outcome of sending a request without a failure.
+/// Outcome of a request that was sent without a failure.
 enum SendOutcome {
     /// The request was answered or cancelled.
     Over,
@@ -111,7 +112,7 @@ struct SessionCall {
     of_client: OfClient,
 }
 
-/// The client's headers that are sent with a message.
+/// The client's headers that are sent with a message, if there are any.
 pub(super) type OfClient = Option<Arc<HeaderMap>>;
 
 impl Session {
@@ -147,13 +148,14 @@ impl Session {
         })
     }
 
-    /// The session's backend in its current configuration; if it is not configured any more, as it was at the opening.
+    /// The session's backend in its current configuration. If the backend is no longer configured, the configuration with which
+    /// the session was opened.
     pub(super) fn backend(&self) -> Arc<dyn Backend> {
         let known = self.reached.now().backends.get(self.opened_at.id());
         known.unwrap_or_else(|| Arc::clone(&self.opened_at))
     }
 
-    /// Runs a request to its end.
+    /// Sends a request and waits until it is answered, has failed or is cancelled.
     async fn call(
         self: Arc<Self>,
         id: u64,
@@ -168,7 +170,8 @@ impl Session {
         let modern = self.is_modern(&outgoing);
         let left = async {
             given_up.notified().await;
-            // A modern server learns of a cancellation by the closed stream. A request that was not sent gets no response.
+            // A modern server is informed of the cancellation by the closed stream, and a request that was not sent gets no
+            // response. In all other cases, a response may still arrive.
             if !modern && departure.has_left() {
                 sleep(AFTER_CANCEL).await;
             }
@@ -194,7 +197,7 @@ impl Session {
                 failed.error
             }
         };
-        // If the call was answered, this has no effect.
+        // Has no effect if the call was answered.
         self.incoming.failed(id, error);
     }
 
@@ -227,7 +230,7 @@ impl Session {
         let sent = self.post(outgoing, message.clone(), Some(departure), of_client);
         let response = match sent.await {
             Ok(response) => response,
-            // Some servers close the connection on an unknown method, here the probe.
+            // Some servers close the connection when they get an unknown method, such as the probe `server/discover`.
             Err(error) if probes && answer::may_be_no_such_question(&error) => {
                 self.incoming.message(answer::unknown_method(id));
                 return Ok(SendOutcome::Over);
@@ -238,7 +241,7 @@ impl Session {
             if self.old.is_possible() && answer::is_no_streamable(response.status) {
                 let refused = self.refused(response.status, &response.headers);
                 drop(response);
-                // If there is no event stream either, the first refusal is reported.
+                // If HTTP+SSE does not work either, the error for the first refusal is reported.
                 self.old.open(self).await.map_err(|_| refused)?;
                 self.old.request(self, message, of_client).await?;
                 return Ok(SendOutcome::AnsweredElsewhere);
@@ -254,7 +257,8 @@ impl Session {
         let is_taken = response.status.is_success();
         let answered = self.answer(id, response, of_client).await;
         if probes && is_taken && answered.is_err() {
-            // A server that knows `server/discover` would have answered the probe.
+            // The response is invalid, so the server does not support `server/discover`: otherwise it would have answered the
+            // probe.
             self.incoming.message(answer::unknown_method(id));
             return Ok(SendOutcome::Over);
         }
@@ -329,7 +333,7 @@ impl Session {
             _ if self.is_unknown(response.status) => Err(self.session_is_gone()),
             MediaKind::Other | MediaKind::Unlabelled if self.may_say_unknown(response.status) => {
                 let mut response = response;
-                // A body that cannot be read counts as an empty one.
+                // A body that cannot be read is treated as empty.
                 let words = answer::refusal_words(&mut *response.body).await;
                 let words = words.unwrap_or_default();
                 let gone = self.without_session(response.status, &words, Some(id));
@@ -350,7 +354,7 @@ impl Session {
         }
     }
 
-    /// Sends a message that is no request, once messages may be sent.
+    /// Sends a message that is not a request, as soon as messages may be sent.
     async fn tell(&self, message: Bytes, of_client: &OfClient) {
         let text = message.clone();
         let outgoing = Outgoing::of(&text);
@@ -387,7 +391,7 @@ impl Session {
     }
 
     /// Sends a message that gets no JSON-RPC response: a notification, or a response to the server. If the connection ends
-    /// meanwhile, the message is sent once more: a repetition changes nothing at the server.
+    /// meanwhile, the message is sent once more, since such a message may arrive twice without harm.
     async fn post_unanswered(
         &self,
         outgoing: &Outgoing<'_>,
@@ -431,7 +435,7 @@ impl Session {
             .await
     }
 
-    /// Opens a stream of the session by GET: the general stream (`standing`), or the continuation of a call's.
+    /// Opens a stream of the session by GET: the general stream (`standing`), or the continuation of a call's stream.
     pub(super) async fn get(
         &self,
         after: Option<&str>,
@@ -486,7 +490,7 @@ impl Session {
         EventReader::new(response.body, move |size| incoming.fits(size))
     }
 
-    /// Returns true if a message is for a server of 2026-07-28, as far as known: before the server is opened, its first request
+    /// Returns true if a message is for a server of version 2026-07-28, as far as known. The first message to an unopened server
     /// is a probe for such a server.
     fn is_modern(&self, outgoing: &Outgoing<'_>) -> bool {
         match self.version.get() {
@@ -502,7 +506,7 @@ impl Session {
 
     async fn wait_until_open(&self) {
         let mut open = self.open.subscribe();
-        // The sender is in `self`, so the wait ends only with the value.
+        // The wait cannot fail, since the sender of the channel is a field of `self`.
         let _ = open.wait_for(|open| *open).await;
     }
 
@@ -517,7 +521,7 @@ impl Session {
         self.id.get().is_some() && words.contains(&status)
     }
 
-    /// The failure of a request whose response means that the backend does not know the session; `None` for other responses.
+    /// The error for a response which means that the backend does not know the session; `None` for other responses.
     fn without_session(
         &self,
         status: StatusCode,
@@ -530,7 +534,8 @@ impl Session {
             SessionVerdict::Known => None,
             SessionVerdict::Unknown => Some(self.session_is_gone()),
             SessionVerdict::Refused { in_words } => {
-                // An error that is repeated in the next session is the response to the request itself.
+                // An error that was repeated in this session concerns the request, and is returned as the response to the
+                // request.
                 if self.follows_refusal.swap(false, Ordering::Relaxed) && !in_words {
                     return None;
                 }
@@ -549,7 +554,7 @@ impl Session {
         }
     }
 
-    /// Drops the session, which the backend no longer knows: the next call opens another.
+    /// Drops the session, which the backend no longer knows. The next call opens a new session.
     pub(super) fn session_is_gone(&self) -> RequestFailure {
         self.gone.store(true, Ordering::Relaxed);
         self.lose();
@@ -560,8 +565,8 @@ impl Session {
         }
     }
 
-    /// Returns true if requests should be sent to another backend: this one is known not to respond, another one accepts new
-    /// sessions, and no state is lost with this one.
+    /// Returns true if requests should be sent to another backend: this session's backend is not healthy, another backend accepts
+    /// new sessions, and no state is lost with this session.
     fn is_better_elsewhere(&self) -> bool {
         if self.version.get().is_none() || self.backend().is_healthy() {
             return false;
@@ -577,7 +582,7 @@ impl Session {
         !self.opener.is_shared && !self.server.spec.stateful
     }
 
-    /// Drops the session so that the next one is opened at another backend.
+    /// Drops the session, so that the next session is opened at another backend.
     fn is_left(&self) -> RequestFailure {
         self.lose();
         RequestFailure {
@@ -587,13 +592,13 @@ impl Session {
         }
     }
 
-    /// Stops taking calls: this connection cannot use the backend any more. Pending calls continue.
+    /// Makes the connection refuse new calls, because it can no longer use its backend. Pending calls continue.
     pub(super) fn lose(&self) {
         self.lost.send_replace(true);
         self.incoming.lost();
     }
 
-    /// Records that the connection ended by itself.
+    /// Records that the connection ended without a request of the gateway.
     pub(super) fn note_lost(&self) {
         self.lost.send_replace(true);
     }
@@ -607,16 +612,16 @@ impl Session {
         *self.lost.borrow()
     }
 
-    /// The failure of a request that could not be sent, or got no response.
+    /// The error for a request that could not be sent, or got no response.
     pub(super) fn not_sent(&self, error: &SendError) -> RequestFailure {
         let code = match error.kind {
             SendErrorKind::HeadTimeout => CallErrorCode::ExecutionTimeout,
             _ => CallErrorCode::WorkerUnavailable,
         };
-        // Another backend may work, so the session is dropped: the next call uses a healthy backend.
+        // The backend cannot be reached, so the session is dropped, and the next call uses a healthy backend.
         let away = match error.kind {
             SendErrorKind::Resolve | SendErrorKind::Connect | SendErrorKind::Tls => true,
-            // The backend has the session, and may just be busy for a moment.
+            // A healthy backend may only be busy for a moment, so its session is kept.
             SendErrorKind::ConnectTimeout => !self.backend().is_healthy(),
             _ => false,
         };
@@ -628,7 +633,7 @@ impl Session {
             SendErrorKind::HeadTimeout => "is too slow",
             _ => "cannot be reached",
         };
-        // A failure to get a token was logged before.
+        // A failure to get an access token was logged when it occurred.
         if !matches!(
             error.kind,
             SendErrorKind::GivenUp | SendErrorKind::Authorization
@@ -646,14 +651,14 @@ impl Session {
         let mut failed = self.failed(code, &what);
         failed.error = failed.error.caused_by(error.kind.as_str(), &*error.message);
         failed.is_unsent = error.unsent;
-        // The request may have been sent to this backend before, when the connection ended; that the backend cannot be reached
-        // now does not count as an attempt.
+        // An earlier attempt may have sent the request to this backend before the connection ended. The failed attempt to reach
+        // the backend again does not count as a further one.
         let retries = self.server.spec.retry.max > 0;
         failed.is_session_gone = left && error.unsent && retries && self.may_move();
         failed
     }
 
-    /// The failure of a request whose response was cut off or took too long.
+    /// The error for a request whose response was cut off or took too long.
     pub(super) fn cut(&self, error: super::port::BodyError) -> RequestFailure {
         use super::port::BodyError;
         let (code, what) = match error {
@@ -716,7 +721,7 @@ impl Session {
             departure: None,
             on_behalf_of: self.principal(),
         };
-        // A backend that refuses DELETE ends the session by its own timeout.
+        // If a backend refuses DELETE, the session ends there by the backend's own timeout.
         let _ = timeout(DELETE_WAIT, self.backend().send(request)).await;
     }
 
@@ -777,7 +782,7 @@ impl Transport for SessionTransport {
         }
         let legacy = session.is_legacy() || session.old.is_used();
         if let Some(words) = words.filter(|_| legacy && !unsent) {
-            // If too many messages are being sent, the server gets no cancellation, and continues to work.
+            // If too many messages are being sent, the cancellation is not sent, and the server continues to work on the request.
             let _ = self.send_of(words, of_client);
         }
     }

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 /// Maximum size of a text that is searched, in bytes.
 pub(super) const REFUSAL_MAX: usize = 4096;
-/// Maximum distance of a denial after the word "session", in words.
+/// Maximum distance from the word "session" to a denial after it, in words.
 const NEAR: usize = 8;
-/// Maximum distance of a denial before the word "session", in words.
+/// Maximum distance from a denial to the word "session" after it, in words.
 const BEFORE: usize = 5;
 
 /// Denials of one word that are searched before "session".
@@ -95,7 +95,7 @@ const PHRASES_AFTER: [&str; 18] = [
     "must be provided",
     "not present",
 ];
-/// Phrases that deny the session without the word "session".
+/// Phrases without the word "session" which also mean that the session is unknown.
 const UNINITIALIZED: [&str; 8] = [
     "server not initialized",
     "server is not initialized",
@@ -107,7 +107,7 @@ const UNINITIALIZED: [&str; 8] = [
     "must initialize",
 ];
 
-/// Statement of a refusal about the session of its request.
+/// Statement of a refusal's text about the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionWords {
     /// The text does not mention a session.
@@ -118,7 +118,7 @@ pub(super) enum SessionWords {
     Denied,
 }
 
-/// Reads the statement of a refusal from all strings of a JSON value, or from the body as text.
+/// Evaluates whether the body of a refusal denies the session. All strings of a JSON body are searched, or the body as text.
 pub(super) fn session_words(body: &[u8]) -> SessionWords {
     let body = &body[..body.len().min(REFUSAL_MAX)];
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);

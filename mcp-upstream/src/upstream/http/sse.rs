@@ -28,7 +28,7 @@ const ENDPOINT_WAIT: Duration = Duration::from_secs(10);
 /// Maximum size of the address for messages, in bytes.
 const ENDPOINT_MAX: usize = 4096;
 
-/// State of a session's HTTP+SSE transport, which is used or not.
+/// State of a session's HTTP+SSE transport, also for sessions that do not use that transport.
 pub(super) struct Channel {
     transport: Transport,
     used: AtomicBool,
@@ -38,8 +38,8 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// State for this configured transport: used from the beginning (`Sse`), never, or after the backend has refused Streamable
-    /// HTTP (`Auto`).
+    /// State for a configured transport: HTTP+SSE is used from the beginning (`Sse`), after the backend has refused Streamable
+    /// HTTP (`Auto`), or never (any other value).
     pub(super) fn new(transport: Transport) -> Self {
         Self {
             transport,
@@ -49,12 +49,12 @@ impl Channel {
         }
     }
 
-    /// Returns true if messages are sent by this transport.
+    /// Returns true if the session's messages are sent by HTTP+SSE.
     pub(super) fn is_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
     }
 
-    /// Returns true if this transport is tried after the backend refused `initialize`.
+    /// Returns true if HTTP+SSE is tried after the backend refused `initialize` over Streamable HTTP.
     pub(super) fn is_possible(&self) -> bool {
         self.transport == Transport::Auto
     }
@@ -104,7 +104,7 @@ impl Channel {
         self.send(session, message, of_client).await
     }
 
-    /// Sends any message to the backend's address.
+    /// Sends any message to the address that the backend gave for messages.
     pub(super) async fn send(
         &self,
         session: &Session,
@@ -149,8 +149,8 @@ impl Channel {
         *place = Some(reader);
     }
 
-    /// Path and query of the address, if it is at the backend itself; `None` otherwise, since messages must not go to another
-    /// host.
+    /// Path and query of the address for messages; `None` if the address is not at the backend itself, since messages must not be
+    /// sent to another host.
     fn own_target(&self, session: &Session, endpoint: &str) -> Option<String> {
         let backends = &session.server.spec.backends;
         let own = backends
@@ -164,8 +164,8 @@ impl Channel {
     }
 }
 
-/// Resolves an address, which may be relative to `base`, at the origin `own` (true for HTTPS, and the authority); `None` if it
-/// is at another origin.
+/// Resolves the address for messages. `endpoint` may be relative to `base`; `own` is the origin of the backend (true for HTTPS,
+/// and the authority). `None` if the address is at another origin.
 fn target(endpoint: &str, base: &str, own: Option<(bool, String)>) -> Option<String> {
     let endpoint = endpoint.trim();
     let plain = endpoint
@@ -207,7 +207,7 @@ fn target(endpoint: &str, base: &str, own: Option<(bool, String)>) -> Option<Str
     Some(format!("{folder}{endpoint}"))
 }
 
-/// Reads the stream until the session ends. `say` receives the address, which is the first event.
+/// Reads the stream until the session ends. The address for messages, which is the first event, is sent to `say`.
 async fn read(session: Arc<Session>, mut events: EventReader, say: oneshot::Sender<String>) {
     let mut say = Some(say);
     while let Ok(event) = events.next().await {

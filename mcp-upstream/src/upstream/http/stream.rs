@@ -1,8 +1,7 @@
-//! The event stream that answers a request: its messages are passed to the link as they arrive, until the response is among
-//! them.
+//! The event stream that answers a request. Its messages are passed to the link as they arrive, up to the response.
 //!
-//! A stream that ends before the response is resumed if an event had an id (2025-11-25 lets a server close the connection and
-//! be polled). Without an id it cannot be resumed: the call fails, and may have run.
+//! A stream that ends before the response is resumed if an event had an id (version 2025-11-25 permits servers to close the
+//! connection and let the client poll). Without an id it cannot be resumed: the call fails, although the server may have run it.
 
 use std::time::Duration;
 
@@ -14,16 +13,16 @@ use super::media::{MediaKind, media_kind};
 use super::port::{BodyError, ResponseBody};
 use super::session::{OfClient, Session};
 
-/// Pause before a stream is resumed, unless the server sets another.
+/// Pause before a stream is resumed, unless the server sends another value.
 const RETRY: Duration = Duration::from_secs(1);
-/// Longest pause before a resumption that a server may set.
+/// Maximum pause before a resumption that is accepted from a server.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of resumptions in a row without a new event.
 const TRIES: usize = 5;
-/// Time for reading the remainder of a stream after the response, so that its connection can be used again.
+/// Time limit for reading the remainder of a stream after the response, which is done so that the connection can be reused.
 const AFTER_RESPONSE: Duration = Duration::from_secs(1);
 
-/// Position from which a stream is resumed, with the server's pause in milliseconds.
+/// Position from which a stream is resumed, with the pause in milliseconds that the server has set.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     pub(super) last_id: Option<String>,
@@ -102,14 +101,14 @@ pub(super) async fn read(
                 return Err(session.broken("does not resume the stream of a request"));
             }
             Ok(response) => {
-                // The request may have run, so the failure is never an unsent request.
+                // The server may have run the request, so this failure is not marked as an unsent request.
                 let refused = session.refused(response.status, &response.headers);
                 return Err(refused);
             }
             Err(_) if tries < TRIES => events = EventReader::new(Box::new(Nothing), |_| true),
             Err(error) => {
                 let failed = session.not_sent(&error);
-                // The request itself was sent, whatever happened to the resumption.
+                // The request itself was sent; only its resumption failed.
                 return Err(RequestFailure {
                     is_unsent: false,
                     ..failed
@@ -126,9 +125,10 @@ async fn rest(session: &Session, events: &mut EventReader) {
     }
 }
 
-/// Passes the message of an event to the link. `id`: the request whose response an over-long event may be.
+/// Passes the message of an event to the link. If the event is too long to be read, request `id` fails, since the event may be
+/// its response.
 pub(super) fn take(session: &Session, id: Option<u64>, event: SseEvent) {
-    // No known revision uses other event names.
+    // Messages have the event name "message" or none. No known protocol version uses other names.
     let is_message = event.name.as_deref().is_none_or(|name| name == "message");
     match event.data {
         Data::Whole(data) if is_message && !data.is_empty() => {
@@ -150,7 +150,7 @@ pub(super) fn take(session: &Session, id: Option<u64>, event: SseEvent) {
     }
 }
 
-/// Empty stream that replaces a resumption that failed.
+/// Empty body in place of a resumed stream whose request failed. Its end leads to the next attempt.
 struct Nothing;
 
 #[async_trait::async_trait]

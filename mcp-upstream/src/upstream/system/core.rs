@@ -22,17 +22,17 @@ pub enum CoreRequest {
     Namespaces,
     /// `POST /reload`.
     Reload,
-    /// `POST /explain`.
+    /// `POST /explain`, which explains the rights of a credential.
     Explain {
         /// The question as a JSON object.
         question: Bytes,
     },
-    /// `POST /output`.
+    /// `POST /output`, which returns recent output of a namespace.
     Output {
         /// The namespace and the number of lines, as a JSON object.
         wanted: Bytes,
     },
-    /// `POST /tools/{tool}`.
+    /// `POST /tools/{tool}`, which calls a tool.
     Call {
         /// The tool's namespace.
         namespace: NamespaceName,
@@ -54,7 +54,7 @@ pub struct CoreAnswer {
     pub body: Bytes,
 }
 
-/// The reason, in one line, why the core gave no response.
+/// The core gave no response, for this reason in one line.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreachable(pub String);

@@ -1,5 +1,5 @@
-//! Names in the parameters of management tools, read as the types that check them, so that no tool sees an unchecked name. The
-//! schemas say `string` alone: the error about a wrong name says which characters it may have.
+//! Names in the parameters of management tools. They are parsed into types that check them, so that no tool gets an unchecked
+//! name. The schemas declare only `string`; the error for an invalid name states which characters are permitted.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::Management;
 
-/// Time limit of the registry's answer. After that, the name alone is used.
+/// Time limit for the registry's response. If it is exceeded, the server is added by its name alone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The registry's answer about a name.
@@ -23,7 +23,7 @@ enum RegistryAnswer {
     Package { package: String, kind: String },
     /// The name has no such package, but a server with an HTTP address.
     Remote,
-    /// The name has packages of other kinds (`Some`), or none.
+    /// The name has only packages of other kinds (`Some` contains a kind), or no package.
     Other(Option<String>),
 }
 
@@ -72,7 +72,7 @@ pub(crate) async fn with_package(
     Err(format!("{name} {why}"))
 }
 
-/// The name to look up in the registry; `None` for an entry that specifies the kind of package or the package itself.
+/// The name to look up in the registry; `None` for an entry that already specifies the kind of package or the package itself.
 fn asked(config: &Value) -> Option<&str> {
     let said = |key: &str| config.get(key).filter(|value| !value.is_null());
     let source = said("source").map_or("registry", |it| it.as_str().unwrap_or_default());

@@ -78,7 +78,7 @@ impl Hints {
         idempotent: true,
         open_world: false,
     };
-    /// Hints of tools that replace or remove something.
+    /// Hints of tools that replace or remove existing data.
     pub(super) const REPLACES: Self = Self {
         destructive: true,
         ..Self::ADDS
@@ -90,14 +90,14 @@ impl Hints {
         self
     }
 
-    /// Marks a tool whose equal second call has a further effect.
+    /// Marks a tool that has a further effect each time it is called, even with the same arguments.
     pub(super) const fn each_time(mut self) -> Self {
         self.idempotent = false;
         self
     }
 
-    /// The tool's annotations as MCP spells them. Hints with their default value are left out; for a tool that only reads, so are
-    /// the hints about destructive and repeated calls.
+    /// The tool's annotations under their names in MCP. Hints with their default value are left out; for a tool that only reads,
+    /// the hints about destructive and repeated calls are left out, too.
     fn annotations(self) -> Value {
         let hints = [
             ("destructiveHint", self.destructive, true),
@@ -126,7 +126,7 @@ pub(super) enum Time {
 }
 
 impl Time {
-    /// The time limit; `install` is the time limit of an installer.
+    /// The time limit of a tool; `install` is the time limit of an installer.
     pub(super) fn limit(self, install: Duration) -> Duration {
         const SHORT: Duration = Duration::from_secs(120);
         match self {
@@ -136,7 +136,8 @@ impl Time {
     }
 }
 
-/// Reports a tool's progress to the client, and stores the maker of API keys that the caller asks for.
+/// Reports a tool's progress to the client. Also contains the credential that counts as the maker of API keys that the call
+/// creates.
 pub(super) struct Progress {
     sink: Option<Arc<dyn CallSink>>,
     maker: KeyMaker,
@@ -148,7 +149,7 @@ impl Progress {
         Self { sink, maker }
     }
 
-    /// The maker of API keys that the caller asks for.
+    /// The credential that counts as the maker of API keys that the call creates.
     pub(super) fn maker(&self) -> &KeyMaker {
         &self.maker
     }
@@ -167,7 +168,7 @@ type ToolFuture = Pin<Box<dyn Future<Output = Result<Bytes, CallError>> + Send>>
 
 /// A management tool in the table: its declaration, time limit and function.
 pub(super) struct ManagementToolEntry {
-    /// The declaration that lists show.
+    /// The tool's declaration, as lists show it.
     pub(super) declaration: Arc<Tool>,
     pub(super) time: Time,
     pub(super) run: fn(Arc<Management>, Bytes, Progress) -> ToolFuture,
@@ -229,7 +230,7 @@ pub(super) fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError
     serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         let text = without_value(error.into_inner().to_string());
-        // The position in the JSON text is of no use to a caller that wrote an object.
+        // The position in the JSON text is removed, since callers write an object and not its text.
         let text = text.split(" at line ").next().unwrap_or_default();
         let place = match &*path {
             "." => String::new(),
@@ -239,7 +240,7 @@ pub(super) fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError
     })
 }
 
-/// Removes the text that a type error quotes: it may be the value of a secret in the wrong place.
+/// Removes the text that a type error quotes, since a caller may have written the value of a secret in the wrong argument.
 fn without_value(text: String) -> String {
     const BEGIN: &str = "string \"";
     match (text.find(BEGIN), text.rfind("\", expected")) {
@@ -255,7 +256,7 @@ pub(super) fn invalid(message: impl Into<String>) -> CallError {
     CallError::new(CallErrorCode::InvalidArguments, message)
 }
 
-/// The error for correct arguments whose operation cannot be done.
+/// The error for an operation that cannot be done although its arguments are correct.
 pub(super) fn refused(message: impl Into<String>) -> CallError {
     CallError::new(CallErrorCode::ToolError, message)
 }
@@ -291,7 +292,7 @@ fn input_schema<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Returns true for a default without information.
+/// Returns true for a default value without information: `null` or an empty list.
 fn is_empty(default: &Value) -> bool {
     default.is_null() || default.as_array().is_some_and(Vec::is_empty)
 }
@@ -309,7 +310,7 @@ fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> Value {
     let mut schema = schema.to_value();
     remove_number_formats(&mut schema);
     if let Some(schema) = schema.as_object_mut() {
-        // Title and description are those of the Rust type.
+        // Title and description come from the comments of the Rust type and are not meant for clients.
         schema.remove("title");
         schema.remove("description");
         let is_object = schema.get("type").is_some_and(|it| it == "object");
@@ -335,8 +336,9 @@ fn remove_number_formats(schema: &mut Value) {
     }
 }
 
-/// The schema of `structuredContent`: an object and the names of its members, since an agent that manages has the definitions of
-/// all tools in its context, and sees a result itself. A list is wrapped in an object, as the value is.
+/// The schema of `structuredContent`: only an object and the names of its members. It is kept short, since an agent that manages
+/// has the definitions of all tools in its context, and sees each result itself. If the result is a list, the schema describes
+/// the object in which the list is wrapped.
 fn output_schema<T: JsonSchema>() -> Value {
     let schema = schema::<T>(SchemaSettings::draft2020_12().for_serialize());
     let names = match schema["properties"].as_object() {

@@ -22,12 +22,12 @@ use super::tool::{ManagementTool, ManagementToolEntry};
 
 macro_rules! tools {
     ($($tool:ty,)*) => {
-        /// All tools, in the order of lists.
+        /// All management tools, in the order in which they are listed.
         pub(super) fn all() -> Vec<ManagementToolEntry> {
             vec![$(ManagementToolEntry::of::<$tool>(),)*]
         }
 
-        /// The effects of each tool.
+        /// The effects of each tool, by the tool's name.
         pub(crate) const EFFECTS: &[(&str, &[Effect])] = &[
             $((<$tool as ManagementTool>::NAME, <$tool as ManagementTool>::EFFECTS),)*
         ];

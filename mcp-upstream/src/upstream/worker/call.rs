@@ -1,7 +1,7 @@
 //! The call of a function: the request's parameters, and the worker that runs it.
 //!
 //! ```text
-//!   tools/call, prompts/get, resources/read, completion/complete ──▶ FunctionCall ── its turn ──▶ WorkerPort::call
+//!   tools/call, prompts/get, resources/read, completion/complete ──▶ FunctionCall ── queue ──▶ WorkerPort::call
 //! ```
 
 use std::borrow::Cow;
@@ -28,8 +28,8 @@ use crate::upstream::{CallContext, PreparedRequest};
 const UNKNOWN_NAME_MAX: usize = 128;
 
 impl WorkerUpstream {
-    /// Prepares `tools/call`. Wrong parameters are a JSON-RPC error. Any later failure of the call is a result, even an unknown
-    /// tool.
+    /// Prepares `tools/call`. Wrong parameters are answered with a JSON-RPC error. Any later failure of the call, even an unknown
+    /// tool, is returned as the result of the call.
     pub(super) fn tool_call(
         &self,
         cx: &CallContext<'_>,
@@ -39,7 +39,7 @@ impl WorkerUpstream {
         let mut tools = cx.namespace.tools.iter();
         let declared = tools.find(|tool| *tool.name == *name);
         let operation = Operation::CallTool {
-            // The declared tool's name is used if there is one: a shared string instead of a new one.
+            // If the tool is declared, its name is shared instead of copied.
             tool: declared.map_or_else(|| name.into(), |tool| Arc::clone(&tool.name)),
             arguments: cx.own_object(arguments),
         };
@@ -47,7 +47,7 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, talks)
     }
 
-    /// Prepares `prompts/get`. Unknown prompts are refused by the snapshot, before anything runs; the worker checks the
+    /// Prepares `prompts/get`. Prompts that the snapshot does not contain are refused before anything runs; the worker checks the
     /// arguments.
     pub(super) fn prompt_get(
         &self,
@@ -68,8 +68,8 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, prompt.context)
     }
 
-    /// Prepares `resources/read`. Any URI is passed to the worker, which finds the matching template. Here it suffices to know
-    /// if any template takes a context.
+    /// Prepares `resources/read`. Any URI is passed to the worker, which finds the matching template. So a call for an unlisted
+    /// URI counts as one with a context if any of the templates takes a context.
     pub(super) fn resource_read(
         &self,
         cx: &CallContext<'_>,
@@ -88,7 +88,7 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, talks)
     }
 
-    /// Prepares `completion/complete`. The shape of the parameters is checked here; the worker knows the completions.
+    /// Prepares `completion/complete`. Only the shape of the parameters is checked here; the worker computes the completions.
     pub(super) fn complete(
         &self,
         cx: &CallContext<'_>,
@@ -109,8 +109,8 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, false)
     }
 
-    /// Builds the call of an operation of MCP. `members`: the request's members; `talks`: the function takes a context, and may
-    /// get facts about its client.
+    /// Builds the call of an operation of MCP. `members`: the request's members. `talks`: true if the function takes a context,
+    /// and so may report progress, log, and ask the client.
     fn function_call(
         &self,
         cx: &CallContext<'_>,
@@ -131,10 +131,10 @@ impl WorkerUpstream {
     }
 }
 
-/// The parameters of a tool call or a prompt.
+/// The `params` of `tools/call` or `prompts/get`.
 struct FunctionParams<'a> {
     name: Cow<'a, str>,
-    /// The arguments, an object if present.
+    /// The arguments: a JSON object if present.
     arguments: Option<&'a RawValue>,
 }
 
@@ -166,15 +166,16 @@ struct CompletionArgument<'a> {
     value: Option<&'a RawValue>,
 }
 
-/// A call of a function. Its facts contain its subject and arguments.
+/// A call of a function in a worker. Its facts contain its subject and arguments.
 pub(crate) struct FunctionCall {
     facts: CallFacts,
     kind: OperationKind,
-    /// The client and its capabilities, as the worker's `caller` object; only for functions that take a context.
+    /// Description of the client and its capabilities, as the `caller` object of the worker protocol. Present only for functions
+    /// that take a context.
     caller_facts: Option<Bytes>,
-    /// The maker of API keys that the call asks for.
+    /// The credential that counts as the maker of API keys that the call creates.
     maker: KeyMaker,
-    /// The arguments converted to the types of the tool's schema, if any were sent as JSON in strings.
+    /// The arguments converted to the types of the tool's schema, if any arguments were sent as JSON in strings.
     coerced: Option<Bytes>,
     request_id: Arc<str>,
     ports: Arc<dyn WorkerPorts>,
@@ -190,7 +191,8 @@ enum OperationKind {
 }
 
 impl FunctionCall {
-    /// Creates a call. A function with `caller_facts` takes a context, and so may report progress, log and ask.
+    /// Creates a call. If `caller_facts` is present, the function takes a context, and so may report progress, log, and ask the
+    /// client.
     pub(crate) fn new(
         ports: &Arc<dyn WorkerPorts>,
         cx: &CallContext<'_>,
@@ -276,7 +278,7 @@ impl OperationKind {
     }
 }
 
-/// The worker learns about a cancelled call when the call's future is dropped.
+/// Cancels without a message: the worker is informed when the call's future is dropped.
 impl CancelNotice for FunctionCall {}
 
 impl UpstreamCall for FunctionCall {
@@ -301,7 +303,7 @@ impl UpstreamCall for FunctionCall {
     }
 
     fn start(self: Arc<Self>, peer: Peer) -> Work {
-        // Looked up again: the call may have waited longer than its former worker existed.
+        // The worker is looked up again, since it may have been replaced while the call waited in the queue.
         let port = match self.ports.of(&self.facts.namespace) {
             Ok(port) => port,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
@@ -355,7 +357,7 @@ impl WorkerPort for Worker {
     }
 }
 
-/// A function's reply to its call: a tool's value, or the result object of another method.
+/// Converts a function's reply to the reply of an upstream: a tool's value, or the result object of another method.
 pub(crate) fn reply_of(is_tool: bool, reply: ToolReply) -> UpstreamReply {
     match is_tool {
         true => UpstreamReply::Value(reply),
@@ -371,8 +373,8 @@ pub(crate) struct Workers {
 }
 
 impl WorkerPorts for Workers {
-    /// If a call waited in the queue through two reloads, its snapshot's worker has ended. Nothing was sent yet, so the current
-    /// worker runs the call.
+    /// If a call waited in the queue during two reloads, the worker of its snapshot has ended. Since nothing was sent to that
+    /// worker, the current worker runs the call.
     fn of(&self, namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
         if let UpstreamKind::Worker(worker) = &namespace.upstream
             && worker.is_retired()
@@ -397,7 +399,7 @@ impl Workers {
                     "This process has no management tools",
                 )
             }),
-            // The namespace had functions when the call was queued; a reload has replaced it by a server.
+            // The namespace contained functions when the call was queued; a reload has replaced them by a server.
             UpstreamKind::External(_) | UpstreamKind::Remote(_) | UpstreamKind::Aggregate(_) => {
                 none(
                     CallErrorCode::WorkerUnavailable,

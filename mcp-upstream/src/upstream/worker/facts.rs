@@ -1,4 +1,4 @@
-//! Facts about the client for a function with a context: the `caller` object of the worker protocol.
+//! Description of the client for a function with a context: the `caller` object of the worker protocol.
 
 use bytes::Bytes;
 use tooldock_process::worker::LogLevel;
@@ -6,13 +6,14 @@ use tooldock_process::worker::LogLevel;
 use crate::format;
 use crate::upstream::{CallContext, Client};
 
-/// The log level of a client that set none.
+/// Log level for clients that set none.
 const DEFAULT_LEVEL: LogLevel = LogLevel::Info;
 
-/// Writes the facts, including the spans that the client sent. `progress`: the client sent a progress token.
+/// Writes the description of the client, including the spans that the client sent. `progress`: true if the client sent a progress
+/// token.
 ///
 /// A client that accepts no events before its response cannot receive messages or questions, regardless of its declared
-/// capabilities. In 2026-07-28 it may be asked without events, but then it gets no log messages and no progress.
+/// capabilities. A client of version 2026-07-28 can be asked without events, but gets no log messages and no progress.
 pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
     let progress = progress && cx.streams;
     let mut facts = FactsWriter::default();

@@ -7,13 +7,14 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use crate::engine::shortened;
 
-/// Maximum size of a traceback that is logged, in bytes. The end names the exception, so the beginning is cut.
+/// Maximum size of a traceback that is logged, in bytes. A longer one is cut at its beginning, since the exception is named at
+/// its end.
 const TRACEBACK_MAX: usize = 16 * 1024;
 
-/// Logs the traceback of a failed call, if there is one, and returns the failure in the form for its caller.
+/// Logs the traceback of a failed call, if there is one, and returns the error as its caller may see it.
 ///
-/// With `mask_errors`, the text of an exception is only logged: it may contain files, addresses and values. A `ToolError` is
-/// meant for the caller and is not masked, nor is anything for a caller with the manager token.
+/// With `mask_errors`, the text of an exception is only logged, since it may contain paths, addresses and values. A `ToolError`
+/// is meant for the caller and is not masked. Callers with the manager token see all errors unmasked.
 pub(super) fn shown(
     error: CallError,
     caller: &Caller,
@@ -38,8 +39,8 @@ pub(super) fn shown(
     CallError::new(error.code, message).caused_by(error.code.as_str(), error.message)
 }
 
-/// Returns true if errors with this code have messages from the code of the tool, its packages or its types, which were written
-/// for the code's author.
+/// Returns true if errors with this code contain messages of the tool's code, its packages or its types. Such messages were
+/// written for the code's author.
 fn is_of_the_code(code: CallErrorCode) -> bool {
     matches!(
         code,
@@ -57,8 +58,8 @@ fn report(caller: &Caller, namespace: &Namespace, subject: &str, text: &str) {
         return;
     };
     let (namespace, request_id) = (&namespace.name, &*caller.request_id);
-    // A URI is client input: it is escaped and cut, so that it can neither forge a line of the log nor fill the log by its
-    // length.
+    // A URI is written by the client. It is escaped and shortened, so that it can neither forge a line of the log nor fill the
+    // log.
     let subject = shortened(subject).escape_debug();
     tracing::warn!(
         "{subject} of namespace {namespace}, request {request_id}, raised an exception{text}"
@@ -71,7 +72,8 @@ fn traceback(details: &RawValue) -> Option<String> {
     struct Details {
         traceback: Option<String>,
     }
-    // The key is searched first: most failures have no traceback, and some have large details.
+    // Shortcut: the key is searched before the details are parsed, since most failures have no traceback and some have large
+    // details.
     memchr::memmem::find(details.get().as_bytes(), b"\"traceback\"")?;
     let details: Details = serde_json::from_str(details.get()).ok()?;
     details.traceback

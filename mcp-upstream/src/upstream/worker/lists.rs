@@ -1,4 +1,4 @@
-//! The lists of a namespace of functions: raw definitions joined, all on one page.
+//! The lists of a namespace of functions. Each list is one page, joined from the definitions as the worker declared them.
 
 use std::sync::Arc;
 
@@ -128,7 +128,7 @@ fn join<T>(out: &mut Vec<u8>, items: impl Iterator<Item = T>, write: impl Fn(&mu
 }
 
 /// Writes a tool's definition with this name. An output schema describes `structuredContent`, so it is written only for clients
-/// that get such content; a title and icons are harmless to clients that do not know them.
+/// whose protocol version has it. Titles and icons are written for all, since other clients ignore them.
 pub(crate) fn describe(out: &mut Vec<u8>, name: &str, tool: &Tool, format: &ResultFormat) {
     let text = |out: &mut Vec<u8>, key: &[u8], text: &str| {
         out.extend_from_slice(key);

@@ -29,7 +29,7 @@ impl WorkerUpstream {
         Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
     }
 
-    /// Ends a subscription, even of a resource that no longer exists.
+    /// Ends a subscription to a resource, even if the resource no longer exists.
     pub(super) async fn unsubscribe(
         &self,
         cx: &CallContext<'_>,
@@ -75,11 +75,11 @@ fn subject<'a>(
     Ok((session, uri.into()))
 }
 
-/// Maximum work of a request for comparisons: sum of the bytes of templates times the bytes of a URI.
+/// Maximum work of a request for comparing a URI with templates: bytes of the templates times bytes of the URI.
 const COMPARED_MAX: usize = 8 * 1024 * 1024;
 
-/// Returns true if the URI is listed, or may match a template. Also returns true if comparing is too much work, so that the
-/// worker must decide.
+/// Returns true if the URI is listed, or may match a template. Also returns true if the comparison would exceed its maximum work:
+/// the worker then decides.
 fn there_is(namespace: &Namespace, uri: &str) -> bool {
     let mut left = COMPARED_MAX;
     let mut could_match = |template: &str| {

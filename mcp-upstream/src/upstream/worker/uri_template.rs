@@ -1,7 +1,8 @@
-//! Matching URIs with templates (RFC 6570). The worker finally decides when the URI is read; this module must only never refuse
-//! a URI that the worker would accept.
+//! Matching URIs with templates (RFC 6570). The worker makes the final decision when the URI is read. So this module may accept
+//! too many URIs, but must never refuse a URI that the worker would accept.
 
-/// Maximum size of a URI that can match, in bytes: matching costs the product of URI and template.
+/// Maximum size of a URI that can match a template, in bytes. It is limited because the cost of matching is the product of both
+/// lengths.
 pub(in crate::upstream) const URI_MAX: usize = 8 * 1024;
 
 /// Returns true if an expansion of the template could give the URI. The URI must contain the texts between the expressions in
@@ -11,7 +12,7 @@ pub(in crate::upstream) fn could_match(template: &str, uri: &str) -> bool {
         return false;
     }
     let uri = uri.as_bytes();
-    // reached[i]: the template up to here can match the first i bytes.
+    // `reached[i]` is true if the part of the template that was processed so far can match the first `i` bytes of the URI.
     let mut reached = vec![false; uri.len() + 1];
     reached[0] = true;
     let mut rest = template;
@@ -29,8 +30,8 @@ pub(in crate::upstream) fn could_match(template: &str, uri: &str) -> bool {
     }
 }
 
-/// Returns true if the URI contains the template's literal texts, in their order, with any text in place of the expressions.
-/// For URIs of servers, which alone know the values of the expressions.
+/// Returns true if the URI contains the template's literal texts, in their order, with any text in place of the expressions. Used
+/// for templates of servers, whose values for the expressions are not known here.
 pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
     if uri.len() > URI_MAX {
         return false;
@@ -44,7 +45,7 @@ pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
         if next.is_none() {
             return rest.ends_with(literal);
         }
-        // The first position suffices: a later one would leave less of the URI for the following literals.
+        // The first occurrence suffices, since a later one would leave less of the URI for the literals that follow.
         let Some(at) = rest.find(literal) else {
             return false;
         };
@@ -54,7 +55,8 @@ pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
     rest.is_empty()
 }
 
-/// The text before the next expression, the expression, and the template after it. An open brace without its end is text.
+/// Splits a template into the text before the next expression, the expression, and the remaining template. An open brace without
+/// a closing one counts as text.
 fn split(template: &str) -> (&str, Option<&str>, &str) {
     let found = template.find('{').and_then(|open| {
         let length = template[open..].find('}')?;
@@ -80,8 +82,8 @@ fn after_literal(reached: &[bool], uri: &[u8], literal: &[u8]) -> Vec<bool> {
     next
 }
 
-/// Extends `reached` by an expression. A plain expression is one or more bytes of one path segment; `{x*}`, `{+x}` and `{/x}`
-/// may cross segments; query and fragment expressions may be empty, since their variables need not be set.
+/// Extends `reached` by an expression. A plain expression matches one or more bytes of one path segment; `{x*}`, `{+x}` and
+/// `{/x}` may cross segments; query and fragment expressions may match nothing, since their variables need not be set.
 fn after_expression(reached: &[bool], uri: &[u8], expression: &str) -> Vec<bool> {
     let operator = expression.bytes().next().unwrap_or_default();
     let optional = matches!(operator, b'?' | b'&' | b'#' | b'/' | b'.' | b';');
@@ -91,7 +93,7 @@ fn after_expression(reached: &[bool], uri: &[u8], expression: &str) -> Vec<bool>
     } else {
         vec![false; reached.len()]
     };
-    // True if the expression has begun before and may include this byte.
+    // True if the expression has begun at an earlier byte and may also contain this one.
     let mut open = false;
     for at in 0..uri.len() {
         open = (open || reached[at]) && (crosses || uri[at] != b'/');

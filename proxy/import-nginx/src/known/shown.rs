@@ -1,5 +1,5 @@
-//! The name of a directive in the form for a report. If a line is broken or a quote is missing, a secret may be read as a name,
-//! and a part of a secret may look like one.
+//! The name of a directive in the form for a report. If a line is broken or a quote is missing in the file, the parser may read a
+//! secret as the name of a directive, so unknown names are not shown.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use super::{
     FINE, FINE_WITH, MAPPED, OF_POOLS, PLAIN, PLAIN_BEGINNINGS, SECURITY, SECURITY_BEGINNINGS,
 };
 
-/// Text that replaces unknown names.
+/// Text that replaces unknown names of directives in reports.
 const UNKNOWN: &str = "unknown directive";
 
-/// Words of directive names that are in no list but begin with a listed prefix.
+/// Words that may occur in directive names with a listed prefix, in addition to the words of the listed names.
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "block", "ldap", "pam", "digest", "gss", "sign", "request", "require", "claim", "set", "header", "type", "types", "static",
@@ -18,8 +18,8 @@ const WORDS: &[&str] = &[
     "geoip2", "image", "jwt", "oidc", "allow", "deny", "country", "city", "org",
 ];
 
-/// The name, if it reveals only the directive: a listed name, or one that has a listed prefix and otherwise only words
-/// of nginx's names.
+/// Returns the name if it is certainly the name of a directive: a listed name, or a listed prefix followed only by words of
+/// nginx's names. Otherwise returns a replacement text.
 pub(crate) fn shown(name: &str) -> &str {
     let begins = |list: &[(&str, &str)]| list.iter().any(|(known, _)| name.starts_with(known));
     let known = || {
@@ -37,7 +37,7 @@ fn is_listed(name: &str) -> bool {
     names().any(|it| it == name)
 }
 
-/// All listed names.
+/// All names of directives in the tables.
 fn names() -> impl Iterator<Item = &'static str> {
     let fine_with = FINE_WITH.iter().map(|(name, _, _)| *name);
     let reported = SECURITY.iter().chain(PLAIN).map(|(name, _)| *name);

@@ -1,7 +1,7 @@
-//! `SERVER_MODE`: the listeners of a process, by the names of ToolDock v1 (K-27).
+//! The variable `SERVER_MODE`: chooses the listeners of a process by a mode of ToolDock v1 (K-27).
 //!
-//! A listener that the configuration file has for the profile is used unchanged. A missing listener is created at the address
-//! of the core's listener, with the profile's own port.
+//! Each mode has certain profiles. If the configuration file has a listener with the profile, it is used unchanged. A missing
+//! listener is created at the core listener's IP address, with the profile's usual port.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -9,10 +9,10 @@ use super::super::listener::{ListenerConfig, ProfileName};
 use super::super::{ListenAddress, Role};
 use super::{ConfigError, Environment, Settings};
 
-/// Name of the environment variable.
+/// Name of the environment variable that chooses the mode.
 const NAME: &str = "SERVER_MODE";
 
-/// A mode: its name, its profiles, and the half of the gateway that it runs.
+/// A mode: its name, the profiles of its listeners, and the half of the gateway that it runs.
 type Mode = (&'static str, &'static [ProfileName], Role);
 
 const MODES: &[Mode] = &[
@@ -42,7 +42,7 @@ const MODES: &[Mode] = &[
     ("tool-vault", &[ProfileName::Vault], Role::All),
 ];
 
-/// The mode that the variable names, if it is set.
+/// Returns the mode that `SERVER_MODE` names; `None` if the variable is not set.
 fn of(environment: &Environment) -> Result<Option<&'static Mode>, ConfigError> {
     environment
         .text(NAME)?
@@ -58,7 +58,8 @@ fn named(text: &str) -> Result<&'static Mode, String> {
     })
 }
 
-/// The half of the gateway that a process runs: by the command line, or by the mode.
+/// Returns the half of the gateway that a process runs, by `--role` (`said`) or by the mode. An error if they contradict each
+/// other.
 pub(super) fn role(environment: &Environment, said: Role) -> Result<Role, ConfigError> {
     match (of(environment)?, said) {
         (None, said) => Ok(said),
@@ -71,7 +72,7 @@ pub(super) fn role(environment: &Environment, said: Role) -> Result<Role, Config
     }
 }
 
-/// Replaces the listeners by those of the mode that `text` names.
+/// Replaces the listeners by those of the mode called `text`.
 pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     let (_, profiles, _) = named(text)?;
     let before = std::mem::take(&mut settings.config.listeners);
@@ -90,7 +91,7 @@ pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
             .filter(|it| it.profile == *profile)
             .cloned()
             .collect();
-        // A listener for metrics is never made: it exists where the file has one.
+        // A missing metrics listener is not created: metrics are only served if the file has a listener for them.
         if known.is_empty() && *profile != ProfileName::Metrics {
             known.push(made(*profile));
         }

@@ -1,5 +1,5 @@
-//! Reads the values of environment variables. An error is the fault alone; the caller puts the variable's name before
-//! it.
+//! Parsers for the values of environment variables. An error message contains only the fault; the caller adds the variable's
+//! name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use tooldock_upstream::protocol::ProtocolVersion;
 
 use crate::config::LogLevel;
 
-/// A token that can travel in a header. The error never shows it.
+/// Parses a token, whose characters must be allowed in a header. The error never contains the token.
 pub(super) fn token(text: &str) -> Result<Secret, String> {
     match tooldock_filters::token::SecretToken::new(text) {
         Ok(_) => Ok(Secret::new(text)),
@@ -22,10 +22,10 @@ pub(super) fn token(text: &str) -> Result<Secret, String> {
     }
 }
 
-/// Minimum length of a session key, in characters: a client that guesses the key can make session ids.
+/// Minimum length of a session key, in characters. A client that guessed the key could forge session ids.
 const SESSION_KEY_MIN: usize = 32;
 
-/// A key for session ids. The error never shows it.
+/// Parses a key for session ids. The error never contains the key.
 pub(super) fn session_key(text: &str) -> Result<Secret, String> {
     match text.chars().count() {
         SESSION_KEY_MIN.. => Ok(Secret::new(text)),
@@ -35,7 +35,7 @@ pub(super) fn session_key(text: &str) -> Result<Secret, String> {
     }
 }
 
-/// A user name as in `Authorization: Basic`: it ends at the first colon.
+/// Parses a user name for `Authorization: Basic`, which cannot contain a colon.
 pub(super) fn user(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_graphic() && c != ':';
     match text.chars().all(plain) && text.len() <= 64 {
@@ -47,7 +47,7 @@ pub(super) fn user(text: &str) -> Result<String, String> {
     }
 }
 
-/// A port to listen on.
+/// Parses the number of a port to listen on.
 pub(super) fn port(text: &str) -> Result<u16, String> {
     text.parse()
         .ok()
@@ -55,34 +55,34 @@ pub(super) fn port(text: &str) -> Result<u16, String> {
         .ok_or_else(|| format!("{text:?} is no port: expected 1 to 65535"))
 }
 
-/// A whole number.
+/// Parses a whole number.
 pub(super) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is no whole number"))
 }
 
-/// A number of concurrent calls, or `auto`.
+/// Parses a maximum number of concurrent calls, or `auto`.
 pub(super) fn calls_at_once(text: &str) -> Result<Concurrency, String> {
     text.parse().map_err(|error| format!("{text:?}: {error}"))
 }
 
-/// A size, in bytes or with a unit.
+/// Parses a size in bytes, with or without a unit.
 pub(super) fn bytes(text: &str) -> Result<ByteSize, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is no size: expected bytes, or a size such as 4MiB"))
 }
 
-/// A number of seconds.
+/// Parses a duration in seconds.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     span(text, 1.0)
 }
 
-/// A number of milliseconds.
+/// Parses a duration in whole milliseconds.
 pub(super) fn milliseconds(text: &str) -> Result<Duration, String> {
     whole(text).map(Duration::from_millis)
 }
 
-/// A number of milliseconds. `off` and 0 both mean off.
+/// Parses a duration in milliseconds; `off` and 0 disable the feature.
 pub(super) fn milliseconds_or_off(text: &str) -> Result<PollAfter, String> {
     match text {
         "off" | "0" => Ok(PollAfter::Off),
@@ -90,12 +90,12 @@ pub(super) fn milliseconds_or_off(text: &str) -> Result<PollAfter, String> {
     }
 }
 
-/// A number of hours.
+/// Parses a duration in hours.
 pub(super) fn hours(text: &str) -> Result<Duration, String> {
     span(text, 3600.0)
 }
 
-/// A positive number of units of `unit_seconds` seconds each.
+/// Parses a positive duration in units of `unit_seconds` seconds.
 fn span(text: &str, unit_seconds: f64) -> Result<Duration, String> {
     text.parse::<f64>()
         .ok()
@@ -105,12 +105,12 @@ fn span(text: &str, unit_seconds: f64) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is no number above 0"))
 }
 
-/// The log level.
+/// Parses a log level.
 pub(super) fn log_level(text: &str) -> Result<LogLevel, String> {
     LogLevel::from_name(text).ok_or_else(|| "expected error, warn, info, debug or trace".to_owned())
 }
 
-/// A yes or no, in any of four spellings and in upper or lower case.
+/// Parses a yes or no, in any of four spellings and in upper or lower case.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(true),
@@ -119,7 +119,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The name of a container, as Docker allows it: users paste a command with the name in it into a shell.
+/// Parses the name of a container, with the characters that Docker allows: users paste the name into a shell.
 pub(super) fn container(text: &str) -> Result<String, String> {
     let is_part = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
     let first = text
@@ -132,7 +132,7 @@ pub(super) fn container(text: &str) -> Result<String, String> {
     }
 }
 
-/// Reads a word of a fixed list, in upper or lower case.
+/// Parses a word of a fixed list, in upper or lower case.
 pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let mut all = words.iter();
     let chosen = all.find(|(word, _)| word.eq_ignore_ascii_case(text));
@@ -142,14 +142,14 @@ pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Stri
     })
 }
 
-/// Schemes by which repositories are reached, separated by commas.
+/// Parses a list of URL schemes for repositories, separated by commas.
 pub(super) fn git_schemes(text: &str) -> Result<Vec<GitScheme>, String> {
     let words = GitScheme::ALL.map(|it| (it.as_str(), it));
     let entries = text.split(',').map(str::trim).filter(|it| !it.is_empty());
     entries.map(|entry| choice(entry, &words)).collect()
 }
 
-/// Entries separated by commas.
+/// Parses a list whose entries are separated by commas.
 pub(super) fn list<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
     let entries = text
         .split(',')
@@ -160,12 +160,12 @@ pub(super) fn list<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<Vec<T>, 
         .collect()
 }
 
-/// A protocol version.
+/// Parses a protocol version of MCP.
 pub(super) fn version(text: &str) -> Result<ProtocolVersion, String> {
     text.parse().map_err(|error| format!("{text:?}: {error}"))
 }
 
-/// Parses a list of at least one protocol version.
+/// Parses a list of at least one protocol version, separated by commas.
 pub(super) fn versions(text: &str) -> Result<Vec<ProtocolVersion>, String> {
     let versions: Vec<ProtocolVersion> = list(text)?;
     if versions.is_empty() {

@@ -1,5 +1,5 @@
-//! `TOOLDOCK_<NAME>_PORT`: the port of the listener of that name. As the most specific variable it takes precedence over `PORT`
-//! and the other variables for the first listener of a profile.
+//! The variables `TOOLDOCK_<NAME>_PORT`: each sets the port of the listener with that name. They take precedence over `PORT` and
+//! the other variables that set the port of a profile's first listener.
 
 use super::parse::port;
 use super::{ConfigError, Environment, Settings};
@@ -7,7 +7,8 @@ use super::{ConfigError, Environment, Settings};
 const PREFIX: &str = "TOOLDOCK_";
 const SUFFIX: &str = "_PORT";
 
-/// The variable of a listener: its name in capitals, with `_` for characters that are neither letters nor digits.
+/// Returns the name of a listener's port variable: the listener's name in capitals, with `_` for characters that are neither
+/// letters nor digits.
 pub(in crate::config) fn variable_of(listener: &str) -> String {
     let spelled = listener.chars().map(|letter| match letter {
         letter if letter.is_ascii_alphanumeric() => letter.to_ascii_uppercase(),
@@ -16,13 +17,13 @@ pub(in crate::config) fn variable_of(listener: &str) -> String {
     format!("{PREFIX}{}{SUFFIX}", spelled.collect::<String>())
 }
 
-/// Returns true if `name` has the form of such a variable.
+/// Returns true if `name` has the form of a listener's port variable.
 pub(super) fn is_variable(name: &str) -> bool {
     let inner = name.strip_prefix(PREFIX);
     inner.is_some_and(|inner| inner.strip_suffix(SUFFIX).is_some_and(|it| !it.is_empty()))
 }
 
-/// Moves the listeners whose variables are set. Variables for names that no listener has are ignored.
+/// Sets the ports of listeners whose port variables are set. Variables for names that no listener has are ignored.
 pub(super) fn apply(environment: &Environment, settings: &mut Settings) -> Result<(), ConfigError> {
     for index in 0..settings.config.listeners.len() {
         let variable = variable_of(&settings.config.listeners[index].name);
@@ -38,7 +39,7 @@ pub(super) fn apply(environment: &Environment, settings: &mut Settings) -> Resul
             let reason = format!("could mean any of the listeners {}", sharing.join(" and "));
             return Err(ConfigError::variable(variable, reason));
         }
-        // Kubernetes sets variables of this form for a service called `tooldock-` and the listener's name.
+        // Kubernetes sets variables with such names, and a URL as value, for services whose names begin with `tooldock-`.
         if text.contains("://") {
             settings.warnings.push(format!(
                 "{variable}: holds the link of a service, not a port, and moves no listener"

@@ -1,13 +1,13 @@
-//! Secrets from files. Each variable that holds a secret has a second variable, with `_FILE` appended to its name, for
-//! the path of a file with the secret: a file is not inherited, not shown by `ps e` or `docker inspect`, and can change
-//! while the gateway runs.
+//! Secrets from files. Each variable that contains a secret has a second variable with `_FILE` appended to its name, which names
+//! a file with the secret. A file has advantages over a variable: it is not inherited by child processes, not shown by `ps e` or
+//! `docker inspect`, and can change while the gateway runs.
 
 use std::io::Read;
 use std::path::Path;
 
 use tooldock_base::regular_file;
 
-/// Environment variables with a secret, each with the variable that names a file with the secret.
+/// Environment variables that contain a secret, each with the variable that can name a file with the secret instead.
 const SECRETS: [(&str, &str); 5] = [
     ("BEARER_TOKEN", "BEARER_TOKEN_FILE"),
     ("MANAGER_INTERNAL_TOKEN", "MANAGER_INTERNAL_TOKEN_FILE"),
@@ -19,7 +19,7 @@ const SECRETS: [(&str, &str); 5] = [
 /// Maximum size of a file with a secret, in bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// The variable that names a file with the secret, for an environment variable that contains a secret.
+/// Returns the `_FILE` variable that belongs to a variable with a secret; `None` for other variables.
 pub(super) fn variable_of(secret: &str) -> Option<&'static str> {
     let found = SECRETS.iter().find(|(name, _)| *name == secret);
     found.map(|(_, file)| *file)
@@ -30,10 +30,10 @@ pub(super) fn is_variable(name: &str) -> bool {
     SECRETS.iter().any(|(_, file)| *file == name)
 }
 
-/// Reads the secret in a file, without the newline that an editor adds at its end. The message never contains the content.
+/// Reads the secret in a file, without the newline that an editor adds at its end. The error never contains the file's content.
 pub(super) fn read(file: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
-    // Reading a pipe would block the start until there is a writer, and a reload would find it empty.
+    // Pipes are refused: the start would block until a process writes to it, and a reload would find it empty.
     regular_file::open_following(file)
         .and_then(|open| open.take(BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(|error| error.to_string())?;

@@ -1,22 +1,22 @@
-//! Variables that belong to this program and have no effect in this version: those of features that are not built yet,
-//! and unknown names with the program's prefix. A warning names each one that is set, since the setting would seem to
-//! be in force.
+//! Warning about environment variables that belong to this program but have no effect in the gateway: certain known names, and
+//! unknown names with the program's prefix. Without the warning, an operator could think that the setting is in force.
 
 use super::ports;
 use super::{Environment, Settings};
 
-/// The variables of features that are not built yet. A variable is removed here when its feature is built.
+/// Known variables that have no effect in the gateway. A variable must be removed here when the gateway begins to use it.
 const LATER: &[&str] = &["OUBLIETTE_API_KEY", "OUBLIETTE_CALLER_WAIT_MS"];
 
 const PREFIX: &str = "TOOLDOCK_";
 
-/// Variables of commands that run next to a gateway. They may be set in the shell that starts a gateway.
+/// Variables that only commands use. They are not reported, since they may be set in the shell that starts a gateway.
 const OF_COMMANDS: &[&str] = &["TOOLDOCK_TOKEN"];
 
-/// Suffixes of variables that Kubernetes and Docker set for a service called `tooldock`; they are not set by an operator.
+/// Suffixes of variables that Kubernetes and Docker set for a service called `tooldock`. They are not reported, since no operator
+/// set them.
 const OF_SERVICE_DISCOVERY: [&str; 4] = ["_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP"];
 
-/// Returns true if a variable belongs to this program, judged by its name.
+/// Returns true if the name of a variable shows that it belongs to this program.
 pub(super) fn is_variable(name: &str) -> bool {
     let is_ours = name.strip_prefix(PREFIX).is_some_and(|rest| {
         let rest = format!("_{rest}");
@@ -25,7 +25,7 @@ pub(super) fn is_variable(name: &str) -> bool {
     (is_ours && !OF_COMMANDS.contains(&name)) || LATER.contains(&name)
 }
 
-/// The warning about variables without effect, if any is set.
+/// Returns the warning about variables without effect; `None` if no such variable is set.
 pub(super) fn warning(environment: &Environment, settings: &Settings) -> Option<String> {
     let listeners = &settings.config.listeners;
     let is_port = |name: &str| {

@@ -1,5 +1,5 @@
-//! Arguments of a call from words of the command line: `key=value`, `key=@file`, `key=-`, or one JSON object. The tool's input
-//! schema determines the JSON type of a word.
+//! Reads a tool's arguments from the command line: `key=value`, `key=@file`, `key=-`, or one JSON object. The tool's input
+//! schema determines the JSON type of each value.
 
 use std::fs;
 use std::io::Read as _;
@@ -8,25 +8,26 @@ use serde_json::{Map, Value};
 
 use crate::nearest::proposal;
 
-/// Maximum number of schemas that are read for one value: they may refer to each other without end.
+/// Maximum number of schemas that are read for one value. The bound is needed because schemas may refer to each other in a loop.
 const SCHEMAS_MAX: usize = 256;
 
-/// Arguments as they were passed.
+/// Arguments as they were passed on the command line, not yet converted to the tool's types.
 #[derive(Debug, Default)]
 pub(super) struct GivenArguments {
-    /// Values whose type is not known yet.
+    /// Names and texts of arguments that are not yet converted to their JSON types.
     words: Vec<(String, String)>,
     object: Map<String, Value>,
-    /// True if `--json` was passed without an object: the result is printed as JSON.
+    /// True if `--json` was passed without a JSON object. It then means that the result is printed as JSON.
     pub(super) json_is_wanted: bool,
 }
 
 impl GivenArguments {
-    /// Reads words and files. `json` is the value of `--json`; empty without an object.
+    /// Reads the arguments from the command line, from files and from standard input. `json` is the value of `--json`; it is
+    /// empty if the option stands alone.
     ///
     /// # Errors
     ///
-    /// A sentence that names the wrong word.
+    /// A sentence that names the wrong argument.
     pub(super) fn read(words: &[String], json: Option<&str>) -> Result<Self, String> {
         let mut given = Self::default();
         let mut words: Vec<_> = words.iter().map(String::as_str).collect();
@@ -37,7 +38,7 @@ impl GivenArguments {
             Some(text) if text.trim_start().starts_with('{') => given.object = object(text)?,
             Some(text) => match text.strip_prefix('@') {
                 Some(file) => given.object = object(&read_file("--json", file)?)?,
-                // An argument that follows a --json without an object.
+                // The text is no value of --json but the argument after it: `--json key=value`.
                 None => {
                     given.json_is_wanted = true;
                     words.push(text);
@@ -65,11 +66,11 @@ impl GivenArguments {
         Ok(given)
     }
 
-    /// The arguments converted to the types of the tool's input schema.
+    /// Converts the arguments to the types in the tool's input schema.
     ///
     /// # Errors
     ///
-    /// A sentence that names the argument, its type and the value.
+    /// A sentence that names the argument, its expected type and its value.
     pub(super) fn typed(self, schema: &Value) -> Result<Map<String, Value>, String> {
         let mut arguments = self.object;
         for (key, text) in self.words {
@@ -108,11 +109,11 @@ fn standard_input(key: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// A text as a value of the schema `property`, whose references start at `root`.
+/// Converts a text to a JSON value that fits the schema `property`. References in the schema are resolved from `root`.
 ///
 /// # Errors
 ///
-/// The second half of a sentence: the type that is expected, and the text.
+/// The second half of a sentence, with the expected type and the text.
 pub(super) fn typed(text: &str, property: &Value, root: &Value) -> Result<Value, String> {
     let mut types = Vec::new();
     let mut left = SCHEMAS_MAX;
@@ -136,7 +137,7 @@ pub(super) fn typed(text: &str, property: &Value, root: &Value) -> Result<Value,
     ))
 }
 
-/// Returns true if a value is of one of the types. Texts are not parsed as JSON: `"a"` is a text with quotes.
+/// Returns true if the value has one of the JSON types. A string is not parsed further: `"1"` is a string, not a number.
 fn is_of(value: &Value, types: &[&str]) -> bool {
     let takes = |name: &str| types.contains(&name);
     match value {
@@ -154,7 +155,7 @@ fn is_of(value: &Value, types: &[&str]) -> bool {
     }
 }
 
-/// Adds the JSON types that a schema takes.
+/// Adds the JSON types that a schema allows to `types`. `left` is the number of schemas that may still be read.
 fn collect<'a>(schema: &'a Value, root: &'a Value, types: &mut Vec<&'a str>, left: &mut usize) {
     let Some(fewer) = left.checked_sub(1) else {
         return;

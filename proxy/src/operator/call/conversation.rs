@@ -1,5 +1,5 @@
-//! The messages of a call before its result: progress and log messages are printed to standard error, and questions are asked
-//! at the terminal. Without a terminal they are declined.
+//! Handles the messages that a server sends before the result of a call. Progress and log messages are printed to standard
+//! error. Questions are asked at the terminal; without a terminal they are declined.
 
 #![allow(
     deprecated,
@@ -22,7 +22,7 @@ use super::super::status::{list, word};
 use super::arguments::typed;
 use super::has_terminal;
 
-/// The client's side of a call.
+/// Handler for the messages that the server sends during a call.
 pub(super) struct Conversation {
     /// True if a person at the terminal can answer questions.
     asks: bool,
@@ -56,7 +56,7 @@ impl ClientHandler for Conversation {
             tell("declined: there is no terminal to ask at");
             return Ok(ElicitResult::new(ElicitationAction::Decline));
         }
-        // Reading a terminal blocks.
+        // Reading from a terminal blocks, so it runs on a thread for blocking work.
         let answered = tokio::task::spawn_blocking(move || answer(&question)).await;
         Ok(answered.unwrap_or_else(|_| ElicitResult::new(ElicitationAction::Cancel)))
     }
@@ -92,7 +92,7 @@ impl ClientHandler for Conversation {
     }
 }
 
-/// Asks at the terminal. The end of standard input cancels the question.
+/// Asks the user at the terminal. If standard input ends, the question is cancelled.
 fn answer(question: &Value) -> ElicitResult {
     let asked = match question["mode"] == "url" {
         true => agree(
@@ -112,7 +112,8 @@ fn answer(question: &Value) -> ElicitResult {
     }
 }
 
-/// Asks for each property of a schema. The outer `None`: standard input has ended; the inner: the question is declined.
+/// Asks the user for each property of a schema. Returns `None` if standard input has ended, and `Some(None)` if the user
+/// declined.
 #[allow(
     clippy::option_option,
     reason = "the three answers of a question: cancelled, declined, accepted"
@@ -149,7 +150,7 @@ fn fill(schema: &Value) -> Option<Option<Option<Value>>> {
     Some(Some(Some(Value::Object(content))))
 }
 
-/// Refuses a value that is not among the choices.
+/// Returns the value if it is among the property's choices or the property has none. Otherwise returns an error.
 fn among(value: Value, property: &Value) -> Result<Value, String> {
     let choices = choices(property);
     match choices.is_empty() || choices.contains(&&value) {
@@ -194,7 +195,7 @@ fn agree(prompt: &str, default: bool) -> Option<bool> {
     })
 }
 
-/// A line of standard input; `None` at its end.
+/// Shows the prompt and reads a line of standard input. Returns `None` at the end of the input.
 fn line(prompt: &str) -> Option<String> {
     let mut out = std::io::stderr();
     let _ = write!(out, "{}", printable_text(prompt));

@@ -1,10 +1,10 @@
-//! Authorization of the gateway at the authorization server of a remote server, by a person in a browser.
+//! Lets a person in a browser authorize the gateway at the authorization server of a remote server.
 //!
 //! ```text
 //! begin ──▶ address ──▶ browser: log in, agree ──▶ redirect address ──▶ finish ──▶ Authorization
 //! ```
 //!
-//! The grant `authorization_code` with PKCE. A client that is not configured registers by itself (RFC 7591).
+//! The grant is `authorization_code` with PKCE. If the configuration names no client, the gateway registers one (RFC 7591).
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::remote::RemoteClient;
 /// The name under which the gateway registers as a client.
 const CLIENT_NAME: &str = "ToolDock";
 
-/// A request for authorization that waits for a person's consent.
+/// An authorization that was requested, but not yet consented to by a person.
 pub(crate) struct Asking {
     session: AuthorizationSession,
     http: Arc<Http>,
@@ -38,18 +38,18 @@ pub(crate) struct Asking {
     bound: Binding,
 }
 
-/// The result of the browser's redirect to the gateway.
+/// The result of the browser's redirect back to the gateway.
 pub(crate) enum RedirectOutcome {
-    /// The person consented.
+    /// The person consented, and the authorization server has sent tokens.
     Given(Authorization),
-    /// The person refused, or the authorization server did not accept the code.
+    /// The person refused, or the authorization server did not accept the code. Contains the reason.
     Refused(String),
-    /// The redirect does not belong to this request.
+    /// The redirect belongs to another request for authorization, or to none. It is ignored.
     Foreign,
 }
 
 impl Asking {
-    /// Prepares the request for an authorization. The browser is redirected to `redirect` at its end.
+    /// Prepares an authorization. At its end the authorization server redirects the browser to the URL `redirect`.
     ///
     /// # Errors
     ///
@@ -112,19 +112,19 @@ impl Asking {
         })
     }
 
-    /// The URL that the person has to open in a browser.
+    /// The URL that the person must open in a browser.
     pub(crate) fn address(&self) -> &str {
         &self.session.auth_url
     }
 
-    /// The authorization server: its issuer, or the configured token endpoint if there is no issuer.
+    /// Name of the authorization server for messages: its issuer, or the configured token endpoint if there is no issuer.
     pub(crate) fn issuer(&self) -> String {
         let issuer = self.bound.issuer.as_deref();
         self.http
             .words(issuer.unwrap_or(&self.bound.token_endpoint))
     }
 
-    /// Completes the authorization with the URL to which the browser was redirected.
+    /// Completes the authorization. `address` is the URL to which the browser was redirected.
     pub(crate) async fn finish(&self, address: &str) -> RedirectOutcome {
         let Ok(url) = Url::parse(address) else {
             return RedirectOutcome::Foreign;
@@ -167,8 +167,8 @@ impl Asking {
         }
     }
 
-    /// The reason why a redirect does not come from the expected authorization server (RFC 9207); `None` if nothing contradicts
-    /// it.
+    /// Returns the reason why a redirect cannot come from the expected authorization server (RFC 9207). `None` if it names the
+    /// expected issuer or no issuer.
     fn mixed_up(&self, url: &Url) -> Option<String> {
         let mut issuers = url.query_pairs().filter(|(name, _)| name == "iss");
         let (_, named) = issuers.next()?;
@@ -189,7 +189,7 @@ impl Asking {
     }
 }
 
-/// The text of a reason for the operator who authorizes the gateway.
+/// The text of the reason for the log. It may be shown here because the operator runs the command.
 fn logged(reason: Reason) -> String {
     reason.logged
 }

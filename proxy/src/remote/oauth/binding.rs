@@ -1,5 +1,5 @@
-//! The authorization server, client and resource for which an authorization was given. Its tokens and its client's secret are
-//! sent only there, regardless of what the remote server or a changed configuration names later.
+//! Binds an authorization to the authorization server, client and resource for which it was given. Its tokens and its client's
+//! secret are sent only there, regardless of what the remote server or a changed configuration names later.
 
 use std::collections::BTreeSet;
 
@@ -9,39 +9,38 @@ use tooldock_workers::remote::{Backend, ClientAuth, OAuthSpec, RemoteServer};
 
 use super::issuer;
 
-/// How the gateway became a client of the authorization server.
+/// The way in which the gateway became a client of the authorization server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Registration {
-    /// The configuration names the client.
+    /// The operator has registered the client and named it in the configuration.
     Configured,
-    /// The gateway registered itself (RFC 7591). Only this authorization server knows the client.
+    /// The gateway registered the client itself (RFC 7591). The client is valid only at this authorization server.
     Dynamic,
 }
 
-/// The binding of an authorization, kept with its tokens.
+/// The binding of an authorization. It is stored together with the tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Binding {
     /// The issuer of the authorization server; `None` if the configuration names endpoints instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) issuer: Option<String>,
-    /// The only URL at which the tokens are renewed.
+    /// The token endpoint. Tokens are renewed at this URL only.
     pub(super) token_endpoint: String,
     pub(super) registration: Registration,
     pub(super) client_auth: ClientAuth,
-    /// The resource in the request to the authorization server (RFC 8707).
+    /// The resource that was requested from the authorization server (RFC 8707).
     pub(super) resource: String,
-    /// The configured resource, in whose place the server may have named a wider one.
+    /// The resource in the configuration. It differs from the requested one if the remote server named a wider resource.
     asked_for: String,
-    /// The scopes that the configuration named.
+    /// The scopes that the configuration contained when the authorization was given.
     scopes: BTreeSet<String>,
-    /// Scheme, host and port of each backend.
+    /// Scheme, host and port of each backend to which the tokens may be sent.
     origins: BTreeSet<String>,
 }
 
 impl Binding {
-    /// Binds an authorization to a server as it is configured, and to the authorization server that `metadata`
-    /// describes.
+    /// Binds an authorization to the server as it is configured now, and to the authorization server that `metadata` describes.
     pub(super) fn new(
         server: &RemoteServer,
         spec: &OAuthSpec,
@@ -60,10 +59,10 @@ impl Binding {
         }
     }
 
-    /// The reason why the authorization is not valid for a server as it is configured now, worded to follow "it was given for";
-    /// `None` if it is valid.
+    /// Returns the reason why the authorization is not valid for the server as it is configured now; `None` if it is valid. The
+    /// text continues the phrase "it was given for".
     ///
-    /// Removed backends are ignored: all remaining ones are covered by the tokens.
+    /// Removed backends are no such reason: the tokens may still be sent to the remaining ones.
     pub(super) fn differs(
         &self,
         server: &RemoteServer,
@@ -119,7 +118,7 @@ impl Binding {
         None
     }
 
-    /// The first of `named`, if the authorization was given at none of these issuers.
+    /// Returns the first of the issuers `named` if none of them is the issuer of this authorization. Otherwise returns `None`.
     pub(super) fn another<'a>(&self, named: &'a [String]) -> Option<&'a str> {
         let own = self.issuer.as_deref()?;
         let is_own = |it: &String| issuer::is_same(it, own);
@@ -137,7 +136,8 @@ fn registration(spec: &OAuthSpec) -> Registration {
     }
 }
 
-/// The form in which the OAuth library sends the client's secret when it exchanges an authorization code.
+/// The form in which the OAuth library sends the client's secret when it exchanges an authorization code. The form depends on
+/// the methods that the metadata declare.
 fn client_auth(metadata: &AuthorizationMetadata) -> ClientAuth {
     let methods = metadata
         .additional_fields

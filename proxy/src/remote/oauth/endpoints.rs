@@ -1,4 +1,4 @@
-//! The endpoints of an authorization server, configured or discovered.
+//! The endpoints of an authorization server, from the configuration or from its metadata.
 
 use std::sync::Arc;
 
@@ -11,19 +11,20 @@ use super::issuer;
 use super::words::Reason;
 use crate::remote::RemoteClient;
 
-/// The client of an authorization server, with its metadata.
+/// The OAuth library's client for an authorization server, with the server's metadata.
 pub(super) struct Endpoints {
     pub(super) manager: AuthorizationManager,
     pub(super) http: Arc<Http>,
     pub(super) metadata: AuthorizationMetadata,
 }
 
-/// Builds the client of a server's authorization server. The metadata are fetched from addresses of the issuer, even if the
-/// remote server named the issuer: that server must not decide where codes, secrets and tokens of the issuer are sent.
+/// Creates the client for a server's authorization server. The metadata are fetched from addresses that belong to the issuer,
+/// even if the remote server named the issuer. Otherwise the remote server could decide where codes, secrets and tokens of the
+/// issuer are sent.
 ///
 /// # Errors
 ///
-/// The reason why the authorization server cannot be used, in its own words if it gave any.
+/// The reason why the authorization server cannot be used, as stated by that server if it stated one.
 pub(super) async fn manager(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -66,18 +67,18 @@ pub(super) async fn configured(
 
 fn written(spec: &OAuthSpec, token_url: &str) -> AuthorizationMetadata {
     let mut metadata = AuthorizationMetadata::default();
-    // The type requires this address, even if no person authorizes the gateway.
+    // The library's type requires this URL even if no person authorizes the gateway. It is not used then.
     let authorization_url = spec.authorization_url.as_deref().unwrap_or(token_url);
     authorization_url.clone_into(&mut metadata.authorization_endpoint);
     token_url.clone_into(&mut metadata.token_endpoint);
     metadata
 }
 
-/// The issuers that a remote server names now (RFC 9728), in its order; empty if it names none.
+/// Asks the remote server for its issuers (RFC 9728). Returns them in the server's order; empty if it names none.
 ///
 /// # Errors
 ///
-/// When the issuers are unknown for now: the server did not answer, or not in a readable way.
+/// When the server did not answer, or its answer cannot be read.
 pub(super) async fn issuers_of(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -87,7 +88,7 @@ pub(super) async fn issuers_of(
     let manager = at_resource(&http, spec).await?;
     match named(&manager).await {
         Ok(named) => Ok(named),
-        // An authorization server on another host was named, even if it does not answer.
+        // The failed URL is on another host than the server. So the server has named an issuer there, which does not answer.
         Err(AuthError::DiscoveryRequestFailed { url, .. }) if !is_at(&url, &spec.resource) => {
             Ok(issuer::of_address(&url))
         }
@@ -95,12 +96,12 @@ pub(super) async fn issuers_of(
     }
 }
 
-/// Returns true if a URL has the origin of a resource.
+/// Returns true if a URL has the same scheme, host and port as a resource.
 fn is_at(url: &Url, resource: &str) -> bool {
     Url::parse(resource).is_ok_and(|it| it.origin() == url.origin())
 }
 
-/// Creates the manager for the resource for which tokens are requested.
+/// Creates the OAuth library's client for the resource for which tokens are requested.
 async fn at_resource(http: &Arc<Http>, spec: &OAuthSpec) -> Result<AuthorizationManager, Reason> {
     let own = Arc::clone(http);
     let manager = AuthorizationManager::new_with_oauth_http_client(&*spec.resource, own).await;
@@ -113,7 +114,7 @@ async fn named(manager: &AuthorizationManager) -> Result<Vec<String>, AuthError>
             Ok(found.metadata.issuer.into_iter().collect())
         }
         Ok(_) => Ok(Vec::new()),
-        // The issuers are named, even if their servers do not answer.
+        // The remote server has named these issuers, even if they do not answer.
         Err(AuthError::AuthorizationServersUnavailable {
             authorization_servers,
             ..
@@ -129,7 +130,7 @@ async fn named(manager: &AuthorizationManager) -> Result<Vec<String>, AuthError>
 }
 
 impl Endpoints {
-    /// The reason in an error of the library.
+    /// Converts an error of the OAuth library to a reason.
     pub(super) fn reason(&self, error: &AuthError) -> Reason {
         self.http.reason(&error.to_string())
     }

@@ -1,4 +1,4 @@
-//! Fetches a token in the gateway's own name.
+//! Fetches a token that the gateway gets in its own name, without a person's authorization.
 
 use std::sync::Arc;
 
@@ -12,11 +12,12 @@ use super::endpoints::manager;
 use super::words::Reason;
 use crate::remote::RemoteClient;
 
-/// Requests a token from a server's authorization server. `before` are tokens that it issued earlier.
+/// Requests a token from the server's authorization server. `before` contains earlier tokens, so that they can be removed from
+/// error texts.
 ///
 /// # Errors
 ///
-/// The reason why there is no token, in the authorization server's words if it gave any.
+/// The reason why there is no token, as stated by the authorization server if it stated one.
 pub(super) async fn token(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,

@@ -1,8 +1,8 @@
 //! The HTTP client for an authorization server. It uses the settings of the remote server for which a token is needed, so that
 //! the same rules apply.
 //!
-//! Most addresses are discovered: the remote server, or metadata, have named them. A discovered address must be public
-//! and encrypted, unless the operator has written the same host or allows private addresses.
+//! Most addresses are discovered: the remote server or some metadata named them. A discovered address must be public and must
+//! use TLS, unless the operator has written the same host in the configuration or allows private addresses.
 
 use std::io;
 use std::pin::Pin;
@@ -26,29 +26,29 @@ use super::token_endpoint;
 use super::words::{Reason, one_line};
 use crate::remote::{RemoteClient, lock};
 
-/// Maximum size of an authorization server's answer, in bytes.
+/// Maximum size of an authorization server's response, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
 
-/// The error for a client's secret that no header can hold.
+/// Error text for a client's secret that contains a character that is not allowed in a header.
 const UNSHOWABLE: &str = "the client's secret cannot be shown in a header";
 
-/// Sends requests to authorization servers. Redirects are never followed, not even to the slash at the end of a path:
-/// the secret of a client, for example, is sent to the named address only.
+/// Sends requests to authorization servers. Redirects are never followed, not even one that only adds a slash, because requests
+/// contain secrets, which must be sent to the requested address only.
 pub(super) struct Http {
     client: Weak<RemoteClient>,
     server: Arc<RemoteServer>,
-    /// Values that no text may contain, in addition to the secrets of the server.
+    /// Secrets that are removed from all texts, in addition to the secrets in the server's configuration.
     hidden: Mutex<Vec<Secret>>,
-    /// The cause of the last failure, kept here because the libraries above do not pass it on.
+    /// The cause of the last failure. It is stored here because the OAuth library does not include it in its error.
     failed: Mutex<Option<NoAnswer>>,
 }
 
-/// The reason why a request has no usable answer.
+/// The reason why a request got no usable response.
 #[derive(Debug, Clone)]
 struct NoAnswer {
-    /// The text for the log.
+    /// The reason as text for the log.
     why: String,
-    /// The text for clients, if `why` names an address that they must not see.
+    /// The reason as text for clients. `None` if clients may read `why`; `Some` if `why` contains an address they must not see.
     told: Option<String>,
 }
 
@@ -94,7 +94,7 @@ impl Http {
         http
     }
 
-    /// Hides values in all later texts, also in their form-encoded spelling.
+    /// Adds secrets to remove from all later texts. Their form-encoded spelling is removed, too.
     pub(super) fn hide(&self, values: impl IntoIterator<Item = Secret>) {
         let mut hidden = lock(&self.hidden);
         for value in values {
@@ -106,19 +106,19 @@ impl Http {
         }
     }
 
-    /// Hides the secret of a client in all later texts, in both forms of sending it.
+    /// Adds a client's secret to remove from all later texts, both plain and as in the header `Authorization`.
     pub(super) fn hide_client(&self, id: &str, secret: &str) {
         let basic = token_endpoint::basic(id, secret);
         self.hide([Secret::new(secret), Secret::new(basic)]);
     }
 
-    /// Reduces a text of another server to one line of bounded length, without secrets.
+    /// Reduces a text from another server to one line of bounded length, without secrets.
     pub(super) fn words(&self, text: &str) -> String {
         let hidden = lock(&self.hidden).clone();
         one_line(&self.server, &hidden, text)
     }
 
-    /// The reason in an error of the library, with the cause of the last failed request.
+    /// Converts an error text of the OAuth library to a reason, and adds the cause of the last failed request.
     pub(super) fn reason(&self, error: &str) -> Reason {
         let failed = lock(&self.failed).clone();
         let Some(NoAnswer { why, told }) = failed else {
@@ -134,7 +134,7 @@ impl Http {
         }
     }
 
-    /// The answer of a token endpoint, rewritten in the form that the library reads.
+    /// Rewrites the response of a token endpoint in the form that the OAuth library can read.
     fn normalized(&self, answer: Response<Vec<u8>>) -> Result<Response<Vec<u8>>, NoAnswer> {
         let words = |text: &str, own: &[Secret]| {
             let mut hidden = lock(&self.hidden).clone();
@@ -144,8 +144,8 @@ impl Http {
         Ok(token_endpoint::normalized(answer, &words)?)
     }
 
-    /// Settings for connecting to the authorization server at `backend`, with the rules (addresses, TLS, time limits) of
-    /// the remote server that the token is for.
+    /// Settings for connecting to the authorization server at `backend`. The rules for addresses, TLS and time limits are those
+    /// of the remote server for which the token is needed.
     fn at(&self, backend: Backend) -> RemoteServer {
         let spec = &self.server.spec;
         let at = BackendSpec {
@@ -157,7 +157,7 @@ impl Http {
         let spec = RemoteSpec {
             backends: vec![at],
             headers: HeaderRules {
-                // Clients may have to authenticate at the authorization server.
+                // The gateway may have to authenticate at the authorization server with this header.
                 pass: vec!["authorization".into()],
                 ..HeaderRules::default()
             },
@@ -166,7 +166,7 @@ impl Http {
             oauth: None,
             keepalive: 0,
             tls: TlsSpec {
-                // The client certificate and server name are for the remote server alone.
+                // The configured client certificate and server name are for the remote server only.
                 identity: None,
                 server_name: None,
                 ..spec.tls.clone()
@@ -176,7 +176,7 @@ impl Http {
         RemoteServer::new(self.server.name.member("oauth"), spec)
     }
 
-    /// Refuses a discovered address that is private or not encrypted, unless the operator allows it.
+    /// Refuses a discovered address that is private or does not use TLS, unless the configuration allows it.
     fn check(&self, backend: &Backend) -> Result<(), NoAnswer> {
         let spec = &self.server.spec;
         let oauth = spec.oauth.iter();
@@ -207,7 +207,8 @@ impl Http {
         }
     }
 
-    /// Sends a request for a token. If the endpoint refuses the client, sends it once more in the other form.
+    /// Sends a token request. If the endpoint refuses the client, repeats the request once with the client's secret in the other
+    /// form: header instead of body, or body instead of header.
     async fn token(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>, NoAnswer> {
         let Some(client) = token_endpoint::TokenClient::of(&request) else {
             let answer = self.sent(request).await?;
@@ -241,17 +242,17 @@ impl Http {
                     .note(&self.server.name, &client.id, other);
                 self.normalized(again)
             }
-            // The answer to the first form is more informative.
+            // Both forms failed. The first response is used because it is more informative.
             _ => self.normalized(answer),
         }
     }
 
-    /// Sends a request, and stores the cause of a failure. The address of a redirect is removed from the response, so that it
-    /// cannot be followed.
+    /// Sends a request, and stores the cause of a failure. The target of a redirect is removed from the response, so that the
+    /// caller cannot follow it.
     ///
     /// # Errors
     ///
-    /// When the address is not allowed, or returned no response of bounded length.
+    /// When the address is not allowed, or sent no response of bounded length.
     pub(super) async fn send(
         &self,
         request: Request<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! The metadata of an authorization server (RFC 8414), from the addresses that belong to its issuer. Metadata that name
+//! Fetches the metadata of an authorization server (RFC 8414) from the addresses that belong to its issuer. Metadata that name
 //! another issuer are refused, wherever they are found.
 
 use http::{Method, Request, StatusCode};
@@ -8,7 +8,7 @@ use rmcp::transport::auth::AuthorizationMetadata;
 use super::http_client::Http;
 use super::words::Reason;
 
-/// The two well-known paths of metadata.
+/// The two well-known paths at which an issuer may publish its metadata.
 const OAUTH: &str = "/.well-known/oauth-authorization-server";
 const OPENID: &str = "/.well-known/openid-configuration";
 
@@ -16,7 +16,7 @@ const OPENID: &str = "/.well-known/openid-configuration";
 ///
 /// # Errors
 ///
-/// The reason why there are no metadata, as one line.
+/// The reason why no metadata were found, as one line.
 pub(super) async fn metadata(http: &Http, issuer: &str) -> Result<AuthorizationMetadata, Reason> {
     let reason = |text: &str| http.reason(text);
     for address in addresses(issuer).map_err(|text| reason(&text))? {
@@ -67,7 +67,8 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
     without_root(one) == without_root(other)
 }
 
-/// The issuers whose metadata are at a URL: with a slash at the end, and without. Empty for a URL of another form.
+/// The issuers that may publish their metadata at the URL: one without and one with a slash at the end. Empty if the URL is not
+/// that of metadata.
 pub(super) fn of_address(address: &Url) -> Vec<String> {
     let path = address.path();
     let inserted = [OAUTH, OPENID].iter().find_map(|it| path.strip_prefix(it));

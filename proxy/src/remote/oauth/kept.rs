@@ -1,10 +1,10 @@
-//! Tokens of the grant `authorization_code`: authorized by a person in a browser ([`super::authorize`]), stored in the store of
-//! authorizations, and renewed there.
+//! Tokens of the grant `authorization_code`: a person has authorized the gateway in a browser ([`super::authorize`]). The tokens
+//! are in the store of authorizations, and are renewed there.
 //!
-//! A renewed token is stored before it is used, since many authorization servers accept a refresh token once. If the
-//! authorization server refuses to renew, or the remote server names another one, the authorization is removed, and a person
-//! must authorize the gateway again. If the configuration has changed, the authorization is kept for the previous
-//! configuration, and its tokens are not used ([`Binding`]).
+//! A renewed token is stored before it is used, because many authorization servers accept a refresh token only once. If the
+//! authorization server refuses to renew, or the remote server names another authorization server, the authorization is removed,
+//! and a person must authorize the gateway again. If the configuration has changed, the authorization stays stored for the case
+//! that the configuration is changed back, but its tokens are not used ([`Binding`]).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,10 +30,10 @@ use super::words::{Reason, one_line};
 use super::{End, NoToken, Token};
 use crate::remote::RemoteClient;
 
-/// Lifetime of a token whose endpoint states none. A server may refuse the token earlier.
+/// Assumed lifetime of a token whose lifetime the token endpoint does not state. A server may refuse the token earlier.
 const UNSAID: Duration = Duration::from_secs(24 * 3600);
 
-/// The record of an authorization in the store.
+/// An authorization as it is stored.
 #[derive(Serialize, Deserialize)]
 pub(super) struct AuthorizationRecord {
     /// Client id of the gateway at the authorization server.
@@ -41,18 +41,19 @@ pub(super) struct AuthorizationRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) client_secret: Option<String>,
     pub(super) credentials: StoredCredentials,
-    /// The binding; `None` in records of versions that did not bind authorizations.
+    /// The authorization server, client and resource that the authorization is for. `None` in records of earlier versions, which
+    /// did not store them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) bound: Option<Binding>,
 }
 
 impl AuthorizationRecord {
-    /// The record as the text that is stored.
+    /// The authorization as JSON text, for the store.
     pub(super) fn secret(&self) -> Secret {
         Secret::new(serde_json::to_string(self).expect("texts and numbers are JSON"))
     }
 
-    /// The secret values of the record, which must not appear in texts.
+    /// The secret values in the record, which must not appear in messages.
     pub(super) fn hidden(&self) -> Vec<Secret> {
         let response = self.credentials.token_response.as_ref();
         let access = response.map(|it| it.access_token().secret());
@@ -61,7 +62,7 @@ impl AuthorizationRecord {
         values.into_iter().flatten().map(Secret::new).collect()
     }
 
-    /// The access token, with its remaining lifetime; `None` if there is none, or it cannot be the value of a header.
+    /// The access token with its remaining lifetime. `None` if there is none, or it cannot be the value of a header.
     fn token(&self) -> Option<Token> {
         let response = self.credentials.token_response.as_ref()?;
         let received = self.credentials.token_received_at.unwrap_or_default();
@@ -74,13 +75,14 @@ impl AuthorizationRecord {
     }
 }
 
-/// The store of an authorization's tokens, and the person that authorized the gateway.
+/// The entry of an authorization in the store: the store, and the person who authorized the gateway.
 pub(super) struct AuthorizationSlot<'a> {
     pub(super) store: &'a Arc<AuthorizationStore>,
     pub(super) authorizer: &'a Authorizer,
 }
 
-/// The token of an authorization; renewed if it is old, expired, or `refused` by the server.
+/// Returns the access token of an authorization. It is renewed first if it is old, expired, or equal to `refused`, the value that
+/// the server has refused.
 ///
 /// # Errors
 ///
@@ -143,7 +145,7 @@ pub(super) async fn token(
             let reason = reason.map(|it| format!("the authorization is over ({it})"));
             return Err(ended(End::Refused, reason));
         }
-        // The token's lifetime is not over yet.
+        // The renewal failed for now. The old token is used if it is still valid.
         Err(RenewalError::Now(reason)) => return usable.ok_or(NoToken::Now(reason)),
     };
     let now = Authorization {
@@ -156,9 +158,9 @@ pub(super) async fn token(
         .ok_or_else(|| NoToken::Now(super::UNSENDABLE.into()))
 }
 
-/// Binds an authorization from a version that did not bind them, if the configuration names the authorization server. Such a
-/// record does not name the server for which it was given, and is therefore not renewed at addresses that the remote server
-/// names.
+/// Creates the binding of an authorization that an earlier version stored without one. This works only if the configuration names
+/// the authorization server. Otherwise the remote server would name it, and a changed server could name another one and get the
+/// refresh token.
 ///
 /// The inner error is the reason why the authorization is no longer valid.
 async fn adopt(
@@ -185,13 +187,13 @@ async fn adopt(
     if let Some(before) = before.filter(another) {
         return Ok(Err(format!("the authorization was given at {before}")));
     }
-    // In the spelling of the library for URLs.
+    // Normalized in the same way as by the OAuth library.
     let resource = Url::parse(&spec.resource).map_or_else(|_| spec.resource.clone(), String::from);
     Ok(Ok(Binding::new(server, spec, &metadata, resource)))
 }
 
-/// The authorization server that the remote server names now, if it is another than the one that authorized the
-/// gateway. `None` also if the server names none: its authorization server is unchanged.
+/// Returns the authorization server that the remote server names now, if it is another than the one that authorized the gateway.
+/// `None` if it is unchanged, configured, or not named.
 async fn elsewhere(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -203,7 +205,7 @@ async fn elsewhere(
         return None;
     }
     let timeouts = server.spec.timeouts;
-    // Half of the time limit, since the renewal comes after this.
+    // Only half of the time limit is used, because the renewal follows.
     let limit = (timeouts.connect + timeouts.head) / 2;
     let named = timeout(limit, issuers_of(client, server, spec)).await;
     let named = match named {
@@ -219,7 +221,7 @@ async fn elsewhere(
     Some(one_line(server, &kept.hidden(), other))
 }
 
-/// Stores renewed tokens, or removes an authorization that is no longer valid.
+/// Stores renewed tokens. If `now` is `None`, removes the authorization because it is no longer valid.
 async fn put(place: &AuthorizationSlot<'_>, before: Authorization, now: Option<Authorization>) {
     let (store, authorizer) = (Arc::clone(place.store), place.authorizer.clone());
     let namespace = authorizer.namespace.clone();

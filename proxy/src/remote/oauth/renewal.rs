@@ -1,4 +1,4 @@
-//! Renews tokens at the token endpoint that their authorization is bound to, without any discovery.
+//! Renews tokens at the token endpoint to which their authorization is bound. No endpoint is discovered for that.
 
 use std::io;
 use std::sync::Arc;
@@ -31,17 +31,17 @@ type Client = oauth2::Client<
 
 /// The reason why a token was not renewed.
 pub(super) enum RenewalError {
-    /// A later attempt may succeed.
+    /// Temporary failure to renew a token: a later attempt may succeed.
     Now(Reason),
-    /// Permanent failure: later attempts cannot succeed.
+    /// Permanent failure to renew a token: the authorization is no longer valid, and later attempts cannot succeed.
     Over(Reason),
 }
 
-/// Renews the tokens of an authorization at the authorization server that gave them.
+/// Renews the tokens of an authorization at the authorization server that issued them.
 ///
 /// # Errors
 ///
-/// The reason why the tokens are not renewed, as one line.
+/// The reason why the tokens were not renewed, as one line.
 pub(super) async fn renew(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -52,7 +52,7 @@ pub(super) async fn renew(
     let before = kept.credentials.token_response.as_ref();
     let refresh = before.and_then(|it| it.refresh_token());
     let refresh = refresh.ok_or_else(|| RenewalError::Over("it has no refresh token".into()))?;
-    // The operator's client has the secret of the current configuration; a registered client has its own.
+    // The secret of a configured client is read from the current configuration, that of a registered client from the record.
     let secret = match bound.registration {
         Registration::Configured => spec.client_secret.as_ref().map(|it| it.expose().to_owned()),
         Registration::Dynamic => kept.client_secret.clone(),
@@ -98,7 +98,7 @@ fn failed(error: &RequestTokenError<io::Error, BasicErrorResponse>, http: &Http)
     }
 }
 
-/// The renewed tokens, with the previous refresh token and scopes if the response has none.
+/// The renewed tokens as they are stored. If the response has no refresh token or scopes, the previous ones are kept.
 fn credentials(
     kept: &AuthorizationRecord,
     refresh: &RefreshToken,

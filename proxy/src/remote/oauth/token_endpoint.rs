@@ -1,9 +1,10 @@
 //! Adapts token requests and their responses to endpoints that deviate from RFC 6749.
 //!
-//! A client sends its secret in the header `Authorization` or in the body. An endpoint that accepts only one form may not
-//! declare which: if it refuses the client, the other form is tried once and remembered. Responses are read leniently and
-//! rewritten in the form of RFC 6749, for the library that parses them: lifetimes as texts or fractions, scopes as lists, a
-//! missing `token_type`, forms in place of JSON, errors with status 200.
+//! A client sends its secret in the header `Authorization` or in the body. Some endpoints accept only one of these forms and do
+//! not declare which. Therefore, if the endpoint refuses the client, the other form is tried once, and stored if it works.
+//!
+//! Responses are read leniently and rewritten in the form of RFC 6749 for the library that parses them. Accepted deviations are
+//! lifetimes as texts or fractions, scopes as lists, a missing `token_type`, forms in place of JSON, and errors with status 200.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,13 +20,13 @@ use serde_json::{Map, Value};
 use tooldock_base::secret::Secret;
 use tooldock_workers::remote::ClientAuth;
 
-/// Maximum of a number of seconds, some thirty million years; larger numbers are reduced to it.
+/// Maximum of a number of seconds, about thirty million years. Larger numbers are reduced to it.
 const SECONDS_MAX: f64 = 1e15;
 
-/// The media type of forms.
+/// The media type of form-encoded request bodies.
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// Returns true for requests for a token at a token endpoint.
+/// Returns true if the request asks a token endpoint for a token.
 pub(super) fn is_token_request(request: &Request<Vec<u8>>) -> bool {
     *request.method() == Method::POST
         && media(request.headers()) == FORM
@@ -50,7 +51,7 @@ pub(super) struct TokenClient {
 }
 
 impl TokenClient {
-    /// Reads the client from a request; `None` if the client sends no secret.
+    /// Reads the client's id and secret from a token request. `None` if the client sends no secret.
     pub(super) fn of(request: &Request<Vec<u8>>) -> Option<Self> {
         if let Some(header) = request.headers().get(AUTHORIZATION) {
             let basic = header.to_str().ok()?.strip_prefix("Basic ")?;
@@ -71,7 +72,7 @@ impl TokenClient {
         })
     }
 
-    /// The request with the client's secret in this form; `None` if no header can hold the secret.
+    /// Returns the request with the client's secret in the given form. `None` if the secret cannot be the value of a header.
     pub(super) fn show(
         &self,
         request: &Request<Vec<u8>>,
@@ -105,12 +106,12 @@ impl TokenClient {
     }
 }
 
-/// The value of `Basic` credentials for a client. Id and secret are each encoded as in a form (RFC 6749 §2.3.1).
+/// The value of a client's `Basic` credentials. Id and secret are each form-encoded first (RFC 6749 §2.3.1).
 pub(super) fn basic(id: &str, secret: &str) -> String {
     BASE64_STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)))
 }
 
-/// Encodes a text as in a form.
+/// Encodes a text as a value in a form-encoded request body.
 pub(super) fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
@@ -129,8 +130,8 @@ pub(super) fn other(form: ClientAuth) -> ClientAuth {
     }
 }
 
-/// Returns true if the endpoint refuses the client's id and secret, or does not find them: endpoints that read only one
-/// form call a request in the other form invalid, or its client unauthorized.
+/// Returns true if the endpoint refuses the client's id and secret, or did not find them. Endpoints that read only one form
+/// report a request in the other form as invalid, or its client as unauthorized.
 pub(super) fn refuses_client(answer: &Response<Vec<u8>>) -> bool {
     const REFUSALS: [&str; 3] = ["invalid_client", "invalid_request", "unauthorized_client"];
     let error = members(answer).and_then(|it| it.get("error")?.as_str().map(str::to_owned));
@@ -142,7 +143,7 @@ pub(super) fn refuses_client(answer: &Response<Vec<u8>>) -> bool {
     }
 }
 
-/// The members of an answer, which may be JSON or a form.
+/// The members of a response's body, which may be JSON or a form. `None` if it is neither.
 fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
     let body = answer.body().strip_prefix(b"\xef\xbb\xbf");
     let body = body.unwrap_or(answer.body());
@@ -164,11 +165,11 @@ fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
         .then_some(members)
 }
 
-/// Function that prepares a text of a token endpoint for logs and errors: removes secrets, including the given ones of the
-/// response itself, and cuts the text.
+/// Function that prepares a text from a token endpoint for logs and errors: it removes secrets and shortens the text. The second
+/// argument contains secrets from the response itself.
 pub(super) type Words<'a> = dyn Fn(&str, &[Secret]) -> String + Sync + 'a;
 
-/// The members of a JSON object. Members that cannot be read, such as a number out of range, are omitted.
+/// The members of a JSON object. Members that cannot be read, such as numbers out of range, are omitted.
 fn json_members(json: &[u8]) -> Option<Map<String, Value>> {
     let members = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(json).ok()?;
     let members = members.into_iter();
@@ -176,11 +177,11 @@ fn json_members(json: &[u8]) -> Option<Map<String, Value>> {
     Some(read.collect())
 }
 
-/// The answer of a token endpoint in the form of RFC 6749: a token with status 200, or an error with another status.
+/// Rewrites the response of a token endpoint in the form of RFC 6749: a token with status 200, or an error with another status.
 ///
 /// # Errors
 ///
-/// When the answer is no token and no error. The message describes the answer without its body.
+/// When the response is neither a token nor an error. The message describes the response without its body.
 pub(super) fn normalized(
     answer: Response<Vec<u8>>,
     words: &Words<'_>,
@@ -231,7 +232,7 @@ pub(super) fn normalized(
     Ok(normalized)
 }
 
-/// Rewrites the members of a token answer for the library. Unreadable members count as absent.
+/// Rewrites the members of a token response in the form that the library reads. Members that cannot be read are removed.
 fn mend(token: &mut Map<String, Value>) {
     if !token.get("token_type").is_some_and(Value::is_string) {
         token.insert("token_type".into(), "bearer".into());
@@ -275,8 +276,8 @@ fn seconds(value: &Value) -> Option<u64> {
     Some(seconds.as_secs())
 }
 
-/// The remaining lifetime of a JWT in seconds; `None` if it has expired. The signature is not checked, since the token comes
-/// from its issuer.
+/// The remaining lifetime of a JWT in seconds, from its claim `exp`. `None` if it has expired. The signature is not checked,
+/// because the token was received from its issuer.
 fn until_expiry(bearer: &str) -> Option<u64> {
     let claims = bearer.split('.').nth(1)?.trim_end_matches('=');
     let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
@@ -287,10 +288,10 @@ fn until_expiry(bearer: &str) -> Option<u64> {
         .filter(|it| *it > 0)
 }
 
-/// Names of answer members whose values are secrets.
+/// Names of response members whose values are secrets.
 const SECRETS: [&str; 4] = ["access_token", "refresh_token", "id_token", "client_secret"];
 
-/// The members of an error answer.
+/// The members of an error response, without secrets. `None` if the response contains no error.
 fn error(members: &Map<String, Value>, words: &Words<'_>) -> Option<Map<String, Value>> {
     let secrets = SECRETS.iter().filter_map(|key| members.get(*key)?.as_str());
     let secrets: Vec<_> = secrets.map(Secret::new).collect();

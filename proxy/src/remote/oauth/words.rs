@@ -1,4 +1,4 @@
-//! Texts about a token that could not be fetched. The log shows all of them to operators; texts for clients contain
+//! Texts about a token that could not be fetched. The log contains the complete text for operators. The texts for clients contain
 //! neither secrets nor addresses that are not public, whatever their source.
 
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use tooldock_base::address::is_public;
 use tooldock_base::secret::Secret;
 use tooldock_workers::remote::RemoteServer;
 
-/// Maximum length of a reason, in characters.
+/// Maximum length in characters of a text about a failed token request.
 const REASON_MAX: usize = 300;
 
 /// Text that replaces an address that is not public.
@@ -28,17 +28,17 @@ const PRIVATE_ENDINGS: [&str; 11] = [
     ".home.arpa",
 ];
 
-/// The reason why there is no token.
+/// The reason why no token could be fetched, as a text for the log and a text for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reason {
-    /// The text for the log.
+    /// The complete text, for the log.
     pub(super) logged: String,
-    /// The text for clients.
+    /// The text for clients, without addresses that are not public.
     pub(super) told: String,
 }
 
 impl Reason {
-    /// Appends text to both messages, which clients may read unchanged.
+    /// Appends a text to both texts. It must not contain anything that clients may not read.
     pub(super) fn followed_by(self, more: &str) -> Self {
         Self {
             logged: format!("{}{more}", self.logged),
@@ -46,7 +46,7 @@ impl Reason {
         }
     }
 
-    /// Changes both texts.
+    /// Applies a function to both texts.
     pub(super) fn map(self, change: impl Fn(&str) -> String) -> Self {
         Self {
             logged: change(&self.logged),
@@ -70,8 +70,8 @@ impl From<&str> for Reason {
     }
 }
 
-/// Reduces a text of another server to one line of bounded length, without the secrets of `server` and without
-/// `hidden`. Secrets are removed before the text is cut.
+/// Reduces a text from another server to one line of bounded length. The secrets of `server` and the values in `hidden` are
+/// removed. This is done before the text is cut, so that no part of a secret remains.
 pub(super) fn one_line(server: &RemoteServer, hidden: &[Secret], text: &str) -> String {
     let text = server.excerpt(text, hidden, REASON_MAX);
     text.replace(char::is_control, " ")
@@ -96,7 +96,7 @@ fn without_private_addresses(text: &str) -> String {
     shown
 }
 
-/// Returns true for a word that is, or contains, an address that is not public.
+/// Returns true if a word is, or contains, an address that is not public.
 fn is_private(word: &str) -> bool {
     let (is_url, rest) = match word.split_once("://") {
         Some((_, rest)) => (true, rest),
@@ -117,12 +117,12 @@ fn is_private_literal(text: &str) -> bool {
         (_, Ok(address)) => address,
         _ => return false,
     };
-    // Colons alone, which parse as an address, are none.
+    // A word of colons only, such as `::`, parses as an address but is none.
     !is_public(address) && text.contains(|it: char| it.is_ascii_hexdigit())
 }
 
-/// Returns true for a host, with or without a port, that is a name inside a private network. In a URL, names without a dot are
-/// such names.
+/// Returns true if a host, with or without a port, is a name inside a private network. In a URL, names without a dot also count
+/// as such.
 fn is_private_name(host: &str, is_url: bool) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,

@@ -1,5 +1,6 @@
-//! Connections to the port to which a browser is redirected. Any process of this machine can open connections and be silent, so
-//! all are read concurrently, and beyond [`READ_MAX`] the oldest is closed: a browser sends its request as soon as it connects.
+//! Connections to the port to which a browser is redirected. All processes of this machine can connect to it and send nothing.
+//! Therefore all connections are read concurrently, and beyond [`READ_MAX`] the oldest is closed. A browser is not affected,
+//! because it sends its request as soon as it has connected.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,9 +13,9 @@ use tokio::time::timeout;
 use super::CALLBACK;
 use crate::remote::authorize::RedirectOutcome;
 
-/// Maximum number of connections that are read concurrently, and of refusals that are written concurrently.
+/// Maximum number of connections that are read at the same time, and of refusals that are written at the same time.
 const READ_MAX: usize = 64;
-/// Time limit for a browser to send its request, and to read the response.
+/// Time limit for a browser to send its request, and again to read the response.
 const REQUEST: Duration = Duration::from_secs(10);
 /// Maximum size of a request's head, in bytes.
 const HEAD_MAX: usize = 32 * 1024;
@@ -23,13 +24,13 @@ const HEAD_MAX: usize = 32 * 1024;
 #[derive(Default)]
 pub(super) struct Visitors {
     read: JoinSet<Option<(String, TcpStream)>>,
-    /// Handles of the tasks in `read`, the oldest first; finished tasks are among them.
+    /// Handles of the tasks in `read`, from the oldest to the newest. Some of these tasks may have finished.
     handles: VecDeque<AbortHandle>,
     turned_away: JoinSet<()>,
 }
 
 impl Visitors {
-    /// Reads the request of a connection. Beyond [`READ_MAX`] connections, closes the oldest.
+    /// Starts to read the request of a connection. If there are [`READ_MAX`] connections, the oldest is closed.
     pub(super) fn enter(&mut self, connection: TcpStream, origin: &str) {
         self.handles.retain(|it| !it.is_finished());
         if self.handles.len() >= READ_MAX
@@ -42,8 +43,7 @@ impl Visitors {
         self.handles.push_back(self.read.spawn(reads));
     }
 
-    /// Waits for the next request to the redirect path; returns its URL and the connection. `None` if no connection is
-    /// open.
+    /// Waits for the next request to the redirect path. Returns its URL and the connection; `None` if no connection is open.
     pub(super) async fn next(&mut self) -> Option<(String, TcpStream)> {
         loop {
             if let Ok(Some(came)) = self.read.join_next().await? {
@@ -52,8 +52,8 @@ impl Visitors {
         }
     }
 
-    /// Sends a browser the response that its request does not belong to this authorization. Closes the connection without a
-    /// response if too many are being written.
+    /// Responds to a browser whose request does not belong to this authorization. If too many such responses are being written,
+    /// closes the connection without one.
     pub(super) fn turn_away(&mut self, browser: TcpStream) {
         while self.turned_away.try_join_next().is_some() {}
         if self.turned_away.len() < READ_MAX {
@@ -63,7 +63,7 @@ impl Visitors {
     }
 }
 
-/// Sends a browser the outcome of its request.
+/// Responds to a browser with the outcome of the authorization.
 pub(super) async fn tell(browser: TcpStream, answered: &RedirectOutcome) {
     let (status, text) = match answered {
         RedirectOutcome::Given(_) => (
@@ -82,7 +82,7 @@ pub(super) async fn tell(browser: TcpStream, answered: &RedirectOutcome) {
     respond(browser, status, text).await;
 }
 
-/// Reads a request; returns its URL if it is for the redirect path.
+/// Reads a request. Returns its URL and the connection if the request is for the redirect path.
 async fn came_back(mut connection: TcpStream, origin: &str) -> Option<(String, TcpStream)> {
     let mut head = Vec::with_capacity(2048);
     let read = async {
@@ -100,7 +100,7 @@ async fn came_back(mut connection: TcpStream, origin: &str) -> Option<(String, T
     let target = request.path?;
     let path = target.split('?').next()?;
     if request.method? != "GET" || path != CALLBACK {
-        // Browsers also request an icon.
+        // Requests to other paths are expected: browsers also request an icon.
         respond(connection, "404 Not Found", "Not found\n").await;
         return None;
     }
@@ -117,6 +117,6 @@ async fn respond(mut connection: TcpStream, status: &str, text: &str) {
         connection.write_all(response.as_bytes()).await?;
         connection.shutdown().await
     };
-    // A failure means that the browser has disconnected.
+    // A failure is ignored, because it means that the browser has disconnected.
     let _ = timeout(REQUEST, write).await;
 }

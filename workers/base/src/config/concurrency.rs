@@ -1,4 +1,4 @@
-//! `max_concurrency`: a number of calls, or `auto`, which depends on the place where the calls run.
+//! The value of `max_concurrency`: a number of calls, or `auto`, which depends on the kind of upstream.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,26 +9,26 @@ use serde::{Serialize, Serializer};
 
 use crate::bounds::BoundedValue;
 
-/// The spelling of [`Concurrency::Auto`].
+/// Text of [`Concurrency::Auto`] in configuration files.
 const AUTO: &str = "auto";
 
-/// Number of concurrent calls of a namespace.
+/// Maximum number of concurrent calls of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Concurrency {
-    /// Decides by the kind of upstream: 8 calls for processes of this machine, 512 for remote servers.
+    /// The number depends on the kind of upstream: 8 calls for processes on this machine, 512 for remote servers.
     #[default]
     Auto,
-    /// A fixed number of calls.
+    /// A fixed number of concurrent calls.
     Calls(usize),
 }
 
 impl Concurrency {
-    /// Number of concurrent calls in processes of this machine, for `auto`.
+    /// Number of concurrent calls for `auto`, if they run in processes on this machine.
     const LOCAL: usize = 8;
-    /// Number of concurrent calls at a remote server, for `auto`.
+    /// Number of concurrent calls for `auto`, if they are sent to a remote server.
     const REMOTE: usize = 512;
 
-    /// The number for a namespace whose calls run in processes of this machine.
+    /// Number of concurrent calls for a namespace whose calls run in processes on this machine.
     pub fn local(self) -> usize {
         match self {
             Self::Auto => Self::LOCAL,
@@ -36,7 +36,7 @@ impl Concurrency {
         }
     }
 
-    /// The number for a remote server.
+    /// Number of concurrent calls for a namespace on a remote server.
     pub fn remote(self) -> usize {
         match self {
             Self::Auto => Self::REMOTE,
@@ -45,7 +45,8 @@ impl Concurrency {
     }
 }
 
-/// `auto` compares as the number for this machine, since ceilings and narrower files limit calls that run on this machine.
+/// Orders the values by their number of calls. `auto` counts as its number for this machine, because ceilings and other limits on
+/// the value are meant for calls that run on this machine.
 impl Ord for Concurrency {
     fn cmp(&self, other: &Self) -> Ordering {
         let key = |it: &Self| (it.local(), *it != Self::Auto);

@@ -1,4 +1,5 @@
-//! The limits of a namespace, as a table: each has one row with its default and, for numbers, its bounds.
+//! The limits of a namespace. They are defined in a table with one row per limit, which contains its default and, for numbers,
+//! its bounds.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -14,19 +15,19 @@ use crate::bounds::{BoundedValue, TIMES, within};
 /// Maximum number of worker processes that one namespace may have.
 pub const PROCESSES_MAX: usize = 64;
 
-/// Bounds of the number of concurrent calls, which all use one worker.
+/// Bounds of the number of concurrent calls to one worker.
 const CALLS: RangeInclusive<Concurrency> = Concurrency::Calls(1)..=Concurrency::Calls(100_000);
 
-/// Bounds of the number of calls that wait; 0 allows none.
+/// Bounds of the number of waiting calls; 0 means that no call may wait.
 const WAITING_CALLS: RangeInclusive<usize> = 0..=100_000;
 
-/// Bounds of a result's size. A result is completely in memory.
+/// Bounds of a result's size. They limit memory, because a complete result is in memory.
 const RESULT: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::gib(1);
 
-/// Bounds of the number of threads for sync tools in one worker.
+/// Bounds of the number of threads that run sync tools in one worker.
 const TOOL_THREADS: RangeInclusive<usize> = 1..=1_000;
 
-/// The highest `queue` and `max_parked` in a namespace's own file: the configuration has no ceilings for these.
+/// Maximum of `queue` and `max_parked` in a namespace's own file. No ceilings can be configured for these two.
 pub const QUEUE_MAX: usize = 65_536;
 pub(crate) const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -35,14 +36,14 @@ macro_rules! limits {
         numbers {$( $(#[$doc:meta])* $number:ident: $kind:ty = $number_default:expr, $bounds:expr; )*}
         others {$( $(#[$other_doc:meta])* $other:ident: $type:ty = $default:expr; )*}
     ) => {
-        /// The limits of one namespace, complete.
+        /// All limits of one namespace.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Limits {
             $($(#[$doc])* pub $number: $kind,)*
             $($(#[$other_doc])* pub $other: $type,)*
-            /// Further lists that must allow a tool and a principal, too: the operator's, if the lists above are not only the
-            /// operator's.
+            /// The operator's lists for tools and principals, if the lists above may come from others, too. Both must then allow
+            /// a tool and a principal.
             #[serde(skip)]
             pub within: Option<Box<AccessLists>>,
         }
@@ -57,33 +58,33 @@ macro_rules! limits {
             }
         }
 
-        /// Limits that may each be unset: the override of one namespace, or the values in its own `tooldock.yaml`.
+        /// Limits of which each may be unset: an override for one namespace, or the values in its own `tooldock.yaml`.
         #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct LimitsPatch {
             $($(#[$doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $number: Option<$kind>,)*
             $($(#[$other_doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $other: Option<$type>,)*
-            /// Limits of single tools, by name.
+            /// Limits for single tools, by the tool's name.
             #[serde(skip_serializing_if = "BTreeMap::is_empty")]
             pub tools: BTreeMap<String, ToolLimits>,
-            /// Further paths of the namespace's MCP endpoint. Only the operator's overrides may have some.
+            /// Further paths of the namespace's MCP endpoint. Only allowed in the operator's overrides.
             #[serde(skip_serializing_if = "Vec::is_empty")]
             pub aliases: Vec<String>,
         }
 
         impl Limits {
-            /// Applies a patch, except for limits of single tools.
+            /// Sets the limits that the patch contains. Limits of single tools are ignored.
             pub fn apply(&mut self, patch: &LimitsPatch) {
                 $(if let Some(said) = patch.$number { self.$number = said; })*
                 $(if let Some(said) = &patch.$other { self.$other.clone_from(said); })*
             }
 
-            /// Lowers every number to that of `most`, if it is above.
+            /// Lowers each number to that of `most` if it is higher.
             pub fn lower_to(&mut self, most: &Self) {
                 $(self.$number = self.$number.min(most.$number);)*
             }
 
-            /// The patch that sets all of these limits.
+            /// Creates a patch that sets all limits of this value.
             pub fn patch(&self) -> LimitsPatch {
                 LimitsPatch {
                     $($number: Some(self.$number),)*
@@ -95,14 +96,14 @@ macro_rules! limits {
         }
 
         impl LimitsPatch {
-            /// Every key that a patch may have.
+            /// All keys that a patch of limits may have.
             pub const KEYS: &[&str] = &[$(stringify!($number),)* $(stringify!($other),)* "tools"];
 
-            /// Checks every number. `aliases` belong to overrides, where their paths are checked.
+            /// Checks all numbers against their bounds, and that there are no `aliases`, which are only allowed in overrides.
             ///
             /// # Errors
             ///
-            /// The first number that is out of bounds.
+            /// The first number that is out of bounds, or the key `aliases`.
             pub fn check(&self) -> Result<(), OutOfBounds> {
                 if !self.aliases.is_empty() {
                     return Err(OutOfBounds {
@@ -114,7 +115,7 @@ macro_rules! limits {
                 self.check_numbers()
             }
 
-            /// Checks every number against its bounds.
+            /// Checks all numbers against their bounds.
             ///
             /// # Errors
             ///
@@ -128,8 +129,8 @@ macro_rules! limits {
                 Ok(())
             }
 
-            /// Lowers every number to its ceiling, or to the operator's number if that is higher. Calls `say` with the key and
-            /// a message for each lowered number.
+            /// Lowers each number to its ceiling, or to the operator's number if that is higher. Calls `say` with the key and a
+            /// message for each lowered number.
             pub fn cap(&mut self, operator: &Self, ceilings: &Self, mut say: impl FnMut(&str, String)) {
                 $(cap(&mut self.$number, operator.$number, ceilings.$number, |it| say(stringify!($number), it));)*
                 for (name, tool) in &mut self.tools {
@@ -138,7 +139,7 @@ macro_rules! limits {
                     cap(&mut tool.timeout, own.timeout, ceilings.timeout, |it| say("timeout", it));
                     cap(&mut tool.max_result, own.max_result, ceilings.max_result, |it| say("max_result", it));
                 }
-                // An operator's own sandbox, which may be below the ceiling, is never raised.
+                // A sandbox that the operator has configured is not changed, even if it is weaker than the ceiling allows.
                 if let (Some(asked), Some(ceiling)) = (&mut self.sandbox, &ceilings.sandbox)
                     && operator.sandbox.as_ref() != Some(asked)
                 {
@@ -153,21 +154,21 @@ macro_rules! limits {
 
 limits! {
     numbers {
-        /// Time limit of one call.
+        /// Time limit for one call of a tool.
         #[serde(with = "humantime_serde")]
         timeout: Duration = Duration::from_secs(30), TIMES;
-        /// Time limit of one question to the client (elicitation, sampling).
+        /// Time limit for the answer to one question to the client (elicitation, sampling).
         #[serde(with = "humantime_serde")]
         ask_timeout: Duration = Duration::from_secs(600), TIMES;
         /// Maximum number of concurrent calls; `auto` is 8, and 512 for remote servers.
         max_concurrency: Concurrency = Concurrency::Auto, CALLS;
-        /// Maximum number of calls that wait for their turn.
+        /// Maximum number of calls that wait until another call ends. Further ones are refused.
         queue: usize = 256, WAITING_CALLS;
-        /// Maximum number of calls that wait for an answer from their client.
+        /// Maximum number of calls that wait for an answer from their client. Further ones are refused.
         max_parked: usize = 64, WAITING_CALLS;
         /// Maximum size of the result of one call, in bytes of JSON.
         max_result: ByteSize = ByteSize::mib(10), RESULT;
-        /// Maximum number of concurrent sync tools in one process, each on its own thread.
+        /// Maximum number of sync tools that run at the same time in one process, each on a separate thread.
         sync_concurrency: usize = 1, TOOL_THREADS;
         /// Number of worker processes that share the namespace's calls.
         processes: usize = 1, 1..=PROCESSES_MAX;
@@ -175,22 +176,23 @@ limits! {
     others {
         /// Glob patterns of the tools that may be listed and called.
         tools_allow: Vec<String> = vec!["*".into()];
-        /// Glob patterns of denied tools; takes precedence over `tools_allow`.
+        /// Glob patterns of tools that may not be listed or called, even if `tools_allow` contains them.
         tools_deny: Vec<String> = Vec::new();
         /// Glob patterns of the principals that may use the namespace.
         principals: Vec<String> = vec!["*".into()];
-        /// True when callers learn only that an exception occurred, and the id of its log entry.
+        /// True if callers are told only that an exception occurred, with the id of its log entry. False if they get the
+        /// exception itself.
         mask_errors: bool = false;
-        /// The secrets of scope `global` that the namespace's workers get.
+        /// Selects the secrets of scope `global` that the namespace's workers get.
         global_secrets: GlobalSecrets = GlobalSecrets::All;
-        /// The treatment of a server's result that violates the `outputSchema` of its tool.
+        /// Selects the treatment of a server's result that violates the `outputSchema` of its tool.
         output_schema: OutputSchema = OutputSchema::Warn;
-        /// True when arguments sent as JSON in strings are converted to the object, array, number or boolean that the tool's
-        /// schema allows.
+        /// True if an argument that was sent as a string with JSON in it is converted to the object, array, number or boolean
+        /// that the tool's schema demands.
         coerce_arguments: bool = false;
-        /// How far the processes are kept from the rest of the machine.
+        /// Restrictions on the access of the namespace's processes to the rest of the machine.
         sandbox: Sandbox = Sandbox::default();
-        /// The treatment of a server's definitions that differ from the recorded ones.
+        /// Selects the treatment of a server's definitions that differ from the recorded ones.
         pins: PinMode = PinMode::Warn;
     }
 }
@@ -199,32 +201,33 @@ limits! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputSchema {
-    /// Results are not checked.
+    /// Results are not checked against the `outputSchema` of their tool.
     Off,
-    /// The result is returned to the caller, counted, and logged once for each tool and fault.
+    /// A result that violates the schema is returned to the caller, counted as a violation, and logged once for each tool and
+    /// fault.
     Warn,
-    /// The call fails with `output_type`.
+    /// A call fails with the error `output_type` if its result violates the schema.
     Strict,
 }
 
-/// The treatment of definitions of a server (tools, prompts, resource templates) that differ from the recorded ones. The order
-/// is from the least strict to the strictest.
+/// The treatment of a server's definitions (tools, prompts, resource templates) that differ from the recorded ones. The variants
+/// are ordered from the least to the most strict.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum PinMode {
-    /// Definitions are neither recorded nor compared.
+    /// Definitions of servers are neither recorded nor compared.
     Off,
-    /// Differences are reported, and served.
+    /// Definitions that differ from the recorded ones are reported, but still offered to clients.
     #[default]
     Warn,
-    /// Definitions that differ are reported, and are hidden until an operator approves them.
+    /// Definitions that differ from the recorded ones are reported, and hidden from clients until an operator approves them.
     Enforce,
 }
 
 impl PinMode {
-    /// The mode as a configuration file spells it.
+    /// The pin mode as it is written in a configuration file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -238,26 +241,26 @@ impl PinMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GlobalSecrets {
-    /// All global secrets.
+    /// Workers get all global secrets.
     All,
-    /// Secrets that the namespace's `tooldock.yaml` declares under `secrets:`.
+    /// Workers get only the secrets that the namespace's `tooldock.yaml` declares under `secrets:`.
     Declared,
 }
 
-/// Limits of one tool.
+/// Limits for one tool, which replace those of its namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ToolLimits {
-    /// See [`Limits::timeout`].
+    /// Time limit for one call of the tool; `None` for the namespace's [`Limits::timeout`].
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
-    /// See [`Limits::max_result`].
+    /// Maximum size of the tool's result; `None` for the namespace's [`Limits::max_result`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_result: Option<ByteSize>,
 }
 
 impl ToolLimits {
-    /// Lowers both numbers to those of `own`, or to those of its namespace if `own` does not set them.
+    /// Lowers both numbers to those of `own`. If `own` does not set a number, the number of the namespace is used instead.
     pub fn lower_to(&mut self, own: Option<&Self>, namespace: &Limits) {
         let own = own.copied().unwrap_or_default();
         let timeout = own.timeout.unwrap_or(namespace.timeout);
@@ -267,19 +270,19 @@ impl ToolLimits {
     }
 }
 
-/// The lists of [`Limits`] that allow tools and principals.
+/// The lists in [`Limits`] that decide which tools and principals are allowed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AccessLists {
-    /// See [`Limits::tools_allow`].
+    /// Glob patterns of allowed tools, as in [`Limits::tools_allow`].
     pub tools_allow: Vec<String>,
-    /// See [`Limits::tools_deny`].
+    /// Glob patterns of denied tools, as in [`Limits::tools_deny`].
     pub tools_deny: Vec<String>,
-    /// See [`Limits::principals`].
+    /// Glob patterns of allowed principals, as in [`Limits::principals`].
     pub principals: Vec<String>,
 }
 
 impl Limits {
-    /// The access lists of these limits.
+    /// The lists for tools and principals in these limits.
     pub fn lists(&self) -> AccessLists {
         AccessLists {
             tools_allow: self.tools_allow.clone(),
@@ -295,22 +298,23 @@ impl Limits {
     }
 }
 
-/// `namespaces.ceilings:` — a value above its ceiling in a namespace's own file is clamped, logged and shown.
+/// The key `namespaces.ceilings:`: maximum values for limits in a namespace's own file. A higher value is lowered to its ceiling,
+/// and a warning is logged and shown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ceilings {
-    /// Highest `timeout`.
+    /// Ceiling of `timeout`, the time limit for one call.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
-    /// Highest `max_concurrency`.
+    /// Ceiling of `max_concurrency`, the number of concurrent calls.
     pub max_concurrency: usize,
-    /// Highest `max_result`.
+    /// Ceiling of `max_result`, the size of a result.
     pub max_result: ByteSize,
-    /// Highest `sync_concurrency`.
+    /// Ceiling of `sync_concurrency`, the number of concurrent sync tools in one process.
     pub sync_concurrency: usize,
-    /// Highest `processes`.
+    /// Ceiling of `processes`, the number of worker processes of a namespace.
     pub processes: usize,
-    /// Weakest `sandbox` that a namespace's own `tooldock.yaml` may choose.
+    /// The weakest `sandbox` that a namespace's own `tooldock.yaml` may choose.
     pub sandbox: Sandbox,
 }
 
@@ -328,9 +332,9 @@ impl Default for Ceilings {
 }
 
 impl Ceilings {
-    /// The highest value of every number, including those that cannot be configured.
+    /// The maximum of each number, including the maxima that cannot be configured.
     pub fn patch(&self) -> LimitsPatch {
-        // Every field by name: the compiler points here when a ceiling is added.
+        // All fields are listed, so that the compiler reports this line when a ceiling is added.
         let Self {
             timeout,
             max_concurrency,
@@ -359,9 +363,9 @@ impl Ceilings {
 pub struct OutOfBounds {
     /// The key of the limit, relative to the key that contains the limits.
     pub key: String,
-    /// The value and its bounds.
+    /// Error text that names the value and its bounds.
     pub message: String,
-    /// True when the value is below its bounds, false when it is above.
+    /// True if the limit is below its bounds, false if it is above.
     pub too_low: bool,
 }
 

@@ -1,5 +1,5 @@
-//! `sandbox:` — how far a namespace's processes are kept from the rest of the machine. The policy alone; `tooldock-process`
-//! applies it.
+//! The key `sandbox:`: restrictions on the access of a namespace's processes to the rest of the machine. This module defines the
+//! policy only; `tooldock-process` applies it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -11,31 +11,31 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-/// Least memory of a process, in bytes: an interpreter needs more than this before its first line.
+/// Minimum of the memory limit, in bytes. With less, a Python interpreter cannot start.
 const MEMORY_MIN: ByteSize = ByteSize::mib(16);
-/// Maximum number of entries of `read`, `write` and `network`, each.
+/// Maximum number of entries in each of `read`, `write` and `network`.
 const ENTRIES_MAX: usize = 256;
-/// Expected values, for errors.
+/// Text for error messages that lists the expected values of `sandbox`.
 const EXPECTED: &str =
     "off, basic, strict, or a mapping with mode, read, write, network, memory, pids, cpu";
 
-/// How much is kept away from a namespace's processes. The order is from the least to the most.
+/// The strength of a sandbox. The variants are ordered from the weakest to the strongest.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxMode {
-    /// Nothing.
+    /// The processes are not restricted.
     Off,
-    /// The gateway's own files, sockets, processes and listeners, and those of other namespaces.
+    /// The processes cannot access the gateway's own files, sockets, processes and listeners, nor those of other namespaces.
     #[default]
     Basic,
-    /// Everything that is not allowed.
+    /// The processes can access only files and addresses that are explicitly allowed.
     Strict,
 }
 
 impl SandboxMode {
-    /// The mode as a configuration file spells it.
+    /// The sandbox mode as it is written in a configuration file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -45,48 +45,50 @@ impl SandboxMode {
     }
 }
 
-/// The sandbox of a namespace's processes, as configured.
+/// The sandbox of a namespace's processes as it is configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Sandbox {
-    /// How much is kept away.
+    /// The strength of the sandbox.
     pub mode: SandboxMode,
-    /// Paths that may be read, beside those that the mode leaves open. Relative ones begin at the working directory.
+    /// Paths that the processes may read, in addition to those that the mode allows. Relative paths begin at the working
+    /// directory.
     pub read: Vec<PathBuf>,
-    /// Paths that may be read and written.
+    /// Paths that the processes may read and write.
     pub write: Vec<PathBuf>,
-    /// Addresses that may be connected to. `None`: all with `basic`, none with `strict`.
+    /// Addresses to which connections are allowed. `None` allows all with `basic`, and none with `strict`.
     pub network: Option<SandboxNetwork>,
     /// Maximum size of the private writable memory of one process, in bytes.
     pub memory: Option<ByteSize>,
-    /// Maximum number of processes and threads.
+    /// Maximum number of processes and threads in the sandbox of one process.
     pub pids: Option<u32>,
-    /// Number of processors that may be used.
+    /// Maximum number of processors that the processes may use.
     pub cpu: Option<u32>,
-    /// True when a file that tools may write asked for it: `read` and `write` then open nothing of the data directory.
+    /// True if the sandbox was configured in a file that tools can write. `read` and `write` then allow no access to the data
+    /// directory.
     pub by_namespace: bool,
 }
 
-/// Addresses that processes may connect to.
+/// The addresses to which processes may connect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SandboxNetwork {
-    /// No network: internet sockets are refused.
+    /// No addresses: the processes cannot open internet sockets.
     None,
-    /// These alone.
+    /// Only the listed addresses may be connected to.
     Only(Vec<SandboxAddress>),
     /// Public addresses, not those of this machine or of private networks.
     Public,
 }
 
-/// A destination, `host:port`. The port `*` stands for all.
+/// A destination of connections, written as `host:port`. The port `*` means all ports.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SandboxAddress {
-    /// A host name or address.
+    /// The host name or IP address of the destination.
     pub host: String,
-    /// The port; `None` stands for all.
+    /// The port of the destination; `None` means all ports.
     pub port: Option<u16>,
 }
 
-/// Reason why a destination cannot be used.
+/// Error for a text that is not a destination of connections.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no destination: write host:port, such as api.example.com:443, [2001:db8::1]:443 or db.internal:*"
@@ -94,12 +96,12 @@ pub struct SandboxAddress {
 pub struct InvalidSandboxAddress(String);
 
 impl SandboxAddress {
-    /// The literal address of the host; `None` for a name.
+    /// The host as an IP address; `None` if it is a name.
     pub fn literal(&self) -> Option<IpAddr> {
         self.host.parse().ok()
     }
 
-    /// Returns true if a connection to `address` is one to this destination, where `resolved` are the addresses of the host.
+    /// Returns true if a connection to `address` is allowed by this destination. `resolved` are the IP addresses of its host.
     pub fn allows(&self, address: SocketAddr, resolved: &[IpAddr]) -> bool {
         self.port.is_none_or(|port| port == address.port())
             && resolved
@@ -159,7 +161,7 @@ impl fmt::Display for SandboxAddress {
 }
 
 impl SandboxNetwork {
-    /// Returns true if everything that `other` opens is open here, too.
+    /// Returns true if each address that `other` allows is allowed here, too.
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (_, Self::None) | (Self::Public, Self::Public) => true,
@@ -172,7 +174,7 @@ impl SandboxNetwork {
 }
 
 impl Sandbox {
-    /// A sandbox of a mode, with nothing else set.
+    /// A sandbox with the given mode and no further settings.
     pub fn of(mode: SandboxMode) -> Self {
         Self {
             mode,
@@ -180,7 +182,7 @@ impl Sandbox {
         }
     }
 
-    /// The addresses that may be connected to; `None` for all.
+    /// The addresses to which connections are allowed under the mode. `None` if all are allowed.
     pub fn network_in_force(&self) -> Option<SandboxNetwork> {
         match self.mode {
             SandboxMode::Off => None,
@@ -189,7 +191,7 @@ impl Sandbox {
         }
     }
 
-    /// Returns true if `other` opens nothing that is closed here: it is at least as strict.
+    /// Returns true if `other` is at least as strict as this sandbox: it allows nothing that is forbidden here.
     pub fn covers(&self, other: &Self) -> bool {
         fn at_most<T: PartialOrd>(most: Option<T>, asked: Option<T>) -> bool {
             most.is_none_or(|most| asked.is_some_and(|asked| asked <= most))
@@ -218,7 +220,7 @@ impl Sandbox {
             && at_most(self.cpu, other.cpu)
     }
 
-    /// Closes every path, network and limit that this sandbox opens and `ceiling` does not. Returns a sentence for each change.
+    /// Removes from this sandbox all paths, addresses and limits that exceed `ceiling`. Returns a sentence for each change.
     pub fn lower_to(&mut self, ceiling: &Self) -> Vec<String> {
         let mut said = Vec::new();
         if self.mode < ceiling.mode {
@@ -330,7 +332,7 @@ fn is_below_any<'a>(path: &Path, mut folders: impl Iterator<Item = &'a PathBuf>)
         })
 }
 
-/// The form of a mapping.
+/// The keys of a sandbox that is written as a mapping.
 #[derive(Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SandboxKeys {
@@ -401,7 +403,7 @@ impl<'de> Deserialize<'de> for Sandbox {
             }
 
             fn visit_bool<E: de::Error>(self, value: bool) -> Result<Sandbox, E> {
-                // YAML 1.1 tools turn `off` into `false`.
+                // `false` is accepted as `off`, because YAML 1.1 tools convert `off` to `false`.
                 match value {
                     false => Ok(Sandbox::of(SandboxMode::Off)),
                     true => Err(E::invalid_value(de::Unexpected::Bool(true), &self)),

@@ -1,43 +1,45 @@
-//! Search for the special bytes of a string, many at a time.
+//! Finds the special bytes of a JSON string, many bytes at a time.
 
 use std::hint::black_box;
 
 use pulp::Arch;
 use wide::u8x32;
 
-/// Number of bytes in a word.
+/// Number of bytes that are searched as one machine word.
 pub(super) const WORD: usize = 8;
-/// Number of bytes that are searched in one step.
+/// Number of bytes of a block, which is searched for special bytes in one step.
 pub(super) const STEP: usize = 32;
-/// Number of bytes that [`plain`] checks at a time for any special byte.
+/// Number of bytes that [`plain`] checks in one step.
 pub(super) const STRIDE: usize = 128;
 
 const LAST_CONTROL: u8 = 0x1f;
 
-/// Bit mask of the bytes that end a string, begin an escape, or are not allowed in a string: a quote, a backslash, or a control
-/// character. The lowest bit belongs to the first byte.
+/// Returns a bit mask of the special bytes: those that end a string (a quote), begin an escape (a backslash), or are not allowed
+/// in a string (control characters). The lowest bit belongs to the first byte.
 #[inline]
 pub(super) fn specials(block: &[u8; STEP]) -> u32 {
-    // Hides the origin of the bits from the compiler: otherwise it would test every byte separately instead of counting zeros,
-    // in ten times the instructions.
+    // `black_box` hides from the compiler where the bits come from. Otherwise it would test each byte separately instead of
+    // counting zeros, which takes ten times the instructions.
     black_box(marks(block).to_bitmask())
 }
 
-/// The first byte of a word that [`specials`] would mark, for strings that are too short for a block.
+/// Index of the first special byte in a word; `None` if there is none. Used for strings that are shorter than a block. Special
+/// bytes are the same as in [`specials`].
 #[inline]
 pub(super) fn first_special(word: [u8; WORD]) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; WORD]);
     const HIGHEST: u64 = ONES << 7;
     let bytes = u64::from_le_bytes(word);
-    // The highest bit of each byte that is less, and possibly of bytes after the first such byte, because of its borrow.
+    // Sets the highest bit of each byte that is less than `than`. Because of the borrow, bytes after the first such byte may be
+    // marked, too. That does no harm, since only the first mark is used.
     let less = |bytes: u64, than: u8| bytes.wrapping_sub(ONES * u64::from(than)) & !bytes;
     let is = |byte: u8| less(bytes ^ (ONES * u64::from(byte)), 1);
     let marks = (is(b'"') | is(b'\\') | less(bytes, b' ')) & HIGHEST;
     (marks != 0).then_some(marks.trailing_zeros() as usize / 8)
 }
 
-/// Number of bytes at the beginning without any that [`specials`] would mark, as a multiple of [`STRIDE`]. Uses the widest
-/// vectors of the processor.
+/// Number of bytes at the beginning that contain no special byte, rounded down to a multiple of [`STRIDE`]. Uses the widest
+/// vectors that the processor has.
 pub(super) fn plain(bytes: &[u8]) -> usize {
     let (strides, _) = bytes.as_chunks::<STRIDE>();
     let plain = Arch::new().dispatch(
@@ -47,7 +49,8 @@ pub(super) fn plain(bytes: &[u8]) -> usize {
     plain.unwrap_or(strides.len()) * STRIDE
 }
 
-/// Returns true if the stride has no special byte. The loop reads the whole stride, so that the compiler vectorizes it.
+/// Returns true if the stride contains no special byte. The loop always reads the whole stride, so that the compiler can
+/// vectorize it.
 #[inline(always)]
 fn is_plain(stride: &[u8; STRIDE]) -> bool {
     let is_special = |byte| matches!(byte, b'"' | b'\\' | ..=LAST_CONTROL);
@@ -56,7 +59,7 @@ fn is_plain(stride: &[u8; STRIDE]) -> bool {
         .fold(false, |any, byte| any | is_special(*byte))
 }
 
-/// A byte of ones for each marked byte, and of zeros for all others.
+/// Returns a vector in which the bytes at the positions of special bytes are `0xff` and all others are 0.
 #[inline(always)]
 fn marks(block: &[u8; STEP]) -> u8x32 {
     let bytes = u8x32::new(*block);

@@ -1,25 +1,25 @@
-//! The members of one object, in their order.
+//! Reads the members of one JSON object in their order.
 
 use super::scan::Unread;
 use super::walk::Walk;
 
-/// A member of an object.
+/// A member of a JSON object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct JsonMember<'a> {
-    /// The member's raw key, quotes included.
+    /// The member's key as it is written in the text, including the quotes.
     pub(super) key: &'a str,
-    /// The member's raw value, without white space around it.
+    /// The member's value as it is written in the text, without white space around it.
     pub(super) value: &'a str,
 }
 
-/// The text of a raw string that has no escapes.
+/// The content of a JSON string that is written without escapes. `None` if it contains an escape.
 pub(super) fn plain(raw: &str) -> Option<&str> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
-    // A plain search, since keys are short.
+    // A byte-by-byte search is sufficient, because keys are short.
     (!inner.bytes().any(|byte| byte == b'\\')).then_some(inner)
 }
 
-/// Reads one object and nothing else. Keys may be repeated.
+/// Reader of a text that must contain exactly one JSON object. Keys may be repeated.
 #[derive(Debug)]
 pub(super) struct JsonMembers<'a> {
     text: &'a str,
@@ -35,7 +35,7 @@ enum KeyPosition {
 }
 
 impl<'a> JsonMembers<'a> {
-    /// Starts at the text, unless it cannot be an object.
+    /// Creates a reader of the text.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl<'a> JsonMembers<'a> {
         is_object.then_some(Self { text, walk, next }).ok_or(Unread)
     }
 
-    /// The next member, read to its end. Only white space may follow the last member, so after `None` the complete text has
+    /// Reads the next member completely. `None` if the object has ended and only white space follows; the complete text has then
     /// been read.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl<'a> JsonMembers<'a> {
         }))
     }
 
-    /// Returns true if the complete text has been read, and is an object.
+    /// Returns true if the complete text has been read.
     pub(super) fn is_over(&self) -> bool {
         self.next == KeyPosition::Nothing
     }

@@ -1,4 +1,4 @@
-//! Property: any text is read as `serde_json` reads it, to the byte, or not at all.
+//! Property tests: for any text, the reader returns exactly the same spans as `serde_json`, or refuses the text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::members::JsonMember;
 use super::{DEPTH_MAX, JsonMembers, from_str, is_value};
 
-/// The members as `serde_json` sees them: raw keys and values.
+/// The members that `serde_json` reads: raw keys and raw values.
 struct Reference<'a>(Vec<(&'a RawValue, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Reference<'de> {
@@ -39,10 +39,10 @@ impl<'de> Deserialize<'de> for Reference<'de> {
     }
 }
 
-/// A key and a value, each with its place.
+/// Position and text of a key, and position and text of its value.
 type Placed<'a> = (usize, &'a str, usize, &'a str);
 
-/// Place in the text of each member, by `serde_json`.
+/// The members of the text with their positions, as read by `serde_json`. `None` if it refuses the text.
 fn expected(text: &str) -> Option<Vec<Placed<'_>>> {
     let Reference(all) = serde_json::from_str(text).ok()?;
     let place = |raw: &RawValue| raw.get().as_ptr() as usize - text.as_ptr() as usize;
@@ -67,7 +67,7 @@ fn read(text: &str) -> Option<Vec<Placed<'_>>> {
     Some(all)
 }
 
-/// Maximum number of open brackets, not counting those in strings.
+/// The nesting depth of a text: its maximum number of open brackets. Brackets in strings are not counted.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
@@ -101,7 +101,8 @@ fn space() -> impl Strategy<Value = String> {
     "[ \t\r\n]{0,2}"
 }
 
-/// Strings whose escapes and ends fall on every place of a block, including strings that are rare in texts.
+/// Generates JSON strings in which escapes and ends are at every position of a block. Some contain characters that are rare in
+/// texts.
 fn string() -> BoxedStrategy<String> {
     let piece = Union::new([
         "[ -!#-\\[\\]-~]{0,40}".boxed(),
@@ -146,7 +147,7 @@ fn object_of(value: BoxedStrategy<String>) -> BoxedStrategy<String> {
         .boxed()
 }
 
-/// A text with a possible error: a character that is missing, one too many, or another one.
+/// Changes a text so that it may become invalid: removes a character, inserts one, replaces one, or cuts the text off.
 fn broken(text: &str, at: prop::sample::Index, how: u8, with: char) -> String {
     let mut characters: Vec<char> = text.chars().collect();
     let at = at.index(characters.len());
@@ -168,7 +169,7 @@ fn any_character() -> impl Strategy<Value = char> {
     prop_oneof![4 => prop::sample::select(telling), 1 => any::<char>()]
 }
 
-/// A struct like those of the gateway: spans, and values that are present even if `null`.
+/// A struct as in the gateway's code, with spans, and with a value that is present even if it is `null`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Fields<'a> {
@@ -208,7 +209,7 @@ proptest! {
     fn a_mistake_is_one_to_both(
         text in object_of(json()), at in any::<prop::sample::Index>(), how in 0_u8..4, with in any_character(),
     ) {
-        // Texts without control characters take another path of the reader.
+        // The text is also tested without control characters, because the reader handles such texts by other code.
         let plain = text.replace(['\n', '\r', '\t'], " ");
         for text in [text, plain] {
             agrees(&broken(&text, at, how, with));
@@ -327,7 +328,7 @@ fn nesting_is_bounded_with_the_object_itself() {
     let empty = |levels: usize| format!("{{\"a\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
     assert!(read(&empty(DEPTH_MAX - 1)).is_some());
     assert_eq!(read(&empty(DEPTH_MAX)), None);
-    // Deeper texts are not refused: `serde_json` reads them.
+    // `from_str` does not refuse deeper texts: it lets `serde_json` read them.
     assert!(from_str::<Fields<'_>>(&empty(DEPTH_MAX)).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Structs of spans from an object's text, with serde.
+//! Deserializes structs from the text of a JSON object, with serde. Their fields may be spans of the text.
 
 use serde::de::value::{BorrowedStrDeserializer, MapDeserializer};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
@@ -9,11 +9,11 @@ use serde_json::value::RawValue;
 use super::JsonMembers;
 use super::members::plain;
 
-/// Name by which `serde_json` asks for a `RawValue`. If it changes, values are parsed by `serde_json` itself.
+/// The name with which `serde_json` marks a `RawValue`. If a new version changes it, values are parsed by `serde_json` itself.
 const RAW: &str = "$serde_json::private::RawValue";
 
-/// Parses as `serde_json::from_str` does, but faster if the text is an object whose members are kept as spans (`&RawValue`):
-/// spans are skipped, not parsed.
+/// Deserializes a text with the same result as `serde_json::from_str`. It is faster for an object whose members are stored as
+/// spans (`&RawValue`), because spans are skipped and not parsed.
 ///
 /// # Errors
 ///
@@ -21,21 +21,21 @@ const RAW: &str = "$serde_json::private::RawValue";
 pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Error> {
     match object(text) {
         Some(read) => Ok(read),
-        // Either `serde_json` has the error message, or it accepts the text.
+        // `serde_json` either creates the error message, or accepts a text that this module does not.
         None => serde_json::from_str(text),
     }
 }
 
-/// As [`from_str`] for an object that is nested no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `None` for other texts, and for
-/// texts that `serde_json` refuses.
+/// Deserializes an object that is nested no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `None` for all other texts, including
+/// those that `serde_json` refuses.
 pub fn object<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
     let mut members = JsonMembers::of(text).ok()?;
     let read = T::deserialize(Object(&mut members)).ok()?;
     members.is_over().then_some(read)
 }
 
-/// Converts a value without surrounding white space to a raw value, in text that was parsed before. The text is not parsed
-/// again, and nothing is refused.
+/// Converts a value in a text that was parsed before to a raw value. The value must have no white space around it. It is neither
+/// parsed nor checked again.
 pub fn raw(span: &str) -> Option<&RawValue> {
     <&RawValue>::deserialize(Value(span)).ok()
 }
@@ -61,7 +61,7 @@ impl<'de> Deserializer<'de> for Object<'_, 'de> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         if name == RAW {
-            // A `RawValue` of the complete object is not supported.
+            // A `RawValue` of the complete object is not supported here. `serde_json` then reads the text.
             return Err(Error::custom("not by members"));
         }
         visitor.visit_newtype_struct(self)
@@ -100,7 +100,7 @@ impl<'de> MapAccess<'de> for MemberAccess<'_, 'de> {
     }
 }
 
-/// The raw text of a key.
+/// Deserializer for a key, from its raw text.
 struct RawKey<'de>(&'de str);
 
 impl<'de> Deserializer<'de> for RawKey<'de> {
@@ -134,10 +134,10 @@ impl<'de> Deserializer<'de> for RawKey<'de> {
     }
 }
 
-/// The raw text of a value, which has been read.
+/// Deserializer for a value, from its raw text. The text has already been checked.
 struct Value<'de>(&'de str);
 
-/// Values that are not kept as spans are parsed by `serde_json`.
+/// Implements methods of a deserializer that let `serde_json` parse the value, because it is not stored as a span.
 macro_rules! parsed {
     ($($method:ident)*) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -218,7 +218,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
     }
 }
 
-/// Passes a span, which must be valid JSON, to a visitor as a `RawValue`.
+/// Passes a span to a visitor in the form that `RawValue` expects. The span must be valid JSON.
 fn visit_raw<'de, V: Visitor<'de>>(span: &'de str, visitor: V) -> Result<V::Value, Error> {
     let entry = (
         BorrowedStrDeserializer::new(RAW),

@@ -1,25 +1,25 @@
-//! The tokens of JSON text, read strictly, and no deeper than a bound.
+//! Reads the tokens of JSON text. Invalid and too deeply nested texts are refused.
 
 use super::block::{STEP, STRIDE, WORD, first_special, plain, specials};
 
-/// Number of words that are searched for the end of a string before blocks are: most keys and short values end there.
+/// Number of words in which the end of a string is searched before whole blocks are. Most keys and short values end there.
 const SHORT: usize = 2;
 
-/// Maximum nesting: number of open brackets.
+/// Maximum nesting depth of a text, as the number of open brackets.
 pub const DEPTH_MAX: usize = 128;
 
-/// Returns true if a text is exactly one value, nested no deeper than [`DEPTH_MAX`]. UTF-8 is not checked. `key` is called with
-/// each key of each object, raw with its quotes; for an invalid text possibly not with all keys.
+/// Returns true if a text is exactly one JSON value, nested no deeper than [`DEPTH_MAX`]. It is not checked that the text is
+/// UTF-8. `key` is called with each key of each object, with its quotes. If the text is invalid, some keys may be missing.
 pub fn is_value(text: &[u8], mut key: impl FnMut(&[u8])) -> bool {
     let mut scan = Scan { bytes: text, at: 0 };
     scan.value_with(0, &mut key).is_ok() && scan.peek().is_none()
 }
 
-/// The text is not JSON, or nested deeper than [`DEPTH_MAX`], or not the requested kind of value.
+/// The text was refused: it is not JSON, is nested deeper than [`DEPTH_MAX`], or is not the requested kind of value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unread;
 
-/// Position of the reader in a text.
+/// A text, and the position up to which it has been read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scan<'a> {
     bytes: &'a [u8],
@@ -34,7 +34,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Skips white space, and returns the next byte.
+    /// Skips white space, and returns the next byte without reading it.
     #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
         loop {
@@ -53,7 +53,7 @@ impl<'a> Scan<'a> {
         byte
     }
 
-    /// Skips white space, and reads this punctuation.
+    /// Skips white space, and reads the next byte. An error if it is not `byte`.
     #[inline]
     pub(super) fn expect(&mut self, byte: u8) -> Result<(), Unread> {
         (self.next() == Some(byte)).then_some(()).ok_or(Unread)
@@ -70,13 +70,13 @@ impl<'a> Scan<'a> {
         Ok((begin, end))
     }
 
-    /// Reads a value inside `below` open brackets.
+    /// Reads a value. `below` is the number of brackets that are open before it.
     #[inline]
     pub(super) fn value(&mut self, below: usize) -> Result<(), Unread> {
         self.value_with(below, &mut |_| {})
     }
 
-    /// Reads a value like [`Self::value`], and calls `key` with each key in it, raw with its quotes.
+    /// Reads a value as [`Self::value`] does, and calls `key` with each key in it, with its quotes.
     #[inline]
     fn value_with(&mut self, below: usize, key: &mut impl FnMut(&[u8])) -> Result<(), Unread> {
         let mut read_key = |scan: &mut Self| {
@@ -84,7 +84,8 @@ impl<'a> Scan<'a> {
             key(&scan.bytes[begin..end]);
             Ok(())
         };
-        // A bit for each open bracket, the innermost lowest: set for an object.
+        // Each open bracket has a bit, which is set if the bracket begins an object. The lowest bit belongs to the innermost
+        // bracket.
         let mut objects = 0_u128;
         let mut open = 0;
         loop {
@@ -95,7 +96,7 @@ impl<'a> Scan<'a> {
                         return Err(Unread);
                     }
                     let is_object = bracket == b'{';
-                    // In ASCII, the code of each closing bracket is that of its opening bracket plus two.
+                    // Compares with the closing bracket: in ASCII its code is that of the opening bracket plus two.
                     if self.peek() == Some(bracket + 2) {
                         self.at += 1;
                     } else {
@@ -118,8 +119,8 @@ impl<'a> Scan<'a> {
                 b'n' => self.rest(b"ull")?,
                 _ => return Err(Unread),
             }
-            // Reads the closing brackets after the value. After a comma, and in an object the following key, the next value is
-            // read.
+            // Reads the closing brackets after the value. After a comma (and, in an object, the key that follows), the outer loop
+            // reads the next value.
             loop {
                 if open == 0 {
                     return Ok(());
@@ -142,7 +143,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads a string after its first quote.
+    /// Reads a string whose first quote has been read.
     #[inline]
     fn string(&mut self) -> Result<(), Unread> {
         let mut at = self.at;
@@ -169,7 +170,7 @@ impl<'a> Scan<'a> {
             let mut marks = match rest.first_chunk() {
                 Some(block) => specials(block),
                 None => {
-                    // The block is padded with quotes after the end of the text; a quote found there is an error.
+                    // The last block of the text is padded with quotes. A quote found in the padding is an error.
                     let mut block = [b'"'; STEP];
                     block[..rest.len()].copy_from_slice(rest);
                     specials(&block)
@@ -178,7 +179,8 @@ impl<'a> Scan<'a> {
             if marks == 0 {
                 at += STEP;
                 plain_steps += 1;
-                // After this number of bytes, the run without special bytes is probably much longer. Lines of text are shorter.
+                // After so many bytes without a special byte, the string is probably long, such as a text without line ends. A
+                // larger step is then faster.
                 if plain_steps * STEP >= STRIDE {
                     at += plain(self.bytes.get(at..).unwrap_or_default());
                 }
@@ -187,7 +189,7 @@ impl<'a> Scan<'a> {
             plain_steps = 0;
             let begin = at;
             at += STEP;
-            // Several escapes may be close together.
+            // The loop handles all special bytes of the block, because several escapes may be close together.
             while marks != 0 {
                 let place = begin + marks.trailing_zeros() as usize;
                 match self.bytes.get(place) {
@@ -203,7 +205,7 @@ impl<'a> Scan<'a> {
                     at = after;
                     break;
                 }
-                // An escaped byte does not end the string.
+                // Marks up to the end of the escape are removed, because an escaped quote does not end the string.
                 marks &= u32::MAX << (after - begin);
             }
         }
@@ -215,11 +217,11 @@ impl<'a> Scan<'a> {
         (found == Some(rest)).then_some(()).ok_or(Unread)
     }
 
-    /// Reads a number after its first digit.
+    /// Reads a number whose first byte, `first`, has been read.
     #[inline]
     fn number(&mut self, first: u8) -> Result<(), Unread> {
         match first {
-            // A digit after the zero is refused, as any other byte after a value would be.
+            // No digit may follow a zero. It is refused later, as any other byte after a value.
             b'0' => {}
             b'1'..=b'9' => self.digits(),
             _ => return Err(Unread),
@@ -257,7 +259,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// End of an escape whose backslash is just before `at`.
+/// Returns the position after an escape whose backslash is just before `at`.
 #[inline(always)]
 fn escape_end(bytes: &[u8], at: usize) -> Result<usize, Unread> {
     match bytes.get(at) {

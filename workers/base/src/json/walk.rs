@@ -1,19 +1,19 @@
-//! Reads nested objects in one pass: a reader enters the objects that it needs and skips the others.
+//! Reads nested JSON objects in one pass. The caller enters the objects that it needs and skips the others.
 
 use std::ops::Range;
 
 use super::scan::{DEPTH_MAX, Scan, Unread};
 
-/// A position in a text, which moves on over text that has been read and checked.
+/// A position in a text. All text before it has been read and checked.
 #[derive(Debug)]
 pub struct Walk<'a> {
     scan: Scan<'a>,
-    /// Objects that were stepped into and have not ended.
+    /// Number of objects that were entered and have not ended.
     open: usize,
 }
 
 impl<'a> Walk<'a> {
-    /// Starts at the beginning of the text.
+    /// Creates a position at the beginning of the text.
     pub fn new(text: &'a str) -> Self {
         Self {
             scan: Scan::new(text),
@@ -21,14 +21,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Begin of the next value, after white space.
+    /// Skips white space, and returns the position at which the next value begins.
     #[inline]
     pub fn place(&mut self) -> usize {
         self.scan.peek();
         self.scan.at
     }
 
-    /// Enters the next value if it is an object; its first key is read next. Otherwise returns false and reads nothing.
+    /// Enters the next value if it is an object; its first key must be read next. Otherwise returns false and reads nothing.
     ///
     /// # Errors
     ///
@@ -46,7 +46,8 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    /// The first key of the object that was entered, raw with its quotes. `None` if the object is empty.
+    /// Reads the first key of an object that was just entered. Returns its span, including the quotes; `None` if the object is
+    /// empty.
     ///
     /// # Errors
     ///
@@ -59,7 +60,7 @@ impl<'a> Walk<'a> {
         self.key()
     }
 
-    /// The key after a value of the innermost object. `None`: the object has ended.
+    /// Reads the next key of the innermost object, after a value. Returns its span; `None` if the object has ended.
     ///
     /// # Errors
     ///
@@ -76,7 +77,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reads a value; returns its span without the white space around it.
+    /// Reads a value. Returns its span without the white space around it.
     ///
     /// # Errors
     ///
@@ -88,13 +89,13 @@ impl<'a> Walk<'a> {
         Ok(begin..self.scan.at)
     }
 
-    /// End of the last value, or of the last object.
+    /// The position after the last value or object that was read.
     #[inline]
     pub fn end(&self) -> usize {
         self.scan.at
     }
 
-    /// Requires that only white space remains.
+    /// Returns an error if anything but white space remains.
     ///
     /// # Errors
     ///

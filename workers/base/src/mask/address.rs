@@ -2,14 +2,14 @@
 
 use super::{MASK, text as masked_text, url};
 
-/// An address of any form, HOST:PORT or a URL, without user and password and without values of parameters. Text in the
-/// place of a URL's port is masked unless it is a number: it may be a password whose `@HOST` is missing.
+/// Masks an address of any form, `HOST:PORT` or a URL: user, password and values of parameters are hidden. Text at the position
+/// of a URL's port is masked unless it is a number: it may be a password whose `@HOST` is missing.
 pub fn address(text: &str) -> String {
     let (scheme, rest) = match text.find("://") {
         Some(at) => text.split_at(at + 3),
         None => ("", text),
     };
-    // A password may have a slash, a question mark or an @ in it that is not percent-encoded.
+    // A password may contain a slash, a question mark or an `@` that is not percent-encoded, so the last `@` ends the login.
     let (login, rest) = match rest.rsplit_once('@') {
         Some((_, rest)) => (MASK, rest),
         None => ("", rest),
@@ -21,7 +21,8 @@ pub fn address(text: &str) -> String {
     format!("{scheme}{login}{at}{}{}", hosts.join(","), url(path))
 }
 
-/// A host with or without port, `HOST:PORT` or `[IPv6]:PORT`. Text in the place of the port is masked unless it is a number.
+/// Masks a host with or without port, `HOST:PORT` or `[IPv6]:PORT`. Text at the position of the port is masked unless it is a
+/// number.
 fn host(text: &str) -> String {
     let port_from = text.rfind(']').unwrap_or(0);
     let port = text[port_from..].find(':').map(|at| port_from + at + 1);

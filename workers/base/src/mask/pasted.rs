@@ -1,9 +1,9 @@
 //! Finds credentials in clear text in the entry of a new server, so that the entry is refused before it is stored.
 //!
-//! The mask hides ambiguous texts; a refusal needs a reason that the user understands. Reasons are a token of a well-known
-//! service, a login in a URL, and a literal value after a name, an option or a header that announces a secret. A long random
-//! word alone is not a reason: ids of commits, digests and ids of documents have that form. Every refused value is also hidden
-//! by the mask.
+//! When an entry is shown, ambiguous texts are masked, too; a refusal needs a reason that the user understands. Reasons are a
+//! token of a well-known service, a login in a URL, and a literal value after a name, an option or a header that stands for a
+//! secret. A long random word alone is not a reason: commit ids, digests and document ids have that form. Every value that is
+//! refused would also be masked.
 
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ use super::{
 use crate::logins::url_logins;
 use crate::template::is_variable_name;
 
-/// Commands for databases and logins whose `-p` is a password.
+/// Commands, such as clients of databases, whose option `-p` is a password.
 const PASSWORD_COMMANDS: [&str; 9] = [
     "mariadb",
     "mariadb-dump",
@@ -26,8 +26,8 @@ const PASSWORD_COMMANDS: [&str; 9] = [
     "sshpass",
 ];
 
-/// The position of the first credential in the keys of a server, such as `env.API_TOKEN` or `args[1]`; never the credential
-/// itself.
+/// Position of the first credential in a server's entry, such as `env.API_TOKEN` or `args[1]`; the credential itself is never
+/// returned.
 pub fn pasted(entry: &Map<String, Value>) -> Option<String> {
     let command = entry.get("command").and_then(Value::as_str);
     let command = command.unwrap_or_default().rsplit('/').next();
@@ -42,11 +42,11 @@ pub fn pasted(entry: &Map<String, Value>) -> Option<String> {
     })
 }
 
-/// The position of a credential in the value of a key. `place` is the position of the key.
+/// Position of the first credential in the value of a key. `place` is the position of the key, such as `env`.
 fn keyed(place: &str, key: &str, value: &Value) -> Option<String> {
     match value {
         Value::Null | Value::Bool(_) => None,
-        // Numbers are settings of the gateway, such as durations.
+        // Numbers are never credentials; they are settings of the gateway, such as durations.
         Value::Number(_) => None,
         Value::String(said) => is_credential_of(key, said).then(|| place.to_owned()),
         Value::Array(all) => {
@@ -57,7 +57,7 @@ fn keyed(place: &str, key: &str, value: &Value) -> Option<String> {
     }
 }
 
-/// The position of a credential in a list of variables or headers. `place` is the position of the list.
+/// Position of the first credential in a list of variables or headers. `place` is the position of the list, such as `env`.
 fn of_names(place: &str, value: &Value) -> Option<String> {
     match value {
         Value::Object(keys) => keys.iter().find_map(|(name, it)| {
@@ -85,7 +85,7 @@ fn of_names(place: &str, value: &Value) -> Option<String> {
     }
 }
 
-/// The position of the first argument with a credential.
+/// Index of the first argument that contains a credential.
 fn arguments(command: &str, all: &[Value]) -> Option<usize> {
     let mut next = NextWord::Shown;
     let mut option = "";
@@ -147,8 +147,8 @@ fn is_credential_pair(text: &str) -> bool {
     is_in_text(text) || pair.is_some_and(|(name, said)| is_credential_of(name, said))
 }
 
-/// Returns true if a text is a login with a password, `USER:PASSWORD` or `USER%PASSWORD`. User and group of a container are
-/// not a login.
+/// Returns true if a text is a login with a password, `USER:PASSWORD` or `USER%PASSWORD`. The numeric user and group of a
+/// container, as in `1000:1000`, are not a login.
 fn is_login(text: &str) -> bool {
     let Some((user, said)) = text.split_once([':', '%']) else {
         return false;
@@ -157,7 +157,7 @@ fn is_login(text: &str) -> bool {
     user != said && !is_id(user) && !text.contains("://") && is_value("password", said)
 }
 
-/// Returns true if a name announces a secret, and not a property of a secret such as its file.
+/// Returns true if a name stands for a secret, and not for a property of a secret, such as the path of its file.
 fn says_secret(name: &str) -> bool {
     const ABOUT: [&str; 49] = [
         "algorithm",
@@ -215,7 +215,7 @@ fn says_secret(name: &str) -> bool {
     let last = last.to_ascii_lowercase();
     let is_public = parts().any(|part| part.eq_ignore_ascii_case("public"));
     let is_word_with_key = last.ends_with("key") && last != "key" && {
-        // `APIKEY` and `sshKey` are keys, `MONKEY` is not.
+        // Names that end in these words stand for keys: `APIKEY` and `sshKey`, but not `MONKEY`.
         const KEYS: [&str; 8] = [
             "apikey",
             "accesskey",
@@ -232,8 +232,8 @@ fn says_secret(name: &str) -> bool {
     is_secret(name) && !is_public && !is_file && !is_word_with_key && !ABOUT.contains(&&*last)
 }
 
-/// Returns true if a text after a name that announces a secret is a literal value: not a reference, a path, a URL, or a setting
-/// such as `true`.
+/// Returns true if the text after a secret's name is a literal value: not a reference, a path, a URL, or a setting such as
+/// `true`.
 fn is_value(name: &str, text: &str) -> bool {
     const SETTINGS: [&str; 10] = [
         "true", "false", "yes", "no", "on", "off", "none", "null", "auto", "default",
@@ -256,9 +256,10 @@ fn is_value(name: &str, text: &str) -> bool {
         && !is_place(said)
 }
 
-/// Returns true if a text refers to a value elsewhere: `${NAME}` with few words around it, `$NAME`, or a shell command.
+/// Returns true if a text refers to a value stored elsewhere: `${NAME}` with only short words around it, `$NAME`, or a shell
+/// command.
 fn is_reference(text: &str) -> bool {
-    /// Maximum length of a word next to a reference that is not part of a secret.
+    /// Maximum number of characters of a word beside a reference; a text with a longer word is treated as a literal secret.
     const WORD_MAX: usize = 8;
     if text.starts_with("$(") || text.strip_prefix('$').is_some_and(is_variable_name) {
         return true;
@@ -277,7 +278,7 @@ fn is_reference(text: &str) -> bool {
     has_reference && beside.max(longest_word(rest)) <= WORD_MAX
 }
 
-/// The length of the longest word. A word that mixes letters and digits counts as infinitely long.
+/// Length of the longest word of a text. A word that mixes letters and digits counts as infinitely long.
 fn longest_word(text: &str) -> usize {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric());
     let lengths = words.map(|word| match is_dense(word) {
@@ -287,7 +288,7 @@ fn longest_word(text: &str) -> usize {
     lengths.max().unwrap_or_default()
 }
 
-/// Returns true if a text is the path of a file.
+/// Returns true if a text is a file path.
 fn is_place(text: &str) -> bool {
     let is_allowed = |c: char| c.is_alphanumeric() || "-_./~ ".contains(c);
     ["/", "./", "../", "~/"]
@@ -323,17 +324,17 @@ fn is_in_urls(text: &str) -> bool {
         })
 }
 
-/// Returns true if the text has a literal value after a name, an option or a scheme.
+/// Returns true if the text has a literal value after a secret's name, an option, or the scheme of a header.
 fn is_in_words(text: &str) -> bool {
-    /// The previous word, which decides if the next word may be a value.
+    /// Kind of the previous word, which decides if the next word may be a secret value.
     #[derive(Clone, Copy, PartialEq)]
     enum Behind {
         Nothing,
-        /// A name that announces a secret; a colon or an equals sign may follow.
+        /// The previous word is a secret's name; a colon or an equals sign may follow.
         Name,
-        /// A name that announces a secret, with its colon or equals sign, or an option that announces a secret.
+        /// The previous word is a secret's name with its colon or equals sign, or an option for a secret.
         Value,
-        /// The scheme of a header, without a name before it.
+        /// The previous word is the scheme of a header, such as `Bearer`, without a secret's name before it.
         Scheme,
     }
     let mut behind = Behind::Nothing;
@@ -381,7 +382,7 @@ fn is_in_words(text: &str) -> bool {
         let (gap, after) = after.split_at(after.find(|c| !is_gap(c)).unwrap_or(after.len()));
         is_quoted = gap.ends_with(['"', '\'']);
         if gap.contains('`') {
-            // The output of a command follows.
+            // A shell substitution follows: the value is the output of a command, not a literal.
             behind = Behind::Nothing;
         }
         rest = after;
@@ -389,15 +390,15 @@ fn is_in_words(text: &str) -> bool {
     false
 }
 
-/// Returns true if a word of a script is a literal value and not an expression. A plain word counts only if `may_be_word` is
-/// set.
+/// Returns true if a word of a script is a literal value and not an expression. A plain word of natural language counts as a
+/// literal only if `may_be_word` is true.
 fn is_literal(word: &str, may_be_word: bool) -> bool {
     let is_expression =
         word.contains(['(', '[', '{', '$', '<', '>', '|', '\\']) || word.contains("env.");
     !is_expression && is_value("", word) && (may_be_word || !is_word(word))
 }
 
-/// Returns true if a name often refers to something that is not secret.
+/// Returns true for names that sometimes stand for a secret but often do not, such as `key` and `auth`.
 fn is_weak(name: &str) -> bool {
     let name = name.trim_start_matches('-');
     ["key", "auth", "pin", "pass", "pat"].contains(&name)

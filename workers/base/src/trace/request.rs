@@ -1,4 +1,4 @@
-//! The trace of one request: the span of the request and the spans of its parts, which are exported together when the request
+//! The trace of one request: the span of the request and the spans of its steps, which are exported together when the request
 //! has ended.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use super::{
     shortened,
 };
 
-/// Maximum number of spans of one request. A batch of calls has a few for each.
+/// Maximum number of spans of one request; further spans are not recorded. A batch has a few spans for each of its calls.
 const PARTS_MAX: usize = 256;
 
-/// The begin of a request, as reported by its transport.
+/// Start time, trace headers and route of a request, as reported by its transport.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     /// The time at which the request arrived.
@@ -21,27 +21,27 @@ pub struct Origin<'a> {
     pub parent: Option<&'a str>,
     /// The client's `tracestate`, if it sent one.
     pub state: Option<&'a str>,
-    /// Route of the request, which names a request that carries no single message. A route of HTTP begins with `/`.
+    /// Route of the request, used as the span's name if no message names the request. A route of HTTP begins with `/`.
     pub route: &'static str,
-    /// True if the request is sampled only by the configured share, regardless of the client's trace: its client is not
-    /// admitted.
+    /// True if the client is not admitted. Such a request is recorded at the configured rate only, regardless of the client's
+    /// trace headers.
     pub is_refused: bool,
 }
 
-/// Facts about a call that has ended.
+/// Data about a call that has ended.
 #[derive(Debug)]
 pub struct CallEnd<'a> {
-    /// The method, if the protocol defines it.
+    /// Label of the method, such as `tools/call`; `other` for methods that the protocol does not define.
     pub method: &'static str,
-    /// Name of the tool or prompt, if it exists.
+    /// Attribute name, and name of the called tool or prompt; `None` if it does not exist.
     pub target: Option<(&'static str, &'a Arc<str>)>,
-    /// `error.type` of a call that failed.
+    /// The `error.type` of the call; `None` if it succeeded.
     pub error: Option<&'static str>,
-    /// Further attributes of the span.
+    /// Further attributes of the request's span.
     pub attributes: Vec<Attribute>,
 }
 
-/// The trace of a request that is being answered. The last reference that is dropped ends the request's span.
+/// The trace of a request that is being answered. Dropping the last reference ends the request's span and exports the spans.
 pub struct RequestTrace {
     sink: Arc<dyn TraceSink>,
     started: Instant,
@@ -49,7 +49,7 @@ pub struct RequestTrace {
 }
 
 struct TraceState {
-    /// The client's span.
+    /// The client's span, which is the parent of the request's span.
     parent: Option<TraceContext>,
     /// The client's `traceparent`, as it sent it.
     sent: Option<Arc<str>>,
@@ -64,7 +64,7 @@ struct TraceState {
     parts: Vec<Part>,
 }
 
-/// A part of a request that has ended.
+/// A finished step of a request.
 struct Part {
     name: &'static str,
     kind: SpanKind,
@@ -110,8 +110,8 @@ impl RequestTrace {
         })
     }
 
-    /// Records the message of the request. `trace`: `traceparent` and `tracestate` in its metadata, which take precedence over
-    /// headers.
+    /// Records the message of the request. `trace` is the `traceparent` and `tracestate` of the message's metadata; they take
+    /// precedence over the HTTP headers.
     pub fn message(
         &self,
         method: &'static str,
@@ -124,7 +124,7 @@ impl RequestTrace {
             let id: Arc<str> = shortened(id.trim_matches('"')).into();
             state.attributes.push(("jsonrpc.request.id", id.into()));
         }
-        // The trace must not change once it was sent to an upstream.
+        // The trace id must not change after it was sent to an upstream.
         if let Some((parent, others)) = trace
             && let Some(context) = TraceContext::parse(parent)
             && state.parts.iter().all(|it| it.kind != SpanKind::Client)
@@ -138,17 +138,17 @@ impl RequestTrace {
         self.state().route
     }
 
-    /// Adds an attribute of the request.
+    /// Sets an attribute of the request's span.
     pub fn attribute(&self, name: &'static str, value: impl Into<AttributeValue>) {
         self.state().set((name, value.into()));
     }
 
-    /// Records the failure of a request that is no call.
+    /// Records the error of a request that is not a call.
     pub fn failed(&self, error: impl Into<AttributeValue>) {
         self.state().error = Some(error.into());
     }
 
-    /// Ends the span `admission`, which began with the request's head.
+    /// Ends the span `admission`, which began when the request arrived.
     pub fn admitted(&self, error: Option<AttributeValue>) {
         self.end(
             "admission",
@@ -160,7 +160,7 @@ impl RequestTrace {
         );
     }
 
-    /// Begins a part of the gateway's work, which ends when the value is dropped.
+    /// Begins a span for a step of the gateway's work, which ends when the returned value is dropped.
     pub fn part(self: &Arc<Self>, name: &'static str) -> Interval {
         Interval {
             trace: Arc::clone(self),
@@ -169,7 +169,7 @@ impl RequestTrace {
         }
     }
 
-    /// Begins the call of an upstream.
+    /// Begins the span of a call to an upstream.
     pub fn upstream(self: &Arc<Self>, namespace: &str, method: &'static str) -> UpstreamSpan {
         let state = self.state();
         let (passed, span_id, attributes) = match state.own.is_sampled {
@@ -199,12 +199,12 @@ impl RequestTrace {
             span_id,
             passed: passed.map(Arc::new),
             attributes,
-            // A call that is dropped was cancelled, or ran out of time.
+            // Default for a span that is dropped without a result: its call was cancelled or timed out.
             error: Some("cancelled".into()),
         }
     }
 
-    /// Records the end of a call. With several calls, the last one to end names the request.
+    /// Records the end of a call. If a request contains several calls, its span is named after the call that ends last.
     pub fn call(&self, namespace: &Arc<str>, end: CallEnd<'_>) {
         let mut state = self.state();
         state.method = end.method;
@@ -247,8 +247,8 @@ impl RequestTrace {
 }
 
 impl TraceState {
-    /// Makes the request a part of the client's trace, and decides if it is recorded. A refused request has its own trace: a
-    /// client without credentials could choose ids that are always recorded.
+    /// Joins the client's trace, and decides if the request is recorded. A refused request does not join it: a client without
+    /// credentials could otherwise choose ids that are always recorded.
     fn follow(
         &mut self,
         sink: &dyn TraceSink,
@@ -267,7 +267,7 @@ impl TraceState {
         self.own.is_sampled = sink.is_sampled(parent.as_ref(), self.own.trace_id);
     }
 
-    /// The client's own trace, for requests that are not recorded.
+    /// The client's own trace context, which is forwarded if the request is not recorded.
     fn sent_trace(&self) -> Option<PassedTrace> {
         let sent = self.sent.as_ref()?;
         Some(PassedTrace {
@@ -284,7 +284,7 @@ impl TraceState {
         }
     }
 
-    /// Attributes with few values, for the span and for the metric of durations.
+    /// Attributes with few different values, for the request's span and for the metric of durations.
     fn common(&self) -> Vec<Attribute> {
         let mut common = Vec::with_capacity(6);
         if !self.method.is_empty() {
@@ -352,7 +352,7 @@ impl TraceState {
     }
 }
 
-/// Readings of both clocks at one moment, so that all spans of a request use one clock.
+/// The monotonic and the wall clock, read at the same moment. Converts the monotonic times of a request's spans to wall time.
 #[derive(Clone, Copy)]
 struct Clock {
     now: Instant,
@@ -394,7 +394,7 @@ impl Drop for RequestTrace {
     }
 }
 
-/// A part of the gateway's work on a request. Dropping it ends the part.
+/// The running span of a step of the gateway's work. Dropping it ends the span.
 pub struct Interval {
     trace: Arc<RequestTrace>,
     name: &'static str,
@@ -409,7 +409,7 @@ impl Drop for Interval {
     }
 }
 
-/// The call of an upstream. Dropping it ends the span.
+/// The running span of a call to an upstream. Dropping it ends the span.
 pub struct UpstreamSpan {
     trace: Arc<RequestTrace>,
     started: Instant,
@@ -420,12 +420,12 @@ pub struct UpstreamSpan {
 }
 
 impl UpstreamSpan {
-    /// The trace context for the request to the upstream; `None` if there is none.
+    /// The trace context to send to the upstream; `None` if none is to be sent.
     pub fn passed(&self) -> Option<&Arc<PassedTrace>> {
         self.passed.as_ref()
     }
 
-    /// Ends the call. `error`: the `error.type` of a call that failed.
+    /// Ends the span of the call. `error` is the `error.type` of a call that failed.
     pub fn ended(mut self, error: Option<&'static str>) {
         self.error = error.map(AttributeValue::Static);
     }

@@ -1,4 +1,4 @@
-//! Packages that the sources need, from the dependency files of each language.
+//! Packages that the sources depend on, read from the dependency files of each language.
 //!
 //! Only files of the repository's main language are read; files nearest to the repository's root take precedence.
 
@@ -11,11 +11,11 @@ use tooldock_base::regular_file;
 use super::{Language, is_secondary, is_vendored};
 use crate::tree::Tree;
 
-/// Maximum number of files that are read, and of packages that are listed.
+/// Maximum number of dependency files that are read, and of packages that are listed.
 const MANIFESTS_MAX: usize = 50;
 const PACKAGES_MAX: usize = 1000;
 
-/// Packages that the sources need, with the required versions.
+/// Packages that the sources depend on, by name, with the required versions.
 #[derive(Debug, Default)]
 pub(super) struct Dependencies(BTreeMap<String, String>);
 
@@ -159,7 +159,7 @@ impl Dependencies {
         self.add(name, if version.is_empty() { "*" } else { version });
     }
 
-    /// Reads a `go.mod`: `require NAME VERSION`, alone or in a block. Indirect dependencies are not listed.
+    /// Reads a `go.mod`: lines `require NAME VERSION`, or a block of them. Indirect dependencies are not listed.
     fn read_go_mod(&mut self, text: &str) {
         let mut inside = false;
         for line in text.lines().map(str::trim) {
@@ -193,7 +193,7 @@ impl Dependencies {
         let workspace = manifest
             .get("workspace")
             .and_then(|it| it.get("dependencies"));
-        // The workspace specifies the versions that its members omit.
+        // Members of a Cargo workspace may omit a version that the workspace specifies, so the workspace's table is read first.
         for table in [workspace, own].into_iter().flatten() {
             for (name, version) in table.as_table().into_iter().flatten() {
                 self.add(name, version_of(version));
@@ -202,7 +202,7 @@ impl Dependencies {
     }
 }
 
-/// The required version of a Cargo dependency: a text, or from a table its version, git URL or path; `*` if none is specified.
+/// The required version of a Cargo dependency: a text, or the version, git URL or path of a table; `*` if none is specified.
 fn version_of(value: &toml::Value) -> &str {
     let version = value.as_str().or_else(|| value.get("version")?.as_str());
     let place = || value.get("git").or(value.get("path"))?.as_str();

@@ -1,4 +1,4 @@
-//! Go: `mcp.NewTool("name", mcp.WithDescription(…), mcp.WithString(…))` of mcp-go, and
+//! Finds tools in Go sources: `mcp.NewTool("name", mcp.WithDescription(…), mcp.WithString(…))` of mcp-go, and
 //! `mcp.AddTool(server, &mcp.Tool{Name: …, Description: …}, handler)` of the official SDK.
 
 use tooldock_process::repositories::{FoundParameter, FoundTool};
@@ -82,7 +82,7 @@ fn new_tool(file: &File<'_>, arguments: &[Node<'_>]) -> Option<FoundTool> {
     Some(tool)
 }
 
-/// Splits a call into its function's last name and its arguments.
+/// Splits a call expression into the last part of its function's name and its arguments.
 fn option<'t>(file: &File<'t>, node: Node<'t>) -> Option<(&'t str, Vec<Node<'t>>)> {
     (node.kind() == "call_expression").then_some(())?;
     let function = last_name(file.field(node, "function")?);
@@ -126,7 +126,7 @@ fn handler_beside(tool: Node<'_>) -> Option<Node<'_>> {
     (at.parent()?.kind() == "argument_list").then(|| at.next_named_sibling())?
 }
 
-/// The parameters of a tool: the fields of the structure that its handler takes last.
+/// The parameters of a tool: the fields of the struct that is the last parameter of its handler.
 fn of_handler(file: &File<'_>, handler: Node<'_>) -> Option<Vec<FoundParameter>> {
     let name = file.text(handler);
     let function = match handler.kind() {
@@ -166,14 +166,14 @@ fn of_handler(file: &File<'_>, handler: Node<'_>) -> Option<Vec<FoundParameter>>
     Some(fields.filter_map(parameter).collect())
 }
 
-/// The value of `key` in a field's tag, such as `json:"name,omitempty" jsonschema:"a description"`.
+/// The value of `key` in the tag of a struct field, such as `json:"name,omitempty" jsonschema:"a description"`.
 fn of_tag<'a>(tag: &'a str, key: &str) -> Option<&'a str> {
     let (before, after) = tag.split_once(&format!("{key}:\""))?;
     let is_whole = before.is_empty() || before.ends_with(' ');
     is_whole.then(|| after.split('"').next())?
 }
 
-/// The text of a string literal, or of several that are joined by `+`.
+/// The text of a string literal, or of several string literals that are joined by `+`.
 fn string(file: &File<'_>, node: Node<'_>) -> Option<String> {
     string_at(file, node, 0)
 }
@@ -184,7 +184,7 @@ fn string_at(file: &File<'_>, node: Node<'_>, depth: usize) -> Option<String> {
     match node.kind() {
         "interpreted_string_literal" => inner().map(unescape),
         "raw_string_literal" => inner().map(str::to_owned),
-        // A value in a composite literal.
+        // The node wraps a value in a composite literal.
         "literal_element" => string_at(file, *children(node).first()?, depth),
         "binary_expression" if depth < 12 => {
             let left = string_at(file, node.child_by_field_name("left")?, depth + 1)?;

@@ -1,8 +1,8 @@
-//! Analysis of TypeScript and JavaScript: tools of the MCP SDK in each of its forms, and of FastMCP.
+//! Finds tools in TypeScript and JavaScript sources: tools of the MCP SDK in each of its forms, and of FastMCP.
 //!
 //! - `server.tool("name", "description", { … }, handler)`, `server.registerTool("name", { … }, handler)`
 //! - `server.addTool({ name, description, parameters, execute })`
-//! - lists of `{ name, description, inputSchema }`, wherever they stand: handlers of `ListToolsRequestSchema` return them
+//! - lists of `{ name, description, inputSchema }` at any position: handlers of `ListToolsRequestSchema` return them
 //!
 //! Schemas are read as JSON Schema and as Zod. Identifiers are resolved to their values within a file.
 
@@ -14,7 +14,7 @@ use tree_sitter::Node;
 use super::SourceFacts;
 use super::syntax::{File, children, dedent, is_tool_name, last_name, unescape};
 
-/// Maximum number of steps by which a name or a schema is followed.
+/// Maximum number of steps when a name is resolved to its value or a schema to its parameters; deeper ones are ignored.
 const DEPTH_MAX: usize = 12;
 
 pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
@@ -40,7 +40,7 @@ pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     }
 }
 
-/// Values of the names in a file: constants, and members of enumerations as `Enum.MEMBER`.
+/// Syntax nodes of the values of a file's names: constants, and members of enumerations as `Enum.MEMBER`.
 fn values<'t>(file: &File<'t>) -> HashMap<String, Node<'t>> {
     let mut values = HashMap::new();
     for node in file.nodes() {
@@ -96,7 +96,7 @@ impl<'t> JavascriptReader<'t> {
                     .imports
                     .extend(arguments.first().and_then(|it| self.string(*it)));
             }
-            // Deno.env.get("NAME")
+            // The call is `Deno.env.get("NAME")`.
             ("get", _) if self.file.text(function).ends_with("env.get") => {
                 if let Some(name) = arguments.first().and_then(|it| self.string(*it)) {
                     File::look_at_variable(&name, facts);
@@ -138,7 +138,7 @@ impl<'t> JavascriptReader<'t> {
         Some(tool)
     }
 
-    /// Reads a tool from an object with a name and a schema at any position.
+    /// Reads a tool from an object literal with a name and a schema, at any position in the file.
     fn listed_tool(&self, object: Node<'t>) -> Option<FoundTool> {
         let members = ["inputSchema", "input_schema"];
         let has_schema = members.iter().any(|it| self.member(object, it).is_some());
@@ -186,7 +186,7 @@ impl<'t> JavascriptReader<'t> {
         }
     }
 
-    /// The value of a member; for a method, the method itself.
+    /// Finds a member of an object literal. Returns its value; for a method, the method itself.
     fn member(&self, object: Node<'t>, name: &str) -> Option<Node<'t>> {
         if object.kind() != "object" {
             return None;
@@ -199,7 +199,7 @@ impl<'t> JavascriptReader<'t> {
                     (self.key(key) == name).then(|| member.child_by_field_name("value"))?
                 }
                 "method_definition" => (self.file.field(member, "name")? == name).then_some(member),
-                // A shorthand: the name of the member is also that of its value.
+                // In a shorthand such as `{ name }`, the member and its value have the same name.
                 "shorthand_property_identifier" => {
                     (self.file.text(member) == name).then_some(member)
                 }
@@ -214,7 +214,7 @@ impl<'t> JavascriptReader<'t> {
             .to_owned()
     }
 
-    /// A value without casts and parentheses, names replaced by their values.
+    /// Removes casts and parentheses from an expression, and replaces a name by its value.
     fn resolved(&self, node: Node<'t>, depth: usize) -> Option<Node<'t>> {
         if depth > DEPTH_MAX {
             return None;
@@ -228,10 +228,10 @@ impl<'t> JavascriptReader<'t> {
             "identifier" | "member_expression" | "shorthand_property_identifier" => {
                 let name = self.file.text(node);
                 let value = self.values.get(name).copied();
-                // `Schema.shape`: the fields of a schema.
+                // `Schema.shape` refers to the fields of a Zod schema, so the schema itself is used.
                 let value =
                     value.or_else(|| self.values.get(name.strip_suffix(".shape")?).copied());
-                // `const a = a.b` would lead back to itself.
+                // A value that refers to itself, as in `const a = a.b`, is ignored: resolving it would not end.
                 value
                     .filter(|it| it.id() != node.id())
                     .and_then(|it| self.resolved(it, depth + 1))
@@ -263,7 +263,7 @@ impl<'t> JavascriptReader<'t> {
         }
     }
 
-    /// The parameters in a schema: JSON Schema, an object of Zod types, or a value derived from one.
+    /// The parameters that a schema declares: JSON Schema, an object of Zod types, or an expression derived from one of these.
     fn parameters(&self, schema: Node<'t>, depth: usize) -> Vec<FoundParameter> {
         let Some(schema) = self.resolved(schema, depth).filter(|_| depth < DEPTH_MAX) else {
             return Vec::new();
@@ -299,13 +299,13 @@ impl<'t> JavascriptReader<'t> {
                         .map(|it| self.parameters(*it, depth + 1))
                         .unwrap_or_default();
                 }
-                // z.object({ … }).strict()
+                // The schema is derived by a call, as in `z.object({ … }).strict()`.
                 let object = function.and_then(|it| it.child_by_field_name("object"));
                 object
                     .map(|it| self.parameters(it, depth + 1))
                     .unwrap_or_default()
             }
-            // z.object({ … }).shape
+            // The schema is a member of an object, as in `z.object({ … }).shape`.
             "member_expression" => schema
                 .child_by_field_name("object")
                 .map(|it| self.parameters(it, depth + 1))
@@ -344,7 +344,7 @@ impl<'t> JavascriptReader<'t> {
                 required: true,
                 description: String::new(),
             };
-            // Walks from the last call of the chain to the first, which has the type.
+            // Follows a chain such as `z.string().optional()` from its last call to its first, which names the type.
             let mut at = self.resolved(value, 0);
             for _ in 0..DEPTH_MAX {
                 let Some(call) = at.filter(|it| it.kind() == "call_expression") else {

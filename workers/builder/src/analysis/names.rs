@@ -1,11 +1,11 @@
-//! Well-known names: hosts in strings, variables with credentials, frameworks, clients of well-known services.
+//! Finds well-known names: hosts in strings, variables with credentials, frameworks, client libraries of well-known services.
 
 use std::collections::BTreeSet;
 
 use super::Language;
 use super::dependencies::Dependencies;
 
-/// Hosts of `http://` and `https://` addresses in a text, except those that are not services.
+/// Hosts of `http://` and `https://` URLs in a text, except hosts that are no services, such as `example.com`.
 pub(super) fn hosts(text: &str) -> impl Iterator<Item = String> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -19,7 +19,7 @@ pub(super) fn hosts(text: &str) -> impl Iterator<Item = String> {
             .find(|it: char| !(it.is_ascii_alphanumeric() || ".-".contains(it)))
             .unwrap_or(rest.len());
         let next = rest[end..].chars().next();
-        // The host's name continues with a variable, or credentials precede the host.
+        // Skipped: the host's name contains a placeholder, or a login precedes the host.
         if matches!(next, Some('$' | '{' | '%' | '@' | '_' | '<' | '*')) {
             continue;
         }
@@ -106,7 +106,7 @@ pub(super) fn is_credential(name: &str) -> bool {
     is_name && (upper.split('_').any(word) || whole.iter().any(|it| upper.ends_with(it)))
 }
 
-/// The framework that the tools are built with.
+/// Name of the framework with which the tools are built, as indicated by dependencies and imports.
 pub(super) fn framework(
     language: Option<Language>,
     dependencies: &Dependencies,
@@ -154,7 +154,7 @@ pub(super) fn framework(
     }
 }
 
-/// The host that a client library calls by itself.
+/// The host that a client library calls without being given an address; `None` for unknown libraries.
 pub(super) fn host_of_client(package: &str) -> Option<&'static str> {
     let lower = package.to_ascii_lowercase();
     Some(match lower.as_str() {

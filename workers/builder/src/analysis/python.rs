@@ -1,4 +1,5 @@
-//! Python: functions with a decorator named `tool`, `Tool(name=…, inputSchema=…)`, `add_tool(function)`.
+//! Finds tools in Python sources: functions with a decorator named `tool`, `Tool(name=…, inputSchema=…)`,
+//! `add_tool(function)`.
 
 use tooldock_process::repositories::{FoundParameter, FoundTool};
 use tree_sitter::Node;
@@ -35,7 +36,7 @@ pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
                     File::look_at_variable(&key, facts);
                 }
             }
-            // A string statement is documentation, not a value.
+            // A statement that consists of a string is documentation, not a value.
             "string"
                 if node
                     .parent()
@@ -48,7 +49,7 @@ pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     }
 }
 
-/// Reads a tool from a function under `@tool`, `@mcp.tool()`, `@server.tool(name="…")`.
+/// Reads a tool from a function with a decorator `@tool`, `@mcp.tool()` or `@server.tool(name="…")`.
 fn decorated(file: &File<'_>, node: Node<'_>) -> Option<FoundTool> {
     let function = node.child_by_field_name("definition")?;
     if function.kind() != "function_definition" {
@@ -70,7 +71,7 @@ fn decorated(file: &File<'_>, node: Node<'_>) -> Option<FoundTool> {
     let mut tool = of_function(file, function)?;
     for argument in arguments.map(children).unwrap_or_default() {
         if argument.kind() != "keyword_argument" {
-            // The tool's name may be the first argument.
+            // The first argument of the decorator may be the tool's name.
             if let Some(name) = string(file, argument).filter(|it| is_tool_name(it)) {
                 tool.name = name;
             }
@@ -88,7 +89,7 @@ fn decorated(file: &File<'_>, node: Node<'_>) -> Option<FoundTool> {
     Some(tool)
 }
 
-/// A tool with the name, documentation and parameters of a function.
+/// Creates a tool with the name, docstring and parameters of a function.
 fn of_function(file: &File<'_>, function: Node<'_>) -> Option<FoundTool> {
     let body = function.child_by_field_name("body")?;
     let first = children(body).into_iter().next();
@@ -119,14 +120,14 @@ fn parameter(file: &File<'_>, node: Node<'_>) -> Option<FoundParameter> {
     let name = file.text(name);
     let annotation = node.child_by_field_name("type");
     let kind = annotation.map_or("any", |it| file.text(it));
-    // The framework passes these parameters, not the caller.
+    // Skipped: these parameters are passed by the framework, not by the caller.
     if matches!(name, "self" | "cls")
         || last_name(kind.split('[').next().unwrap_or(kind)) == "Context"
     {
         return None;
     }
     let default = node.child_by_field_name("value");
-    // `Annotated[str, Field(description="…")]`, or `= Field(…, description="…")`
+    // The description is in `Annotated[str, Field(description="…")]`, or in the default `Field(…, description="…")`.
     let description = [annotation, default].into_iter().flatten().find_map(|it| {
         super::syntax::below(it)
             .filter(|it| {
@@ -163,7 +164,7 @@ fn call(file: &File<'_>, node: Node<'_>, facts: &mut SourceFacts) {
     match last_name(function) {
         "Tool" => facts.tools.extend(listed(file, &arguments)),
         "add_tool" => facts.tools.extend(added(file, &arguments)),
-        // os.getenv("NAME"), os.environ.get("NAME")
+        // The call is `os.getenv("NAME")`; the next line matches `os.environ.get("NAME")`.
         "getenv" => variable(file, &arguments, facts),
         "get" | "pop" if function.contains("environ.") => variable(file, &arguments, facts),
         _ => {}
@@ -176,7 +177,7 @@ fn variable(file: &File<'_>, arguments: &[Node<'_>], facts: &mut SourceFacts) {
     }
 }
 
-/// Reads a tool from `Tool(name="…", description="…", inputSchema={…})`.
+/// Reads a tool from an expression `Tool(name="…", description="…", inputSchema={…})`.
 fn listed(file: &File<'_>, arguments: &[Node<'_>]) -> Option<FoundTool> {
     let keyword = |names: &[&str]| {
         arguments
@@ -209,7 +210,7 @@ fn added(file: &File<'_>, arguments: &[Node<'_>]) -> Option<FoundTool> {
     of_function(file, function)
 }
 
-/// The parameters in a JSON Schema that is written as a dictionary.
+/// The parameters that a JSON Schema declares, which is written as a Python dictionary.
 fn of_schema(file: &File<'_>, schema: Node<'_>) -> Vec<FoundParameter> {
     let Some(properties) = member(file, schema, "properties") else {
         return Vec::new();
@@ -249,7 +250,7 @@ fn member<'t>(file: &File<'_>, dictionary: Node<'t>, key: &str) -> Option<Node<'
     })
 }
 
-/// The text of a string literal, of several in a row, or of some in parentheses.
+/// The text of a string literal, or of several adjacent string literals, with or without parentheses.
 fn string(file: &File<'_>, node: Node<'_>) -> Option<String> {
     literal(file, node).map(|it| dedent(&it))
 }

@@ -1,4 +1,4 @@
-//! Rust: functions under `#[tool(description = "…")]` of rmcp.
+//! Finds tools in Rust sources: functions with the attribute `#[tool(description = "…")]` of the crate `rmcp`.
 
 use tooldock_process::repositories::{FoundParameter, FoundTool};
 use tree_sitter::Node;
@@ -17,7 +17,7 @@ pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
             "function_item" => facts.tools.extend(tool(file, node)),
             "call_expression" => {
                 let function = file.field(node, "function").unwrap_or_default();
-                // std::env::var("NAME")
+                // The call is `std::env::var("NAME")`.
                 let reads =
                     matches!(last_name(function), "var" | "var_os") && function.contains("env");
                 let arguments = node
@@ -79,7 +79,7 @@ fn tool(file: &File<'_>, function: Node<'_>) -> Option<FoundTool> {
     })
 }
 
-/// The `tool` in `#[tool(…)]` or `#[rmcp::tool]`.
+/// Finds the attribute `tool` in `#[tool(…)]` or `#[rmcp::tool]`; returns `None` for other attributes.
 fn tool_attribute<'t>(file: &File<'_>, item: Node<'t>) -> Option<Node<'t>> {
     let attribute = *children(item)
         .first()
@@ -88,7 +88,7 @@ fn tool_attribute<'t>(file: &File<'_>, item: Node<'t>) -> Option<Node<'t>> {
     (last_name(file.text(path)) == "tool").then_some(attribute)
 }
 
-/// The text after `key =` in an attribute.
+/// The string that follows `key =` in an attribute.
 fn value_of(file: &File<'_>, attribute: Node<'_>, key: &str) -> Option<String> {
     let tokens = attribute.child_by_field_name("arguments")?;
     let tokens = children(tokens);
@@ -98,7 +98,7 @@ fn value_of(file: &File<'_>, attribute: Node<'_>, key: &str) -> Option<String> {
     })
 }
 
-/// The parameters of a tool in one parameter of its function; for `Parameters(…): Parameters<T>`, the fields of `T`.
+/// The tool's parameters that one parameter of its function declares; for `Parameters(…): Parameters<T>`, the fields of `T`.
 fn parameter(file: &File<'_>, node: Node<'_>) -> Vec<FoundParameter> {
     if node.kind() != "parameter" {
         return Vec::new();
@@ -111,7 +111,7 @@ fn parameter(file: &File<'_>, node: Node<'_>) -> Vec<FoundParameter> {
     {
         return fields(file, last_name(inner)).unwrap_or_default();
     }
-    // The framework passes these parameters, not the caller.
+    // Skipped: these parameters are passed by the framework, not by the caller.
     if [
         "RequestContext",
         "Peer",
@@ -138,7 +138,7 @@ fn parameter(file: &File<'_>, node: Node<'_>) -> Vec<FoundParameter> {
     }]
 }
 
-/// The fields of a structure in the same file.
+/// The fields of a struct that is declared in the same file, as parameters of a tool.
 fn fields(file: &File<'_>, name: &str) -> Option<Vec<FoundParameter>> {
     let structure = file
         .nodes()

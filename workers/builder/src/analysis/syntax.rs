@@ -1,13 +1,13 @@
-//! Walking syntax trees without recursion, and helpers that all languages use.
+//! Iteration over syntax trees without recursion, and helpers that the analysis of each language uses.
 
 use tree_sitter::{Node, TreeCursor};
 
 use super::{SourceFacts, names};
 
-/// Maximum depth of a syntax tree that is read. Hand-written code is much less deep.
+/// Maximum depth of a syntax tree; deeper nodes are not read. Hand-written code is much less deep.
 const DEPTH_MAX: usize = 500;
 
-/// A parsed file.
+/// A parsed source file.
 #[derive(Clone, Copy)]
 pub(super) struct File<'t> {
     pub(super) path: &'t str,
@@ -20,22 +20,22 @@ impl<'t> File<'t> {
         self.text.get(node.byte_range()).unwrap_or_default()
     }
 
-    /// The text of a field of a node.
+    /// The text of a named field of a syntax node.
     pub(super) fn field(&self, node: Node<'t>, field: &str) -> Option<&'t str> {
         Some(self.text(node.child_by_field_name(field)?))
     }
 
-    /// All nodes, each before its descendants.
+    /// All syntax nodes of the file; each node precedes its descendants.
     pub(super) fn nodes(&self) -> Nodes<'t> {
         below(self.root)
     }
 
-    /// Looks for addresses and names of variables in a string.
+    /// Adds the hosts of the URLs in a string literal to the facts.
     pub(super) fn look_for_hosts(&self, node: Node<'_>, facts: &mut SourceFacts) {
         facts.hosts.extend(names::hosts(self.text(node)));
     }
 
-    /// Adds a variable that the file reads, if its name looks like that of a credential.
+    /// Adds an environment variable that the file reads to the facts, if its name looks like that of a credential.
     pub(super) fn look_at_variable(name: &str, facts: &mut SourceFacts) {
         if names::is_credential(name) {
             facts.secrets.insert(name.to_owned());
@@ -43,7 +43,7 @@ impl<'t> File<'t> {
     }
 }
 
-/// A node and all its descendants, each before its own descendants.
+/// A syntax node and all its descendants; each node precedes its own descendants.
 pub(super) fn below(node: Node<'_>) -> Nodes<'_> {
     Nodes {
         cursor: Some(node.walk()),
@@ -51,7 +51,7 @@ pub(super) fn below(node: Node<'_>) -> Nodes<'_> {
     }
 }
 
-/// The named children of a node, without comments.
+/// The named children of a syntax node, without comments.
 pub(super) fn children(node: Node<'_>) -> Vec<Node<'_>> {
     let mut cursor = node.walk();
     node.named_children(&mut cursor)
@@ -105,7 +105,7 @@ pub(super) fn is_tool_name(text: &str) -> bool {
             .all(|it| it.is_ascii_alphanumeric() || "_-./".contains(it))
 }
 
-/// Text of a literal with its escapes resolved, as far as all languages agree on them.
+/// Resolves the escape sequences of a string literal, as far as all analysed languages define them equally.
 pub(super) fn unescape(text: &str) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text.chars();
@@ -124,7 +124,7 @@ pub(super) fn unescape(text: &str) -> String {
     result
 }
 
-/// A documentation text without the indentation that its lines share.
+/// Removes the indentation that all lines of a documentation text share.
 pub(super) fn dedent(text: &str) -> String {
     let lines: Vec<&str> = text.trim().lines().collect();
     let indent = lines.iter().skip(1).filter(|it| !it.trim().is_empty());

@@ -1,4 +1,4 @@
-//! Archives of packages, unpacked into a tree: regular files only, and never more than the tree admits.
+//! Unpacks the archives of packages into a tree: only regular files, and not more than the tree's limits allow.
 
 use std::io::{self, Cursor, Read};
 
@@ -10,15 +10,15 @@ use zip::ZipArchive;
 
 use crate::tree::{FILES_MAX, Tree};
 
-/// Maximum number of bytes in an archive, including files that are skipped.
+/// Maximum number of unpacked bytes of an archive, including files that are skipped.
 const UNPACKED_MAX: u64 = 1024 * 1024 * 1024;
 
-/// Unpacks a `.tgz`, `.tar.gz`, `.zip` or `.whl`, by the name in its address.
+/// Unpacks an archive into the tree. Its format (`.tgz`, `.tar.gz`, `.zip`, `.whl`) is determined by the end of its URL.
 pub(super) fn unpack(address: &str, bytes: &[u8], tree: &mut Tree) -> Result<(), BuilderError> {
     let name = address.split(['?', '#']).next().unwrap_or(address);
     let is_zip = [".zip", ".whl"].iter().any(|it| name.ends_with(it));
     if is_zip {
-        // A wheel has no outermost folder.
+        // A wheel has no outermost folder to strip from the paths, unlike other zip files.
         unpack_zip(bytes, !name.ends_with(".whl"), tree)
     } else {
         unpack_tar(bytes, tree)
@@ -85,7 +85,7 @@ fn unpack_zip(bytes: &[u8], in_folder: bool, tree: &mut Tree) -> Result<(), Buil
         if !tree.admits(path, size)? {
             continue;
         }
-        // The size that an entry declares need not be true.
+        // At most one byte more than the declared size is read, since the declared size may be wrong.
         let mut content = Vec::new();
         let read = (&mut entry).take(size + 1).read_to_end(&mut content);
         match read {
@@ -97,11 +97,11 @@ fn unpack_zip(bytes: &[u8], in_folder: bool, tree: &mut Tree) -> Result<(), Buil
     Ok(())
 }
 
-/// A path without the outermost folder of archives: `package/` at npm, `NAME-VERSION/` at PyPI.
+/// Strips the outermost folder of an archive from a path: `package/` at npm, `NAME-VERSION/` at PyPI.
 fn inner_path(path: &str) -> &str {
     let path = path.strip_prefix("./").unwrap_or(path);
     match path.split_once('/') {
-        // A path that leads outside is returned unchanged, and the file is skipped for that reason.
+        // A path that leads out of the archive is returned unchanged; the tree then refuses it with the right reason.
         Some(("" | ".." | ".", _)) | None => path,
         Some((_, rest)) => rest,
     }
@@ -111,7 +111,7 @@ fn damaged(error: io::Error) -> BuilderError {
     BuilderError::failed(format!("the package's archive cannot be read: {error}."))
 }
 
-/// A reader that fails after a given number of bytes.
+/// A reader that fails after a maximum number of bytes.
 struct BoundedReader<R> {
     inner: R,
     left: u64,

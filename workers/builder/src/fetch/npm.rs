@@ -1,4 +1,4 @@
-//! npm's registry: one document for each package.
+//! Finds packages in npm's registry, which has one JSON document for each package.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,9 +7,9 @@ use tooldock_process::repositories::{BuilderError, BuilderErrorCode};
 
 use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unusable};
 
-/// Maximum size of a package's document, in bytes. Some packages have thousands of versions.
+/// Maximum size of a package's JSON document, in bytes. Some packages have thousands of versions.
 const DOCUMENT_MAX: u64 = 32 * 1024 * 1024;
-/// Accept header that asks for the short form of a document, if a registry has it.
+/// Accept header that prefers the short form of a package's document, which not every registry offers.
 const ACCEPT: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
 
 pub(super) fn find(fetch: &Fetch, wanted: &PackageRequest) -> Result<Package, BuilderError> {
@@ -21,7 +21,7 @@ pub(super) fn find(fetch: &Fetch, wanted: &PackageRequest) -> Result<Package, Bu
     };
     let encoded = wanted.name.replace('/', "%2f");
     let found = match document(&encoded) {
-        // Simple registries take the path without encoding.
+        // Some simple registries do not decode paths, so the name is tried again without percent-encoding.
         Err(error) if error.code == BuilderErrorCode::NotFound && encoded != wanted.name => {
             document(&wanted.name)
         }
@@ -69,7 +69,7 @@ fn select(document: &Value, wanted: &PackageRequest) -> Result<Package, BuilderE
     })
 }
 
-/// The strongest digest of a list such as `sha512-BASE64 sha1-BASE64`.
+/// Selects the strongest digest from a list such as `sha512-BASE64 sha1-BASE64`.
 fn integrity(text: &str) -> Option<ExpectedDigest> {
     type Make = fn(Vec<u8>) -> ExpectedDigest;
     let known: [(&str, Make); 3] = [

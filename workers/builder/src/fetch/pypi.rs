@@ -1,6 +1,6 @@
-//! PyPI's index: a page of files for each package, as JSON (PEP 691) or as HTML (PEP 503).
+//! Finds packages in PyPI's index, which has a page of files for each package, as JSON (PEP 691) or as HTML (PEP 503).
 //!
-//! A source distribution is preferred; otherwise a wheel, which contains the same Python files.
+//! A source distribution is preferred; otherwise a wheel is used, which contains the same Python files.
 
 use std::cmp::Ordering;
 
@@ -13,7 +13,7 @@ use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unu
 const PAGE_MAX: u64 = 32 * 1024 * 1024;
 const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, text/html;q=0.2";
 
-/// A file of an index page.
+/// A file that an index page lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct IndexFile {
     name: String,
@@ -50,7 +50,7 @@ fn select(
     name: &str,
     page: &Url,
 ) -> Result<Package, BuilderError> {
-    // A wheel for one platform contains compiled parts for it, but the same sources.
+    // A wheel for any platform is accepted: its compiled files are specific to the platform, but its sources are not.
     let best = files
         .into_iter()
         .filter_map(|file| {
@@ -123,7 +123,7 @@ fn files_of_json(page: &Value) -> Vec<IndexFile> {
     files.iter().filter_map(file).collect()
 }
 
-/// The files on an HTML index page: `<a href="URL#sha256=…" data-yanked="">name</a>`.
+/// Parses the files of an HTML index page, `<a href="URL#sha256=…" data-yanked="">name</a>`.
 fn files_of_html(page: &str) -> Vec<IndexFile> {
     let link = |part: &str| {
         let (attributes, rest) = part.split_once('>')?;
@@ -142,7 +142,7 @@ fn files_of_html(page: &str) -> Vec<IndexFile> {
     page.split("<a ").skip(1).filter_map(link).collect()
 }
 
-/// The version in a file's name, and true for a source distribution.
+/// Parses the name of a package's file; returns the version, and true for a source distribution.
 fn version_of(file: &str, package: &str) -> Option<(String, bool)> {
     let (stem, is_source) =
         if let Some(stem) = file.strip_suffix(".tar.gz").or(file.strip_suffix(".zip")) {
@@ -151,7 +151,7 @@ fn version_of(file: &str, package: &str) -> Option<(String, bool)> {
             (file.strip_suffix(".whl")?, false)
         };
     let version = if is_source {
-        // Names may hold hyphens, versions do not.
+        // The last hyphen precedes the version: names may contain hyphens, versions do not.
         let (name, version) = stem.rsplit_once('-')?;
         (normalized(name) == package).then_some(version)?
     } else {
@@ -163,7 +163,7 @@ fn version_of(file: &str, package: &str) -> Option<(String, bool)> {
         .then(|| (version.to_owned(), is_source))
 }
 
-/// The leading numbers of a version: `[1, 2]` for `1.2rc1`.
+/// The numbers at the beginning of a version, such as `[1, 2]` for `1.2rc1`.
 fn release(version: &str) -> Vec<u64> {
     let end = version
         .find(|it: char| !it.is_ascii_digit() && it != '.')
@@ -176,7 +176,7 @@ fn release(version: &str) -> Vec<u64> {
     numbers
 }
 
-/// The text after a version's leading numbers: `rc1`, `.post2`.
+/// The text after the numbers at the beginning of a version, such as `rc1` and `.post2`.
 fn suffix(version: &str) -> &str {
     version.trim_start_matches(|it: char| it.is_ascii_digit() || it == '.')
 }

@@ -1,9 +1,9 @@
-//! Makers of keys that are not keys themselves: entries of the configuration and access tokens, and the check that they still
-//! cover the keys that they created.
+//! Creators of keys that are not keys themselves: entries of the configuration, and access tokens. Checks that their entries
+//! still cover the keys that they created.
 //!
-//! A key of such a maker opens no more than the maker and is valid only while the configuration has the maker's entry, with the
-//! key's namespaces among its own. The record contains a salted hash of the entry: an entry of that name with another token is
-//! another maker.
+//! A key created by an entry has no more rights than the entry. It is valid only while the configuration contains the entry, and
+//! while the entry's namespaces include the key's. The key's record contains a salted hash of the entry, so an entry of the same
+//! name with another token does not count as its creator.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use tooldock_base::key_maker::{EntryHash, EntryName, MakerCredential};
 
 use super::record::{Bytes, KeyRecord, NewKey, hash, whole_seconds};
 
-/// The entries of a configuration whose credentials make keys.
+/// The entries of a configuration whose credentials may create keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct KeyMakers(HashMap<EntryName, Vec<MakerEntry>>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct MakerEntry {
     fingerprint: EntryHash,
-    /// Namespaces that the entry's credentials open; `None` if each credential names its namespaces.
+    /// Namespaces that the entry's credentials may access; `None` if each credential lists its own.
     namespaces: Option<Arc<[String]>>,
 }
 
 impl KeyMakers {
-    /// Adds an entry. `namespaces` is `None` if each credential of the entry names its namespaces.
+    /// Adds an entry of the configuration. `namespaces` is `None` if each credential of the entry lists its own namespaces.
     pub fn add(
         &mut self,
         name: EntryName,
@@ -39,7 +39,7 @@ impl KeyMakers {
         });
     }
 
-    /// Returns true if an entry covers a key that a credential created.
+    /// Returns true if the configuration contains the entry that created a key, and the entry still covers the key.
     fn stands_behind(&self, key: &KeyRecord, credential: &CredentialRecord) -> bool {
         let entries = self.0.get(&credential.entry).into_iter().flatten();
         let mut same = entries.filter(|entry| {
@@ -52,9 +52,9 @@ impl KeyMakers {
         })
     }
 
-    /// Marks the keys as revoked whose makers' entries were removed or no longer cover them.
+    /// Marks keys as revoked if the entry that created them was removed or no longer covers them.
     ///
-    /// Returns true if there are any.
+    /// Returns true if any key was marked.
     pub(super) fn end_keys(&self, records: &mut [KeyRecord]) -> bool {
         let mut ended = false;
         for record in records {
@@ -70,15 +70,15 @@ impl KeyMakers {
     }
 }
 
-/// The maker of a key, as the file has it, if the maker is not a key.
+/// The creator of a key in the key's record, if the creator is not a key itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CredentialRecord {
-    /// The principal that made the key.
+    /// The principal that created the key.
     pub principal: String,
-    /// The entry of the configuration that the key ends with.
+    /// The entry of the configuration that created the key; the key becomes invalid if the entry is removed.
     pub(super) entry: EntryName,
-    /// Hash over the key's salt and the entry.
+    /// Hash over the key's salt and the configuration entry, by which a changed entry is detected.
     pub(super) proof: Bytes<32>,
 }
 
@@ -96,7 +96,7 @@ impl CredentialRecord {
 ///
 /// # Errors
 ///
-/// The field that asks for more than the credential has.
+/// Names the field of the request that exceeds the rights of the credential.
 pub(super) fn within(
     mut wanted: NewKey,
     maker: &MakerCredential,
@@ -110,7 +110,7 @@ pub(super) fn within(
     }
     if let Some(end) = maker.ends {
         let left = end.duration_since(whole_seconds(now));
-        // Cut to seconds, in which the ends of keys are kept.
+        // The lifetime is cut to whole seconds, because the expiry of keys is stored in seconds.
         let left = Duration::from_secs(left.unwrap_or_default().as_secs());
         wanted.lifetime = Some(wanted.lifetime.map_or(left, |asked| asked.min(left)));
     }
@@ -118,12 +118,12 @@ pub(super) fn within(
     Ok(wanted)
 }
 
-/// The maker's name, which precedes the names of its keys. Names of keys have no colon, so that no key's name can be mistaken for
-/// it.
+/// The creator's name, which precedes the names of its keys. It contains a colon, and names of keys do not, so it cannot be
+/// mistaken for the name of a key.
 fn name_of(maker: &MakerCredential) -> String {
     let entry = maker.entry.as_str();
     match maker.principal.strip_prefix(entry) {
-        // `oauth:ISSUER#SUBJECT`: a slash in the subject would separate names.
+        // In `oauth:ISSUER#SUBJECT`, a slash in the subject would separate names, so it is percent-encoded.
         Some(subject) => {
             let subject = subject.replace('%', "%25").replace('/', "%2F");
             format!("{entry}{subject}")

@@ -1,4 +1,4 @@
-//! Reads and replaces `keys.json`, always as a whole.
+//! Reads and replaces the file of API keys, `keys.json`, always as a whole.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -14,33 +14,34 @@ use super::error::KeysError;
 use super::lineage;
 use super::record::KeyRecord;
 
-/// Prefix of the names of temporary files. The next writer removes those left by a crash.
+/// Prefix of the names of temporary files. Files that a crash left are removed by the next writer.
 const UNFINISHED: &str = ".tmp-keys-";
 
 const VERSION: u64 = 1;
 
-/// Maximum size of the file, in bytes: as many keys as there may be, each with long lists.
+/// Maximum size of the file of keys, in bytes: enough for the maximum number of keys with long lists.
 const BYTES_MAX: u64 = 512 * 1024 * 1024;
 
-/// Metadata of the file, which distinguish its versions without reading them. Every change is a rename, so at least the inode
-/// or the time differs.
+/// Metadata that distinguish the versions of the file of keys without reading it. Every change replaces the file by a rename, so
+/// at least the inode or the time differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
     inode: u64,
     length: u64,
     modified: (i64, i64),
-    /// Time of the last change of the metadata. Permissions change it, too: a file that could not be read may be readable now.
+    /// Time of the last change of the file's metadata, in seconds and nanoseconds. A change of permissions counts, too: a file
+    /// that could not be read may be readable now.
     changed: (i64, i64),
 }
 
 impl Stamp {
-    /// The stamp of the current file; `None` if there is none, or its metadata cannot be read.
+    /// Reads the stamp of the current file; `None` if there is no file or its metadata cannot be read.
     pub(super) fn of(path: &Path) -> Option<Self> {
         fs::metadata(path).ok().map(|it| Self::from(&it))
     }
 
-    /// Returns true if the file has at most `bytes` bytes.
+    /// Returns true if the file has at most `bytes` bytes, according to its metadata.
     pub(super) fn is_within(&self, bytes: u64) -> bool {
         self.length <= bytes
     }
@@ -71,7 +72,8 @@ struct Storing<'a> {
     keys: &'a [KeyRecord],
 }
 
-/// The keys of a file, each ending with its makers, and the file's stamp; no keys and no stamp if there is no file.
+/// Reads the keys of the file and the file's stamp. A key is marked as invalid if the key that created it is. If there is no
+/// file, returns no keys and no stamp.
 pub(super) fn read(path: &Path) -> Result<(Vec<KeyRecord>, Option<Stamp>), KeysError> {
     let told = |source: io::Error| KeysError::Io {
         doing: "read",
@@ -101,7 +103,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<KeyRecord>, KeysError> {
         path: path.to_owned(),
         reason,
     };
-    // The version is checked first: files of a newer version have other fields.
+    // The version is checked first: a file of a newer version contains other fields, which would be reported as damage.
     if let Ok(Version { version }) = serde_json::from_slice(text)
         && version != VERSION
     {
@@ -123,7 +125,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<KeyRecord>, KeysError> {
     }
 }
 
-/// Replaces the file atomically, readable for its owner only. The caller holds the lock.
+/// Replaces the file of keys atomically; only its owner can read it. The caller must hold the lock.
 pub(super) fn write(path: &Path, keys: &[KeyRecord]) -> Result<(), KeysError> {
     let told = |source: io::Error| KeysError::Io {
         doing: "write",
@@ -140,7 +142,7 @@ pub(super) fn write(path: &Path, keys: &[KeyRecord]) -> Result<(), KeysError> {
     replace_file(path, &text, 0o600, UNFINISHED, owner).map_err(told)
 }
 
-/// Removes temporary files of a killed writer. The caller holds the lock.
+/// Removes temporary files that a killed writer left. The caller must hold the lock.
 pub(super) fn remove_unfinished(path: &Path) {
     let entries = path
         .parent()

@@ -1,5 +1,5 @@
-//! Follows the file of keys while the process runs. The file is read as soon as a writer announces a change
-//! ([`super::readers`]). Its metadata are also checked several times a second, for writers that cannot announce one.
+//! Follows the changes of the file of API keys while the process runs. The file is read as soon as a writer announces a change
+//! ([`super::readers`]). Its metadata are also checked several times a second, for writers that cannot announce a change.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::readers::{ChangeSocket, OBEYED};
 use super::store::KeyStore;
 
-/// Interval at which the file's metadata are checked.
+/// Interval at which the metadata of the file of keys are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Number of checks between two writes of last uses: about once a minute.
+/// Number of metadata checks after which the keys' times of last use are written: about once a minute.
 const WRITE_EVERY: u32 = 240;
 
 impl KeyStore {
-    /// Puts the changes of other processes in force, and writes the last uses of keys. Runs until the future is dropped.
+    /// Applies changes of other processes, and writes the keys' times of last use. Runs until the future is dropped.
     pub async fn follow(self: Arc<Self>, socket: Option<ChangeSocket>) {
         self.tables().look_into(&self);
         let writers = socket.as_ref().and_then(|socket| {
@@ -32,8 +32,9 @@ impl KeyStore {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut until_write = WRITE_EVERY;
         loop {
-            // - time to check the file's metadata
-            // - a writer that waits until its change is in force
+            // Waits for the first of two events:
+            // - the next check of the file's metadata is due
+            // - a writer connects, which then waits until its change is in force
             let writer = tokio::select! {
                 _ = looks.tick() => None,
                 writer = accepted(writers.as_ref()) => Some(writer),
@@ -58,8 +59,8 @@ impl KeyStore {
             });
             match (look.await, writer) {
                 (Ok(()), Some(writer)) => {
-                    // A few bytes always fit into the empty buffer, and a writer that has disconnected needs no answer, so
-                    // errors are ignored.
+                    // Errors are ignored: the buffer is empty, so these few bytes always fit, and a writer that has disconnected
+                    // needs no answer.
                     let _ = writer.try_write(OBEYED);
                 }
                 (Ok(()), None) => {}
@@ -71,14 +72,14 @@ impl KeyStore {
     }
 }
 
-/// The connection of the next writer. Without a listener, there never is one.
+/// Waits for the connection of the next writer; without a listener, waits for ever.
 async fn accepted(listener: Option<&UnixListener>) -> UnixStream {
     let Some(listener) = listener else {
         return pending().await;
     };
     match listener.accept().await {
         Ok((writer, _)) => writer,
-        // For example, no file descriptors are free. The next check of the file's metadata finds the change.
+        // Accepting fails, for example, if no file descriptors are free. The next check of the metadata then finds the change.
         Err(_) => pending().await,
     }
 }

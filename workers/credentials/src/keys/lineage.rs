@@ -1,4 +1,4 @@
-//! Keys made by other keys: no key outlives its maker, and none opens more.
+//! API keys created by other keys: no key is valid longer or has more rights than the key that created it.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -8,19 +8,20 @@ use tooldock_base::scope::ADMIN;
 
 use super::record::{KeyRecord, KeyState, NewKey, whole_seconds};
 
-/// Maximum length of the chain of makers of one key. A key with a longer chain is not valid.
+/// Maximum number of creators in the chain of one key, each created by the next. A key with a longer chain is not valid.
 const MAKERS_MAX: usize = 16;
-/// The namespace that `*` does not include.
+/// The namespace of the management tools, which `*` does not include.
 const SYSTEM: &str = "_system";
 
-/// The end of a key according to its own record only.
+/// Expiry and revocation of a key according to its own record only.
 struct OwnEnd {
     maker: Option<KeyId>,
     expires: Option<SystemTime>,
     revoked: Option<SystemTime>,
 }
 
-/// Ends each key with its makers: at the earliest end, and as revoked if a maker is missing from the file.
+/// Limits each key to the validity of its creators: it expires at the earliest of their ends, and is revoked if one of them is
+/// missing from the file.
 pub(super) fn settle(records: &mut [KeyRecord]) {
     if records.iter().all(|record| record.maker.is_none()) {
         return;
@@ -59,11 +60,11 @@ fn earlier(one: Option<SystemTime>, other: Option<SystemTime>) -> Option<SystemT
     }
 }
 
-/// Restricts the requested key to the rights of the maker's own key.
+/// Restricts the requested key to the rights of the key that creates it.
 ///
 /// # Errors
 ///
-/// The field that asks for more than the maker has, or the reason why the maker may not create keys.
+/// The field that exceeds the creator's rights, or the reason why the creator may not create keys.
 pub(super) fn within(
     mut wanted: NewKey,
     maker: &KeyRecord,
@@ -119,13 +120,13 @@ fn makers_of(key: &KeyRecord, records: &[KeyRecord]) -> usize {
 }
 
 impl KeyRecord {
-    /// Returns true if the key opens every namespace that a list opens. `*` matches each name and pattern except `_system`.
+    /// Returns true if the key gives access to every namespace of a list of names and patterns. `*` matches all but `_system`.
     pub fn opens_all_of(&self, namespaces: &[String]) -> bool {
         opens_all(&self.namespaces, namespaces)
     }
 
-    /// The key's maker for lists: its id; if the maker is not a key, or for a key from before ids were stored, its principal;
-    /// `None` for a key that the operator created.
+    /// The creator of the key for display: the id of the creating key; its principal if the creator is not a key, or if the
+    /// record is from before ids were stored. `None` for a key that the operator created.
     pub fn shown_maker(&self) -> Option<String> {
         let id = self.maker.map(|id| id.to_string());
         let credential = || self.credential.as_ref().map(|it| it.principal.clone());
@@ -134,8 +135,8 @@ impl KeyRecord {
     }
 }
 
-/// Returns true if a list of namespaces opens every namespace that another list opens. `*` matches each name and pattern except
-/// `_system`.
+/// Returns true if a list of names and patterns includes every namespace that another list includes. `*` matches each name and
+/// pattern except `_system`.
 pub(super) fn opens_all(own: &[String], wanted: &[String]) -> bool {
     let everywhere = own.iter().any(|it| it == "*");
     wanted

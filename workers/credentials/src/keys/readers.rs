@@ -1,4 +1,4 @@
-//! Notifies the running gateways that read a file of keys of its changes.
+//! Notifies the running gateways that use a file of API keys of its changes.
 //!
 //! ```text
 //! $DATA/keys.json.gateways/   one socket for each running gateway
@@ -6,9 +6,9 @@
 //!   writer ── connects, after the file is replaced ──▶ gateway ── reads the file ──▶ answers
 //! ```
 //!
-//! A writer waits for the answers, so a new key is valid, or a revoked key invalid, when the writer's command returns. The
-//! socket is bound before the gateway reads the file for the first time, so a change made before the socket existed is in the
-//! file already. If a notification fails, the gateway still checks the file several times a second.
+//! A writer waits for the answers, so a new key is valid, or a revoked key invalid, when the writer's command returns. A gateway
+//! binds its socket before it reads the file for the first time, so it does not miss a change that is made in between. If a
+//! notification fails, the gateway still checks the file several times a second.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,16 +22,16 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// Suffix of the folder with the sockets, after the path of the file of keys.
+/// Suffix that is appended to the path of the file of keys: the folder with the gateways' sockets.
 const SUFFIX: &str = ".gateways";
 
-/// Maximum wait of a writer for the answers of all gateways together.
+/// Maximum time that a writer waits for the answers of all gateways together.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Maximum number of gateways that a writer waits for. Further sockets are ignored.
+/// Maximum number of gateways for which a writer waits. Further sockets are ignored.
 const READERS_MAX: usize = 64;
 
-/// The answer of a gateway that has read the changed file.
+/// Answer that a gateway sends to the writer after it has read the changed file.
 pub(super) const OBEYED: &[u8] = b"read\n";
 
 /// The socket on which a running gateway is notified of changes of its file of keys. Dropping it removes the socket.
@@ -74,7 +74,7 @@ impl ChangeSocket {
         Ok(Self { listener, path })
     }
 
-    /// A second handle of the listener, on which writers are accepted.
+    /// A duplicate of the listening socket, to accept the connections of writers.
     pub(super) fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
@@ -86,16 +86,16 @@ impl Drop for ChangeSocket {
     }
 }
 
-/// The running gateways that were notified of a change.
+/// Numbers of running gateways that were notified of a change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Heard {
-    /// Gateways that have read the changed file.
+    /// Number of gateways that confirmed in time that they have read the changed file.
     pub(super) confirmed: usize,
-    /// Gateways that did not confirm in time.
+    /// Number of gateways that did not confirm in time that they have read the changed file.
     pub(super) behind: usize,
 }
 
-/// Waits until all running gateways have read the changed file.
+/// Notifies all running gateways, and waits until they have read the changed file or the time is over.
 pub(super) fn await_readers(keys: &Path) -> Heard {
     let folder = folder_of(keys);
     let Ok(opened) = open(&folder) else {
@@ -107,7 +107,7 @@ pub(super) fn await_readers(keys: &Path) -> Heard {
     for name in sockets(&folder) {
         match connected(&opened, &name) {
             Ok(stream) => asked.push(stream),
-            // The gateway has ended, and left no socket or a dead one.
+            // The socket is gone, or no process listens on it: the gateway has ended.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -124,7 +124,7 @@ pub(super) fn await_readers(keys: &Path) -> Heard {
             .and_then(|()| stream.read_exact(&mut answer));
         match read {
             Ok(()) if answer == *OBEYED => heard.confirmed += 1,
-            // The gateway ended while the writer waited.
+            // The gateway ended while the writer waited for its answer.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -147,7 +147,7 @@ fn open(folder: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(folder, flags, Mode::empty())?)
 }
 
-/// The sockets of a folder, by name.
+/// The names of the gateways' sockets in the folder, in no particular order.
 fn sockets(folder: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name());
@@ -155,13 +155,13 @@ fn sockets(folder: &Path) -> Vec<OsString> {
     names.take(READERS_MAX).collect()
 }
 
-/// A path to an entry of a folder that is short enough for the address of a socket, even if the folder's own path is
-/// long.
+/// A path to an entry of an open folder that is short enough for the address of a Unix socket, even if the folder's own path
+/// is too long.
 fn short(folder: &OwnedFd, name: &Path) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name)
 }
 
-/// Connects without blocking, since a socket in the folder may belong to no gateway.
+/// Connects to a socket without blocking, since no gateway may be listening on it.
 fn connected(folder: &OwnedFd, name: &OsString) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(short(folder, name.as_ref()))?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

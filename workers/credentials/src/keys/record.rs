@@ -1,7 +1,7 @@
-//! The record of a key: its owner, its rights, and a salted hash of its text. The text itself is stored nowhere.
+//! The record of an API key: its owner, its rights, and a salted hash of its text. The text itself is not stored anywhere.
 //!
-//! The hash is one SHA-256 over salt and text. A slow hash protects texts that can be guessed; a key is 238 random bits,
-//! and its hash is taken on every request.
+//! The hash is a single SHA-256 over salt and text, since it is computed for every request. A slow hash is needed only for texts
+//! that can be guessed; a key consists of 238 random bits.
 
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -17,96 +17,96 @@ use tooldock_base::network::Cidr;
 use super::credential::CredentialRecord;
 use super::text::KeyKind;
 
-/// Maximum number of entries of each list in one record; more would be a mistake.
+/// Maximum number of entries of each list in a key's record; a longer list is refused as a mistake.
 const LIST_MAX: usize = 64;
-/// Maximum length of a key's name, in bytes, as for every principal.
+/// Maximum length of a key's name, in bytes; the same limit applies to every principal's name.
 const NAME_BYTES_MAX: usize = 64;
-/// Maximum length of `made_by` of a key made by another key, in bytes.
+/// Maximum length of the field `made_by`, in bytes, if another key created the key.
 const MAKERS_BYTES_MAX: usize = 128;
-/// Maximum length of `made_by` of a key made by a configured entry or an access token, in bytes: principals of access tokens are
-/// long.
+/// Maximum length of the field `made_by`, in bytes, if a configured entry or an access token created the key. It is larger, since
+/// principals of access tokens are long.
 const CREDENTIAL_BYTES_MAX: usize = 1024;
 /// Maximum length of a pattern or of a scope's name, in bytes.
 const PATTERN_BYTES_MAX: usize = 128;
-/// Longest lifetime of a key: ten years. Longer ones are for keys without an end.
+/// Maximum lifetime of a key: ten years. A key that is to be valid longer must be created without an expiry.
 const LIFETIME_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
-/// Highest rate of a limit. No machine could reach a higher one.
+/// Maximum rate of a key's limit, in uses per second. No machine could reach a higher one.
 const RATE_MAX: u32 = 1_000_000;
-/// Largest burst of a limit. No machine could reach a larger one.
+/// Maximum burst of a key's limit, in uses. No machine could reach a larger one.
 const BURST_MAX: u32 = 10_000_000;
 
-/// The record of a key in the file.
+/// The record of an API key in the file of keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRecord {
-    /// The key's public name.
+    /// Public id of the key.
     pub id: KeyId,
-    /// Name of the owner. Several keys may share a name, for rotation.
+    /// Name of the key's owner. Several keys may have the same name, so that a key can be replaced by another.
     pub name: String,
-    /// Name of the maker, which precedes the key's own name in its principal; `None` if the operator made the key. Keys of makers
-    /// are separate principals, whatever their names: no key becomes another principal by the choice of a name.
+    /// Name of the key's creator, which precedes the key's own name in its principal; `None` if the operator created the key. So
+    /// a creator cannot obtain the rights of another principal by giving its name to a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<String>,
-    /// The id of the key that made this key; this key becomes invalid when that key does. Keys that were made before the file had
-    /// this field have none.
+    /// Id of the key that created this key; this key becomes invalid when that key does. `None` for other creators, and for keys
+    /// created before this field existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maker: Option<KeyId>,
-    /// The maker, if it is a credential other than a key. The key ends with the maker's entry in the configuration.
+    /// Creator of the key, if it is not a key. The key becomes invalid if the creator's entry is removed from the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<CredentialRecord>,
-    /// Scopes of the key, which may call the tools of all of them.
+    /// Scopes of the key. It may call the tools that any of them allows.
     pub scopes: Vec<String>,
-    /// Namespaces that the key opens: names and globs.
+    /// Namespaces that the key may access, as names and glob patterns.
     pub namespaces: Vec<String>,
-    /// Networks that the key is valid from; empty: all.
+    /// Networks from which the key may be used; an empty list means all networks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Cidr>,
-    /// Limits on the key's use.
+    /// Rate limits of the key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<KeyLimit>,
-    /// Time when the key was made.
+    /// Time when the key was created.
     #[serde(with = "humantime_serde")]
     pub created: SystemTime,
-    /// Time from which the key is no longer valid.
+    /// Time from which the key is no longer valid; `None` if it does not expire.
     #[serde(
         default,
         with = "humantime_serde",
         skip_serializing_if = "Option::is_none"
     )]
     pub expires: Option<SystemTime>,
-    /// Time when the key was revoked.
+    /// Time when the key was revoked; `None` if it was not.
     #[serde(
         default,
         with = "humantime_serde",
         skip_serializing_if = "Option::is_none"
     )]
     pub revoked: Option<SystemTime>,
-    /// Time of the key's last use, to about an hour.
+    /// Time of the key's last use, accurate to about an hour.
     #[serde(
         default,
         with = "humantime_serde",
         skip_serializing_if = "Option::is_none"
     )]
     pub last_used: Option<SystemTime>,
-    /// Salt that is hashed with the key's text.
+    /// Salt that is hashed together with the key's text.
     pub(super) salt: Bytes<16>,
-    /// Hash of salt and text.
+    /// SHA-256 hash of the salt and the key's text.
     pub(super) hash: Bytes<32>,
 }
 
-/// A limit of one key: a rate per second, with bursts. Written `RATE`, `RATE/BURST`, or one of these with `:tool_call`.
+/// A rate limit of one key. Written as `RATE`, `RATE/BURST`, or one of these with `:tool_call`; `RATE` is per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KeyLimit {
-    /// Sustained number of uses per second.
+    /// Allowed number of uses per second on average.
     pub rate: NonZeroU32,
-    /// Maximum number of uses at once.
+    /// Maximum number of uses in a short burst.
     pub burst: NonZeroU32,
-    /// Unit of a use.
+    /// Kind of use that the limit counts: requests or calls of tools.
     pub unit: KeyLimitUnit,
 }
 
-/// Unit that a key's limit counts.
+/// Kind of use that a key's limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeyLimitUnit {
     /// The limit counts HTTP requests.
@@ -118,30 +118,30 @@ pub enum KeyLimitUnit {
 /// Properties requested for a new key.
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    /// See [`KeyRecord::name`].
+    /// Name of the key's owner, see [`KeyRecord::name`].
     pub name: String,
-    /// See [`KeyRecord::made_by`].
+    /// Name of the key's creator, see [`KeyRecord::made_by`].
     pub made_by: Option<String>,
-    /// See [`KeyRecord::scopes`].
+    /// Scopes of the key, see [`KeyRecord::scopes`].
     pub scopes: Vec<String>,
-    /// See [`KeyRecord::namespaces`].
+    /// Namespaces that the key may access, see [`KeyRecord::namespaces`].
     pub namespaces: Vec<String>,
-    /// See [`KeyRecord::networks`].
+    /// Networks from which the key may be used, see [`KeyRecord::networks`].
     pub networks: Vec<Cidr>,
-    /// See [`KeyRecord::limits`].
+    /// Rate limits of the key, see [`KeyRecord::limits`].
     pub limits: Vec<KeyLimit>,
-    /// Lifetime of the key; `None`: until it is revoked.
+    /// Lifetime of the key; `None` if it is valid until it is revoked.
     pub lifetime: Option<Duration>,
-    /// Kind of the key, by its prefix.
+    /// Kind of the key, which determines the prefix of its text.
     pub kind: KeyKind,
 }
 
 impl NewKey {
-    /// Checks rules that parsing does not. The caller must check that the scopes exist.
+    /// Checks the values that parsing does not check. The caller must check that the scopes exist.
     ///
     /// # Errors
     ///
-    /// The field, and the problem with it.
+    /// Names the field, and the problem with it.
     pub fn check(&self) -> Result<(), String> {
         check_name(&self.name)?;
         let makers = self.made_by.as_deref().unwrap_or_default();
@@ -185,7 +185,7 @@ impl NewKey {
     }
 }
 
-/// Returns an error for a name that cannot be part of a principal's, by the same rules as for names in `admission.tokens`.
+/// Checks that a name may be part of a principal's name. The rules are those for names in `admission.tokens`.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let letter = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_' | '.' | '@');
     let valid = name.len() <= NAME_BYTES_MAX
@@ -199,7 +199,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
 }
 
 impl KeyRecord {
-    /// Makes the record of a new key, with the hash of its text.
+    /// Creates the record of a new key. The key's text is only hashed, not stored.
     pub(super) fn new(
         id: KeyId,
         wanted: NewKey,
@@ -233,15 +233,15 @@ impl KeyRecord {
         }
     }
 
-    /// The principal of requests with this key: `key:`, the names of the keys that made this key, and its own name, with
-    /// slashes between. Names of static tokens have no colon, so that no token is taken for a key; names of keys have no
-    /// slash.
+    /// The principal of requests with this key: `key:`, followed by the names of the key's creators and its own name, separated
+    /// by slashes. It is unambiguous: names of static tokens contain no colon, so no token looks like a key, and names of keys
+    /// contain no slash.
     pub fn principal(&self) -> String {
         format!("key:{}", self.full_name())
     }
 
-    /// The `made_by` of a key called `name` that this key makes. A key with the maker's own name is the same principal, for
-    /// rotation.
+    /// The field `made_by` of a key named `name` that this key creates. If the name is that of this key, the new key gets the
+    /// same principal, so that it can replace this key.
     pub fn makes(&self, name: &str) -> Option<String> {
         match name == self.name {
             true => self.made_by.clone(),
@@ -249,7 +249,7 @@ impl KeyRecord {
         }
     }
 
-    /// The key's name with the names of its makers before it, separated by slashes.
+    /// The key's name, preceded by the names of its creators, separated by slashes.
     pub fn full_name(&self) -> String {
         match &self.made_by {
             Some(maker) => format!("{maker}/{}", self.name),
@@ -257,7 +257,7 @@ impl KeyRecord {
         }
     }
 
-    /// State of the key at the moment `now`.
+    /// State of the key at the time `now`.
     pub fn state(&self, now: SystemTime) -> KeyState {
         if self.revoked.is_some() {
             return KeyState::Revoked;
@@ -268,7 +268,7 @@ impl KeyRecord {
         }
     }
 
-    /// Returns true if the key ended longer than `kept` ago, so that its record may be removed.
+    /// Returns true if the key expired or was revoked longer than `kept` ago, so that its record may be removed.
     pub(super) fn is_history(&self, now: SystemTime, kept: Duration) -> bool {
         let ended = match (self.revoked, self.expires) {
             (Some(revoked), _) => revoked,
@@ -279,7 +279,7 @@ impl KeyRecord {
     }
 }
 
-/// State of a key.
+/// State of an API key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyState {
@@ -292,7 +292,7 @@ pub enum KeyState {
 }
 
 impl KeyState {
-    /// The state as a word.
+    /// The state as text, such as `active`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -302,7 +302,7 @@ impl KeyState {
     }
 }
 
-/// The salted hash of a key's text.
+/// Computes the salted hash of a key's text.
 pub(super) fn hash(salt: &[u8; 16], text: &[u8]) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update(salt);
@@ -310,19 +310,19 @@ pub(super) fn hash(salt: &[u8; 16], text: &[u8]) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// The time cut to whole seconds, as the file stores it.
+/// Cuts a time to whole seconds, as the file stores it.
 pub(super) fn whole_seconds(time: SystemTime) -> SystemTime {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     UNIX_EPOCH + Duration::from_secs(since.as_secs())
 }
 
-/// A salt or digest of a key, stored in hexadecimal. Never printed, although it is useless without the key's text.
+/// The salt or the hash of a key, stored in hexadecimal. It is never printed, although it is useless without the key's text.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Bytes<const N: usize>(pub(super) [u8; N]);
 
 impl<const N: usize> Bytes<N> {
-    /// Returns true if both are equal, in time that does not depend on where they differ.
+    /// Returns true if both values are equal. The duration does not depend on the position of a difference.
     pub(super) fn matches(&self, other: &[u8; N]) -> bool {
         self.0.as_slice().ct_eq(other.as_slice()).into()
     }

@@ -1,8 +1,8 @@
-//! The store: one file, read by every process that admits requests, changed by one writer at a time.
+//! The store of API keys: one file, which every gateway process reads and one process at a time changes.
 //!
-//! A change acquires the lock, reads the file again, replaces it, and puts the new table in force in this process. Then it
-//! waits until the running gateways confirm that they have read the new file (`readers.rs`), so that the change is in force
-//! everywhere when the call returns.
+//! A change acquires the lock, reads the file again, replaces it, and publishes the new table in this process. Then it waits
+//! until the running gateways confirm that they have read the new file (`readers.rs`), so that the change is in force
+//! everywhere when the function returns.
 //!
 //! All methods block, and must be called where blocking is allowed.
 
@@ -27,19 +27,19 @@ use super::record::{KeyRecord, NewKey, whole_seconds};
 use super::table::{KeyTable, KeyTables};
 use super::text;
 
-/// Maximum time that a writer waits for another writer.
+/// Maximum time that a writer waits for the lock while another writer holds it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Maximum size of a file that is read while a request waits, in bytes: about a thousand keys.
+/// Maximum size of a file of keys that is read while a request waits, in bytes: about a thousand keys.
 const LOOK_BYTES: u64 = 512 * 1024;
 
-/// Maximum number of keys, including invalid keys of the last 90 days.
+/// Maximum number of keys in the file, including those that became invalid in the last 90 days.
 const KEYS_MAX: usize = 200_000;
 
-/// Retention of keys that are no longer valid.
+/// Time after which an expired or revoked key is removed from the file.
 const HISTORY: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// Maximum delay of a key's last use in the file: each key causes at most one write in this time.
+/// Maximum delay until a key's last use is written to the file: each key causes at most one write in this time.
 const USE_BEHIND: Duration = Duration::from_secs(3600);
 
 /// The API keys of a file, with the tables against which requests are checked.
@@ -47,13 +47,13 @@ const USE_BEHIND: Duration = Duration::from_secs(3600);
 pub struct KeyStore {
     path: PathBuf,
     tables: KeyTables,
-    /// Lock held while a file is read and its table published, so that an older table never replaces a newer one. Never held
+    /// Lock held while the file is read and its table published, so that an older table never replaces a newer one. Never held
     /// across an await.
     state: Mutex<KeyStoreState>,
     losses: watch::Sender<u64>,
     changes: watch::Sender<()>,
     patience: Duration,
-    /// The number of gateways that did not confirm the last change in time.
+    /// Number of running gateways that did not confirm the last change in time.
     behind: AtomicUsize,
     /// Number of running gateways that confirmed the last change.
     confirmed: AtomicUsize,
@@ -62,19 +62,20 @@ pub struct KeyStore {
 #[derive(Debug)]
 struct KeyStoreState {
     scopes: Arc<ScopeTable>,
-    /// `None` if the configuration is unknown: no key of one of its entries is valid then.
+    /// Entries of the configuration that may create keys; `None` if the configuration is unknown, and then no key that such an
+    /// entry created is valid.
     makers: Option<KeyMakers>,
     /// Stamp of the file that was read last, whether or not it could be used.
     seen: Option<Stamp>,
-    /// Stamp of the file that could not be used, so that it is logged once.
+    /// Stamp of the last file that could not be used, so that each such file is logged once.
     unusable: Option<Stamp>,
-    /// True when the last uses could not be written, so that it is logged once.
+    /// True if the times of last use could not be written; the failure is then not logged again.
     uses_unwritten: bool,
 }
 
 impl KeyStoreState {
-    /// Revokes the keys whose makers' entries do not cover them, and all keys that these created. The file is not changed,
-    /// since an entry may be added again.
+    /// Marks keys as revoked if the entry of the configuration that created them does not cover them, and all keys that these
+    /// created. The file is not changed, since an entry may be added again.
     fn end_keys(&self, records: &mut [KeyRecord]) {
         let ended = match &self.makers {
             Some(makers) => makers.end_keys(records),
@@ -86,21 +87,21 @@ impl KeyStoreState {
     }
 }
 
-/// A newly created key, the only value that contains its text.
+/// A newly created key. Only this value contains the key's text.
 #[derive(Debug)]
 pub struct MadeKey {
-    /// The record in the file.
+    /// The key's record in the file.
     pub record: KeyRecord,
-    /// The text that the key's owner sends.
+    /// The text of the key, which its owner sends with requests.
     pub text: Secret,
 }
 
 impl KeyStore {
-    /// Reads the keys of a file. A missing file has none.
+    /// Opens the store and reads the keys of the file. If the file is missing, there are no keys.
     ///
     /// # Errors
     ///
-    /// When the file is damaged or cannot be read: a process that starts without its keys would refuse their owners.
+    /// When the file is damaged or cannot be read. A process that started without the keys would refuse their owners.
     pub fn open(path: PathBuf, scopes: ScopeTable) -> Result<Self, KeysError> {
         let store = Self {
             path,
@@ -131,7 +132,7 @@ impl KeyStore {
         &self.path
     }
 
-    /// Tables against which requests are checked.
+    /// The tables against which requests are checked.
     pub fn tables(&self) -> KeyTables {
         self.tables.clone()
     }
@@ -141,18 +142,18 @@ impl KeyStore {
         Arc::clone(&self.state().scopes)
     }
 
-    /// Changes each time after valid keys were revoked, removed or narrowed, by any process. Callers that were admitted for
-    /// longer than a request must then be admitted again.
+    /// Channel whose value changes whenever any process has revoked or removed valid keys, or reduced their rights. Callers whose
+    /// admission lasts longer than a request must then be admitted again.
     pub fn losses(&self) -> watch::Receiver<u64> {
         self.losses.subscribe()
     }
 
-    /// Changes each time after another table is in force.
+    /// Channel that is notified whenever a new table of keys is in force.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 
-    /// Creates a key, which is valid when this returns.
+    /// Creates a key for the operator. The key is valid when the function returns.
     ///
     /// # Errors
     ///
@@ -162,17 +163,17 @@ impl KeyStore {
         self.create_for(&KeyMaker::Operator, wanted)
     }
 
-    /// Creates a key for another key, with which the new one ends. The new key opens no more than its maker and ends no later.
+    /// Creates a key on behalf of another key. The new key has no more rights than its creator and becomes invalid with it.
     ///
     /// # Errors
     ///
-    /// As [`KeyStore::create`]; when the maker is no longer valid, or the new key would open more than its maker.
+    /// As [`KeyStore::create`]; when the creator is no longer valid, or the new key would have more rights than its creator.
     pub fn create_by(&self, maker: KeyId, wanted: NewKey) -> Result<MadeKey, KeysError> {
         self.create_for(&KeyMaker::Key(maker), wanted)
     }
 
-    /// Creates a key for a caller. The new key opens no more than its maker, ends no later, and has a name below the maker's; a
-    /// key of the operator is created as requested.
+    /// Creates a key on behalf of a caller. The new key has no more rights than its creator, becomes invalid with it, and its
+    /// name is preceded by the creator's. A key of the operator is created as requested.
     ///
     /// # Errors
     ///
@@ -214,15 +215,15 @@ impl KeyStore {
         let record = KeyRecord::new(id, wanted, maker, text.expose().as_bytes(), salt, now);
         records.push(record.clone());
         self.write(&mut state, &records)?;
-        // The locks are released first: the gateways, this process included, read the file now.
+        // The locks are released before the notification: all gateways, including this process, then read the file.
         drop(lock);
         drop(state);
         self.await_gateways();
         Ok(MadeKey { record, text })
     }
 
-    /// Revokes a key, and with it all keys that it created and those that these created. Requests with them are refused when
-    /// this returns. A key that is revoked already is not changed.
+    /// Revokes a key, all keys that it created, and in turn all keys that those created. When the function returns, requests with
+    /// them are refused. A key that is already revoked is not changed.
     ///
     /// # Errors
     ///
@@ -246,13 +247,13 @@ impl KeyStore {
         Ok(revoked)
     }
 
-    /// The number of running gateways that did not confirm the last change in time. They check the file within a
-    /// second.
+    /// The number of running gateways that did not confirm the last change in time. They detect it within a second, when they
+    /// check the file.
     pub fn gateways_behind(&self) -> usize {
         self.behind.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a running gateway has confirmed the last change.
+    /// Returns true if at least one running gateway confirmed the last change.
     pub fn has_running_gateway(&self) -> bool {
         self.confirmed.load(Ordering::Relaxed) > 0
     }
@@ -270,7 +271,7 @@ impl KeyStore {
         }
     }
 
-    /// All keys, oldest first, with the last use known from the file and this process.
+    /// All keys, oldest first. The time of last use is the later one of the file's and this process's.
     ///
     /// # Errors
     ///
@@ -287,8 +288,8 @@ impl KeyStore {
         Ok(records)
     }
 
-    /// Puts changes of another process in force. A file that cannot be read is logged once and changes nothing: the previous
-    /// keys remain in force.
+    /// Applies changes of other processes. If the file cannot be read, this is logged once, and the previous keys remain in
+    /// force.
     pub fn refresh(&self) {
         let mut state = self.state();
         let stamp = Stamp::of(&self.path);
@@ -297,15 +298,15 @@ impl KeyStore {
         }
     }
 
-    /// Reads the file again, even with unchanged metadata, since a writer announced a change.
+    /// Reads the file because a writer announced a change, even if the file's metadata are unchanged.
     pub(super) fn reread(&self) {
         let mut state = self.state();
         let stamp = Stamp::of(&self.path);
         self.read_again(&mut state, stamp);
     }
 
-    /// Checks the file for a request with an unknown key id. Returns true if the file had changed and was read. Bounded: waits
-    /// for no lock, and leaves large files to [`KeyStore::follow`].
+    /// Checks the file because a request has an unknown key id. Returns true if the file had changed and was read. Does not wait
+    /// for a lock, and does not read large files: [`KeyStore::follow`] reads these.
     pub(super) fn look_for_request(&self) -> bool {
         let Ok(mut state) = self.state.try_lock() else {
             return false;
@@ -321,13 +322,13 @@ impl KeyStore {
 
     fn read_again(&self, state: &mut KeyStoreState, stamp: Option<Stamp>) {
         let was_there = state.seen.is_some() || !self.tables.load().is_empty();
-        // The stamp is recorded before the file is read: an unusable file is logged once, and read again when it changes.
+        // The stamp is stored before the file is read: an unusable file is logged once, and read again only when it changes.
         state.seen = stamp;
         let path = self.path.display();
         let read = file::read(&self.path);
         if !was_there && matches!(read, Ok((_, None))) {
-            // The file did not exist before either: no key was created yet, and a starting gateway has registered for changes
-            // of the file.
+            // The file still does not exist: no key was created yet. A gateway that is just starting is
+            // already notified of changes.
             return;
         }
         let published = read.and_then(|(records, stamp)| {
@@ -363,7 +364,7 @@ impl KeyStore {
         state.scopes = Arc::new(scopes);
         let table = self.tables.snapshot();
         let records: Vec<_> = table.iter().map(|key| key.record().clone()).collect();
-        // All records were compiled before, and scopes cannot make a record unusable.
+        // Cannot fail: all records were compiled before, and scopes cannot make a record unusable.
         match self.compiled(&state, &records) {
             Ok(table) => {
                 let seen = state.seen;
@@ -373,14 +374,14 @@ impl KeyStore {
         }
     }
 
-    /// Makes keys that entries of the configuration created valid only while these entries cover them.
+    /// Sets the entries of the configuration. Keys that entries created are then valid only if these entries cover them.
     pub fn set_makers(&self, makers: KeyMakers) {
         let mut state = self.state();
         if state.makers.as_ref() == Some(&makers) {
             return;
         }
         state.makers = Some(makers);
-        // The records are read from the file: the table does not distinguish a key whose entry was removed from a revoked one.
+        // The records are read from the file: in the table, a key whose entry was removed looks like a revoked key.
         let read = file::read(&self.path).or_else(|error| {
             tracing::error!(%error, "the API keys of before stay in force");
             let table = self.tables.snapshot();
@@ -397,7 +398,7 @@ impl KeyStore {
         }
     }
 
-    /// Writes the last uses of all keys if the file is far out of date.
+    /// Writes the times of last use of all keys, if the times in the file are far out of date.
     pub fn write_uses(&self) {
         let table = self.tables.snapshot();
         let behind = |record: &KeyRecord| {
@@ -446,7 +447,7 @@ impl KeyStore {
             path: self.path.clone(),
             source,
         };
-        // The first key may be created before the gateway's first start, when the folder does not exist.
+        // The folder may not exist yet: the first key may be created before the gateway is started for the first time.
         if let Some(folder) = self.path.parent() {
             std::fs::create_dir_all(folder).map_err(told)?;
         }
@@ -457,9 +458,9 @@ impl KeyStore {
         Ok(lock)
     }
 
-    /// Replaces the file and puts it in force. The caller holds the lock.
+    /// Replaces the file and publishes the new table. The caller must hold the lock.
     fn write(&self, state: &mut KeyStoreState, records: &[KeyRecord]) -> Result<(), KeysError> {
-        // The records are compiled first: a file that no process could read must not be written.
+        // The records are compiled first, so that a file that no process could use is never written.
         let table = self.compiled(state, records)?;
         file::write(&self.path, records)?;
         self.publish(state, table, Stamp::of(&self.path));
@@ -488,7 +489,7 @@ impl KeyStore {
         state.seen = stamp;
         self.changes.send_replace(());
         if lost {
-            // Announced after the table is in force: callers that are admitted again are judged by it.
+            // Announced after the table is in force, since callers are admitted again with the new table.
             self.losses.send_modify(|count| *count += 1);
         }
     }

@@ -1,7 +1,7 @@
-//! All keys at one moment, compiled for the check of every request: the key's record and its validity.
+//! The table of all API keys at one moment, against which every request is checked: the record of each key, in compiled form.
 //!
-//! The check costs one hash and one look-up in a map, for any number of keys. Keys with equal scopes or namespaces share their
-//! compiled form.
+//! A check costs one hash and one look-up in a map, regardless of the number of keys. Keys with equal scopes or equal namespaces
+//! share the compiled form of these.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -19,45 +19,45 @@ use super::record::{self, KeyLimit, KeyRecord, KeyState};
 use super::store::KeyStore;
 use super::text;
 
-/// Resolution of the last use, in seconds: threads that serve the same key rarely write.
+/// Resolution of a key's time of last use, in seconds. So threads that serve the same key rarely write to the shared value.
 const USE_STEP_SECONDS: u64 = 60;
 
-/// All keys at one moment.
+/// All API keys at one moment.
 #[derive(Debug, Default)]
 pub struct KeyTable {
     keys: HashMap<KeyId, Arc<ApiKey>>,
     scopes: Arc<ScopeTable>,
 }
 
-/// Minimum time between two checks of the file for requests with unknown keys.
+/// Minimum time between two checks of the file that requests with unknown keys cause.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
-/// The table in force. A clone shares it.
+/// The table of keys in force. Clones share it, so a replaced table is visible to all of them.
 #[derive(Debug, Clone, Default)]
 pub struct KeyTables(Arc<CurrentTable>);
 
 #[derive(Debug, Default)]
 struct CurrentTable {
     table: ArcSwap<KeyTable>,
-    /// The store that checks the file for unknown keys, if the process follows the file.
+    /// Store whose file is checked if a request has an unknown key; not set in processes that do not follow the file.
     store: OnceLock<Weak<KeyStore>>,
-    /// The time of the last check. The lock is only tried, never waited for.
+    /// Time of the last check of the file. The lock is only tried, never waited for.
     looked: Mutex<Option<Instant>>,
 }
 
 impl KeyTables {
-    /// The current table, for a short use.
+    /// The current table, for a short use. [`KeyTables::snapshot`] returns it for a longer one.
     pub fn load(&self) -> Guard<Arc<KeyTable>> {
         self.0.table.load()
     }
 
-    /// The current table, which may be held for any time.
+    /// The current table, which may be kept for any time.
     pub fn snapshot(&self) -> Arc<KeyTable> {
         self.0.table.load_full()
     }
 
-    /// The key for a secret text, as in [`KeyTable::verify`]. For an unknown id the file is checked once more: another process
-    /// may have created the key a moment ago.
+    /// Verifies the text of a key, as [`KeyTable::verify`]. If the key's id is unknown, the file is checked first, because
+    /// another process may just have created the key.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl KeyTables {
         }
     }
 
-    /// Sets the store of API keys. A request with an unknown key makes the store check its file.
+    /// Sets the store whose file is checked when a request has an unknown key.
     pub(super) fn look_into(&self, store: &Arc<KeyStore>) {
         let _ = self.0.store.set(Arc::downgrade(store));
     }
@@ -102,7 +102,7 @@ impl KeyTables {
     }
 }
 
-/// A key, compiled for verification.
+/// An API key in the form compiled for verification.
 #[derive(Debug)]
 pub struct ApiKey {
     record: KeyRecord,
@@ -112,29 +112,29 @@ pub struct ApiKey {
     limits: Arc<[KeyLimit]>,
     /// Time of the key's last request, in seconds since 1970.
     used: AtomicU64,
-    /// Time of the key's last use in the file, in seconds since 1970.
+    /// The key's time of last use as the file contains it, in seconds since 1970.
     written: AtomicU64,
 }
 
-/// Reason why a key is not valid. For the log only: all reasons have the same response.
+/// Reason why a key is refused. For the log only: clients get the same response for all reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRefusal {
     /// The text is not a key: its length, a character, or its checksum is wrong.
     Malformed,
-    /// No key has the id.
+    /// No key has the id in the text.
     Unknown,
-    /// A key has the id, and another secret.
+    /// A key with this id exists, but its secret part is different.
     WrongSecret,
     /// The key was revoked.
     Revoked,
     /// The lifetime of the key is over.
     Expired,
-    /// The key is not valid from the client's network.
+    /// The key may not be used from the client's network.
     Network,
 }
 
 impl KeyRefusal {
-    /// The cause as text.
+    /// The reason as text, for the log.
     pub fn cause(self) -> &'static str {
         match self {
             Self::Malformed => "the API key's format or checksum is wrong",
@@ -148,7 +148,7 @@ impl KeyRefusal {
 }
 
 impl ApiKey {
-    /// Record of the key.
+    /// The record of the key.
     pub fn record(&self) -> &KeyRecord {
         &self.record
     }
@@ -158,28 +158,28 @@ impl ApiKey {
         &self.principal
     }
 
-    /// Namespaces that the key opens.
+    /// Namespaces that the key may access.
     pub fn namespaces(&self) -> &Arc<NamespaceScope> {
         &self.namespaces
     }
 
-    /// Tools that the key opens.
+    /// Tools that the key may call.
     pub fn grant(&self) -> &Arc<Grant> {
         &self.grant
     }
 
-    /// Limits on the key's use.
+    /// Rate limits of the key.
     pub fn limits(&self) -> &Arc<[KeyLimit]> {
         &self.limits
     }
 
-    /// Time of the last use known from this process or the file.
+    /// Time of the key's last use, as known from this process or the file; `None` if it was never used.
     pub fn last_used(&self) -> Option<SystemTime> {
         let used = self.used.load(Ordering::Relaxed);
         (used > 0).then(|| UNIX_EPOCH + Duration::from_secs(used))
     }
 
-    /// Returns true if the last use in the file is older than that of this process by at least `step`.
+    /// Returns true if the file's time of last use is older than this process's by at least `step`.
     pub(super) fn is_written_behind(&self, step: Duration) -> bool {
         let written = self.written.load(Ordering::Relaxed);
         let since = self.used.load(Ordering::Relaxed).saturating_sub(written);
@@ -194,7 +194,7 @@ impl ApiKey {
         }
     }
 
-    /// Returns true if the record is equal, except for its last use.
+    /// Returns true if the key's record equals another one, except for the time of last use.
     fn is(&self, other: &KeyRecord) -> bool {
         let last_used = self.record.last_used;
         self.record
@@ -212,7 +212,7 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 impl KeyTable {
-    /// The key for a secret text, if the key is valid for this client at this moment. The time of this use is recorded.
+    /// Finds the key with this text. Succeeds if the key is valid for this client at this time, and records the use.
     ///
     /// # Errors
     ///
@@ -225,7 +225,7 @@ impl KeyTable {
     ) -> Result<&Arc<ApiKey>, KeyRefusal> {
         let id = text::id_of(text).ok_or(KeyRefusal::Malformed)?;
         let key = self.keys.get(&id);
-        // Always hashed, so that the response time does not show if a key of this id exists.
+        // The text is hashed even if no key has the id, so that the response time does not reveal if the id exists.
         let salt = key.map_or([0; 16], |key| key.record.salt.0);
         let hash = record::hash(&salt, text);
         let key = key.ok_or(KeyRefusal::Unknown)?;
@@ -245,17 +245,17 @@ impl KeyTable {
         Ok(key)
     }
 
-    /// The key of an id, valid or not.
+    /// The key with this id, even if it is no longer valid.
     pub fn get(&self, id: KeyId) -> Option<&Arc<ApiKey>> {
         self.keys.get(&id)
     }
 
-    /// All keys, in no order.
+    /// All keys, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<ApiKey>> {
         self.keys.values()
     }
 
-    /// Principals that have a key which is valid at that moment.
+    /// Principals with at least one key that is valid at the time `now`.
     pub fn principals(&self, now: SystemTime) -> HashSet<Arc<str>> {
         let active = self
             .iter()
@@ -263,7 +263,7 @@ impl KeyTable {
         active.map(|key| Arc::clone(key.principal())).collect()
     }
 
-    /// Number of keys.
+    /// Number of keys in the table.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
@@ -273,11 +273,11 @@ impl KeyTable {
         self.keys.is_empty()
     }
 
-    /// Compiles the records of a file. Compiled parts of `before` are used again for keys that are unchanged.
+    /// Compiles the records of a file. For unchanged keys, the compiled form in the table `before` is used again.
     ///
     /// # Errors
     ///
-    /// The record with a name or pattern that the store does not write.
+    /// Names the record with a name or pattern that the store would not have written.
     pub(super) fn compile(
         records: &[KeyRecord],
         scopes: &Arc<ScopeTable>,
@@ -313,7 +313,7 @@ impl KeyTable {
         })
     }
 
-    /// Returns true if a valid key is no longer valid, or is valid differently.
+    /// Returns true if a key that is valid in the table `before` is missing in this table or has changed.
     pub(super) fn takes_away_from(&self, before: &Self, now: SystemTime) -> bool {
         before.keys.iter().any(|(id, old)| {
             old.record.state(now) == KeyState::Active
@@ -322,13 +322,13 @@ impl KeyTable {
     }
 }
 
-/// Compiled scopes and namespaces that keys share while a table is compiled.
+/// Compiled scopes and namespaces, shared by the keys that have the same ones while a table is compiled.
 #[derive(Default)]
 struct KeyCompiler {
     scopes: Arc<ScopeTable>,
     tools: HashMap<Vec<String>, Arc<ToolScope>>,
     namespaces: HashMap<Vec<String>, Arc<NamespaceScope>>,
-    /// A key with an unknown scope, and the number of such keys.
+    /// Id of a key with an unknown scope, the name of that scope, and the number of such keys.
     unknown: Option<(KeyId, String, usize)>,
 }
 
@@ -362,7 +362,7 @@ impl KeyCompiler {
         })
     }
 
-    /// The tools of a key's scopes. A scope that was removed from the configuration opens nothing; the others remain in force.
+    /// The tools that a key's scopes allow. A scope that was removed from the configuration allows none; the others remain valid.
     fn tools(&mut self, record: &KeyRecord) -> Arc<ToolScope> {
         if let Some(known) = self.tools.get(&record.scopes) {
             return Arc::clone(known);

@@ -1,28 +1,28 @@
-//! The text of a key: `td_` or `oub_`, twelve characters that are the key's public id, `_`, forty random characters, and a
-//! checksum of six over all before it.
+//! The text of an API key: `td_` or `oub_`, twelve characters that are the key's public id, `_`, forty random characters, and a
+//! checksum of six characters over the preceding text.
 //!
-//! The checksum distinguishes a typing error from a wrong key without a look-up. It gives no protection: it can be computed
+//! The checksum distinguishes a mistyped key from a wrong one without a look-up. It is no protection, since it can be computed
 //! without a secret.
 
 use sha2::{Digest as _, Sha256};
 use tooldock_base::key_maker::KeyId;
 use tooldock_base::secret::Secret;
 
-/// Characters of a key's text: digits, capitals, small letters, which survive in headers, in shells and under a double click.
+/// Characters of a key's text: digits, capital and small letters. They need no escaping in headers and shells, and a double
+/// click selects the complete key.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// Number of random characters of a key: 238 bits, which cannot be guessed, so that a fast hash is enough for storing.
+/// Number of random characters of a key, which are 238 bits. They cannot be guessed, so a fast hash is secure enough.
 const RANDOM_BYTES: usize = 40;
 const CHECKSUM_BYTES: usize = 6;
 
-/// Prefix of a key. Keys of every kind have the same effect everywhere; the prefix shows the purpose for which the key was
-/// created.
+/// Kind of a key, recognizable by its prefix. It shows the purpose for which the key was created; all kinds have the same effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyKind {
-    /// `td_`: for clients of the gateway.
+    /// Key with the prefix `td_`, for clients of the gateway.
     #[default]
     Gateway,
-    /// `oub_`: for containers that use the relay.
+    /// Key with the prefix `oub_`, for containers that use the relay.
     Relay,
 }
 
@@ -38,14 +38,14 @@ impl KeyKind {
     }
 }
 
-/// Returns true if a credential has the form of a key, valid or not: it is then not tried as a credential of another kind.
+/// Returns true if a credential has the prefix of a key, valid or not. It is then not compared with other kinds of credentials.
 pub fn looks_like_key(text: &[u8]) -> bool {
     KeyKind::ALL
         .iter()
         .any(|kind| text.starts_with(kind.prefix().as_bytes()))
 }
 
-/// The id in a key, if the complete text has the form of a key.
+/// Extracts the id from the text of a key; `None` if the text does not have the form of a key.
 pub(super) fn id_of(text: &[u8]) -> Option<KeyId> {
     let rest = KeyKind::ALL
         .iter()
@@ -58,7 +58,7 @@ pub(super) fn id_of(text: &[u8]) -> Option<KeyId> {
     (checksum(signed) == sum).then(|| KeyId::of(&rest[..KeyId::BYTES]))?
 }
 
-/// Creates a random id.
+/// Creates a random id of a key.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub(super) fn new_id() -> Result<KeyId, getrandom::Error> {
     Ok(KeyId::of(&id).expect("characters of the alphabet"))
 }
 
-/// Creates the text of a new key.
+/// Creates the text of a new key with this id, with a random secret part.
 ///
 /// # Errors
 ///
@@ -87,9 +87,9 @@ pub(super) fn generate(kind: KeyKind, id: KeyId) -> Result<Secret, getrandom::Er
     Ok(Secret::new(text))
 }
 
-/// Fills `place` with characters of an alphabet, each as likely as any other.
+/// Fills `place` with random characters of an alphabet, all equally likely.
 fn random(place: &mut [u8], alphabet: &[u8]) -> Result<(), getrandom::Error> {
-    // Bytes from this value on would make the alphabet's first characters likelier.
+    // Larger bytes are discarded: they would make the alphabet's first characters more likely than the others.
     let fair = 256 / alphabet.len() * alphabet.len();
     let mut bytes = zeroize::Zeroizing::new([0; 64]);
     let mut filled = 0;
@@ -104,7 +104,7 @@ fn random(place: &mut [u8], alphabet: &[u8]) -> Result<(), getrandom::Error> {
     Ok(())
 }
 
-/// Six characters of the SHA-256 of a text.
+/// Computes the checksum of a key's text: six characters derived from its SHA-256.
 fn checksum(text: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let digest = Sha256::digest(text);
     std::array::from_fn(|at| ALPHABET[usize::from(digest[at]) % ALPHABET.len()])

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! $DATA/authorizations.enc    tokens, encrypted as the secrets are, under the same key
-//!       authorizations.lock   held by the one writer
+//!       authorizations.lock   lock of the only writer
 //! ```
 //!
-//! The tokens have a separate file, since they are renewed automatically, every hour or so: a change of the secrets requires a
-//! reload. The store keeps the file's content in memory and informs [`PersonalSecrets`] which principals have authorized the
-//! gateway. Only the code that fetches a token knows its format.
+//! The tokens have a separate file because they are renewed automatically, every hour or so, and a change of the file of secrets
+//! would require a reload. The store keeps the file's content in memory and informs [`PersonalSecrets`] which principals have
+//! authorized the gateway. The format of a token is known only to the code that fetches it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,35 +31,35 @@ use super::{PersonalSecrets, SecretsError, files};
 pub const AUTHORIZATIONS_FILE: &str = "authorizations.enc";
 const LOCK_FILE: &str = "authorizations.lock";
 const MODE: u32 = 0o600;
-/// Prefix of the names of unfinished files.
+/// Prefix of the names of temporary files, which are renamed when they are complete.
 const UNFINISHED: &str = ".tmp-authorizations-";
-/// Maximum size of the file, in bytes: room for thousands of tokens.
+/// Maximum size of the file of authorizations, in bytes: enough for thousands of tokens.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Maximum time that a writer waits for another writer.
+/// Maximum time that a writer waits for the lock while another writer holds it.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Interval at which the file's metadata are checked: changes of another process take effect within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Key of an authorization: the server, and the principal that gave it.
+/// Identifies an authorization: the server, and the principal that authorizes the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Authorizer {
-    /// The namespace of the server.
+    /// The namespace of the remote server.
     pub namespace: NamespaceName,
-    /// The principal; `None`: the operator, for all principals.
+    /// The principal that authorizes the gateway; `None` if the operator does, for all principals.
     pub principal: Option<PrincipalName>,
 }
 
-/// Authorization given by one authorizer.
+/// Tokens of one authorization, and the time when it was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authorization {
     /// Time when the authorization was given, in seconds since 1970. Renewing the tokens does not change it.
     pub since: u64,
-    /// The tokens, in the format of the code that fetches them.
+    /// The tokens of the authorization, in the format of the code that fetches them.
     pub tokens: Secret,
 }
 
 impl Authorization {
-    /// Creates an authorization that is given now.
+    /// Creates an authorization that was given at the current time.
     pub fn new(tokens: Secret) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
@@ -77,20 +77,20 @@ type All = BTreeMap<Authorizer, Authorization>;
 pub struct AuthorizationStore {
     secrets: Arc<SecretStore>,
     personal: Arc<PersonalSecrets>,
-    /// All authorizations, as the file was read last.
+    /// All authorizations, as last read from the file.
     known: Mutex<AuthorizationCache>,
 }
 
 #[derive(Debug, Default)]
 struct AuthorizationCache {
     all: All,
-    /// Id of the file that `all` was read from; `None`: nothing was read, or there is no file.
+    /// Id of the file from which `all` was read; `None` if no file was read, or none exists.
     file: Option<FileId>,
     /// Id of the last file that could not be read, so that its error is logged once.
     damaged: Option<FileId>,
 }
 
-/// Identity of a file, equal as long as the file is not replaced.
+/// Identity of a file. It stays equal until the file is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileId {
     inode: u64,
@@ -99,8 +99,8 @@ struct FileId {
 }
 
 impl AuthorizationStore {
-    /// The store in the folder of these secrets, encrypted with the same key. Each change is passed to `personal`, so that
-    /// calls use new authorizations.
+    /// Creates the store in the folder of these secrets; its file is encrypted with the same key. `personal` is notified of each
+    /// change, so that calls use new authorizations.
     pub fn new(secrets: Arc<SecretStore>, personal: Arc<PersonalSecrets>) -> Self {
         Self {
             secrets,
@@ -114,12 +114,12 @@ impl AuthorizationStore {
         self.secrets.directory().join(AUTHORIZATIONS_FILE)
     }
 
-    /// The authorization of an authorizer, as it was read last.
+    /// The authorization of an authorizer, as last read from the file.
     pub fn get(&self, authorizer: &Authorizer) -> Option<Authorization> {
         self.known().all.get(authorizer).cloned()
     }
 
-    /// All authorizers with the times of their authorizations, as they were read last.
+    /// All authorizers with the times of their authorizations in seconds since 1970, as last read from the file.
     pub fn list(&self) -> Vec<(Authorizer, u64)> {
         let known = self.known();
         let all = known.all.iter();
@@ -127,7 +127,7 @@ impl AuthorizationStore {
             .collect()
     }
 
-    /// Fails early if the store could not be written.
+    /// Checks that the store can be written, so that a caller can fail before it starts an authorization.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl AuthorizationStore {
         .map(drop)
     }
 
-    /// Removes the authorization of an authorizer. Returns false if there was none.
+    /// Removes an authorizer's authorization. Returns false if there was none.
     ///
     /// # Errors
     ///
@@ -159,13 +159,13 @@ impl AuthorizationStore {
         self.change(|all| all.remove(authorizer).is_some())
     }
 
-    /// Replaces tokens by renewed ones, or removes them with `None`. If the current tokens differ from `before`, nothing is
-    /// changed.
+    /// Replaces an authorizer's tokens by renewed ones, or removes them with `None`. If the current tokens differ from `before`,
+    /// nothing is changed, and the function returns false.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read or written. The change is then only in memory until the file is replaced: the previous
-    /// tokens can no longer be used.
+    /// When the file cannot be read or written. The change is then made in memory only, until the file is replaced, because the
+    /// previous tokens can no longer be used.
     pub fn renew(
         &self,
         authorizer: &Authorizer,
@@ -190,8 +190,8 @@ impl AuthorizationStore {
         })
     }
 
-    /// Writes all authorizations anew, under the current key of the secrets. Must be called after [`SecretStore::rekey`],
-    /// with the content that was read before.
+    /// Writes all authorizations again, encrypted under the current key of the secrets. Must be called after
+    /// [`SecretStore::rekey`], with the content that was read before.
     ///
     /// # Errors
     ///
@@ -207,11 +207,11 @@ impl AuthorizationStore {
         Ok(())
     }
 
-    /// Reads the file if it was replaced since the last time.
+    /// Reads the file if it was replaced since it was last read.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read: the previous content is kept.
+    /// When the file cannot be read. The previous content is then kept.
     pub fn refresh(&self) -> Result<(), SecretsError> {
         let mut known = self.known();
         let file = self.file_id();
@@ -231,7 +231,7 @@ impl AuthorizationStore {
         }
     }
 
-    /// Follows changes of other processes. Runs until the future is dropped.
+    /// Reads the file whenever another process changes it. Runs until the future is dropped.
     pub async fn follow(self: Arc<Self>) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -258,7 +258,7 @@ impl AuthorizationStore {
         }
     }
 
-    /// Applies a change to the content of the file; writes it if `change` returns true.
+    /// Reads the file, applies a change to its content, and writes it if `change` returns true.
     fn change(&self, change: impl FnOnce(&mut All) -> bool) -> Result<bool, SecretsError> {
         let mut known = self.known();
         let _lock = self.lock()?;
@@ -363,7 +363,7 @@ fn parsed(path: &Path, json: &[u8]) -> Result<All, SecretsError> {
         reason,
     };
     let stored: AuthorizationFile<'_> = serde_json::from_slice(json).map_err(|error| {
-        // The parser's message may quote the file.
+        // Only the position is reported: the parser's message may quote secrets of the file.
         let (line, column) = (error.line(), error.column());
         damaged(format!(
             "no list of authorizations (line {line}, column {column})"

@@ -1,8 +1,8 @@
-//! The encrypted file: a JSON object with the ciphertext and the parameters for decryption (K-01).
+//! The format of an encrypted file: a JSON object with the ciphertext and the parameters for decryption (K-01).
 //!
 //! Version 2 is AES-256-GCM under a key that PBKDF2-HMAC-SHA256 derives. All header fields are authenticated with the
-//! ciphertext: lowering the number of iterations or changing the date of a file would be detected. Version 1 is the format of
-//! the Python system. A file that was written with fewer iterations, or as version 1, is version 2 after its next write.
+//! ciphertext, so a lowered number of iterations or a changed date is detected. Version 1 is the format of the older Python
+//! system. A file of version 1, or with fewer iterations than now usual, is upgraded to the current format by its next write.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,27 +20,27 @@ use super::key::{ITERATIONS_MAX, ITERATIONS_MIN, SecretsKey};
 const CIPHER: &str = "AES-256-GCM";
 const KDF: &str = "PBKDF2-HMAC-SHA256";
 const KDF_1: &str = "pbkdf2-sha256";
-/// Iterations of version 1, unless the file has another number.
+/// Number of PBKDF2 iterations of a file of version 1 that does not specify it.
 const ITERATIONS_1: u32 = 390_000;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
 
-/// Content of a decrypted file.
+/// Decrypted content of an encrypted file.
 pub(super) struct OpenedEnvelope {
     pub(super) plain: Zeroizing<Vec<u8>>,
-    /// Salt for the next write under the same key; `None` for a file that must be upgraded, which gets another salt.
+    /// Salt for the next write under the same key; `None` for a file of an older format, whose next write creates another salt.
     pub(super) salt: Option<Salt>,
 }
 
-/// The salt of a file.
+/// Salt for the derivation of a file's key.
 pub(super) type Salt = [u8; SALT_BYTES];
 
-/// Reason why a file cannot be opened.
+/// Reason why an encrypted file cannot be opened.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// A field is missing or not valid.
+    /// A field of the file is missing or not valid.
     Damaged(String),
-    /// The format version is not supported.
+    /// The file's format version is not supported.
     Newer(u64),
     /// The key is wrong, or the file was changed.
     CannotDecrypt,
@@ -89,7 +89,7 @@ enum WrittenKdf<'a> {
     Parameters { name: &'a str, iterations: u32 },
 }
 
-/// Returns true if a file is an envelope of either version, damaged or not.
+/// Returns true if a text looks like an encrypted file of either version, even if it is damaged.
 pub(super) fn is_envelope(text: &[u8]) -> bool {
     text.trim_ascii_start().starts_with(b"{")
         && text
@@ -100,7 +100,7 @@ pub(super) fn is_envelope(text: &[u8]) -> bool {
 /// Decrypts a file of either format version.
 pub(super) fn open(text: &[u8], key: &SecretsKey) -> Result<OpenedEnvelope, Fault> {
     let envelope: Envelope = serde_json::from_slice(text).map_err(|error| {
-        // The parser's message may quote the file.
+        // Only the position is reported: the parser's message may quote the file.
         let (line, column) = (error.line(), error.column());
         Fault::Damaged(format!(
             "not the JSON of an encrypted file (line {line}, column {column})"
@@ -168,7 +168,7 @@ fn open_2(envelope: &Envelope, key: &SecretsKey) -> Result<OpenedEnvelope, Fault
     })
 }
 
-/// Encrypts as version 2. Without a salt, a new one is made.
+/// Encrypts a text in the format of version 2. If `salt` is `None`, a new salt is created.
 pub(super) fn seal(
     plain: &[u8],
     key: &SecretsKey,
@@ -201,7 +201,7 @@ pub(super) fn seal(
     }))
 }
 
-/// Encrypts as version 1, which the Python system reads.
+/// Encrypts a text in the format of version 1, which the older Python system reads.
 pub(super) fn seal_fernet(
     plain: &[u8],
     key: &SecretsKey,
@@ -227,7 +227,7 @@ fn written(envelope: &WrittenEnvelope<'_>) -> String {
     text
 }
 
-/// The associated data: every field except nonce and ciphertext, as the file has it.
+/// The associated data of the encryption: every field except nonce and ciphertext, as written in the file.
 fn header(iterations: u32, salt: &str, created_at: &str) -> String {
     format!("v2|{CIPHER}|{KDF}|{iterations}|{salt}|{created_at}")
 }

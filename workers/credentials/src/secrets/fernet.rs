@@ -1,7 +1,8 @@
-//! Fernet, the format in which the Python system sealed its files (version 1): AES-128-CBC and HMAC-SHA256.
+//! Fernet, the format in which the older Python system encrypted its files (version 1): AES-128-CBC and HMAC-SHA256.
 //!
-//! `version ‖ time ‖ IV ‖ ciphertext ‖ HMAC over all before it`, in url-safe base64. The first half of the key signs, the
-//! second encrypts. Read for upgrades, and written by `tooldock secrets export` for downgrades.
+//! A token is `version ‖ time ‖ IV ‖ ciphertext ‖ HMAC over the preceding bytes`, in url-safe base64. The first half of the key
+//! is for the HMAC, the second for encryption. Tokens are read for upgrades, and written by `tooldock secrets export` for
+//! downgrades.
 
 use aes::Aes128;
 use base64::Engine as _;
@@ -19,7 +20,7 @@ const HEAD: usize = 1 + 8;
 const IV: usize = 16;
 const TAG: usize = 32;
 
-/// The content of a token; `None` if the key is wrong or the token was changed.
+/// Decrypts a Fernet token; returns `None` if the key is wrong or the token was changed.
 pub(super) fn open(token: &str, key: &DerivedKey) -> Option<Zeroizing<Vec<u8>>> {
     let whole = URL_SAFE.decode(token).ok()?;
     if whole.first() != Some(&VERSION) || whole.len() < HEAD + IV + TAG {
@@ -38,7 +39,7 @@ pub(super) fn open(token: &str, key: &DerivedKey) -> Option<Zeroizing<Vec<u8>>> 
     Some(plain)
 }
 
-/// A token that holds `plain`.
+/// Encrypts `plain` as a Fernet token.
 pub(super) fn seal(
     plain: &[u8],
     key: &DerivedKey,

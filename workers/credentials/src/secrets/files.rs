@@ -1,4 +1,4 @@
-//! Reading and replacing the store's files.
+//! Reads and replaces the files of the secret store.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -10,18 +10,18 @@ use tooldock_base::regular_file;
 
 use super::SecretsError;
 
-/// Prefix of the names of temporary files of the secrets. The next writer removes those left by a crash.
+/// Prefix of the names of temporary files of the secrets. Files that a crash left are removed by the next writer.
 pub(super) const UNFINISHED: &str = ".tmp-secrets-";
 
-/// Maximum size of a file, in bytes: a document of the largest size, encrypted and in base64, with room for a header.
+/// Maximum size of a file of the store, in bytes: the largest document, encrypted and in base64, with its header.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// A file's content; `None` if the file does not exist.
+/// Reads a file of the store; returns `None` if the file does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<zeroize::Zeroizing<Vec<u8>>>, SecretsError> {
     read_up_to(path, BYTES_MAX)
 }
 
-/// The content of a file of at most `bytes_max` bytes; `None` if the file does not exist.
+/// Reads a file of at most `bytes_max` bytes; returns `None` if the file does not exist.
 pub(super) fn read_up_to(
     path: &Path,
     bytes_max: u64,
@@ -31,7 +31,7 @@ pub(super) fn read_up_to(
         path: path.to_owned(),
         source,
     };
-    // In a read-only store, the files may be links.
+    // Links are followed: in a store that is mounted read-only, the files may be links.
     let file = match regular_file::open_following(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -42,7 +42,7 @@ pub(super) fn read_up_to(
         let most = bytes_max / (1024 * 1024);
         return Err(told(io::Error::other(format!("larger than {most} MiB"))));
     }
-    // A single allocation, so that no copy remains in memory if the text is not encrypted.
+    // The text is read into a single allocation: growing it would leave copies of unencrypted secrets in memory.
     let room = usize::try_from(metadata.len()).unwrap_or_default() + 1;
     let mut content = zeroize::Zeroizing::new(Vec::with_capacity(room));
     file.take(bytes_max)
@@ -51,8 +51,8 @@ pub(super) fn read_up_to(
     Ok(Some(content))
 }
 
-/// Replaces a file in one step. `mode` does not depend on the umask. Files written by root belong to the directory's owner:
-/// the gateway must be able to read them.
+/// Replaces a file atomically. Its permissions are `mode`, regardless of the umask. If root writes the file, it is given to the
+/// directory's owner, because the gateway must be able to read it.
 pub(super) fn replace(
     path: &Path,
     content: &[u8],
@@ -70,7 +70,7 @@ pub(super) fn replace(
     })
 }
 
-/// Removes files with that prefix left by a killed writer. The caller holds the lock.
+/// Removes temporary files with the prefix `unfinished` that a killed writer left. The caller must hold the lock.
 pub(super) fn remove_unfinished(directory: &Path, unfinished: &str) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;

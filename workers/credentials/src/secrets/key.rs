@@ -1,7 +1,7 @@
-//! The key of the store: a text of the operator, and the keys derived from it.
+//! The key of the secret store: a text that the operator sets, and the encryption keys derived from it.
 //!
-//! Deriving a key takes a quarter of a second on purpose. A process derives once per salt: the salt of the file changes only
-//! with its key, so a gateway derives at its first read and not at later reloads.
+//! Deriving a key takes a quarter of a second on purpose. A process derives each key only once per salt. Since the salt of the
+//! file changes only with the key, a gateway derives at its first read and not at later reloads.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -11,26 +11,26 @@ use sha2::Sha256;
 use tooldock_base::secret::Secret;
 use zeroize::Zeroizing;
 
-/// PBKDF2 iterations of files that this version writes (K-01).
+/// Number of PBKDF2 iterations of files that this version writes (K-01).
 pub(super) const ITERATIONS: u32 = Params::RECOMMENDED_ROUNDS;
 
-/// Minimum number of iterations that a file may have been written with.
+/// Minimum number of PBKDF2 iterations that a file may specify; a file with fewer is refused.
 pub(super) const ITERATIONS_MIN: u32 = 1000;
 
-/// Maximum number of iterations that a file may specify: they take seconds, and the file may come from an attacker.
+/// Maximum number of PBKDF2 iterations that a file may specify. So many take seconds, and the file may come from an attacker.
 pub(super) const ITERATIONS_MAX: u32 = 10 * ITERATIONS;
 
-/// Maximum number of cached derived keys. One file has one salt; the others are old ones.
+/// Maximum number of cached derived keys. The current file needs one; the others belong to former salts.
 const DERIVED_MAX: usize = 4;
 
-/// A key of 256 bits.
+/// A derived encryption key of 256 bits.
 pub(super) type DerivedKey = Zeroizing<[u8; 32]>;
 
 /// The value of `SECRETS_KEY`, and keys derived from it.
 pub struct SecretsKey {
     text: Secret,
     derived: Mutex<Vec<CachedKey>>,
-    /// Number of iterations for files that are written.
+    /// Number of PBKDF2 iterations for files that are written.
     pub(super) iterations: u32,
 }
 
@@ -40,19 +40,19 @@ struct CachedKey {
     key: DerivedKey,
 }
 
-/// Protection of the values in the file.
+/// Protection of the values in the file of secrets.
 #[derive(Debug)]
 pub enum Protection {
-    /// Values are encrypted under this key.
+    /// Values are encrypted with this key.
     Key(SecretsKey),
-    /// Values are not encrypted: `ALLOW_INSECURE_SECRETS=1` without a key.
+    /// Values are stored unencrypted: no key is set, and `ALLOW_INSECURE_SECRETS=1` allows that.
     Insecure,
     /// No key is configured. Only a store without values can be used.
     Unset,
 }
 
 impl Protection {
-    /// The protection that follows from the operator's settings.
+    /// Determines the protection from the operator's settings.
     pub fn new(key: Option<&Secret>, allow_insecure: bool) -> Self {
         match key {
             Some(key) => Self::Key(SecretsKey::new(key.clone())),
@@ -63,7 +63,7 @@ impl Protection {
 }
 
 impl SecretsKey {
-    /// Creates the key of this text.
+    /// Creates a key from the text of `SECRETS_KEY`.
     pub fn new(text: Secret) -> Self {
         Self {
             text,
@@ -72,7 +72,7 @@ impl SecretsKey {
         }
     }
 
-    /// Creates a key whose files are quick to read.
+    /// Creates a key with few PBKDF2 iterations, so that tests are fast.
     #[cfg(test)]
     pub(crate) fn quick(text: &str) -> Self {
         Self {
@@ -81,9 +81,9 @@ impl SecretsKey {
         }
     }
 
-    /// Derives the key for a salt. Slow, unless it was derived before.
+    /// Derives the encryption key for a salt. Slow, unless the derived key is cached.
     pub(super) fn derive(&self, salt: &[u8], iterations: u32) -> DerivedKey {
-        // Lock held while deriving: concurrent callers that need the same key wait for it.
+        // The lock is held while a key is derived, so that concurrent callers wait for it and do not derive the same key.
         let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
         let known = derived
             .iter()
@@ -94,7 +94,7 @@ impl SecretsKey {
         let mut key = DerivedKey::default();
         let text = self.text.expose().as_bytes();
         match iterations {
-            // The function of the other arm, compiled within its crate: a build for tests optimises that crate alone.
+            // Equivalent to the other arm, but compiled within the crate `pbkdf2`: test builds optimise only that crate.
             ITERATIONS => {
                 let algorithm = Algorithm::Pbkdf2Sha256;
                 pbkdf2_hmac_with_params(text, salt, algorithm, Params::RECOMMENDED, &mut *key);

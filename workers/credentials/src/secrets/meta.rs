@@ -1,4 +1,4 @@
-//! `secrets.meta.yaml`: the names of the secrets, without their values (EX-60).
+//! The file `secrets.meta.yaml`: the names and statuses of the secrets, without their values (EX-60).
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::values::{Values, WithoutValue, told};
 pub enum Status {
     /// The secret has a value.
     Set,
-    /// A value was requested, and none is set yet.
+    /// The secret was requested, and has no value yet.
     Placeholder,
 }
 
@@ -33,7 +33,8 @@ struct File {
     principals: MetaGroups,
 }
 
-/// The entries of each namespace, or of each principal. YAML reads a key without a value as null.
+/// The secrets of each namespace or principal, by its name. Each level is optional, since YAML reads a key without a value as
+/// null.
 type MetaGroups = Option<BTreeMap<String, Option<BTreeMap<String, MetaEntry>>>>;
 
 #[derive(Serialize, Deserialize)]
@@ -42,7 +43,7 @@ struct MetaEntry {
 }
 
 impl Meta {
-    /// Parses the file. The error has the position in the file, if that is known.
+    /// Parses the file. The error contains the position in the file, if it is known.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         if !yaml::readable_in_time(text) {
             return Err(yaml::UNREADABLE.to_owned());
@@ -50,7 +51,7 @@ impl Meta {
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        // The error does not quote the file, which may contain a value by mistake.
+        // The error does not quote the file, since a person may have entered a value there by mistake.
         let file: Option<File> = yaml::from_slice(text).map_err(|error| told(&error))?;
         let Some(file) = file else {
             return Ok(Self::default());
@@ -71,8 +72,8 @@ impl Meta {
         })
     }
 
-    /// The file's text: its sections, separated by empty lines. The section of principals is written only if there are any: the
-    /// file is also read by versions that do not know the section.
+    /// Writes the file's text: its sections, separated by empty lines. The section of principals is written only if there are
+    /// any, since older versions, which do not know the section, read the file, too.
     pub(super) fn to_yaml(&self) -> Result<String, yaml::Error> {
         let entries = |entries: &Entries<Status>| -> BTreeMap<String, MetaEntry> {
             let entries = entries.iter();
@@ -104,8 +105,8 @@ impl Meta {
         without.map(|(key, _)| key.as_str())
     }
 
-    /// The entries corrected to match these values. The two files are written one after the other: after a crash in between, a
-    /// key with a value is set, and a key without one is a placeholder.
+    /// Corrects the entries to match the values. The two files are written one after the other, so they may differ after a crash.
+    /// In the result, a key with a value is set, and a key without a value is a placeholder.
     pub(super) fn healed(&self, values: &Values) -> Self {
         let mut healed = self.clone();
         let named = healed.namespaces.values_mut();
@@ -121,7 +122,7 @@ impl Meta {
         healed
     }
 
-    /// The entries of values, and of keys without a value.
+    /// Creates the entries for all values, and for the keys without a value.
     pub(super) fn of_document(values: &Values, without: &[WithoutValue]) -> Self {
         let mut meta = Self::default();
         for WithoutValue { key, owner } in without {

@@ -18,24 +18,24 @@ use super::{Scope, SecretsError, check_new_key};
 pub struct DeclaredSecret {
     /// Name of the secret, which is that of the environment variable.
     pub key: String,
-    /// Default from `env` for a secret without a value: the names that this text refers to. `None` if `env` does not set the
-    /// variable.
+    /// Names to which the variable's default text under `env` refers; used if the secret has no value. `None` if `env` does not
+    /// set the variable.
     pub default: Option<Vec<String>>,
 }
 
-/// Names and statuses of secrets. No method returns a value. All methods read files and may wait for the lock, so they must be
-/// called where blocking is allowed.
+/// Access to the names and statuses of secrets. No method returns a value. All methods read files and may wait for the lock, so
+/// they must be called where blocking is allowed.
 #[derive(Debug, Clone)]
 pub struct SecretNames(Arc<SecretStore>);
 
-/// A secret, without its value.
+/// Name, scope and status of a secret, without its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SecretEntry {
     /// Name of the secret, which is that of an environment variable.
     pub key: String,
-    /// Scope of the secret.
+    /// Scope of the secret, as text.
     pub scope: String,
-    /// Status: set, or a placeholder.
+    /// Status of the secret: set, or a placeholder.
     pub status: Status,
 }
 
@@ -44,24 +44,24 @@ pub struct SecretEntry {
 pub struct SecretsCheck {
     /// Declared secrets with a value.
     pub satisfied: Vec<String>,
-    /// Declared secrets that are neither prepared nor set.
+    /// Declared secrets that were neither requested nor set.
     pub missing: Vec<String>,
-    /// Declared secrets that are prepared and wait for a value.
+    /// Declared secrets that were requested and have no value yet.
     pub placeholders: Vec<String>,
 }
 
 impl SecretNames {
-    /// Creates the view of a store that shows names and statuses only.
+    /// Creates an access to a store that shows names and statuses only.
     pub fn of(store: Arc<SecretStore>) -> Self {
         Self(store)
     }
 
-    /// Path of the file of names.
+    /// Path of the file with the names of the secrets.
     pub fn meta_file(&self) -> PathBuf {
         self.0.meta_file()
     }
 
-    /// All secrets, global ones first, or those of one scope.
+    /// Lists all secrets, global ones first, or those of one scope.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl SecretNames {
         Ok(wanted.collect())
     }
 
-    /// Requests a secret: creates a placeholder, unless an entry exists. Returns its status afterwards.
+    /// Requests a secret: creates a placeholder, unless the secret exists already. Returns its status afterwards.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl SecretNames {
     pub fn prepare(&self, key: &str, scope: &Scope) -> Result<Status, SecretsError> {
         check_new_key(key)?;
         let _lock = self.0.lock("prepare_secret")?;
-        // A secret may have a value but no entry, after a crash. Its value is not requested again.
+        // After a crash, a secret may have a value but no entry. Its value is then not requested again.
         if let Some(status) = self.meta()?.status(key, scope) {
             return Ok(status);
         }
@@ -96,7 +96,7 @@ impl SecretNames {
         Ok(Status::Placeholder)
     }
 
-    /// Sets the value of a secret. No method of this type returns it.
+    /// Sets the value of a secret.
     ///
     /// # Errors
     ///
@@ -115,8 +115,8 @@ impl SecretNames {
         self.0.remove(key, scope)
     }
 
-    /// The secrets that a namespace declares, or that were prepared in its own scope, by status. Each key is listed once. A
-    /// variable to which the namespace's own `env` gives a value counts as set, since its tools find it.
+    /// Groups the secrets that a namespace declares, or that were requested in its own scope, by their status. Each key is listed
+    /// once. A variable to which the namespace's own `env` gives a value counts as set, since its tools receive that value.
     ///
     /// # Errors
     ///
@@ -155,8 +155,8 @@ impl SecretNames {
         Ok(check)
     }
 
-    /// The names of the secrets, corrected to agree with the file of values. If the key that decrypts the values is missing, the
-    /// names as their own file has them.
+    /// The names of the secrets, corrected to match the file of values. If no key is set to decrypt the values, the names are
+    /// returned as stored.
     fn meta(&self) -> Result<Meta, SecretsError> {
         match self.0.has_protection() {
             true => {

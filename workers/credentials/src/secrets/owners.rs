@@ -1,20 +1,21 @@
-//! Owners of credentials: the namespace that got a value of a namespace's scope, and the server that got the personal values of
-//! its callers.
+//! Owners of credentials: the namespace that first received a value of a namespace's scope, and the server that first received
+//! the personal values of its callers.
 //!
 //! ```text
-//! $DATA/secrets.enc          beside the values, by name and key: a digest of the value, and the origin that got it
-//!       secrets.owners.enc   the same, while secrets.enc cannot be written; encrypted as the values are
+//! $DATA/secrets.enc          values, and owners by name and key: a digest of the value, and the origin that received it
+//!       secrets.owners.enc   owners, while secrets.enc cannot be written; encrypted as the values are
 //! ```
 //!
 //! A value belongs to the name *and* the origin ([`Origin`]) that was served under the name when the value was first used.
-//! Another origin that has the name later does not get the value: a folder that tool code creates is not the operator's server
-//! that had the name before. Only the operator's file may take over the values of the names in it. A new value has no owner
-//! yet.
+//! Another origin that is served under the name later does not receive the value. For example, a folder that tool code creates
+//! must not receive the values of the operator's server that had the name before. Only servers of the operator's file receive
+//! all values of their names. A new value has no owner yet.
 //!
 //! The gateway records owners. They are stored together with the values, so that a tool, which runs as the gateway's user,
-//! cannot remove them and keep the values. If the gateway may not write `secrets.enc` (a mount or a file of another user, a
-//! link, an older format, no encryption, a command that contains the lock), a separate file contains them; the next command
-//! that writes `secrets.enc` merges them. If neither can be written, the owners are known until the gateway ends.
+//! cannot remove them and keep the values. The gateway may be unable to write `secrets.enc`: it is a mount, a link or a file of
+//! another user, has an older format, is not encrypted, or a command holds the lock. Then the owners are stored in a separate
+//! file, and the next command that writes `secrets.enc` merges them. If neither file can be written, the owners are kept in
+//! memory until the gateway ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,37 +34,37 @@ use zeroize::Zeroizing;
 use super::store::{self, Content, SecretStore, StoreContent};
 use super::{Protection, Secrets, SecretsError, files};
 
-/// Name of the file of owners that are not recorded together with the values.
+/// Name of the file with the owners that could not be stored together with the values.
 pub const OWNERS_FILE: &str = "secrets.owners.enc";
 
 const MODE: u32 = 0o600;
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Maximum time that recording owners waits for a command that writes secrets. Owners that are not recorded now are recorded at
-/// the next reload.
+/// Maximum time that the gateway waits for the lock to record owners while a command writes secrets. After that, they are
+/// recorded at the next reload.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// All owners of values and of personal values.
+/// The owners of all values, and of the personal values of each server's callers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Owners {
-    /// The owners of values, by the name of the scope, then by key.
+    /// The owners of values, by namespace and by the secret's key.
     #[serde(default)]
     values: BTreeMap<String, BTreeMap<String, OwnedValue>>,
-    /// The servers that get personal values, by name.
+    /// Origins of the servers that own the personal values of their callers, by the server's name.
     #[serde(default)]
     personal: BTreeMap<String, Origin>,
-    /// True when further owners may exist that are not in this record.
+    /// True if there may be owners that this record does not contain, for example because a file could not be read.
     #[serde(skip)]
     incomplete: bool,
 }
 
-/// The owners that are recorded.
+/// The owners as read from the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordedOwners {
-    /// All recorded owners.
+    /// All owners that the files contain.
     pub owners: Owners,
-    /// True if every owner is recorded in `secrets.enc`, together with the values.
+    /// True if every owner is stored in `secrets.enc`, together with the values; false if some are in the separate file.
     pub beside_values: bool,
 }
 
@@ -74,18 +75,18 @@ struct OwnedValue {
     origin: Origin,
 }
 
-/// The secrets that the currently served namespaces may have, as computed from the owners of the values.
+/// The secrets that the currently served namespaces may receive, as computed from the owners of the values.
 pub struct BoundSecrets {
     /// The secrets without the values that belong to other namespaces.
     pub secrets: Secrets,
-    /// The owners of all values, with those that this computation has added.
+    /// The owners of all values, including those that this computation added.
     pub owners: Owners,
-    /// Issues about values that a namespace does not get.
+    /// Issues about values that a namespace does not receive.
     pub issues: Vec<(NamespaceName, Issue)>,
 }
 
 impl Owners {
-    /// A record without owners, although there may be some: values go only to namespaces of the operator's configuration.
+    /// Creates a record for unknown owners. With it, only namespaces of the operator's configuration receive values.
     pub fn unknown() -> Self {
         Self {
             incomplete: true,
@@ -93,12 +94,12 @@ impl Owners {
         }
     }
 
-    /// Returns true if further owners may exist that are not in this record.
+    /// Returns true if there may be owners that this record does not contain.
     pub fn is_incomplete(&self) -> bool {
         self.incomplete
     }
 
-    /// Adds owners of another record if this one has none, or has the owner of an earlier value.
+    /// Adds the owners of another record for values that have none in this record, or whose recorded owner had an earlier value.
     fn complete_with(&mut self, other: Self, secrets: &Secrets) {
         let current: BTreeMap<_, _> = secrets
             .of_scopes()
@@ -119,8 +120,8 @@ impl Owners {
         }
     }
 
-    /// Gives each value to its owner alone, and a value without an owner to the namespace that is served under its scope's
-    /// name. `personal` are the servers that need personal values.
+    /// Assigns each value to its owner only, and a value without an owner to the namespace that is served under the name of the
+    /// value's scope. `personal` are the servers that need personal values.
     pub fn bind(
         &self,
         secrets: &Secrets,
@@ -182,13 +183,13 @@ impl Owners {
         }
     }
 
-    /// Returns true if a namespace gets credentials without a recorded owner.
+    /// Returns true if a namespace of this origin may become the owner of credentials that have no recorded owner.
     fn may_take(&self, served: Origin) -> bool {
         !self.incomplete || served.source == Source::Operator
     }
 }
 
-/// Returns true if a namespace of one origin gets the credentials that another one had under the name.
+/// Returns true if a namespace of the origin `served` may receive credentials that belong to the origin `owner` of that name.
 fn may_have(served: Origin, owner: Origin) -> bool {
     served == owner || served.source == Source::Operator
 }
@@ -221,12 +222,12 @@ fn not_known(key: &str, scope: &str) -> Issue {
 }
 
 impl SecretStore {
-    /// The owners in the values' file, completed by those of the owners' file. An owner in the values' file takes precedence,
-    /// so an older owners' file reverts nothing.
+    /// The owners in the file of values, supplemented by those in the file of owners. For a value in both, the former is used, so
+    /// an outdated file of owners has no effect.
     ///
     /// # Errors
     ///
-    /// When there are none in the values' file, and the owners' file cannot be read.
+    /// When the file of values contains no owners, and the file of owners cannot be read.
     pub(super) fn recorded_owners(
         &self,
         loaded: &StoreContent,
@@ -249,8 +250,8 @@ impl SecretStore {
         })
     }
 
-    /// Records the owners in the values' file. Returns false if that is not possible: the file must belong to the gateway, and
-    /// have the current format.
+    /// Stores the owners in the file of values. Returns false if that is not possible: the file must belong to the gateway's user
+    /// and have the current format.
     ///
     /// # Errors
     ///
@@ -263,7 +264,7 @@ impl SecretStore {
             return Ok(false);
         };
         let loaded = self.load()?;
-        // A file of an older format is not changed until a secret is set: an older system may have to read it.
+        // A file of an older format is not changed until a secret is set, because an older system may still have to read it.
         let Some(salt) = loaded.salt else {
             return Ok(false);
         };
@@ -278,15 +279,15 @@ impl SecretStore {
         Ok(true)
     }
 
-    /// Returns true if this process may replace the values' file: it is not a link, and not a file of another user. Write
-    /// permission is not checked, since every tool could remove it.
+    /// Returns true if this process may replace the file of values: it is not a link, and belongs to this user. Write permission
+    /// is not checked, because every tool runs as this user and could remove it.
     fn is_own_file(&self) -> bool {
         fs::symlink_metadata(self.values_file()).is_ok_and(|found| {
             found.is_file() && found.uid() == rustix::process::geteuid().as_raw()
         })
     }
 
-    /// The owners in the owners' file; `None` if the file does not exist.
+    /// Reads the file of owners; returns `None` if the file does not exist.
     ///
     /// # Errors
     ///
@@ -308,7 +309,7 @@ impl SecretStore {
         })
     }
 
-    /// Removes the file of owners. A file that cannot be removed has nothing new.
+    /// Removes the file of owners. A failure is harmless: the file's owners are also in the file of values.
     pub(super) fn remove_owners_file(&self) {
         let _ = fs::remove_file(self.directory().join(OWNERS_FILE));
     }
@@ -320,7 +321,8 @@ impl SecretStore {
     /// When the file cannot be written.
     pub(super) fn write_owners_file(&self, owners: &Owners) -> Result<(), SecretsError> {
         let json = Zeroizing::new(serde_json::to_vec(owners).expect("texts are JSON"));
-        // Encrypted with the salt of the values, whose key is already derived: deriving another key would take a while.
+        // Encrypted with the salt of the values: its key is already derived, and deriving another one takes a quarter of a
+        // second.
         let salt = self.load().ok().and_then(|loaded| loaded.salt);
         let sealed = store::sealed(&json, &self.protection(), salt)?;
         let text = sealed.as_ref().map_or(&json[..], |it| it.as_bytes());

@@ -1,4 +1,4 @@
-//! Personal values of all principals, outside the snapshot: a new value changes no namespace.
+//! The personal values of all principals. They are kept separately from the snapshot, so that a new value changes no namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use tooldock_base::secret::Secret;
 
 use super::{Authorizer, Secrets};
 
-/// The values of one principal, by key.
+/// The personal values of one principal, by key.
 pub(crate) type Own = Arc<BTreeMap<String, Secret>>;
 
-/// The personal values of all principals, as the last reload read them.
+/// The personal values of all principals, as read by the last reload, and the authorizations of the gateway.
 #[derive(Debug)]
 pub struct PersonalSecrets {
     pub(crate) current: ArcSwap<BTreeMap<String, Own>>,
-    /// The times since which the gateway is authorized, by server and principal.
+    /// Times when the gateway was authorized, in seconds since 1970, by server and principal.
     authorized: ArcSwap<BTreeMap<Authorizer, u64>>,
     changed: watch::Sender<()>,
 }
@@ -33,7 +33,7 @@ impl Default for PersonalSecrets {
 }
 
 impl PersonalSecrets {
-    /// Replaces the personal values by those of `secrets`.
+    /// Replaces the personal values by those that `secrets` contains.
     pub fn install(&self, secrets: &Secrets) {
         let before = self.current.load_full();
         let wanted = secrets.of_principals().map(|(name, own)| {
@@ -48,7 +48,7 @@ impl PersonalSecrets {
         }
     }
 
-    /// Replaces the authorizations: authorizers with the times since which the gateway is authorized.
+    /// Replaces the authorizations. The values are the times when the gateway was authorized, in seconds since 1970.
     pub(crate) fn install_authorizations(&self, authorized: BTreeMap<Authorizer, u64>) {
         if authorized != **self.authorized.load() {
             self.authorized.store(Arc::new(authorized));
@@ -56,12 +56,12 @@ impl PersonalSecrets {
         }
     }
 
-    /// The time since which the gateway is authorized, in seconds since 1970.
+    /// Time when the authorizer authorized the gateway, in seconds since 1970; `None` if it did not.
     pub(crate) fn authorized_since(&self, authorizer: &Authorizer) -> Option<u64> {
         self.authorized.load().get(authorizer).copied()
     }
 
-    /// Subscribes to all changes of values and authorizations.
+    /// Subscribes to all changes of personal values and authorizations.
     pub fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -70,7 +70,7 @@ impl PersonalSecrets {
         self.current.load().get(principal).cloned()
     }
 
-    /// A text without any principal's values of these names.
+    /// Hides in a text the values that any principal has under the names `slots`.
     pub(crate) fn hide(&self, slots: &BTreeSet<String>, text: &str) -> String {
         let all = self.current.load();
         let own = all.values().flat_map(|own| &**own);

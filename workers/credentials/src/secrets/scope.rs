@@ -12,25 +12,24 @@ use tooldock_base::template::is_variable_name;
 
 use super::SecretsError;
 
-/// The text of [`Scope::Global`]. A namespace of this name has no secrets of its own.
+/// The text of [`Scope::Global`]. A namespace of this name cannot have secrets of its own scope.
 const GLOBAL: &str = "global";
 
-/// Prefix of the name in the text of [`Scope::Principal`]. No namespace has a colon in its name.
+/// Prefix of the text of [`Scope::Principal`]. It is unambiguous, since names of namespaces contain no colon.
 pub(super) const PRINCIPAL: &str = "principal:";
 
-/// Scope of a secret: the namespaces or callers that get it.
+/// Scope of a secret: the namespaces or callers for which the secret is used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// The secret is for every namespace.
     Global,
     /// The secret is for a single namespace. A value of this scope takes precedence over a global one of the same key.
     Namespace(NamespaceName),
-    /// The secret is for a single principal: all callers with that principal's token, in every namespace that asks for a personal
-    /// value.
+    /// The secret is for a single principal: for all its callers, in every namespace that requires a personal value of this name.
     Principal(PrincipalName),
 }
 
-/// Reason why a text is not a scope.
+/// Reason why a text is not the scope of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidScope {
     /// The text is not a valid name of a namespace.
@@ -42,15 +41,15 @@ pub enum InvalidScope {
 }
 
 impl Scope {
-    /// The scope of a namespace; `None` for a namespace named like the scope of all namespaces, since `--scope` could not
-    /// distinguish the two.
+    /// The scope of a namespace; `None` for a namespace named `global`, since in commands its scope could not be distinguished
+    /// from that of all namespaces.
     pub fn of(namespace: &NamespaceName) -> Option<Self> {
         (namespace.as_str() != GLOBAL).then(|| Self::Namespace(namespace.clone()))
     }
 }
 
 impl Scope {
-    /// The scope as a single word for a shell, for commands in messages: principals may contain spaces and quotes.
+    /// The scope as a single shell word, quoted if necessary, for commands in messages. Principals may contain spaces and quotes.
     pub fn shell_word(&self) -> String {
         let text = self.to_string();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_:.@/".contains(&byte);
@@ -91,7 +90,7 @@ impl Serialize for Scope {
     }
 }
 
-/// Refuses a key that cannot name an environment variable.
+/// Checks that a secret's key is a valid name of an environment variable.
 ///
 /// # Errors
 ///
@@ -99,12 +98,12 @@ impl Serialize for Scope {
 pub fn check_key(key: &str) -> Result<(), SecretsError> {
     match is_variable_name(key) {
         true => Ok(()),
-        // The value may have been passed in place of the key.
+        // The key is shown shortened, since a person may have given the value in place of the key.
         false => Err(SecretsError::InvalidKey(shortened(key))),
     }
 }
 
-/// Refuses the key of a new secret that cannot name an environment variable or looks like the value of a secret.
+/// Checks that the key of a new secret is a valid name of an environment variable and does not look like the value of a secret.
 ///
 /// # Errors
 ///
@@ -116,7 +115,7 @@ pub fn check_new_key(key: &str) -> Result<(), SecretsError> {
     check_key(key)
 }
 
-/// Enough of a text to find it again, and too little to be a secret.
+/// Shortens a text for an error: long enough to be recognized, too short to reveal a secret.
 fn shortened(text: &str) -> String {
     const SHOWN: usize = 8;
     match text.chars().count() {

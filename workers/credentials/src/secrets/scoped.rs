@@ -1,4 +1,4 @@
-//! Table with an entry for each secret, by scope and key: its value, or its status.
+//! A table with an entry for each secret, by scope and key. The entry is the secret's value, or its status.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::fmt;
 use super::Scope;
 use super::scope::PRINCIPAL;
 
-/// The entries of one scope, by key.
+/// The entries of one scope, by the secret's key.
 pub(super) type Entries<V> = BTreeMap<String, V>;
 
-/// Global entries, those of namespaces, and those of principals. Names are kept as they are in the file, valid or not, so that
-/// no entry of the file is lost.
+/// The entries of all scopes: global ones, those of namespaces, and those of principals. Names are kept as they are in the file,
+/// even invalid ones, so that no entry of the file is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScopedEntries<V> {
     pub(super) global: Entries<V>,
@@ -18,7 +18,7 @@ pub(super) struct ScopedEntries<V> {
     pub(super) principals: BTreeMap<String, Entries<V>>,
 }
 
-/// Owner of an entry, by the names in the file.
+/// Scope of an entry, with the name as in the file, valid or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EntryOwner<'a> {
     /// The entry is for every namespace.
@@ -30,7 +30,7 @@ pub(super) enum EntryOwner<'a> {
 }
 
 impl fmt::Display for EntryOwner<'_> {
-    /// Writes the scope as on the command line.
+    /// Writes the scope in the form used on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Everybody => Scope::Global.fmt(f),
@@ -69,7 +69,7 @@ impl<V> ScopedEntries<V> {
         entries.insert(key.to_owned(), value);
     }
 
-    /// The entries of an owner, added if there are none.
+    /// The entries of an owner; an empty table is added if there are none.
     pub(super) fn of_mut(&mut self, owner: EntryOwner<'_>) -> &mut Entries<V> {
         match owner {
             EntryOwner::Everybody => &mut self.global,
@@ -78,7 +78,8 @@ impl<V> ScopedEntries<V> {
         }
     }
 
-    /// Removes an entry; returns true if there was one. A namespace, or a principal, is removed with its last entry.
+    /// Removes an entry; returns true if there was one. Also removes the table of a namespace or principal without further
+    /// entries.
     pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
         match scope {
             Scope::Global => self.global.remove(key).is_some(),

@@ -1,6 +1,6 @@
-//! A temporary file with a text, so that a person's editor can open it: in memory if the system has such a file system,
-//! readable by its owner only, wiped and removed in every case except `kill -9`. Files left by `kill -9` are removed by the
-//! next scratch file of the same store.
+//! A temporary file with a text that a person edits. It is in memory if the system has such a file system, can be read by its
+//! owner only, and is wiped and removed in every case except `kill -9`. Files left by `kill -9` are removed when the next
+//! temporary file of the same store is created.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 use tooldock_base::data_dir::short_hash;
 use zeroize::Zeroizing;
 
-/// Folders for the file: one in memory, and a fallback.
+/// Folders for the temporary file: a file system in memory, and a fallback.
 const PLACES: [&str; 2] = ["/dev/shm", "/tmp"];
 
 const FILE: &str = "secrets.yaml";
 
-/// Maximum size of the file, in bytes: more than a document of secrets has.
+/// Maximum size of the edited file, in bytes; no valid document of secrets is larger.
 const BYTES_MAX: u64 = 2 * 1024 * 1024;
 
-/// The file, which is removed on drop. It is alone in a folder, since editors write copies next to the files that they edit.
+/// A temporary file for an editor, removed on drop. Its folder contains nothing else, since editors create copies beside it.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Writes the text to a folder that only this user can read. `store` is the store of the text: the caller holds its lock,
-    /// so that earlier files of it are left-overs.
+    /// Writes the text to a file in a new folder that only this user can read. `store` is the path of the store that the text
+    /// comes from. The caller must hold its lock, so any earlier temporary files of this store are leftovers and are removed.
     ///
     /// # Errors
     ///
@@ -66,11 +66,11 @@ impl Scratch {
         self.0.join(FILE)
     }
 
-    /// The current content of the file.
+    /// Reads the current content of the file.
     ///
     /// # Errors
     ///
-    /// When it cannot be read, or is larger than any document of secrets.
+    /// When the file cannot be read, or is larger than any document of secrets.
     pub fn read(&self) -> io::Result<Zeroizing<Vec<u8>>> {
         let mut text = Zeroizing::new(Vec::with_capacity(64 * 1024));
         File::open(self.path())?
@@ -89,7 +89,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Overwrites the files of a folder and removes them with it.
+/// Overwrites all files of a folder, then removes the folder.
 fn wipe(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let _ = overwrite(&entry.path());

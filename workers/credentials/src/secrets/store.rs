@@ -1,7 +1,7 @@
-//! The store: two files below the data directory, for any number of readers with the key, and one writer at a time.
+//! The secret store: two files in the data directory, for any number of readers with the key, and one writer at a time.
 //!
-//! Reading takes no lock. Each file is replaced atomically, and values take precedence while the two files differ for a moment
-//! ([`Meta::healed`]), so a reader sees the secrets either before or after a change.
+//! Reading takes no lock. Each file is replaced atomically. While the two differ for a moment, the file of values decides
+//! ([`Meta::healed`]), so a reader gets the secrets either before or after a change.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,44 +21,45 @@ use super::{
     check_new_key, files,
 };
 
-/// Name of the file of values.
+/// Name of the file with the values of the secrets.
 pub const VALUES_FILE: &str = "secrets.enc";
-/// Name of the file of names.
+/// Name of the file with the names of the secrets.
 pub const META_FILE: &str = "secrets.meta.yaml";
 const LOCK_FILE: &str = "secrets.lock";
 
 const VALUES_MODE: u32 = 0o600;
 const META_MODE: u32 = 0o600;
 
-/// Maximum time that a writer waits for another writer.
+/// Maximum time that a writer waits for the lock while another writer holds it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// First line of an unencrypted file.
+/// First line of a file of values that is not encrypted.
 const INSECURE_HEAD: &str = "# Not encrypted (ALLOW_INSECURE_SECRETS=1): for local use only. `tooldock secrets rekey` encrypts it.\n";
 
 /// The store of secrets in a data directory.
 #[derive(Debug)]
 pub struct SecretStore {
     directory: PathBuf,
-    /// Replaced when the operator's settings are read again. The lock guards plain data.
+    /// Protection of the values, replaced when the operator's settings are read again. The lock is held only to read or replace
+    /// it.
     protection: Mutex<Arc<Protection>>,
     pub(super) patience: Duration,
 }
 
-/// Content of the store's files.
+/// Content of the store's files: values, names, and owners.
 #[derive(Debug, Default)]
 pub(super) struct StoreContent {
     pub(super) values: Values,
-    /// Names as in the file; after a crash they may be older than the values.
+    /// Names of the secrets as stored in their file; after a crash they may be older than the values.
     pub(super) meta: Meta,
-    /// Salt of the values' file, if the next write may use it.
+    /// Salt of the file of values, if the next write may use it again.
     pub(super) salt: Option<Salt>,
-    /// The owners of the values, if the values' file has them.
+    /// The owners of the values, if the file of values contains them.
     pub(super) owners: Option<Owners>,
 }
 
 impl SecretStore {
-    /// The store below a data directory. Nothing is read yet.
+    /// Creates the store in a data directory, without reading a file yet.
     pub fn new(data_dir: &Path, protection: Protection) -> Self {
         Self {
             directory: data_dir.to_owned(),
@@ -67,7 +68,7 @@ impl SecretStore {
         }
     }
 
-    /// Sets the key, or its absence, with which values are subsequently read and written.
+    /// Sets the protection with which values are subsequently read and written: a key, or none.
     pub fn set_protection(&self, protection: Protection) {
         let mut own = self
             .protection
@@ -81,12 +82,12 @@ impl SecretStore {
         self.values_file().symlink_metadata().is_ok()
     }
 
-    /// Path of the file of values.
+    /// Path of the file with the values of the secrets.
     pub fn values_file(&self) -> PathBuf {
         self.directory.join(VALUES_FILE)
     }
 
-    /// Path of the file of names.
+    /// Path of the file with the names of the secrets.
     pub fn meta_file(&self) -> PathBuf {
         self.directory.join(META_FILE)
     }
@@ -142,22 +143,22 @@ impl SecretStore {
         transaction.commit()
     }
 
-    /// Encrypts all values under another key. Readers need that key from then on.
+    /// Encrypts all values under another key, which all readers need from then on.
     ///
     /// # Errors
     ///
-    /// When the store cannot be read under its present key, or not be written.
+    /// When the store cannot be read under its present key, or cannot be written.
     pub fn rekey(&self, key: SecretsKey) -> Result<(), SecretsError> {
         let transaction = self.begin("secrets rekey")?;
         let protection = Protection::Key(key);
         let owners = transaction.owners();
         if owners.is_none() {
-            // Fails if the owners cannot be read, so that they are not lost.
+            // Reading the file of owners fails if it is damaged; the key is then not changed, so that the owners are not lost.
             self.read_owners_file()?;
         }
         self.write_values(transaction.values(), owners, &protection, None)?;
         self.set_protection(protection);
-        // The owners are in the file of the values now; their own file is encrypted with the old key.
+        // The owners are now in the file of values; the file of owners, which is encrypted with the old key, is no longer needed.
         self.remove_owners_file();
         transaction.commit()
     }
@@ -176,7 +177,7 @@ impl SecretStore {
         envelope::seal_fernet(&json, key, SystemTime::now()).map_err(SecretsError::NoRandomness)
     }
 
-    /// Begins to change the secrets: acquires the lock, then reads.
+    /// Begins a change of the secrets: acquires the lock, then reads the files.
     ///
     /// # Errors
     ///
@@ -195,7 +196,7 @@ impl SecretStore {
         Ok(Transaction::new(self, lock, loaded))
     }
 
-    /// Fails early if the store cannot be written.
+    /// Checks that the operator's settings allow writing, so that a caller can fail before it does other work.
     ///
     /// # Errors
     ///
@@ -210,7 +211,7 @@ impl SecretStore {
         }
     }
 
-    /// Returns true if values can be read with the operator's settings.
+    /// Returns true if the operator has set a key or allowed unencrypted values, so that values can be read.
     pub(super) fn has_protection(&self) -> bool {
         !matches!(*self.protection(), Protection::Unset)
     }
@@ -219,7 +220,7 @@ impl SecretStore {
         self.lock_within(purpose, self.patience)
     }
 
-    /// Acquires the lock, waiting for up to `patience`.
+    /// Acquires the lock of the store, waiting for up to `patience`.
     pub(super) fn lock_within(
         &self,
         purpose: &str,
@@ -246,7 +247,7 @@ impl SecretStore {
 
     pub(super) fn load_meta(&self) -> Result<Meta, SecretsError> {
         let path = self.meta_file();
-        // Earlier versions made `secrets.meta.yaml` readable to all users.
+        // Permissions are reduced, because earlier versions let all users read `secrets.meta.yaml`.
         if let Ok(file) = regular_file::open(&path) {
             regular_file::tighten(&file, META_MODE);
         }
@@ -329,15 +330,15 @@ impl SecretSource for SecretStore {
     }
 }
 
-/// Content of a file of the store.
+/// Decoded content of a file of the store.
 pub(super) enum Content {
-    /// The content of an encrypted file, decrypted.
+    /// The file was encrypted; contains the decrypted text.
     Encrypted(envelope::OpenedEnvelope),
-    /// The file is plain text, which the operator allowed.
+    /// The file is not encrypted, which the operator allowed.
     Plain,
 }
 
-/// Encrypts a document. `None`: the operator allowed storing it unencrypted.
+/// Encrypts a document. Returns `None` if the operator allowed storing it unencrypted.
 pub(super) fn sealed(
     document: &[u8],
     protection: &Protection,
@@ -352,7 +353,7 @@ pub(super) fn sealed(
     }
 }
 
-/// Decrypts a file. `is_plain` returns true for a text in the format of the file without encryption.
+/// Decrypts a file. `is_plain` returns true for a text that has the format of an unencrypted file.
 pub(super) fn opened(
     path: &Path,
     text: &[u8],
@@ -395,7 +396,7 @@ fn encode(
     protection: &Protection,
     salt: Option<Salt>,
 ) -> Result<Zeroizing<String>, SecretsError> {
-    // The maximum size also applies without encryption.
+    // The text is created before the protection is checked, so that the maximum size also applies to an unencrypted file.
     if let Some(text) = sealed(&values.to_json_with(owners)?, protection, salt)? {
         return Ok(text);
     }

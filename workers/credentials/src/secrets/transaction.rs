@@ -1,8 +1,8 @@
-//! A change of the secrets, from the lock to the last rename.
+//! A change of the secrets, from acquiring the lock to the last rename.
 //!
-//! The two files cannot be replaced in one step. Names that lose their value are removed first, then the values are written,
-//! then the new names: if the process ends in between, the secrets are as before or as afterwards, as decided by the values
-//! ([`Meta::healed`]).
+//! The values and their names are in two files, which cannot be replaced together. Names that lose their value are removed first,
+//! then the values are written, then the new names. If the process ends in between, the file of values decides
+//! ([`Meta::healed`]), so the secrets are as before the change or as after it.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,15 @@ use super::store::{SecretStore, StoreContent};
 use super::values::{Document, Values};
 use super::{DeclaredSecret, Owners, Scope, SecretsError};
 
-/// First lines of an edited document.
+/// Comment at the beginning of the document that a person edits.
 const HELP: &str = "\
 # Secrets: one line KEY: VALUE each, under global:, namespaces: NAME:, or principals: NAME: for personal values.
 # A key without a value is a placeholder. Quote values with : # or quotes in them.
 # Save and leave the editor to keep the changes; a file that cannot be read changes nothing.
 ";
 
-/// The store, locked and read. Dropping it without [`Transaction::commit`] changes nothing.
+/// A change of the secrets: the lock is held, and the files were read. Dropping it without [`Transaction::commit`] changes
+/// nothing.
 #[derive(Debug)]
 pub struct Transaction<'a> {
     store: &'a SecretStore,
@@ -72,7 +73,7 @@ impl<'a> Transaction<'a> {
         self.meta.remove(key, scope) || value
     }
 
-    /// All secrets as YAML for a person to edit, with values in plain text.
+    /// Writes all secrets as YAML for a person to edit, with values in plain text.
     ///
     /// # Errors
     ///
@@ -93,7 +94,7 @@ impl<'a> Transaction<'a> {
         Ok(Zeroizing::new(format!("{HELP}{}", *yaml)))
     }
 
-    /// Replaces all secrets by an edited document. Returns true if that is a change.
+    /// Replaces all secrets by those of an edited document. Returns true if the secrets changed.
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ impl<'a> Transaction<'a> {
         Ok(is_change)
     }
 
-    /// Secrets that a namespace declares and that have no value, including in the namespace's own `env`.
+    /// Keys of the declared secrets that have neither a stored value nor a default in the namespace's own `env`.
     pub fn lacking<'k>(
         &self,
         namespace: &NamespaceName,
@@ -123,7 +124,7 @@ impl<'a> Transaction<'a> {
         lacking.map(|it| it.key.as_str()).collect()
     }
 
-    /// Writes the changes.
+    /// Writes the changes to the files.
     ///
     /// # Errors
     ///
@@ -144,7 +145,7 @@ impl<'a> Transaction<'a> {
             return Ok(());
         }
         match self.store.write_meta(&self.meta) {
-            // The values are stored, and their names follow from them.
+            // Not an error: the values are stored, and missing names are restored from them.
             Err(error) if stores => {
                 tracing::warn!(%error, "the secrets are stored; the file of their names is behind until the next change");
                 Ok(())
@@ -153,7 +154,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The names on disk without those whose value the transaction removes. They are written before the values: if the process
+    /// The names in the file without those whose values this change removes. They are written before the values. If the process
     /// ends in between, a missing name is restored from its value, which is still stored.
     fn leaving(&self) -> Meta {
         let mut leaving = self.on_disk.clone();
@@ -169,7 +170,7 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// Document for a person to edit: values in plain text, and keys without one.
+/// The document that a person edits: keys with their values in plain text, and keys without a value.
 #[derive(Default, Serialize)]
 struct EditDocument<'a> {
     global: BTreeMap<&'a str, Option<&'a str>>,

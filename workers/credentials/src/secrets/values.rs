@@ -1,5 +1,5 @@
-//! The values: `{global: {KEY: VALUE}, namespaces: {NAME: {KEY: VALUE}}, principals: {NAME: {KEY: VALUE}}}`, and that
-//! document as text. The encrypted document has the owners of values, too: `{…, owners: {…}}`.
+//! The values of all secrets: `{global: {KEY: VALUE}, namespaces: {NAME: {KEY: VALUE}}, principals: {NAME: {KEY: VALUE}}}`, and
+//! the conversion of this document to text and back. The encrypted document also contains the values' owners: `{…, owners: {…}}`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,17 +15,18 @@ use zeroize::Zeroizing;
 use super::scoped::{EntryOwner, ScopedEntries};
 use super::{Owners, Scope, SecretsError, check_key};
 
-/// Maximum size of a document of values, in bytes.
+/// Maximum size of the document with all values, in bytes.
 pub(super) const BYTES_MAX: u64 = 1024 * 1024;
 
-/// Maximum length of a value, in bytes: with its name it must fit one environment variable, for which Linux has 128 KiB.
+/// Maximum length of a value, in bytes. Together with its name it must fit an environment variable, for which Linux allows
+/// 128 KiB.
 const VALUE_MAX: usize = 96 * 1024;
 
 /// The values of all secrets, by scope and key.
 pub(super) type Values = ScopedEntries<Secret>;
 
 impl Values {
-    /// The values that a namespace gets.
+    /// The values that a namespace gets: global ones, overridden by its own.
     pub(super) fn merged(&self, namespace: &str) -> BTreeMap<String, Secret> {
         let merged = self.of_namespace(namespace);
         merged
@@ -33,19 +34,19 @@ impl Values {
             .collect()
     }
 
-    /// The values as a JSON document.
+    /// Writes the values as a JSON document.
     pub(super) fn to_json(&self) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
         self.to_json_up_to(BYTES_MAX, None)
     }
 
-    /// The document that is encrypted: the values and their owners, as JSON.
+    /// Writes the JSON document that is encrypted: the values and their owners.
     pub(super) fn to_json_with(
         &self,
         owners: Option<&Owners>,
     ) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
         let values = self.to_json()?;
         match owners {
-            // Owners do not reduce the space for values.
+            // The limit is doubled, so that owners do not reduce the space for values.
             Some(_) => self.to_json_up_to(BYTES_MAX.saturating_mul(2), owners),
             None => Ok(values),
         }
@@ -59,7 +60,7 @@ impl Values {
         let too_large = |_| SecretsError::TooLarge(BYTES_MAX);
         let recorded = owners.map_or(Ok(0), |it| serde_json::to_vec(it).map(|it| it.len()));
         let recorded = recorded.map_err(too_large)?;
-        // Capacity for the complete text, with each byte escaped: a buffer that grows would leave copies in memory.
+        // The buffer is large enough even if each byte is escaped: a buffer that grows would leave copies of secrets in memory.
         let room = self.bytes().saturating_mul(6) + recorded + 4096;
         let mut json = Zeroizing::new(Vec::with_capacity(room));
         serde_json::to_writer(&mut *json, &ValuesDocument(self, owners)).map_err(too_large)?;
@@ -79,16 +80,16 @@ impl Values {
         entries + names
     }
 
-    /// Parses a document from JSON. The error has the position in the text and quotes no value.
+    /// Parses a document from JSON. The error contains the position in the text and quotes no value.
     pub(super) fn from_json(json: &[u8]) -> Result<Document, String> {
         serde_json::from_slice(json).map_err(|error| {
-            // The parser's message may quote a value.
+            // Only the position is reported: the parser's message may quote a value.
             format!("line {}, column {}", error.line(), error.column())
         })
     }
 }
 
-/// Document written by a person, or read from a file: values, and keys without one.
+/// A document of secrets, written by a person or read from a file: keys with their values, and keys without a value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
@@ -98,22 +99,22 @@ pub(super) struct Document {
     namespaces: Option<BTreeMap<String, Section>>,
     #[serde(default)]
     principals: Option<BTreeMap<String, Section>>,
-    /// Owners of the values; only in encrypted documents.
+    /// Owners of the values. Only documents in encrypted files contain them.
     #[serde(default)]
     owners: Option<Owners>,
 }
 
-/// The keys of one scope. YAML reads a key without a value as null.
+/// The keys of one scope. Keys and the section are optional, since YAML reads a key without a value as null.
 type Section = Option<BTreeMap<String, Option<Value>>>;
 
-/// A key without a value, and its owner.
+/// A secret's key without a value, and its scope.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WithoutValue {
     pub(super) key: String,
     pub(super) owner: OwnerName,
 }
 
-/// Owned form of [`EntryOwner`], which outlives the document.
+/// Scope of an entry, as [`EntryOwner`], but with its own copy of the name, so that it can outlive the document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum OwnerName {
     Everybody,
@@ -132,7 +133,7 @@ impl OwnerName {
 }
 
 impl Document {
-    /// Parses YAML that a person wrote. Errors have line and column, and quote no value.
+    /// Parses YAML that a person wrote. Errors contain line and column, and quote no value.
     pub(super) fn from_yaml(text: &[u8]) -> Result<Self, String> {
         if text.len() as u64 > BYTES_MAX {
             return Err(format!("larger than {} KiB", BYTES_MAX / 1024));
@@ -143,7 +144,7 @@ impl Document {
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        // Parsed as a tree first: that reader notices a key that is written twice.
+        // The text is also parsed as a tree, because only that parser reports a key that is written twice.
         yaml::from_slice::<Option<yaml::Mapping>>(text)
             .and_then(|_| yaml::from_slice::<Option<Self>>(text))
             .map(|document| Self {
@@ -157,12 +158,12 @@ impl Document {
             })
     }
 
-    /// The recorded owners of the values.
+    /// Removes the recorded owners of the values from the document and returns them.
     pub(super) fn take_owners(&mut self) -> Option<Owners> {
         self.owners.take()
     }
 
-    /// The values of the document, and the keys without a value.
+    /// Splits the document into values and keys without a value.
     pub(super) fn into_parts(self) -> (Values, Vec<WithoutValue>) {
         let mut without = Vec::new();
         let mut values = Values::default();
@@ -189,8 +190,8 @@ impl Document {
         (values, without)
     }
 
-    /// Refuses an edited text without its two sections: an editor that saved nothing must not remove every secret. Also refuses
-    /// a text with owners, which must not be edited.
+    /// Checks the sections of an edited text. Both `global` and `namespaces` are required: if an editor saved an empty file, not
+    /// all secrets must be removed. A section with owners is refused, since they must not be edited.
     pub(super) fn check_sections(&self, text: &[u8]) -> Result<(), SecretsError> {
         let sections = yaml::from_slice::<Option<yaml::Mapping>>(text);
         let sections = sections.ok().flatten().unwrap_or_default();
@@ -209,7 +210,7 @@ impl Document {
         Ok(())
     }
 
-    /// Refuses names and values that are not accepted from a person.
+    /// Checks the names and values of a document that a person wrote.
     pub(super) fn check(&self) -> Result<(), SecretsError> {
         for (key, value) in self.global.iter().flatten() {
             check_entry(key, value.as_ref())?;
@@ -228,7 +229,7 @@ impl Document {
         }
         for (name, own) in self.principals.iter().flatten() {
             if let Err(error) = name.parse::<PrincipalName>() {
-                // The name may be a value in the wrong place.
+                // The error does not quote the name, since a person may have written a value in its place.
                 let message = format!("principals: {error}");
                 return Err(SecretsError::InvalidDocument(message));
             }
@@ -245,7 +246,7 @@ fn check_entry(key: &str, value: Option<&Value>) -> Result<(), SecretsError> {
     value.map_or(Ok(()), |Value(value)| check_value(key, value))
 }
 
-/// Refuses a value that no environment variable can have.
+/// Checks that a value can be the value of an environment variable.
 pub(super) fn check_value(key: &str, value: &Secret) -> Result<(), SecretsError> {
     let text = value.expose();
     let reason = if text.is_empty() {
@@ -263,7 +264,7 @@ pub(super) fn check_value(key: &str, value: &Secret) -> Result<(), SecretsError>
     })
 }
 
-/// An error of the YAML reader without its quotations: they may contain a value.
+/// The text of a YAML error without the parts that quote the document, since these may contain a value.
 pub(super) fn told(error: &yaml::Error) -> String {
     let text = error.to_string();
     let text = match text.find(['"', '`']) {
@@ -279,7 +280,7 @@ pub(super) fn told(error: &yaml::Error) -> String {
     }
 }
 
-/// A single value of any type: people write `PORT: 8080` without quotes.
+/// A single value of any type, such as a number, because people write `PORT: 8080` without quotes.
 #[derive(Debug)]
 struct Value(Secret);
 
@@ -315,7 +316,7 @@ impl<'de> Deserialize<'de> for Value {
             }
 
             fn visit_f64<E: de::Error>(self, _: f64) -> Result<Value, E> {
-                // A number such as `1e5` or `0.10` would be converted to a different text.
+                // Refused, since numbers such as `1e5` or `0.10` would be converted to a different text.
                 Err(E::custom(
                     "a number with a fraction or exponent needs quotes",
                 ))
@@ -326,7 +327,7 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// The document as it is written. Private to the store: no other module may serialize a secret.
+/// The document in the form in which it is written. Only the store may use it: no other module may serialize a secret.
 pub(super) struct ValuesDocument<'a>(pub(super) &'a Values, pub(super) Option<&'a Owners>);
 
 struct SecretEntries<'a>(&'a BTreeMap<String, Secret>);
@@ -334,7 +335,7 @@ struct SecretGroups<'a>(&'a BTreeMap<String, BTreeMap<String, Secret>>);
 
 impl Serialize for ValuesDocument<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Without principals the section is omitted: the document is also read by versions that do not know it.
+        // Without principals the section is omitted, since older versions, which do not know the section, may read the document.
         let principals = !self.0.principals.is_empty();
         let sections = 2 + usize::from(principals) + usize::from(self.1.is_some());
         let mut map = serializer.serialize_map(Some(sections))?;

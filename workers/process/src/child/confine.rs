@@ -1,20 +1,20 @@
-//! The sandbox of a command, from its description to the moment before `exec`. The guard applies it to its own child.
+//! The sandbox of a command, from its description to its application just before `exec`. The guard applies it to its own child.
 //!
 //! ```text
 //! gateway ── Confinement (JSON, an option of the guard) ──▶ guard ── fork ──▶ mounts, rlimits, Landlock, seccomp ── exec
 //!                                                             └── connections: decides about each `connect` of the tree
 //! ```
 //!
-//! | part | by | where the kernel has none |
+//! | protected | by | if the kernel does not support that |
 //! |---|---|---|
-//! | files of the gateway and of others | an empty folder over them, in a mount namespace | Landlock rules for all beside them |
-//! | `strict`: all other files | Landlock rules | refused: the command is not started |
-//! | `/proc` of others, ptrace, signals, abstract sockets | a Landlock domain with scopes | open |
-//! | connections | Landlock forbids them; the guard makes the allowed ones, by seccomp's notifications | open, or by port |
-//! | calls of the kernel that tools never need | seccomp | open |
+//! | files of the gateway and of other namespaces | an empty folder over them, by mounts | Landlock rules for all other files |
+//! | all other files, in mode `strict` | Landlock rules | the command is not started |
+//! | `/proc` of other processes, ptrace, signals, abstract sockets | a Landlock domain with scopes | not protected |
+//! | connections | Landlock; the guard makes the allowed ones, by seccomp notifications | not protected, or by port |
+//! | system calls that tools never need | seccomp | not protected |
 //!
-//! The gateway probes the kernel once ([`KernelSupport`]) and describes a sandbox by the parts that the kernel has. If such a part
-//! cannot be applied when a command starts, the start fails.
+//! The gateway probes the kernel once ([`KernelSupport`]) and describes a sandbox with the features that the kernel has. If such
+//! a feature cannot be applied when a command starts, the start fails.
 
 mod connections;
 mod files;
@@ -35,60 +35,60 @@ use tooldock_base::config::SandboxMode;
 
 pub use kernel::{KernelSupport, MountNamespace};
 
-/// Option of the guard: the sandbox, as JSON.
+/// Option of the guard whose value is the command's sandbox as JSON.
 pub(super) const OPTION: &str = "--sandbox";
-/// Argument in place of a command: the guard prints [`KernelSupport`] as JSON and ends.
+/// Argument of the guard in place of a command. The guard then prints [`KernelSupport`] as JSON and exits.
 pub(super) const PROBE: &str = "--probe-sandbox";
 
-/// A sandbox, complete: every path is absolute, and every part is one that the kernel has.
+/// Complete description of a sandbox: every path is absolute, and the kernel supports every feature that it uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
-    /// Name of the namespace, for the log.
+    /// Name of the sandboxed namespace, for the log.
     pub label: String,
     /// Mode of the sandbox; never [`SandboxMode::Off`].
     pub mode: SandboxMode,
-    /// The parts of the kernel to use.
+    /// Features of the kernel that the sandbox uses.
     pub support: KernelSupport,
-    /// Folders over which an empty one stands.
+    /// Folders that are replaced by an empty folder in the sandbox.
     pub covered: Vec<PathBuf>,
-    /// Files that cannot be read.
+    /// Files that cannot be read in the sandbox.
     pub hidden: Vec<PathBuf>,
-    /// Programs that the gateway runs outside of a sandbox: they cannot be changed.
+    /// Programs that the gateway also runs outside of a sandbox. They cannot be changed in the sandbox.
     pub programs: Vec<PathBuf>,
-    /// Paths below covered folders that stay, if they exist.
+    /// Paths below covered folders that remain accessible, if they exist.
     pub kept: Vec<KeptPath>,
-    /// With [`SandboxMode::Strict`], all paths that may be read.
+    /// All paths that may be read, with [`SandboxMode::Strict`].
     pub read: Vec<PathBuf>,
-    /// With [`SandboxMode::Strict`], all paths that may be read and written.
+    /// All paths that may be read and written, with [`SandboxMode::Strict`].
     pub write: Vec<PathBuf>,
     /// Connections that the command may make.
     pub network: NetworkRule,
-    /// Ports of this machine that the command may not connect to.
+    /// Ports of this machine at which the gateway itself listens, except those for clients. The command may not connect to them.
     pub own_ports: Vec<u16>,
-    /// Maximum private writable memory of a process, in bytes.
+    /// Maximum private writable memory of each process, in bytes; `None` for no limit.
     pub memory: Option<u64>,
-    /// Maximum number of processes and threads.
+    /// Maximum number of processes and threads; `None` for no limit.
     pub pids: Option<u32>,
-    /// Number of processors.
+    /// Number of processors that the command may use; `None` for all.
     pub cpu: Option<u32>,
 }
 
-/// A path below a covered folder that stays.
+/// A path below a covered folder that remains accessible.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KeptPath {
     /// Path of the file or folder.
     pub path: PathBuf,
-    /// True if it can be written.
+    /// True if the path may be written, too; false if it may only be read.
     pub writable: bool,
 }
 
-/// Connections that a command may make.
+/// Connections that a sandboxed command may make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkRule {
-    /// Connections to any address but the gateway's own listeners and metadata addresses.
+    /// Connections to any address except the gateway's own listeners and cloud metadata addresses.
     Open,
-    /// No connections.
+    /// No connections at all.
     None,
     /// Connections to public addresses and to the system's DNS resolvers only.
     Public,
@@ -99,31 +99,31 @@ pub enum NetworkRule {
 impl Confinement {
     /// The guard's arguments for this sandbox.
     pub(super) fn arguments(&self) -> [OsString; 2] {
-        // A structure of strings and numbers has a JSON form; without one the guard refuses to start the command.
+        // Serialization cannot fail for strings and numbers. If it did, the guard would refuse to start the command.
         let text = serde_json::to_string(self).unwrap_or_default();
         [OPTION.into(), text.into()]
     }
 
-    /// True when the guard decides about connections.
+    /// Returns true if the guard decides about each connection; false if there are no connections or the kernel lacks support.
     fn supervises_connections(&self) -> bool {
         self.support.connections && self.network != NetworkRule::None
     }
 }
 
-/// The guard's part of a sandbox, beside and after the start of its command.
+/// State of the guard for a sandboxed command that it is starting.
 pub(super) struct ConfinedCommand {
     confinement: Confinement,
     /// The guard's end of the channel to the forked child.
     channel: UnixStream,
 }
 
-/// Reads the guard's option.
+/// Parses the guard's option with the sandbox.
 pub(super) fn parse(text: &OsString) -> Result<Confinement, String> {
     let text = text.to_str().unwrap_or_default();
     serde_json::from_str(text).map_err(|error| format!("the sandbox cannot be read: {error}"))
 }
 
-/// Has the child of `command` put itself into the sandbox before it runs the program.
+/// Makes the forked child of `command` enter the sandbox before it executes the program.
 pub(super) fn prepare(
     command: &mut Command,
     confinement: Confinement,
@@ -146,7 +146,8 @@ pub(super) fn prepare(
 }
 
 impl ConfinedCommand {
-    /// The reason why the child could not enter the sandbox, if that is why it did not start. Called after the spawn.
+    /// The reason why the child could not enter the sandbox; `None` if another error prevented the start. Must be called after
+    /// the spawn.
     pub(super) fn failure(&mut self) -> Option<String> {
         use std::io::Read as _;
         let mut text = [0; 1024];
@@ -156,7 +157,7 @@ impl ConfinedCommand {
         (!text.is_empty()).then_some(text)
     }
 
-    /// Begins to decide about connections, in a thread of its own. Called after the spawn.
+    /// Starts the thread that decides about the command's connections, if the sandbox needs it. Must be called after the spawn.
     pub(super) fn supervise(self, report: fn(&str)) -> io::Result<()> {
         if !self.confinement.supervises_connections() {
             return Ok(());
@@ -166,7 +167,7 @@ impl ConfinedCommand {
     }
 }
 
-/// A part of the sandbox that could not be applied.
+/// Error for a sandbox feature that could not be applied.
 struct NotConfined {
     part: &'static str,
     error: io::Error,
@@ -178,10 +179,10 @@ impl fmt::Display for NotConfined {
     }
 }
 
-/// Puts this process into the sandbox. Runs in the forked child, which has one thread.
+/// Makes this process enter the sandbox. Runs in the forked child, which has a single thread.
 fn enter(own: &Confinement, cwd: &Path, channel: &UnixStream) -> Result<(), NotConfined> {
     let failed = |part| move |error| NotConfined { part, error };
-    // The guard is not dumpable, and a process that is not cannot map the ids of its user namespace.
+    // The child inherits from the guard that it is not dumpable, and such a process cannot map ids of a user namespace.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)
         .map_err(|error| failed("own /proc")(error.into()))?;
     if own.support.mounts != MountNamespace::None {
@@ -204,7 +205,7 @@ fn enter(own: &Confinement, cwd: &Path, channel: &UnixStream) -> Result<(), NotC
     Ok(())
 }
 
-/// Prints [`KernelSupport`] as JSON.
+/// Probes the kernel, and prints the resulting [`KernelSupport`] as JSON.
 pub(super) fn print_support() {
     let support = KernelSupport::probe();
     if let Ok(text) = serde_json::to_string(&support) {

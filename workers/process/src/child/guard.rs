@@ -1,8 +1,8 @@
-//! `tooldock __guard [--stdin] [--open-files N] [--sandbox JSON] -- COMMAND ARGS…`: the small process between the gateway and each of its
-//! children.
+//! `tooldock __guard [--stdin] [--open-files N] [--sandbox JSON] -- COMMAND ARGS…`: the small process between the gateway and
+//! each of its children.
 //!
-//! A SIGKILLed gateway cannot end its children. The guard can: it is the child subreaper of the tree it starts, and it
-//! watches a socket whose other end only the gateway holds. However the gateway ends, the kernel closes that end and the
+//! A SIGKILLed gateway cannot end its children, but the guard can: it is the child subreaper of the process tree that it starts,
+//! and it watches a socket whose other end only the gateway has. However the gateway ends, the kernel closes that end, and the
 //! guard ends the tree, including processes that detached themselves.
 //!
 //! ```text
@@ -21,13 +21,13 @@
 //! | | `refused <address>` | the sandbox refused a connection; once for each address |
 //! | | `exit <code>`, `exit signal <n>` | the command and all its descendants have ended; the guard exits alike |
 //!
-//! Other bytes are ignored. There is no runtime and no configuration here, and no thread until the command runs: then one that
-//! decides about its connections, if it has a sandbox ([`super::confine`]).
+//! Other bytes are ignored. The guard has no async runtime and no configuration. It has no second thread until the command runs;
+//! then, for a command with a sandbox ([`super::confine`]), a thread decides about its connections.
 //!
-//! A SIGKILLed guard is noticed by the gateway, which then ends the tree itself: by group, by parent, and by a tag in the
-//! environment. When both are killed at once, the next gateway on the data directory looks for that tag (`left_behind`).
-//! That does not find an orphan that overwrote its own environment. Control groups would, where the gateway may make them;
-//! a parent-death signal would not, since it reaches one generation only.
+//! If the guard is SIGKILLed, the gateway notices it and ends the tree itself: it finds the processes by group, by parent, and by
+//! a tag in their environment. If both are killed at once, the next gateway on the data directory searches for that tag
+//! (`left_behind`). An orphan that overwrote its own environment is not found. Control groups would find it, but the gateway may
+//! not always create them; a parent-death signal would not help, since it reaches only one generation.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -49,20 +49,20 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 use super::confine::Confinement;
 use super::{Exit, confine, hand_over, open_files, tree};
 
-/// Option: the command's standard input comes over the control socket.
+/// Option of the guard: the command's standard input is sent over the control socket.
 pub(super) const STDIN_OPTION: &str = "--stdin";
 
-/// Maximum time for the tree to end after SIGTERM when the gateway is gone.
+/// Maximum time for the process tree to end after SIGTERM if the gateway is gone; then it is killed.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// Maximum time of searching for processes that were left behind. Only a fork bomb or a process stuck in the kernel needs
+/// Maximum time for killing the remaining descendants of the command. Only a fork bomb or a process stuck in the kernel needs
 /// that long.
 const SWEEP_LIMIT: Duration = Duration::from_secs(5);
 
 /// Pause between two searches of `/proc` while processes are ending.
 const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
-/// Runs the guard to its end. `arguments` are those after `__guard`: its options, `--`, the command, its arguments.
+/// Runs the guard until its command has ended. `arguments` follow `__guard`: options, `--`, the command, its arguments.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.peekable();
     if arguments.next_if(|it| it == confine::PROBE).is_some() {
@@ -122,8 +122,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Reason why a command was not started: the error of the operating system, and the missing program if the error does not name
-/// it.
+/// Describes why a command was not started: the error of the operating system, and for a missing file the probable cause.
 fn why_not(program: &OsStr, error: &io::Error) -> String {
     let by_name = !program.as_encoded_bytes().contains(&b'/');
     match error.kind() {
@@ -133,7 +132,7 @@ fn why_not(program: &OsStr, error: &io::Error) -> String {
     }
 }
 
-/// The exit code that a shell would give for the command's end.
+/// The exit code that a shell would report for this exit status.
 fn exit_code(exit: Exit) -> ExitCode {
     let code = match exit {
         Exit::Code(code) => code,
@@ -143,7 +142,7 @@ fn exit_code(exit: Exit) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(255))
 }
 
-/// Writes a line to the gateway. A gateway that is gone cannot be told; its end arrives as the end of the control channel.
+/// Writes a line to the gateway. Errors are ignored: if the gateway is gone, the guard detects the end of the control channel.
 fn report(line: &str) {
     let line = format!("{}\n", line.replace(['\n', '\r'], " "));
     let _ = rustix::io::write(rustix::stdio::stdin(), line.as_bytes());
@@ -151,23 +150,24 @@ fn report(line: &str) {
 
 struct Guard {
     command: Pid,
-    /// Readable after a child changed state.
+    /// Stream that becomes readable when a child has changed its state.
     children: UnixStream,
-    /// Readable after a signal asked the guard to end.
+    /// Stream that becomes readable when the guard has received a signal to end.
     signals: UnixStream,
 }
 
 impl Guard {
     fn start(mut command: Command, sandbox: Option<Confinement>) -> io::Result<Self> {
-        // Not the gateway's name: a `pkill` of that name must leave the guard alive to end the gateway's children.
+        // The process gets a name other than the gateway's: a `pkill` of the gateway must not kill the guards, which then end the
+        // gateway's children.
         let _ = rustix::thread::set_name(c"guard");
-        // Before anything can be started: a process that detaches itself must become a child of the guard, not of process 1.
+        // Must precede the start of the command: processes that detach themselves become children of the guard, not of process 1.
         set_child_subreaper(Some(getpid()))?;
-        // Registered before the spawn, or the end of a very short command would go unnoticed.
+        // Registered before the spawn; otherwise the end of a very short command would not be detected.
         let children = signal_pipe(&[SIGCHLD])?;
         let signals = signal_pipe(&[SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
-        // Signals meant for the gateway, and sometimes sent to a whole service (`systemctl kill`). They are handled rather than
-        // ignored, since the command would inherit that they are ignored.
+        // These signals are meant for the gateway, but may be sent to a whole service (`systemctl kill`). They get an empty
+        // handler and are not ignored, since the command would inherit that they are ignored.
         for signal in [SIGUSR1, SIGUSR2] {
             signal_hook::flag::register(signal, Arc::default())?;
         }
@@ -180,16 +180,17 @@ impl Guard {
                 .and_then(confine::ConfinedCommand::failure);
             reason.map_or(error, io::Error::other)
         })?;
-        // `command` holds the descriptor of the child's standard input.
+        // `command` is dropped, since it contains a copy of the child's standard input, which would keep that pipe open.
         drop(command);
-        // Our own copies of the output pipes would keep them open after the command closed its ends.
+        // The guard's own copies of the output pipes are closed: they would keep the pipes open after the command closed its
+        // ends.
         let null = File::options().write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         if let Some(confined) = confined
             && let Err(error) = confined.supervise(report)
         {
-            // Its connections would wait for ever.
+            // The command is killed, since its calls of `connect` would never be answered.
             tree::kill_each(&tree::descendants(getpid()));
             return Err(error);
         }
@@ -205,7 +206,7 @@ impl Guard {
         })
     }
 
-    /// Waits until the command ended, and ends all that is left of it. Wakes up for:
+    /// Waits until the command has ended, then ends all its remaining descendants. Events that are handled:
     /// - the control channel: an order from the gateway, or its end;
     /// - a signal to the guard: treated as the end of the gateway;
     /// - a child: the command, or a detached process that became a child of the guard;
@@ -248,7 +249,7 @@ impl Guard {
             }
             if kill_at.is_some_and(|at| at <= Instant::now()) {
                 tree::kill_each(&tree::descendants(getpid()));
-                // Again later, in case something was forked meanwhile.
+                // Repeated after a pause, since a process may have forked in the meantime.
                 kill_at = Some(Instant::now() + SWEEP_PAUSE);
             }
         };
@@ -256,12 +257,12 @@ impl Guard {
         exit
     }
 
-    /// Sends SIGTERM to the group. The group's id cannot have been reused: the command is not reaped yet.
+    /// Sends SIGTERM to the command's process group. The group's id cannot have been reused, since the command is not reaped yet.
     fn terminate(&self) {
         let _ = kill_process_group(self.command, Signal::TERM);
     }
 
-    /// Collects every child that ended.
+    /// Reaps all children that have ended, up to the command.
     fn reap(&self) -> ReapOutcome {
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -275,8 +276,8 @@ impl Guard {
         }
     }
 
-    /// Ends the command's descendants. Orphans of each round become children of the guard, so the rounds end when none is
-    /// left.
+    /// Kills the command's descendants in rounds. Processes whose parent was killed become children of the guard, and are killed
+    /// in the next round, until none is left.
     fn sweep(&mut self) {
         let started = Instant::now();
         while !matches!(self.reap(), ReapOutcome::NoChildren) && started.elapsed() < SWEEP_LIMIT {
@@ -302,7 +303,8 @@ impl Guard {
         if control_open {
             fds.push(readable(control()));
         }
-        // An error here is EINTR, or occurs again in the next round; every arm is safe to try without cause.
+        // Errors are ignored: the call was interrupted, or the error occurs again in the next round. All event handlers may be
+        // called without an event.
         let _ = poll(&mut fds, timeout.as_ref());
         let ready = |index: usize| {
             fds.get(index)
@@ -333,7 +335,7 @@ enum Orders {
     Closed,
 }
 
-/// The control channel is the guard's standard input.
+/// The control channel to the gateway, which is the guard's standard input.
 fn control() -> BorrowedFd<'static> {
     rustix::stdio::stdin()
 }
@@ -354,7 +356,7 @@ fn read_orders() -> Orders {
     }
 }
 
-/// A stream that becomes readable when one of the signals arrives.
+/// Creates a stream that becomes readable when one of the signals arrives.
 fn signal_pipe(signals: &[i32]) -> io::Result<UnixStream> {
     let (receive, send) = UnixStream::pair()?;
     receive.set_nonblocking(true)?;

@@ -1,7 +1,8 @@
-//! A command's standard input on its way to the guard: the reading end of a pipe, sent over the control socket.
+//! Passes a command's standard input to the guard: the reading end of a pipe is sent over the control socket.
 //!
-//! The pipe is not inherited by the guard, as its outputs are: the guard's own standard input is the control socket, and any
-//! other descriptor would have to be made inheritable, also for other processes that the gateway starts at that moment.
+//! Unlike the output pipes, the guard does not inherit this pipe. The guard's own standard input is the control socket, and any
+//! other descriptor would have to be made inheritable, so other processes that the gateway starts at that moment would inherit
+//! it, too.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,17 +16,17 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// Makes a pipe, sends its reading end and keeps the other, non-blocking. If a later step fails, the kernel closes the end
-/// that is on its way when the socket closes.
+/// Creates a pipe, sends its reading end over `control`, and returns the writing end, in non-blocking mode. If a later step
+/// fails, the kernel closes the sent end together with the socket.
 pub(super) fn send(control: impl AsFd) -> io::Result<OwnedFd> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    // Only the writing end: the flag belongs to each end of a pipe separately, and commands expect to block.
+    // Only the writing end is non-blocking: the mode belongs to each end of a pipe separately, and commands expect to block.
     rustix::io::ioctl_fionbio(&writer, true)?;
     send_descriptor(control, reader)?;
     Ok(writer)
 }
 
-/// Sends a copy of a descriptor with one byte.
+/// Sends a duplicate of a descriptor over a socket, together with one byte.
 pub(super) fn send_descriptor(control: impl AsFd, descriptor: impl AsFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -38,11 +39,11 @@ pub(super) fn send_descriptor(control: impl AsFd, descriptor: impl AsFd) -> io::
     Ok(())
 }
 
-/// Receives the descriptor that [`send`] sent. Waits for it.
+/// Waits for the descriptor that [`send`] sends, and returns it.
 pub(super) fn receive(control: impl AsFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    // Exactly one byte: the commands that follow it stay in the stream.
+    // Only one byte is read; the orders that follow it stay in the stream.
     let mut byte = [0];
     loop {
         let mut into = [IoSliceMut::new(&mut byte)];

@@ -1,8 +1,8 @@
-//! Processes of a gateway whose guards were killed together with it, by `killall -9` or by a machine short of memory. The
-//! next gateway on the same data directory ends them.
+//! Ends processes that a former gateway left behind: its guards were killed together with it, by `killall -9` or because the
+//! machine ran out of memory. The next gateway on the same data directory does this.
 //!
-//! Processes are found by the tag that every process of a tree inherits. A process that overwrote its own environment is not
-//! found.
+//! The processes are found by the tag that every process of a tree inherits in its environment. A process that overwrote its
+//! own environment is not found.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,15 +14,15 @@ use tooldock_base::gateway_process::GatewayProcess;
 
 use super::{guard, tree};
 
-/// Pause between two searches for processes.
+/// Pause between two searches for leftover processes.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Maximum time of ending the processes. Only a fork bomb or a process stuck in the kernel needs that long.
+/// Maximum time for ending the leftover processes. Only a fork bomb or a process stuck in the kernel needs that long.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The longest time that guards need to end the children of their gateway.
+/// Maximum time that guards need to end the children of their gateway after it has ended.
 pub const PATIENCE: Duration = guard::GRACE.saturating_add(Duration::from_secs(2));
 
-/// True if the gateway, or a process below it, has started that process.
+/// Returns true if the gateway, or a descendant of it, has started the process `pid`.
 pub fn has_started(gateway: GatewayProcess, pid: Pid) -> bool {
     let tags = format!("{gateway}-");
     let is_tagged =
@@ -31,10 +31,10 @@ pub fn has_started(gateway: GatewayProcess, pid: Pid) -> bool {
         || Pid::from_raw(gateway.pid()).is_some_and(|own| tree::descendants(own).contains(&pid))
 }
 
-/// Ends processes that a gateway left behind, unless it runs. Its guards get `patience` to do it themselves. Returns the number
-/// of processes that had to be killed.
+/// Ends processes that a gateway left behind, unless the gateway still runs. During `patience`, its guards have the chance to end
+/// them. Returns the number of processes that had to be killed.
 ///
-/// Blocks for that long, and some seconds more at the most; not at all if no process is left.
+/// Blocks for at most `patience` and some seconds more; returns at once if no process is left.
 pub fn end_left_behind(gateway: GatewayProcess, patience: Duration) -> usize {
     let tags = format!("{gateway}-");
     let ours = namespace_of(std::process::id());
@@ -43,7 +43,7 @@ pub fn end_left_behind(gateway: GatewayProcess, patience: Duration) -> usize {
     while !gateway.is_running() && began.elapsed() < patience + LIMIT {
         let left: Vec<i32> = tree::all_pids()
             .filter(|pid| tree::tag_of(*pid).is_some_and(|tag| tag.starts_with(&tags)))
-            // In a container this pid may be another process's.
+            // Only processes of this process's PID namespace count: in a container, the pid in the tag may mean another process.
             .filter(|pid| u32::try_from(*pid).is_ok_and(|pid| namespace_of(pid) == ours))
             .collect();
         if left.is_empty() {

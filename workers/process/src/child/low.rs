@@ -1,11 +1,11 @@
-//! Low priority of processes that compete with calls of tools for the processor.
+//! Low priority for processes that compete with calls of tools for the processor.
 //!
-//! A nice value alone decides shares over time. It does not decide latency: the kernel may let a running process end its slice of
-//! some milliseconds, whatever its nice value, before a thread that has just been given a message runs on that core. A call then
-//! is late although there was time for it. So such a process also keeps off half of the cores, where the kernel finds an idle one
-//! for the thread that woke up; the other cores it leaves at once to such a thread, as a rule ([`super::slice`]).
+//! A nice value alone only determines shares of computing time. It does not bound latency: before a thread that has just received
+//! a message may run on a core, the kernel may let the running process finish its time slice of some milliseconds, whatever its
+//! nice value. The call is then late. So a process of low priority also does not use half of the cores, where the kernel finds
+//! an idle core for the thread; on the other cores, such a thread can usually preempt it at once ([`super::slice`]).
 //!
-//! A process has the low priority from its first instruction: it is started by a thread that has it.
+//! A process has the low priority from its first instruction, because the thread that starts it already has it.
 
 use std::io;
 use std::thread;
@@ -18,7 +18,8 @@ use tokio::sync::oneshot;
 
 use super::slice;
 
-/// Nice value with a tenth of the computing time of others that want the same core: enough to come to an end on a busy machine.
+/// Nice value of the processes. They get a tenth of the time of other processes on the same core, so they finish on a busy
+/// machine, too.
 const NICENESS: i32 = 10;
 
 /// Starts a command with a low priority, which its descendants inherit.
@@ -33,16 +34,17 @@ pub(super) async fn spawn(mut command: Command) -> io::Result<Child> {
         take();
         let _runtime = runtime.enter();
         let child = command.spawn();
-        // The command holds the child's end of the socket, and would hide the child's end.
+        // `command` contains a copy of the child's end of the socket, which would keep the socket open after the child's end.
         drop(command);
-        // If the receiver is gone, the child's guard finds its control socket closed, and ends.
+        // If the receiver is gone, the child is dropped; its guard detects that the control socket is closed, and ends.
         let _ = tell.send(child);
     })?;
     let gone = |_| Err(io::Error::other("the thread that starts it has ended"));
     started.await.unwrap_or_else(gone)
 }
 
-/// Gives this thread, and all that it starts from now on, a low priority. Settings that the kernel refuses stay as they were.
+/// Gives this thread, and everything that it starts from now on, a low priority. Settings that the kernel refuses are not
+/// changed.
 fn take() {
     let _ = nice(NICENESS);
     slice::lengthen_with_what_it_starts();
@@ -53,7 +55,7 @@ fn take() {
     }
 }
 
-/// The later half of the cores, rounded up; `None` if there is only one.
+/// The second half of the cores, rounded up; `None` if there is only one core.
 fn second_half(allowed: &CpuSet) -> Option<CpuSet> {
     let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
     let left_to_calls = allowed.count() as usize / 2;

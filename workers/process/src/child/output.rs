@@ -1,10 +1,11 @@
-//! Output of a child: read without ever making the child wait, cut into bounded lines, logged at a bounded rate.
+//! The output of a child: read without ever making the child wait, split into lines of limited length, and logged at a limited
+//! rate.
 //!
-//! A child that floods its output is not slowed down and does not flood the log: lines beyond the rate are not logged, and
-//! their number is logged once per window. Secrets that the owner of the child named are hidden. Output is held back while a
-//! server is asked a question that it may not know. Its last line is kept ([`LastLine`]), and a bounded number of last lines,
-//! including those beyond the rate ([`RecentLines`]). Output is not interpreted, except that a line may be diverted to the
-//! owner of the child before it is logged ([`Pump::divert`]).
+//! A child that floods its output is not slowed down and does not flood the log: lines beyond the rate are not logged, and their
+//! number is logged once per window. Secrets that the owner of the child named are hidden. While a server is asked a question
+//! that it may not understand, its output is held back. The last line is kept ([`LastLine`]), and a limited number of recent
+//! lines, including those beyond the rate ([`RecentLines`]). Output is not interpreted, except that the owner of the child may
+//! receive certain lines, which are then not logged ([`Pump::divert`]).
 
 mod address;
 mod hold;
@@ -36,10 +37,10 @@ pub use refusals::RefusalHints;
 /// Maximum length of a logged line, in bytes; a longer line is cut, and the cut is marked.
 pub const LINE_MAX: usize = 8 * 1024;
 
-/// Limit on the logged output of one child: a rate that its streams share, and secrets that are hidden.
+/// Settings for the logged output of one child: the rate that its streams share, and the secrets that are hidden.
 #[derive(Clone)]
 pub struct OutputLimit {
-    /// A plain mutex: taken for a few instructions per line, never held across an await.
+    /// Rate of logged lines. The mutex is held for a few instructions per line, never across an await.
     rate: Arc<Mutex<Rate>>,
     suppressed: IntCounter,
     redactor: Arc<Redactor>,
@@ -69,7 +70,7 @@ impl OutputLimit {
         }
     }
 
-    /// Adds secrets that must not show.
+    /// Sets the secrets that are hidden in the output.
     pub fn hiding(self, redactor: Redactor) -> Self {
         Self {
             redactor: Arc::new(redactor),
@@ -77,7 +78,7 @@ impl OutputLimit {
         }
     }
 
-    /// Keeps the last line for explanations of the child's end. Called after [`OutputLimit::hiding`].
+    /// Stores each last line in `last`, for explanations of the child's end. Must be called after [`OutputLimit::hiding`].
     pub fn remembering(self, last: &LastLine) -> Self {
         last.hiding(&self.redactor);
         Self {
@@ -86,7 +87,7 @@ impl OutputLimit {
         }
     }
 
-    /// Also keeps the last lines for operators. `pid`: the process that prints.
+    /// Also stores the recent lines for operators. `pid` is the process that prints them.
     pub fn keeping(self, lines: Arc<RecentLines>, pid: Option<u32>) -> Self {
         Self {
             recent: Some((lines, pid)),
@@ -94,7 +95,7 @@ impl OutputLimit {
         }
     }
 
-    /// Adds a hold that may keep lines back for a while.
+    /// Adds a hold, which may keep lines back for a while before they are logged.
     pub fn held_by(self, hold: &OutputHold) -> Self {
         Self {
             hold: Some(hold.clone()),
@@ -102,7 +103,7 @@ impl OutputLimit {
         }
     }
 
-    /// Explains refusals of the child's sandbox that lines tell of.
+    /// Sets hints that explain lines about an access that the child's sandbox refused.
     pub fn explaining(self, hints: Option<Arc<RefusalHints>>) -> Self {
         Self { hints, ..self }
     }
@@ -111,7 +112,7 @@ impl OutputLimit {
         self.lock().admit(now)
     }
 
-    /// The number of suppressed lines that were not reported yet, when a report is due.
+    /// The number of suppressed lines that were not reported yet; `None` if no report is due.
     fn due(&self, now: Instant) -> Option<u64> {
         self.lock().due(now)
     }
@@ -125,17 +126,17 @@ impl OutputLimit {
     }
 }
 
-/// Stream of a child that a line came from.
+/// Output stream of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output.
+    /// The standard output of the child.
     Stdout,
-    /// Standard error.
+    /// The standard error of the child.
     Stderr,
 }
 
 impl Stream {
-    /// The stream's usual name.
+    /// The usual name of the stream, `stdout` or `stderr`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -144,32 +145,32 @@ impl Stream {
     }
 }
 
-/// Lines that are meant for the gateway itself, not for the log.
+/// Selects lines that are meant for the gateway itself and are not logged.
 pub struct Divert<F> {
-    /// Prefix of the lines that are offered to `take`.
+    /// Prefix of the lines for which `take` is called.
     pub prefix: &'static [u8],
-    /// Maximum length of such a line, in bytes.
+    /// Maximum length of a line with the prefix, in bytes; a longer one is cut and logged.
     pub line_max: usize,
-    /// Returns `true` to take a line out of the log. Must not block.
+    /// Handles a line; returns true if the line is not to be logged. Must not block.
     pub take: F,
 }
 
-/// Reads one stream of a child to its end.
+/// Reads one output stream of a child to its end.
 pub struct Pump<R> {
-    /// Namespace of the child.
+    /// Namespace of the child whose output is read.
     pub namespace: NamespaceName,
     /// Kind of the stream that is read.
     pub stream: Stream,
     /// The stream that is read.
     pub reader: R,
-    /// Limit that the streams of one child share.
+    /// Settings that the streams of one child share.
     pub limit: OutputLimit,
-    /// True when lines may begin with their level and request: they come from our own runtime.
+    /// True if lines may begin with their level and request, because the child is the gateway's own Python runtime.
     pub addressed: bool,
 }
 
 impl<R: AsyncRead + Unpin> Pump<R> {
-    /// Logs every line of the stream. Ends with the stream.
+    /// Logs every line of the stream, until the stream ends.
     pub async fn log(self) {
         self.divert(Divert {
             prefix: b"",
@@ -179,7 +180,7 @@ impl<R: AsyncRead + Unpin> Pump<R> {
         .await;
     }
 
-    /// Logs every line that `divert` does not take. Ends with the stream.
+    /// Logs every line that `divert` does not take, until the stream ends.
     pub async fn divert<F: FnMut(&[u8]) -> bool>(self, mut divert: Divert<F>) {
         let mut lines = LineReader::new(self.reader, divert.prefix, divert.line_max);
         let log = Log {
@@ -192,7 +193,8 @@ impl<R: AsyncRead + Unpin> Pump<R> {
         loop {
             let next = async {
                 if self.limit.has_suppressed() {
-                    // Otherwise a flood that stopped would never be reported.
+                    // The wait has a time limit, so that the suppressed lines of a flood are reported even if no further line
+                    // follows.
                     timeout(WINDOW, lines.next()).await
                 } else {
                     Ok(lines.next().await)
@@ -234,7 +236,7 @@ impl<R: AsyncRead + Unpin> Pump<R> {
                             }
                         }
                         Admission::Log => {
-                            // Held lines are logged before this line.
+                            // Lines that were held back are logged before this line, to keep the order.
                             log.released(&held.release_if_over());
                             log.line(&line, false);
                         }
@@ -246,11 +248,11 @@ impl<R: AsyncRead + Unpin> Pump<R> {
     }
 }
 
-/// Log target of the lines of one stream.
+/// Writes the lines of one stream to the log.
 struct Log<'a> {
     namespace: &'a NamespaceName,
     stream: Stream,
-    /// True when lines come from our own runtime and may contain their level and request.
+    /// True if lines may begin with their level and request, because the child is the gateway's own Python runtime.
     addressed: bool,
     limit: &'a OutputLimit,
 }
@@ -264,7 +266,7 @@ impl Log<'_> {
         }
     }
 
-    /// Keeps a line for operators.
+    /// Stores a line for operators, if recent lines are kept.
     fn keep(&self, line: &ProcessLine) {
         let Some((recent, pid)) = &self.limit.recent else {
             return;
@@ -275,7 +277,7 @@ impl Log<'_> {
         }
     }
 
-    /// Logs a line; with `quietly` at level debug.
+    /// Logs a line with its own level, or at level debug if `quietly` is true.
     fn line(&self, line: &ProcessLine, quietly: bool) {
         let found = self.read(line);
         if found.text.is_empty() {
@@ -285,7 +287,7 @@ impl Log<'_> {
         if let Some(hints) = &self.limit.hints {
             hints.look_at(&text);
         }
-        // The level of an event is part of its code.
+        // A macro, because the level of a `tracing` event must be a constant.
         macro_rules! log {
             ($level:ident) => {
                 tracing::$level!(
@@ -306,7 +308,7 @@ impl Log<'_> {
         }
     }
 
-    /// Logs lines that were held.
+    /// Logs lines that were held back: as usual, or at level debug with a summary.
     fn released(&self, released: &ReleasedLines) {
         let (lines, summed) = match released {
             ReleasedLines::AsUsual(lines) => (lines, false),
@@ -337,12 +339,11 @@ fn report_suppressed(namespace: &NamespaceName, count: u64) {
     );
 }
 
-/// Separator between the lines of a text: no line of it can be mistaken for a log line.
+/// Separator before each line of a logged text. It makes clear that the line continues the text and is not a log line of its own.
 const CONTINUED: &str = "\n    | ";
 
-/// A text of several lines in the form that may be logged: without secrets, each line marked as part of the text, and no more
-/// lines than the limit allows. `None` if not even the first is allowed; the others are counted. All lines are kept for
-/// operators.
+/// Prepares a text of several lines for the log: hides secrets, marks each line as part of the text, and drops lines that the
+/// rate limit does not allow, which are counted. Returns `None` if no line is allowed. All lines are stored for operators.
 pub(crate) fn loggable(
     namespace: &NamespaceName,
     text: &str,
@@ -371,8 +372,8 @@ pub(crate) fn loggable(
     (!out.is_empty()).then_some(out)
 }
 
-/// Makes a line safe to show on a terminal: control characters, and characters that end a line or change the direction of
-/// text, are escaped.
+/// Makes a line safe to show on a terminal: escapes control characters, and characters that end a line or change the direction
+/// of text.
 pub fn printable_text(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     push_printable(&mut text, line);
@@ -391,7 +392,7 @@ fn push_printable(out: &mut String, line: &str) {
     }
 }
 
-/// Returns true for characters that end a line or change the direction of text, so that a reader mistakes a line for another.
+/// Returns true for characters that end a line or change the direction of text, since they could make a line look like another.
 fn is_layout(character: char) -> bool {
     matches!(
         character,
@@ -399,7 +400,7 @@ fn is_layout(character: char) -> bool {
     )
 }
 
-/// The line as text that cannot forge another log line or drive a terminal.
+/// Converts a line to text without secrets that cannot look like another log line or control a terminal.
 fn printable(line: &[u8], cut: bool, redactor: &Redactor) -> String {
     let shown = &line[..line.len().min(LINE_MAX)];
     let cut = cut || shown.len() < line.len();

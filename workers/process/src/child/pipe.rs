@@ -1,14 +1,14 @@
-//! Capacity of pipes.
+//! Increases the capacity of pipes.
 
 use std::os::fd::AsFd;
 
-/// Size of a message, in bytes, beyond which its pipe is widened: the default capacity of a pipe.
+/// Size of a message, in bytes, from which on its pipe is widened. It is the default capacity of a pipe.
 pub const LARGE: usize = 64 * 1024;
-/// Capacity of a widened pipe, in bytes. The kernel gives a user without privileges 64 MiB in all.
+/// Capacity of a widened pipe, in bytes. The kernel allows a user without privileges 64 MiB for all pipes together.
 const WIDE: usize = 256 * 1024;
 
-/// Widens a pipe that carries large messages, so that each takes fewer turns of both sides. If that is not allowed, the pipe
-/// stays as it is.
+/// Widens a pipe that carries large messages, so that fewer alternating reads and writes are needed for each. If the kernel
+/// refuses, the capacity is not changed.
 pub fn widen(pipe: impl AsFd) {
     let _ = rustix::pipe::fcntl_setpipe_size(pipe, WIDE);
 }

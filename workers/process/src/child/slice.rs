@@ -1,48 +1,48 @@
-//! The time slices that threads ask the kernel for.
+//! The time slices that threads request from the kernel's scheduler.
 //!
-//! Since Linux 6.12 a thread that wakes up is given the core of a thread with a longer slice at once. If both slices are
-//! equal, the thread that wakes up waits for the end of the running slice, which is late for a call of a tool. So threads
-//! that no call waits for ask for a longer slice. Shares over time still follow the nice values. Older kernels ignore slices,
-//! and settings that the kernel refuses stay as they were.
+//! Since Linux 6.12, a thread that wakes up immediately preempts a thread with a longer slice. If both slices are equal, it waits
+//! until the running slice ends, which delays a call of a tool. So threads for which no call waits request a longer slice. Their
+//! shares of computing time still depend on the nice values. Older kernels ignore slices. Settings that the kernel refuses are
+//! not changed.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-/// A slice that is longer than the usual one, which is 0.7 to 3 ms, depending on the kernel and the number of cores.
+/// Duration of the longer slice. The usual one has 0.7 to 3 ms, depending on the kernel and the number of cores.
 ///
-/// It is not longer still: a thread that has just run more than its share is not given the core at once, whatever the slices are.
-/// That thread waits until the slice ends: up to 60 ms were measured with slices of 100 ms.
+/// The slice must not be much longer: a thread that has just used more than its share does not preempt another, whatever the
+/// slices are, but waits until the running slice ends. With slices of 100 ms, waits of up to 60 ms were measured.
 const LONGER: Duration = Duration::from_millis(4);
-/// Value by which the kernel sets the usual slice.
+/// Value that stands for the usual slice in the system call.
 const USUAL: Duration = Duration::ZERO;
 
-/// Maximum number of listings of a process's threads. A thread that starts during a listing has the slice of the thread that
-/// starts it, and is found by the next listing.
+/// Maximum number of times that the threads of a process are listed. A thread that starts during a listing inherits the slice of
+/// the thread that starts it, and is found by the next listing.
 const LISTINGS: usize = 3;
 
-/// The kernel's number for this thread.
+/// Thread id that stands for the calling thread in the system calls.
 const THIS_THREAD: libc::pid_t = 0;
 
-/// Asks for a longer slice, for this thread and all that it starts from now on.
+/// Requests a longer slice for this thread, and for all threads and processes that it starts from now on.
 pub(super) fn lengthen_with_what_it_starts() {
     ask(THIS_THREAD, LONGER, Inheritance::Yes);
 }
 
-/// Asks for a longer slice for this thread alone. Threads and processes that it starts have the usual one.
+/// Requests a longer slice for this thread only. Threads and processes that it starts have the usual slice.
 pub(super) fn lengthen() {
     ask(THIS_THREAD, LONGER, Inheritance::No);
 }
 
-/// Asks for a longer slice for a process that has just started, and for all that it starts from now on.
+/// Requests a longer slice for a process that has just started, and for everything that it starts from now on.
 pub(super) fn lengthen_of(pid: u32) {
     if let Ok(pid) = libc::pid_t::try_from(pid) {
         ask(pid, LONGER, Inheritance::Yes);
     }
 }
 
-/// Gives all threads of a process the usual slice again. Processes below it keep theirs.
+/// Gives all threads of a process the usual slice again. Its child processes keep their slices.
 pub(super) fn restore_of(pid: u32) {
     let mut restored = BTreeSet::new();
     for _ in 0..LISTINGS {
@@ -67,15 +67,15 @@ fn threads_of(pid: u32) -> Vec<libc::pid_t> {
         .collect()
 }
 
-/// Inheritance of a thread's slice by threads and processes that it starts.
+/// Inheritance of a thread's slice by the threads and processes that it starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inheritance {
     Yes,
     No,
 }
 
-/// Asks for a slice, and leaves the policy and the nice value as they are, which the same call of the kernel sets. A thread
-/// of a real-time policy has no slice.
+/// Requests a slice for a thread. The scheduling policy and the nice value, which the same system call sets, are not changed. A
+/// thread with a real-time policy has no slice and is skipped.
 fn ask(thread: libc::pid_t, slice: Duration, inherited: Inheritance) {
     let Some(mut attributes) = attributes_of(thread) else {
         return;
@@ -88,8 +88,8 @@ fn ask(thread: libc::pid_t, slice: Duration, inherited: Inheritance) {
     if inherited == Inheritance::No {
         attributes.sched_flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
     }
-    // No library has a safe form of this call.
-    // SAFETY: the structure outlives the call; the kernel reads it, and may write the size that it knows to its `size`.
+    // No library has a safe function for this system call.
+    // SAFETY: the structure outlives the call; the kernel reads it, and may write the size that it supports to the field `size`.
     unsafe {
         libc::syscall(
             libc::SYS_sched_setattr,
@@ -111,8 +111,8 @@ fn attributes_of(thread: libc::pid_t) -> Option<libc::sched_attr> {
         sched_deadline: 0,
         sched_period: 0,
     };
-    // No library has a safe form of this call.
-    // SAFETY: the structure outlives the call, and the kernel writes at most `SIZE` bytes, which is its size, to it.
+    // No library has a safe function for this system call.
+    // SAFETY: the structure outlives the call, and the kernel writes at most `SIZE` bytes to it, which is its size.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_sched_getattr,
@@ -126,7 +126,7 @@ fn attributes_of(thread: libc::pid_t) -> Option<libc::sched_attr> {
 }
 
 const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
-/// Both calls of the kernel have an argument for flags that do not exist yet.
+/// Value of the argument `flags` of both system calls; no flags are defined yet.
 const NO_FLAGS: libc::c_uint = 0;
 
 #[cfg(test)]
@@ -139,7 +139,7 @@ mod tests {
         attributes_of(THIS_THREAD).unwrap().sched_runtime
     }
 
-    /// The longer slice beside a usual one. Linux reports slices since 6.12, and 0 before.
+    /// The slice that is expected after lengthening. Kernels before Linux 6.12 report 0 for every slice.
     fn longer(usual: u64) -> u64 {
         match usual {
             0 => 0,

@@ -1,7 +1,7 @@
-//! Finds and ends the processes of a tree, by reading `/proc`.
+//! Finds and kills the processes of a tree by reading `/proc`.
 //!
-//! `/proc/<pid>/stat` is scanned as a whole: the cheaper `/proc/<pid>/task/*/children` is missing from many kernels. The scan
-//! is a snapshot of processes that change, so callers that must be sure repeat it until nothing is found.
+//! All `/proc/<pid>/stat` files are read, since the cheaper `/proc/<pid>/task/*/children` is missing in many kernels. Processes
+//! may change during a scan, so callers that must find all of them repeat it until nothing is found.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 use tooldock_base::gateway_process::{start_of, stat_field};
 
-/// The variable that every process of a tree inherits. It identifies the tree when its guard, and with it every parent link,
-/// is gone.
+/// The environment variable that every process of a tree inherits. It identifies the tree's processes after the guard has ended
+/// and they have other parents.
 pub(super) const TAG_VARIABLE: &str = "TOOLDOCK_PROCESS";
 
-/// Maximum time of ending a lost tree. Only a fork bomb or a process stuck in the kernel needs that long.
+/// Maximum time for killing a tree without a guard. Only a fork bomb or a process stuck in the kernel needs that long.
 const LOST_TREE_LIMIT: Duration = Duration::from_secs(5);
 
-/// All processes below `root`, nearest first, without `root` itself.
+/// All descendants of `root`, nearest first, without `root` itself.
 pub(super) fn descendants(root: Pid) -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for pid in all_pids() {
@@ -28,7 +28,7 @@ pub(super) fn descendants(root: Pid) -> Vec<Pid> {
     let mut found = Vec::new();
     let mut next = vec![root.as_raw_nonzero().get()];
     while let Some(pid) = next.pop() {
-        // Removed, not looked up: a pid that was reused during the scan could otherwise close a circle.
+        // The entry is removed, so that the loop ends even if a pid was reused during the scan and the parents form a cycle.
         for child in children.remove(&pid).unwrap_or_default() {
             found.extend(Pid::from_raw(child));
             next.push(child);
@@ -37,7 +37,7 @@ pub(super) fn descendants(root: Pid) -> Vec<Pid> {
     found
 }
 
-/// The first process of a tree, told apart from a later process with the same pid by its start time.
+/// The first process of a tree. Its start time distinguishes it from a later process with the same pid.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Root {
     pid: Pid,
@@ -45,7 +45,7 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// The process of that pid, which must not have been reaped yet.
+    /// Identifies the process with this pid, which must not have been reaped yet.
     pub(super) fn of(pid: u32) -> Option<Self> {
         let pid = i32::try_from(pid).ok()?;
         Some(Self {
@@ -59,11 +59,12 @@ impl Root {
     }
 }
 
-/// Ends a tree whose guard died: the group of its first process, all its descendants, and all processes with its tag.
+/// Kills a tree whose guard has died: the process group of its first process, all its descendants, and all processes with its
+/// tag.
 ///
 /// Blocks for a few milliseconds, at most [`LOST_TREE_LIMIT`].
 pub(super) fn end_lost(root: Option<Root>, tag: &str) {
-    // Not by tag alone: a process may overwrite its own environment (setproctitle does).
+    // The tag alone does not suffice: a process may overwrite its own environment, as setproctitle does.
     if let Some(root) = root.filter(|root| root.still_runs()) {
         let below = descendants(root.pid);
         let _ = kill_process_group(root.pid, Signal::KILL);
@@ -76,8 +77,8 @@ pub(super) fn end_lost(root: Option<Root>, tag: &str) {
             .filter_map(Pid::from_raw)
             .collect();
         kill_each(&left);
-        // As process 1 of a container the gateway becomes the parent of these processes and has to reap them; elsewhere this is a
-        // harmless ECHILD. Only pids known to be ours are waited for: a wait for any child would steal exits from other owners.
+        // If the gateway is process 1 of a container, it is the new parent of these processes and must reap them; otherwise the
+        // call fails harmlessly with ECHILD. Waiting for any child would take exit statuses for which other code waits.
         for pid in left.iter().copied().chain(root.map(|root| root.pid)) {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
@@ -88,7 +89,7 @@ pub(super) fn end_lost(root: Option<Root>, tag: &str) {
     }
 }
 
-/// Sends SIGKILL to each process; a process that is gone already is ignored.
+/// Sends SIGKILL to each process. Processes that have already ended are ignored.
 pub(super) fn kill_each(pids: &[Pid]) {
     for pid in pids {
         let _ = kill_process(*pid, Signal::KILL);
@@ -103,7 +104,7 @@ pub(super) fn all_pids() -> impl Iterator<Item = i32> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The parent of a process, unless it is gone.
+/// The parent of a process; `None` if the process has ended.
 fn parent_of(pid: i32) -> Option<i32> {
     stat_field(pid, 4)
 }
@@ -112,7 +113,7 @@ fn carries_tag(pid: i32, tag: &str) -> bool {
     tag_of(pid).is_some_and(|it| it == tag)
 }
 
-/// The tag that a living process inherited. A zombie has no environment, and so no tag.
+/// The tag in the environment of a running process. A zombie has no environment, and so no tag.
 pub(super) fn tag_of(pid: i32) -> Option<String> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut variables = environment.split(|byte| *byte == 0);

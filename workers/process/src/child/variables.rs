@@ -1,5 +1,5 @@
-//! The environments of child processes, built from nothing (WRK-18). The gateway's own variables, above all its tokens, reach
-//! a child only if they are named here.
+//! The environment variables of child processes, which start from an empty environment (WRK-18). Of the gateway's own variables,
+//! which include its tokens, a child gets only those that this module lists.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use std::path::Path;
 use tooldock_base::issue::Issue;
 use tooldock_base::secret::Secret;
 
-/// Variables that every child inherits unchanged: for finding programs, the home, the network, certificates.
+/// Variables that every child inherits unchanged: home, language, time zone, temporary folder, HTTP proxies, and certificates.
 const COMMON: [&str; 14] = [
     "HOME",
     "LANG",
@@ -26,10 +26,11 @@ const COMMON: [&str; 14] = [
     "CURL_CA_BUNDLE",
 ];
 
-/// `PATH` for children of a gateway that has no `PATH` itself.
+/// `PATH` of children if the gateway has no `PATH` itself.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Variables of an installer: the common variables, the locale, and its own settings, including credentials of indexes.
+/// Variables of an installer: the common ones, the locale, and the installer's settings, including credentials of package
+/// indexes.
 pub fn installer_variables() -> Vec<(OsString, Secret)> {
     let mut variables = from_gateway(|name| {
         name == "PATH"
@@ -43,8 +44,8 @@ pub fn installer_variables() -> Vec<(OsString, Secret)> {
     variables.into_iter().collect()
 }
 
-/// Variables of a stdio server, to which its own are added: the common ones, the locale, `PATH`, and the sources of packages,
-/// because many servers are run by an installer (`npx`, `uvx`).
+/// Variables of a stdio server, to which its configured ones are added: the common ones, the locale, `PATH`, and the sources of
+/// packages, because many servers are started by an installer (`npx`, `uvx`).
 pub fn server_variables() -> BTreeMap<OsString, Secret> {
     let mut variables = from_gateway(|name| {
         let lower = name.to_ascii_lowercase();
@@ -60,8 +61,8 @@ pub fn server_variables() -> BTreeMap<OsString, Secret> {
     variables
 }
 
-/// Variables of a builder process: the common variables, the locale, `PATH`, and the sources of packages, including
-/// credentials of indexes.
+/// Variables of a builder process: the common variables, the locale, `PATH`, and the settings of package registries, including
+/// their credentials.
 pub(crate) fn builder_variables() -> Vec<(OsString, Secret)> {
     let registries = [
         "npm_config_registry",
@@ -78,7 +79,8 @@ pub(crate) fn builder_variables() -> Vec<(OsString, Secret)> {
     variables.into_iter().collect()
 }
 
-/// The common variables, the locale, and others that are `wanted`. A variable that is not valid text is left out.
+/// The gateway's common variables, the locale, and variables for which `wanted` returns true. Values that are not UTF-8 are
+/// omitted.
 fn from_gateway(wanted: impl Fn(&str) -> bool) -> BTreeMap<OsString, Secret> {
     let mut variables: BTreeMap<OsString, Secret> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -93,9 +95,9 @@ fn from_gateway(wanted: impl Fn(&str) -> bool) -> BTreeMap<OsString, Secret> {
     variables
 }
 
-/// The whole environment of a worker: the gateway's values, then the manifest's, then secrets.
+/// The complete environment of a worker. Variables of the gateway are overridden by those of the manifest, and these by secrets.
 ///
-/// A secret that cannot be an environment variable is left out and reported by name.
+/// A secret that cannot be an environment variable is omitted, and its name is logged.
 pub fn worker_variables(
     build: &Path,
     defaults: &BTreeMap<String, Secret>,
@@ -108,11 +110,12 @@ pub fn worker_variables(
     for (name, value) in [
         ("PATH", path.to_string_lossy().into_owned()),
         ("VIRTUAL_ENV", build.to_string_lossy().into_owned()),
-        // A file `json.py` among the tools must not replace the standard library's.
+        // A file such as `json.py` among the tools must not replace a module of the standard library.
         ("PYTHONSAFEPATH", "1".into()),
-        // Output of a tool appears when it is printed.
+        // Output of a tool must appear as soon as it is printed.
         ("PYTHONUNBUFFERED", "1".into()),
-        // No `__pycache__` in people's folders; and of two edits of a file within a second the second one runs.
+        // No `__pycache__` in people's folders. Also, if a file is edited twice within a second, a compiled file could be
+        // outdated.
         ("PYTHONDONTWRITEBYTECODE", "1".into()),
     ] {
         variables.insert(name.into(), Secret::new(value));

@@ -1,10 +1,11 @@
 //! The base environment: one virtual environment with pydantic, shared read-only by all namespaces (DESIGN §5).
 //!
-//! `workers.base_env` is a symlink to `<base_env>.<hash>` beside it; the hash covers requirements and interpreter, so a
-//! change builds beside the old one. A plain virtual environment at that path, made by hand or baked into an image, is used
-//! as it is if it holds pydantic 2.
+//! `workers.base_env` is a symlink to `<base_env>.<hash>` beside it. The hash covers requirements and interpreter, so after a
+//! change a new environment is built beside the old one. If there is a plain virtual environment at that path, made by hand or
+//! part of an image, it is used unchanged if it contains pydantic 2.
 //!
-//! Packages that only make workers faster are installed after the rest, as wheels: platforms without wheels run without them.
+//! Packages that only make workers faster are installed last, and only as wheels: on platforms without such wheels, workers run
+//! without them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,22 +20,22 @@ use super::lock::FileLock;
 use super::{EnvironmentError, blocking, stamp, switch_symlink, venv};
 use crate::child::Priority;
 
-/// Packages that the runtime uses if they are there. They must never be compiled here, and must not keep a base environment
-/// from being made.
+/// Packages that the Python runtime uses if they are installed. They must never be compiled here, and a failure to install them
+/// must not make the base environment fail.
 const OPTIONAL: [&str; 2] = ["orjson", "uvloop"];
 
-/// A base environment that can be used.
+/// A base environment that is complete and can be used.
 #[derive(Debug, Clone)]
 pub(super) struct Base {
-    /// Interpreter of the environment; runs pip for namespaces if there is no uv.
+    /// Path of the environment's interpreter, which runs pip for namespaces if uv is not available.
     pub(super) python: PathBuf,
     /// Folder of the environment's packages.
     pub(super) site_packages: PathBuf,
-    /// Base environments of equal id have equal content.
+    /// Id of the environment. Base environments with equal ids have equal content.
     pub(super) id: String,
 }
 
-/// Uses the base environment at `path`, or makes it.
+/// Returns the base environment at `path`, and makes it first if it is missing or outdated.
 pub(super) async fn prepare(
     path: PathBuf,
     config: &WorkersConfig,
@@ -68,8 +69,8 @@ pub(super) async fn prepare(
     })
 }
 
-/// Returns true if the environment is complete and can install for namespaces: an environment made by uv has no pip, and uv
-/// may be gone since.
+/// Returns true if the environment is complete, and packages can be installed with it. An environment made by uv has no pip, so
+/// it can only be used while uv is available.
 fn is_usable(environment: &Path, key: &str, interpreter: &Interpreter) -> bool {
     stamp::is_complete(environment, key)
         && (environment
@@ -167,7 +168,7 @@ async fn make(
         .iter()
         .partition(|requirement| is_optional(requirement));
     install(&[], &required).await?;
-    // Each package separately: a platform may have wheels of one and not of the other.
+    // Each package is installed separately, since a platform may have wheels of only one of them.
     for requirement in optional {
         if let Err(error) = install(&["--only-binary", ":all:"], &[requirement]).await {
             tracing::warn!(%requirement, %error, "an optional package cannot be installed; workers run without it, more slowly");
@@ -178,7 +179,7 @@ async fn make(
     blocking(move || stamp::write(&environment, &key)).await
 }
 
-/// Returns true if workers can run without the package of this requirement.
+/// Returns true if workers can run without the package that the requirement names.
 fn is_optional(requirement: &str) -> bool {
     let requirement = requirement.trim_start();
     let end = requirement
@@ -189,7 +190,7 @@ fn is_optional(requirement: &str) -> bool {
         .any(|name| requirement[..end].eq_ignore_ascii_case(name))
 }
 
-/// Takes an environment that the gateway did not make as it is, if it can be used.
+/// Returns an environment that the gateway did not make, unchanged, if it can be used as base environment.
 fn made_by_hand(path: &Path, interpreter: &Interpreter) -> Result<Base, EnvironmentError> {
     let python = path.join("bin/python");
     let site_packages = path.join(&interpreter.site_packages);

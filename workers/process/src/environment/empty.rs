@@ -1,5 +1,5 @@
-//! An empty virtual environment, made once by Python's own `venv` and copied for each namespace: the copy is a dozen
-//! small files, the original takes the start of an interpreter and a good part of its library.
+//! An empty virtual environment, made once by Python's `venv` and then copied for each namespace. Copying takes a dozen small
+//! files, whereas making it requires the start of an interpreter, which loads much of its library.
 
 use std::fs;
 use std::io;
@@ -14,11 +14,11 @@ use super::interpreter::Interpreter;
 use super::lock::FileLock;
 use super::{EnvironmentError, LOCAL_STEP, blocking, stamp, venv};
 
-/// Prefix of an empty environment's name. The other characters make the name unique within the environment's files, and without
-/// `-` and `.` it is not the name of a namespace's build.
+/// Prefix of an empty environment's name. It has no `-` and no `.`, so the name cannot be that of a namespace's build. The
+/// characters after it make the name unique, so that it can be found and replaced in the environment's files.
 const PREFIX: &str = "empty_";
 
-/// Uses the empty environment of this interpreter, or makes it.
+/// Returns the empty environment of this interpreter, and makes it first if it is missing.
 pub(super) async fn prepare(
     builds: &Path,
     interpreter: &Interpreter,
@@ -47,8 +47,8 @@ pub(super) async fn prepare(
     Ok(template)
 }
 
-/// Makes `build`, a folder beside the template, as `venv` would have made it there: a copy, except for the name, which its
-/// configuration and the scripts that activate it contain.
+/// Copies the empty environment to the folder `build` beside it. Its configuration and activation scripts contain its name, which
+/// is replaced, so that the result equals an environment that `venv` made there.
 pub(super) fn copy(template: &Path, build: &Path) -> Result<(), EnvironmentError> {
     let name = |path: &Path| {
         path.file_name()

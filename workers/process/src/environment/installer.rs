@@ -1,8 +1,8 @@
-//! Runs Python, pip and uv: under the guard, with a time limit and an environment from scratch. The end of the output is kept
-//! for the message.
+//! Runs Python, pip and uv under the guard, with a time limit and an environment that starts empty. The end of their output is
+//! kept for error messages.
 //!
-//! The guard ends the whole tree when our end of its control socket closes, so a timeout, a dropped future and a killed
-//! gateway leave nothing behind.
+//! The guard ends the whole process tree when the gateway's end of the control socket is closed, so a timeout, a dropped future
+//! or a killed gateway leaves no processes.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -21,37 +21,37 @@ use crate::child::variables::installer_variables;
 use crate::child::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::metrics::ProcessMetrics;
 
-/// Maximum number of bytes that are kept of a stream: its end.
+/// Maximum number of bytes of an output stream that are kept, counted from its end.
 const TAIL_BYTES: usize = 64 * 1024;
-/// Maximum number of bytes of a stream that go into a message.
+/// Maximum number of bytes of an output stream that an error message quotes.
 const MESSAGE_BYTES: usize = 2000;
-/// Maximum time for the pipes to stay open after all processes ended.
+/// Maximum time for which the output is still read after the command has ended, while another process keeps the pipes open.
 const AFTER_END: Duration = Duration::from_secs(5);
 
-/// Runs installer commands.
+/// Runs the commands of installers.
 #[derive(Debug, Clone)]
 pub(super) struct Installer {
     guard: PathBuf,
     metrics: ProcessMetrics,
 }
 
-/// A command to run.
+/// A command of an installer.
 pub(super) struct Step<'a> {
-    /// The action, for the message: "install requirements.txt".
+    /// The action of the command for messages, such as "install requirements.txt".
     pub(super) doing: &'a str,
     pub(super) program: &'a Path,
     pub(super) arguments: Vec<OsString>,
     pub(super) directory: &'a Path,
-    /// Variables in addition to those of every installer.
+    /// Environment variables in addition to those of every installer.
     pub(super) variables: Vec<(OsString, Secret)>,
     pub(super) limit: Duration,
     pub(super) priority: Priority,
-    /// Receives each line as it is printed, without credentials.
+    /// Store to which each line of output is added as it is printed, without credentials; `None` if the output is not shown.
     pub(super) lines: Option<Arc<RecentLines>>,
 }
 
 impl<'a> Step<'a> {
-    /// A step without network, from the root directory.
+    /// Creates a step that needs no network and runs in the root directory.
     pub(super) fn local(
         doing: &'a str,
         program: &'a Path,
@@ -78,7 +78,7 @@ impl Installer {
         Self { guard, metrics }
     }
 
-    /// The guard's program, and the metrics of its children.
+    /// The guard's executable, and the metrics of its children.
     pub(super) fn host(&self) -> (&Path, &ProcessMetrics) {
         (&self.guard, &self.metrics)
     }
@@ -87,7 +87,8 @@ impl Installer {
     ///
     /// # Errors
     ///
-    /// When the command cannot be started, fails or exceeds its time limit. The error has its last output, without credentials.
+    /// When the command cannot be started, fails or exceeds its time limit. The error contains its last output, without
+    /// credentials.
     pub(super) async fn run(&self, step: Step<'_>) -> Result<String, EnvironmentError> {
         let doing = step.doing;
         let mut env = installer_variables();
@@ -114,7 +115,7 @@ impl Installer {
         }));
 
         let Ok(exit) = timeout(step.limit, child.wait()).await else {
-            // Killed without a grace period: it has already taken too long.
+            // The command is killed without a grace time, since it has already taken too long.
             child.stop(Duration::ZERO).await;
             let (stdout, stderr) = output.finish().await;
             return Err(EnvironmentError(format!(
@@ -135,12 +136,12 @@ impl Installer {
     }
 }
 
-/// The readers of a command's output; they end with the step that started them.
+/// The tasks that read a command's output. They end when the step that started them ends.
 struct Output(JoinHandle<(Vec<u8>, Vec<u8>)>);
 
 impl Output {
-    /// Returns the bytes of standard output and standard error. Both are empty if a process still held the pipes open 5 s after
-    /// the command ended.
+    /// Returns the bytes of standard output and standard error. Both are empty if another process still has the pipes open 5 s
+    /// after the command has ended.
     async fn finish(mut self) -> (Vec<u8>, Vec<u8>) {
         match timeout(AFTER_END, &mut self.0).await {
             Ok(Ok(output)) => output,
@@ -155,7 +156,7 @@ impl Drop for Output {
     }
 }
 
-/// Reads a stream to its end and keeps the last [`TAIL_BYTES`]. Each line is passed on as it comes.
+/// Reads a stream to its end and returns its last [`TAIL_BYTES`]. Each line is also passed on when it is read.
 async fn tail(
     stream: Option<impl AsyncRead + Unpin>,
     told: Option<(&RecentLines, Stream)>,
@@ -184,8 +185,8 @@ async fn tail(
     kept
 }
 
-/// Passes on complete lines, and leaves the beginning of the next one. A progress bar that is drawn anew ends a line, and so
-/// does a line that grows too long.
+/// Passes on the complete lines in `begun`, and keeps the beginning of the next line in it. A line also ends when a progress bar
+/// is drawn again, and when it grows too long.
 fn tell(begun: &mut Vec<u8>, lines: &RecentLines, stream: Stream) {
     let whole = match memchr::memrchr2(b'\n', b'\r', begun) {
         Some(end) => end + 1,
@@ -203,7 +204,7 @@ fn tell(begun: &mut Vec<u8>, lines: &RecentLines, stream: Stream) {
     *begun = rest;
 }
 
-/// The end of a command's output: its errors, or its standard output if it wrote no errors.
+/// The end of a command's output for a message: its standard error, or its standard output if there are no errors.
 fn message(stdout: &[u8], stderr: &[u8]) -> String {
     let said = if stderr.trim_ascii().is_empty() {
         stdout
@@ -220,7 +221,7 @@ fn message(stdout: &[u8], stderr: &[u8]) -> String {
         from += 1;
     }
     let last = &said[from..];
-    // A cut text begins with a whole line.
+    // A text that is cut must begin with a complete line.
     let last = match last.find('\n') {
         Some(end) if from > 0 => &last[end + 1..],
         _ => last,
@@ -235,8 +236,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// An installer with a guard that only starts the command and reports. The real one is exercised by the
-    /// integration tests.
+    /// Creates an installer whose guard is a script that only starts the command and reports. Integration tests use the real
+    /// guard.
     pub(in crate::environment) fn unguarded(directory: &Path) -> Installer {
         let guard = directory.join("guard.sh");
         let script =
@@ -308,7 +309,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn the_gateways_environment_does_not_reach_it() {
-        // `CARGO` is set only by the test runner.
+        // `CARGO` is set by the test runner, so it shows that the command does not inherit the environment.
         assert!(std::env::var_os("CARGO").is_some());
         assert_eq!(shell("echo \"[$CARGO]\"").await.unwrap(), "[]\n");
     }

@@ -1,15 +1,15 @@
-//! `workers.python`: found once, asked for its version and paths, refused below Python 3.11.
+//! The interpreter that `workers.python` names: finds it, determines its version and paths, and refuses Python before 3.11.
 
 use std::path::{Path, PathBuf};
 
 use super::EnvironmentError;
 use super::installer::{Installer, Step};
 
-/// The oldest Python that workers run on.
+/// Minimum version of Python for workers.
 const MINIMUM: (u32, u32) = (3, 11);
 
-/// Python program that prints five lines about its interpreter. Run isolated (`-I`), so that no file of the current directory or
-/// of the user is loaded.
+/// Python program that prints five lines about its interpreter. It must run in isolated mode (`-I`), so that it loads no file of
+/// the current directory or of the user.
 const PROBE: &str = "\
 import os, sys, sysconfig
 print(sys.executable)
@@ -20,23 +20,24 @@ scheme = 'venv' if 'venv' in sysconfig.get_scheme_names() else sysconfig.get_def
 print(sysconfig.get_path('purelib', scheme, vars={'base': '', 'platbase': ''}).lstrip('/'))
 ";
 
-/// A Python that makes environments.
+/// The Python interpreter with which environments are made.
 #[derive(Debug, Clone)]
 pub(super) struct Interpreter {
     /// Absolute path of the interpreter.
     pub(super) executable: PathBuf,
-    /// Version, as `3.11`.
+    /// Version of the interpreter, such as `3.11`.
     pub(super) version: String,
-    /// Cache tag, as `cpython-311` in the names of compiled files.
+    /// Cache tag of the interpreter, such as `cpython-311`, which is part of the names of compiled files.
     pub(super) cache_tag: String,
-    /// Folder of packages, as `lib/python3.11/site-packages`, relative to an environment.
+    /// Folder of an environment's packages, such as `lib/python3.11/site-packages`, relative to the environment.
     pub(super) site_packages: PathBuf,
-    /// Environments made by interpreters of equal id are interchangeable. A patch release in place keeps the id.
+    /// Id of the interpreter. Environments made by interpreters with equal ids are interchangeable. A patch release that is
+    /// installed over the previous one has the same id.
     pub(super) id: String,
 }
 
 impl Interpreter {
-    /// Finds the interpreter that `workers.python` names, a path or a name on `PATH`, and asks for its version and paths.
+    /// Finds the interpreter that `workers.python` names, a path or a name on `PATH`, and determines its version and paths.
     pub(super) async fn find(
         python: &str,
         installer: &Installer,
@@ -88,7 +89,7 @@ impl Interpreter {
     }
 }
 
-/// The executable file of a name or path; `None` if there is none.
+/// Finds the executable file for a path or a name on `PATH`; returns `None` if there is none.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
     let executable = |path: &Path| {

@@ -1,4 +1,4 @@
-//! A file lock against other processes that build the same environment, with a time limit.
+//! A file lock, acquired with a time limit, which excludes other processes that build the same environment.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,7 +13,7 @@ use tooldock_base::regular_file;
 
 use super::EnvironmentError;
 
-/// Pause between two attempts to take a lock. Only used while another process builds the same environment.
+/// Pause between two attempts to acquire a lock that another process holds.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// An exclusive lock on a file, held until it is dropped.
@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_millis(100);
 pub struct FileLock(#[expect(dead_code, reason = "closing the file releases the lock")] File);
 
 impl FileLock {
-    /// Takes the lock, waiting up to `limit` for its holder.
+    /// Acquires the lock, waiting up to `limit` while another process holds it.
     pub async fn take(path: PathBuf, limit: Duration) -> Result<Self, EnvironmentError> {
         let deadline = Instant::now() + limit;
         loop {
@@ -38,13 +38,14 @@ impl FileLock {
         }
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free; returns `None` otherwise.
     pub fn try_take(path: &Path) -> Result<Option<Self>, EnvironmentError> {
         let failed = |error: std::io::Error| EnvironmentError::io("lock", path, &error);
         let file = regular_file::open_or_make(path, 0o600).map_err(failed)?;
         let held = file.metadata().map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // Another process may have removed the file between the two steps, and then another file is the lock.
+            // Another process may have removed the file after it was opened here. Then this lock is on a file that no longer
+            // counts.
             Ok(()) => match path.symlink_metadata() {
                 Ok(found) if (found.dev(), found.ino()) == (held.dev(), held.ino()) => {
                     Ok(Some(Self(file)))
@@ -57,8 +58,8 @@ impl FileLock {
     }
 }
 
-/// The lock for the path `held_for`. If nothing exists at that path when the lock is dropped, the lock's file is removed, so that
-/// no invented name leaves a file behind.
+/// The lock for work on the path `held_for`. If nothing exists at that path when the lock is dropped, the lock's file is removed,
+/// so that requests with invented names leave no files.
 #[derive(Debug)]
 pub struct LockOf {
     path: PathBuf,
@@ -67,7 +68,7 @@ pub struct LockOf {
 }
 
 impl LockOf {
-    /// Takes the lock of `held_for`, waiting as [`FileLock::take`] does.
+    /// Acquires the lock for work on `held_for`, waiting as [`FileLock::take`] does.
     pub async fn take(
         path: PathBuf,
         held_for: PathBuf,
@@ -84,7 +85,7 @@ impl LockOf {
 
 impl Drop for LockOf {
     fn drop(&mut self) {
-        // While the lock is still held: waiting processes see that the file is gone, and start over.
+        // The file is removed while the lock is still held: processes that wait for it detect the removal, and start again.
         let found = self.held_for.symlink_metadata();
         if found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             let _ = fs::remove_file(&self.path);

@@ -1,4 +1,4 @@
-//! The manager's own environment: `venvs/.manager` → `venvs/.builds/manager_<hash>`, apart from every namespace's.
+//! The manager's own Python environment, `venvs/.manager` → `venvs/.builds/manager_<hash>`, separate from those of namespaces.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,21 +19,21 @@ use crate::child::Priority;
 const LINK: &str = ".manager";
 /// Lock file held while packages are installed.
 const LOCK: &str = ".manager.lock";
-/// Prefix of the names of the manager's builds. Without `-` and `.` they cannot be those of a namespace.
+/// Prefix of the names of the manager's builds. It has no `-` and no `.`, so they cannot be names of a namespace's builds.
 const PREFIX: &str = "manager_";
-/// File in the build with the requested packages, one requirement per line.
+/// Name of the file in a build with the requested packages, one requirement per line.
 const ASKED: &str = "tooldock-packages.txt";
-/// Maximum size of [`ASKED`], in bytes.
+/// Maximum size of the file [`ASKED`], in bytes.
 const ASKED_BYTES_MAX: u64 = 1024 * 1024;
-/// Maximum number of packages.
+/// Maximum number of packages in the manager's environment.
 const PACKAGES_MAX: usize = 200;
 
 impl Environments {
-    /// Installs packages, by name, beside the installed ones. A complete environment replaces the previous one.
+    /// Installs packages, by name, in addition to those already installed. A complete new environment replaces the previous one.
     ///
     /// # Errors
     ///
-    /// The output of the installer. The environment is then as it was.
+    /// The output of the installer. The environment is then not changed.
     pub async fn install_own(
         &self,
         toolchain: &Toolchain,
@@ -104,7 +104,7 @@ impl Environments {
             stamp::write(&build, &key)?;
             let name = build.file_name().unwrap_or_default();
             switch_symlink(&link, &Path::new(".builds").join(name))?;
-            // Removes leftovers of a crash, and the previous environment.
+            // Leftovers of a crash and the previous environment are removed.
             for entry in fs::read_dir(venvs).into_iter().flatten().flatten() {
                 let name = entry.file_name();
                 let name = name.to_string_lossy();
@@ -123,7 +123,7 @@ impl Environments {
     }
 }
 
-/// Removes builds that were started and never finished.
+/// Removes builds of the manager's environment that were never finished.
 pub(super) fn collect_garbage(data: &DataDir) {
     let venvs = data.venvs_dir();
     let current = fs::read_link(venvs.join(LINK)).map(|target| venvs.join(target));
@@ -136,7 +136,7 @@ pub(super) fn collect_garbage(data: &DataDir) {
     if unused.is_empty() {
         return;
     }
-    // Another process may be installing, and may have finished since.
+    // Another process may be installing now, or may have finished since the check above, so the link is read again.
     let Ok(Some(_lock)) = FileLock::try_take(&venvs.join(LOCK)) else {
         return;
     };

@@ -1,6 +1,6 @@
 //! The Python runtime (`python/app`), embedded in the binary and unpacked to `runtime/<hash>/app`.
 //!
-//! The hash names the content, so an upgrade unpacks beside the old one and workers that still run it are not disturbed.
+//! The hash is that of the content, so an upgrade unpacks beside the old runtime, and workers that still use it are not affected.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use super::installer::{Installer, Step};
 use super::interpreter::Interpreter;
 use super::{EnvironmentError, blocking};
 
-// Copied there by `build.rs`.
+// `build.rs` has copied the sources to this folder.
 static APP: Dir<'static> = include_dir!("$OUT_DIR/app");
 
-/// Unpacks the runtime, or checks that it is unpacked and unchanged. Returns the directory that holds `app`.
+/// Unpacks the runtime, or checks that it is unpacked and unchanged. Returns the folder that contains `app`.
 pub(super) async fn unpack(runtime_dir: &Path) -> Result<PathBuf, EnvironmentError> {
     let runtime_dir = runtime_dir.to_owned();
     blocking(move || unpack_files(&runtime_dir, &python_files(&APP))).await
 }
 
-/// Compiles the runtime once per interpreter: workers do not write compiled files themselves, and every start would compile
-/// again. A failure costs only that time.
+/// Compiles the runtime once per interpreter. Workers do not write compiled files themselves, so otherwise each start would
+/// compile it again. A failure only makes starts slower.
 pub(super) async fn compile(runtime: &Path, interpreter: &Interpreter, installer: &Installer) {
     let app = runtime.join("app");
     let suffix = format!(".{}.pyc", interpreter.cache_tag);
@@ -60,7 +60,7 @@ pub(super) fn collect_garbage(runtime_dir: &Path, current: &Path) {
     }
 }
 
-/// The runtime's files, by their path below `app`, in path order. `build.rs` embeds sources alone.
+/// All files of the runtime in the order of their paths below `app`. `build.rs` embeds only sources.
 fn python_files<'a>(directory: &'a Dir<'a>) -> Vec<&'a File<'a>> {
     let mut files: Vec<_> = directory.files().collect();
     for folder in directory.dirs() {
@@ -106,7 +106,7 @@ fn unpack_files(runtime_dir: &Path, files: &[&File<'_>]) -> Result<PathBuf, Envi
             .and_then(|file| file.sync_all())
             .map_err(failed)?;
     }
-    // A damaged runtime is moved into the temporary directory first and removed with it.
+    // A damaged runtime is moved into the temporary folder, and removed together with that.
     match fs::rename(&target, fresh.path().join("damaged")) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

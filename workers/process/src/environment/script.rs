@@ -1,6 +1,7 @@
-//! Runs a script of the gateway in `workers.python`: isolated, with bounded input, output, time and memory.
+//! Runs a Python script of the gateway with the interpreter `workers.python`: isolated, and with limits on input, output, time
+//! and memory.
 //!
-//! The script is passed as an argument and its input on standard input, so the interpreter reads no file but its own library.
+//! The script is passed as an argument and its input on standard input, so the interpreter reads no files except its own library.
 //! The script must treat its input as data.
 
 use std::path::Path;
@@ -14,13 +15,13 @@ use super::interpreter::find_program;
 use super::{EnvironmentError, Environments};
 use crate::child::{Child, Exit, Priority, ProcessSpec, Stdin};
 
-/// Maximum time of a script. It has less than a third of that in computing time, and other processes go first.
+/// Maximum duration of a script. The limit on its computing time is less than a third of that, since it runs at low priority.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Maximum number of bytes that a script may write.
+/// Maximum number of bytes of a script's output; a script with more output fails.
 const OUTPUT_MAX: usize = 16 * 1024 * 1024;
-/// Maximum number of bytes of a failed script's output in the message.
+/// Maximum number of characters of a failed script's last error line in the message.
 const TOLD_MAX: usize = 500;
-/// Bounds the memory and the computing time of the interpreter from the inside, before it sees any input.
+/// Python code that limits memory and computing time of its own interpreter. It runs before the script reads any input.
 pub const BOUNDS: &str = "import resource as _r
 for _n, _v in ((_r.RLIMIT_AS, 1 << 30), (_r.RLIMIT_CPU, 25), (_r.RLIMIT_CORE, 0), (_r.RLIMIT_FSIZE, 0)):
     try:
@@ -34,7 +35,7 @@ impl Environments {
     ///
     /// # Errors
     ///
-    /// There is no interpreter, or the script failed, wrote too much or took too long.
+    /// When there is no interpreter, or the script fails, writes too much or takes too long.
     pub async fn run_script(
         &self,
         script: &str,
@@ -69,7 +70,8 @@ impl Environments {
         let (stdout, stderr) = (child.take_stdout(), child.take_stderr());
         let write = async {
             if let Some(stdin) = stdin {
-                // A script that does not read to the end reports the reason by its own end.
+                // Errors are ignored: if the script ends without reading all input, its exit status and output describe the
+                // reason.
                 if let Ok(mut stdin) = Sender::from_owned_fd(stdin) {
                     let _ = stdin.write_all(&input).await;
                 }
@@ -93,7 +95,7 @@ impl Environments {
     }
 }
 
-/// Reads a stream to its end; keeps at most one byte more than [`OUTPUT_MAX`].
+/// Reads a stream to its end. Keeps at most one byte more than [`OUTPUT_MAX`], by which a longer output is detected.
 async fn bounded(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(stream) = stream else {

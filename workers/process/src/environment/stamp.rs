@@ -1,4 +1,4 @@
-//! The mark of a complete environment. It is written last, so an environment without it is an interrupted build.
+//! The file that marks an environment as complete. It is written last, so an environment without it is an interrupted build.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,23 +9,23 @@ use tooldock_base::regular_file;
 use super::EnvironmentError;
 
 const STAMP_FILE: &str = ".tooldock-complete";
-/// Maximum size of the mark, in bytes.
+/// Maximum size of the file that marks an environment as complete, in bytes.
 const BYTES_MAX: u64 = 4096;
 
-/// Marks an environment as built for `key`.
+/// Marks an environment as complete. `key` identifies the interpreter and packages for which it was built.
 pub(super) fn write(environment: &Path, key: &str) -> Result<(), EnvironmentError> {
     let path = environment.join(STAMP_FILE);
     write_atomically(&path, key.as_bytes(), 0o644)
         .map_err(|error| EnvironmentError::io("write", &path, &error))
 }
 
-/// Returns true if a file of this name is the mark.
+/// Returns true if a file of this name marks an environment as complete.
 pub(super) fn is_stamp(file_name: &OsStr) -> bool {
     file_name == STAMP_FILE
 }
 
-/// Returns true if an environment was completed for `key` and its interpreter still exists: the symlink in it dangles after
-/// the system's Python was removed or replaced.
+/// Returns true if an environment was completed for `key` and its interpreter still exists. The environment's symlink to the
+/// interpreter is broken after the system's Python was removed or replaced.
 pub(super) fn is_complete(environment: &Path, key: &str) -> bool {
     regular_file::read(&environment.join(STAMP_FILE), BYTES_MAX)
         .is_ok_and(|it| it == key.as_bytes())

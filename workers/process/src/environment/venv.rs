@@ -1,8 +1,8 @@
 //! The virtual environment of a namespace (WRK-20): `venvs/<ns>` → `venvs/.builds/<ns>-<hash>`.
 //!
-//! The hash covers the interpreter and the requirements, with the lists and local packages that they name. Runtime and base
-//! environment are behind a `.pth` file, which is rewritten when they change, so an upgrade of the gateway installs nothing
-//! again.
+//! The hash covers the interpreter and the requirements, including the lists and local packages that they name. The runtime and
+//! the base environment are added by a `.pth` file, which is rewritten when they change, so an upgrade of the gateway does not
+//! install packages again.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -26,19 +26,19 @@ use super::{
 use crate::child::Priority;
 use crate::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements};
 
-/// File with the paths of runtime and base environment. Its name sorts behind most others, so that paths from `.pth` files of
-/// packages come first.
+/// Name of the file that adds the runtime and the base environment to Python's search path. It sorts after most other names, so
+/// that paths from `.pth` files of packages are searched first.
 pub(crate) const PTH_FILE: &str = "zz_tooldock.pth";
 
-/// A namespace's environment, ready to start a worker in.
+/// A namespace's environment in which a worker can be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceEnvironment {
-    /// Folder of the environment itself. Not `venvs/<ns>`: a worker of this generation must go on seeing these packages after the
-    /// next generation switched that symlink.
+    /// Folder of the environment itself, not the symlink `venvs/<ns>`: a running worker must keep these packages after the
+    /// symlink was changed to a newer environment.
     pub build: PathBuf,
-    /// The symlink `venvs/<ns>`.
+    /// Path of the symlink `venvs/<ns>`.
     pub venv: PathBuf,
-    /// Interpreter of the environment.
+    /// Path of the environment's interpreter.
     pub python: PathBuf,
     /// True if requirements were installed, false if an existing build was used.
     pub synced: bool,
@@ -111,7 +111,7 @@ pub(super) async fn prepare(
     })
 }
 
-/// Points `venvs/<ns>` to a build.
+/// Makes the symlink `venvs/<ns>` point to a build.
 pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
     switch_symlink(
         link,
@@ -119,7 +119,7 @@ pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
     )
 }
 
-/// Key of a build: with an equal key the same build is used.
+/// Computes the key of a build. If the key is equal, the same build is used again.
 fn build_key(
     requirements: Option<&Requirements>,
     files_hash: &[u8; 32],
@@ -143,7 +143,7 @@ async fn install(
     toolchain: &Toolchain,
 ) -> Result<(), EnvironmentError> {
     let _turn = turn(&environments.installs).await?;
-    // pip and uv take relative paths in the file as relative to the namespace's folder.
+    // The working directory is the namespace's folder, to which pip and uv resolve relative paths in the file.
     let directory = requirements.path.parent().unwrap_or(Path::new("/"));
     let local = local_files(directory, &requirements.text).await?;
     let cache = match local.has_packages() {
@@ -166,12 +166,12 @@ async fn install(
     let installed = environments.installer.run(step).await;
     scratch.remove().await?;
     installed?;
-    // The installer read the file itself; it must have installed the requirements that the key covers.
+    // The installer read the file itself, so a check must show that it was not changed since the key was computed.
     let (installed, tools) = (requirements.clone(), environments.data.tools_dir());
     blocking(move || unchanged(&installed, &tools)).await
 }
 
-/// Reads the lists that the requirements name once more: they may have been replaced since the scan read them.
+/// Reads the lists that the requirements name again, since they may have been replaced after the scan.
 async fn local_files(directory: &Path, text: &str) -> Result<LocalFiles, EnvironmentError> {
     let (directory, text) = (directory.to_owned(), text.to_owned());
     let read = move || LocalFiles::read(&directory, &text);
@@ -179,8 +179,8 @@ async fn local_files(directory: &Path, text: &str) -> Result<LocalFiles, Environ
     blocking(move || read().map_err(failed)).await
 }
 
-/// Folders for the intermediate files of setuptools, one in each local package. Its usual `build/lib` keeps the modules of
-/// earlier builds: setuptools compares them by time, and never removes a module that is gone from the sources.
+/// Folders for the intermediate files of setuptools, one in each local package. Its usual folder `build/lib` would keep modules
+/// of earlier builds: setuptools compares them by time only, and never removes a module that was removed from the sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Scratch {
     /// Path of the intermediate files, relative to the folder of a package.
@@ -196,7 +196,7 @@ impl Scratch {
         }
     }
 
-    /// Removes the folders of an interrupted install, and returns the variables that lead setuptools to new ones.
+    /// Removes the folders of an interrupted install. Returns variables that make setuptools use these folders.
     async fn configure(&self, build: &Path) -> Result<Vec<(OsString, Secret)>, EnvironmentError> {
         if self.packages.is_empty() {
             return Ok(Vec::new());
@@ -213,13 +213,13 @@ impl Scratch {
         Ok(vec![("DIST_EXTRA_CONFIG".into(), variable)])
     }
 
-    /// Removes the folders. A folder that cannot be removed stays: nothing is built in read-only sources.
+    /// Removes the folders. Failures are ignored: in read-only sources, nothing is built.
     async fn remove(&self) -> Result<(), EnvironmentError> {
         let scratch = self.clone();
         blocking(move || {
             for package in &scratch.packages {
                 if remove_tree(&package.join(&scratch.relative)).is_ok() {
-                    // Fails on purpose if the folder holds other builds.
+                    // Fails if the folder contains other builds, which must stay.
                     let _ = fs::remove_dir(package.join("build"));
                 }
             }
@@ -229,24 +229,24 @@ impl Scratch {
     }
 }
 
-/// Verbosity of an installer.
+/// Amount of output that an installer prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Says {
-    /// All output, for operators who may watch the progress.
+    /// All output is printed, for operators who may watch the progress.
     Everything,
     /// Only errors are printed.
     Errors,
 }
 
-/// Use of an installer's cache of packages built or fetched before.
+/// Specifies if an installer may use its cache of packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cache {
     Used,
-    /// Local packages are built anew, since a cache knows them by name, version and times alone.
+    /// The cache is not used for local packages: it identifies them by name, version and times only, so it may be outdated.
     PassedOver,
 }
 
-/// The command that installs into an environment: the program and its arguments, to which the packages are added.
+/// The program and arguments that install packages into an environment. The caller appends the packages.
 pub(super) fn install_command(
     build: &Path,
     toolchain: &Toolchain,
@@ -261,13 +261,13 @@ pub(super) fn install_command(
                 .extend(["pip", "install", "--compile-bytecode", "--python"].map(OsString::from));
             arguments.push(python.into());
             if cache == Cache::PassedOver {
-                // Packages of an index are revalidated, and fetched again only if they changed.
+                // With this option, cached packages of an index are checked, and fetched again only if they changed.
                 arguments.push("--refresh".into());
             }
             uv
         }
         None => {
-            // `-P`: pip must not import a file of the namespace that is named like a module of the standard library.
+            // With `-P`, pip does not import a file of the namespace that has the name of a module of the standard library.
             arguments.extend(["-P", "-m", "pip", "--python"].map(OsString::from));
             arguments.push(python.into());
             arguments.extend(
@@ -297,7 +297,7 @@ fn unchanged(installed: &Requirements, tools: &Path) -> Result<(), EnvironmentEr
     }
 }
 
-/// Refuses packages that would break the worker, with a reason, before it is started.
+/// Checks the installed packages before a worker starts. Fails, with the reason, for packages with which it could not run.
 fn check_packages(site_packages: &Path) -> Result<(), EnvironmentError> {
     if let Some(version) = installed_version(site_packages, "pydantic")
         && major(&version) < Some(2)
@@ -314,7 +314,7 @@ fn check_packages(site_packages: &Path) -> Result<(), EnvironmentError> {
     Ok(())
 }
 
-/// The version of an installed package, from the name of its metadata folder. Runs no code.
+/// The version of an installed package, determined from the name of its metadata folder without running code.
 pub(super) fn installed_version(site_packages: &Path, package: &str) -> Option<String> {
     fs::read_dir(site_packages)
         .ok()?
@@ -328,13 +328,13 @@ pub(super) fn installed_version(site_packages: &Path, package: &str) -> Option<S
         })
 }
 
-/// The first number of a version.
+/// The first number of a version, such as 2 for `2.11.3`.
 pub(super) fn major(version: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// Moves a real folder at `venvs/<ns>`, as older versions made it, out of the way. As an unused build it is removed by the
-/// next collection.
+/// Renames a real folder at `venvs/<ns>`, which older versions created, so that a symlink can be made there. The renamed folder
+/// counts as an unused build and is removed by the next garbage collection.
 fn set_aside(link: &Path, builds: &Path) -> Result<(), EnvironmentError> {
     if !link.symlink_metadata().is_ok_and(|found| found.is_dir()) {
         return Ok(());
@@ -356,8 +356,8 @@ pub(super) fn remove_tree(path: &Path) -> Result<(), EnvironmentError> {
     }
 }
 
-/// Removes builds that are neither in `keep` nor current for a namespace, and the symlinks of namespaces that are gone. A
-/// build in progress is locked and stays.
+/// Removes builds that are neither in `keep` nor in use by a namespace, and the symlinks of namespaces that no longer exist. A
+/// build in progress is locked and is not removed.
 pub(super) fn collect_garbage(
     data: &DataDir,
     keep: &BTreeSet<PathBuf>,
@@ -366,7 +366,8 @@ pub(super) fn collect_garbage(
     let venvs = data.venvs_dir();
     let builds = data.builds_dir();
     let mut used = keep.clone();
-    // A manager may be installing for a namespace, and may have made the namespace since the reload looked.
+    // The lock and the folder are checked for each namespace: since the reload listed the namespaces, a manager may have created
+    // another one, and may be installing packages for it.
     let locked = |owner: &str| FileLock::try_take(&builds.join(format!("{owner}.lock")));
     let exists = |owner: &str| data.tools_dir().join(owner).is_dir();
     for entry in fs::read_dir(&venvs).into_iter().flatten().flatten() {
@@ -375,10 +376,11 @@ pub(super) fn collect_garbage(
         };
         let file_name = entry.file_name();
         let file_name = file_name.to_string_lossy();
-        // No namespace has such a name, and a process that switches a link holds the namespace's lock.
+        // Such a name is never that of a namespace. A process that is replacing a symlink holds the namespace's lock.
         if is_switch_leftover(&file_name) {
             match file_name.split('.').next().unwrap_or_default() {
-                // The manager's own link, which the manager may be switching.
+                // A temporary symlink of the manager's environment is not removed, since the manager may be replacing its symlink
+                // now.
                 "" if file_name.starts_with(".manager.") => {}
                 "" => drop(fs::remove_file(entry.path())),
                 owner => {
@@ -389,7 +391,7 @@ pub(super) fn collect_garbage(
             }
             continue;
         }
-        // Other folders here, above all the base environment, do not belong to a namespace.
+        // Other entries, such as the base environment, do not belong to a namespace.
         let Ok(name) = file_name.parse::<NamespaceName>() else {
             continue;
         };
@@ -404,13 +406,14 @@ pub(super) fn collect_garbage(
     remove_unused(data, &used, namespaces, |_| true);
 }
 
-/// Removes the builds of a namespace that is gone, except those in `keep` and those that a namespace of that name uses again.
+/// Removes the builds of a namespace that no longer exists, except those in `keep` and those that a new namespace of the same
+/// name uses.
 pub(super) fn collect_builds_of(data: &DataDir, name: &NamespaceName, keep: &BTreeSet<PathBuf>) {
     remove_unused(data, keep, &BTreeSet::new(), |owner| owner == name.as_str());
 }
 
-/// Removes builds of the owners for which `is_meant` returns true, except those in `used`, those that a link leads to and those
-/// in progress.
+/// Removes builds of the owners for which `is_meant` returns true, except those in `used`, those to which a symlink points, and
+/// those in progress.
 fn remove_unused(
     data: &DataDir,
     used: &BTreeSet<PathBuf>,

@@ -1,5 +1,5 @@
-//! Metrics of external servers' processes, by namespace. A namespace's series are removed when it is no longer served and its
-//! last process has ended, so that an idle server keeps its counts.
+//! Metrics of external servers' processes, by namespace. The series of a namespace are removed when it is no longer served and
+//! its last process has ended. So a server without running processes keeps its counts.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use tooldock_base::names::NamespaceName;
 
 use super::{ProcessMetrics, forget};
 
-/// Every metric of external servers' processes. Cheap to clone.
+/// All metrics of external servers' processes. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ServerMetrics(Arc<Families>);
 
@@ -32,7 +32,7 @@ metric_table! {
             "Lines of an external server's standard error beyond the rate limit, not logged";
     }
     {
-        /// Reasons to keep the series of each namespace. A plain mutex: locked when a process starts or ends, never held across
+        /// Reasons to keep the series of each namespace. The mutex is locked when a process starts or ends, and never held across
         /// an await.
         namespaces: Mutex<HashMap<NamespaceName, SeriesHolders>> = Mutex::default();
     }
@@ -45,7 +45,7 @@ struct SeriesHolders {
     processes: usize,
 }
 
-/// The series of a namespace, in which one process is counted.
+/// The series of a namespace in which one process is counted. Dropping it means that the process is no longer counted.
 pub(crate) struct ServerSeries {
     families: Arc<Families>,
     namespace: NamespaceName,
@@ -64,14 +64,14 @@ impl ServerMetrics {
         Ok(Self(Arc::new(Families::new(registry)?)))
     }
 
-    /// Counts a process that replaces another. The reason is a metrics label with few values.
+    /// Counts a process that replaces another. `reason` is a metrics label with few different values.
     pub fn restarted(&self, namespace: &NamespaceName, reason: &'static str) {
         self.0.lock().entry(namespace.clone()).or_default();
         let labels = &[namespace.as_str(), reason];
         self.0.restarts.with_label_values(labels).inc();
     }
 
-    /// The counters for one process: in its namespace's series and in those of all processes.
+    /// The metrics for one process of a server. It is counted in the namespace's series and in those of all processes.
     pub fn processes_of(&self, namespace: &NamespaceName, all: &ProcessMetrics) -> ProcessMetrics {
         let mut namespaces = self.0.lock();
         namespaces.entry(namespace.clone()).or_default().processes += 1;
@@ -84,13 +84,13 @@ impl ServerMetrics {
         }
     }
 
-    /// The count of lines of a namespace's server that the limit of its output kept from the log.
+    /// Counter of a server's output lines that were not logged because of the rate limit.
     pub fn output_suppressed(&self, namespace: &NamespaceName) -> IntCounter {
         let label = &[namespace.as_str()];
         self.0.output_suppressed.with_label_values(label)
     }
 
-    /// Sets the served external servers; the series of all others are removed.
+    /// Sets the served external servers. The series of other servers are removed if they have no processes.
     pub fn serve<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) {
         let mut namespaces = self.0.lock();
         for known in namespaces.values_mut() {
@@ -110,8 +110,8 @@ impl Families {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if a namespace's series must be kept; otherwise they are removed. Called under the lock, so that a process
-    /// that starts meanwhile does not lose its new series.
+    /// Returns true if a namespace's series must be kept; otherwise removes them. Must be called while the lock is held, so that
+    /// a process that starts in the meantime does not lose its new series.
     fn keep(&self, name: &NamespaceName, known: &SeriesHolders) -> bool {
         if known.served || known.processes > 0 {
             return true;

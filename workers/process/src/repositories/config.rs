@@ -1,4 +1,4 @@
-//! The key `builder:` of the configuration file.
+//! The key `builder:` of the configuration file: settings for reading repositories, packages and the MCP registry.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,42 +6,43 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
-/// `builder:` — repositories and registries that management tools read.
+/// Settings of the key `builder:`, for the repositories and registries that management tools read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BuilderConfig {
-    /// Allowed schemes of repositories' URLs.
+    /// Allowed schemes of the URLs of repositories.
     pub git_schemes: Vec<GitScheme>,
-    /// Hosts that may have private addresses. No other hosts may, so that no caller reaches into the gateway's own network.
+    /// Hosts that may have private addresses. Private addresses of other hosts are refused, so that callers cannot reach the
+    /// gateway's own network.
     pub private_hosts: Vec<String>,
     /// URL of the MCP registry.
     pub registry: String,
-    /// Maximum time of one clone, download or search, its analysis included.
+    /// Maximum duration of one clone, download or search, including the analysis.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
     /// Maximum size of a clone or an unpacked package.
     pub max_size: ByteSize,
 }
 
-/// Transport of a repository.
+/// Scheme of a repository's URL, which determines the transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GitScheme {
-    /// HTTP over TLS.
+    /// The repository is read over HTTP with TLS.
     Https,
-    /// Unencrypted HTTP: the content may have been changed on the way.
+    /// The repository is read over unencrypted HTTP, so its content may be changed during the transfer.
     Http,
-    /// SSH with the keys of the gateway's user.
+    /// The repository is read over SSH, with the keys of the gateway's user.
     Ssh,
-    /// Repositories on the gateway's own disk.
+    /// The repository is a folder on the gateway's own disk.
     File,
 }
 
 impl GitScheme {
-    /// All schemes.
+    /// All schemes of repositories' URLs.
     pub const ALL: [Self; 4] = [Self::Https, Self::Http, Self::Ssh, Self::File];
 
-    /// The scheme as in a URL.
+    /// The scheme as it is written in a URL.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Https => "https",
@@ -59,7 +60,7 @@ impl fmt::Display for GitScheme {
 }
 
 impl BuilderConfig {
-    /// Checks values that are not numbers.
+    /// Checks the values that are not numbers.
     ///
     /// # Errors
     ///

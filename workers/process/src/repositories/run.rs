@@ -1,7 +1,8 @@
-//! The gateway's side of a job: starts the child, reads its progress and its answer, and removes all that is left of it.
+//! The gateway's side of a job of the builder: starts the child process, reads its progress and its result, and removes anything
+//! that it left.
 //!
-//! The child belongs to a task in the control runtime; the caller may be in another runtime. Dropping the future of a job
-//! ends the child and all processes it started, in the background.
+//! The child belongs to a task in the control runtime; the caller may be in another runtime. Dropping the future of a job ends
+//! the child and all processes that it started, in the background.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -24,41 +25,41 @@ use crate::child::variables::builder_variables;
 use crate::child::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::metrics::WorkerMetrics;
 
-/// Maximum number of children that run at once.
+/// Maximum number of builder processes that run at once; further jobs wait.
 const JOBS_MAX: usize = 2;
-/// Maximum time that a job waits for its turn.
+/// Maximum time that a job waits until it may start; then it fails.
 const TURN_WAIT: Duration = Duration::from_secs(60);
-/// Maximum length of a line of a child, in bytes: an analysis of many files.
+/// Maximum length of a line that a child writes, in bytes: the analysis of a large repository.
 const LINE_MAX: u64 = 8 * 1024 * 1024;
-/// Maximum number of progress lines that wait to be shown.
+/// Maximum number of progress messages that wait to be shown; further ones are dropped.
 const PROGRESS_QUEUE: usize = 16;
 /// Maximum number of bytes of a child's standard error that are kept for the log.
 const STDERR_KEPT: usize = 4 * 1024;
-/// Maximum time for a child to end after its last output.
+/// Maximum time for a child to end after its result was read; then it is killed.
 const AFTER_OUTPUT: Duration = Duration::from_secs(2);
 /// Maximum length of an address, package name or query, in bytes.
 const ARGUMENT_MAX: usize = 2048;
 
-/// Dependencies of the builder.
+/// Executable, runtime, metrics and folder that the builder uses.
 #[derive(Debug, Clone)]
 pub struct BuilderHost {
-    /// The executable that understands `__guard` and `__builder`; in production the gateway's own.
+    /// Executable that supports the commands `__guard` and `__builder`; in production the gateway's own.
     pub program: PathBuf,
-    /// The runtime that processes belong to.
+    /// Runtime in which child processes are started and awaited.
     pub control: Handle,
-    /// Metrics that count the children.
+    /// Metrics in which the children are counted.
     pub metrics: Arc<WorkerMetrics>,
-    /// Folder of the kept trees: `$DATA/repos`.
+    /// Folder of the stored trees, `$DATA/repos`.
     pub repos: PathBuf,
 }
 
-/// Removes incomplete trees that builders of a killed gateway left. Trees that are being built stay.
+/// Removes incomplete trees that the builders of a killed gateway left. Trees that are still being written are not removed.
 pub async fn clear_leftovers(repos: PathBuf) {
-    // The next job retries failed removals.
+    // Errors are ignored: the next job tries the removal again.
     let _ = tokio::task::spawn_blocking(move || TreeStore::new(repos).sweep()).await;
 }
 
-/// Reads repositories, packages and the MCP registry, each job in a separate child process.
+/// Reads repositories, packages and the MCP registry. Each job runs in a separate child process.
 #[derive(Debug)]
 pub struct Builder {
     host: BuilderHost,
@@ -67,7 +68,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Creates a builder; it starts nothing until a job is requested.
+    /// Creates a builder. No process is started until a job is requested.
     pub fn new(host: BuilderHost, config: BuilderConfig) -> Self {
         Self {
             host,
@@ -76,12 +77,12 @@ impl Builder {
         }
     }
 
-    /// Maximum time of a job.
+    /// Maximum duration of a job.
     pub fn timeout(&self) -> Duration {
         self.config.load().timeout
     }
 
-    /// Puts other settings in force for jobs that begin from now on.
+    /// Changes the settings for jobs that begin from now on.
     pub fn reconfigure(&self, config: BuilderConfig) {
         self.config.store(Arc::new(config));
     }
@@ -90,7 +91,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// The problem with the address or the repository, and the remedy.
+    /// Describes the problem with the address or the repository, and the remedy.
     pub async fn analyze_repo(
         &self,
         repo_url: &str,
@@ -127,11 +128,11 @@ impl Builder {
         }
     }
 
-    /// Reads a text file of a repository or package that was analysed, `repo_url` being that of its analysis.
+    /// Reads a text file of an analysed repository or package. `repo_url` must be the URL in the result of the analysis.
     ///
     /// # Errors
     ///
-    /// When the source was not analysed, or the path is no text file in it.
+    /// When the repository was not analysed, or the path is not that of a text file in it.
     pub async fn read_repo_file(
         &self,
         repo_url: &str,
@@ -173,12 +174,13 @@ impl Builder {
         };
         let mut job = self.host.control.spawn(job.run());
         let mut shown = 0;
-        // Progress comes as long as the job reports any; its end comes once.
+        // Progress is shown until the job's result arrives.
         loop {
             tokio::select! {
                 biased;
                 Some(said) = heard.recv() => {
-                    // Clients expect growing figures. git repeats itself, and the phases of small repositories overlap.
+                    // Lower figures are not shown, since clients expect growing ones: git reports phases repeatedly, and phases
+                    // may overlap.
                     if said.percent > shown {
                         shown = said.percent;
                         progress(said);
@@ -187,7 +189,7 @@ impl Builder {
                 answer = &mut job => return match answer {
                     Ok(Ok(BuilderLine::Error(error))) | Ok(Err(error)) => Err(error),
                     Ok(Ok(line)) => Ok(line),
-                    // The runtime is gone, or shutting down.
+                    // The task was cancelled, because its runtime is being shut down.
                     Err(_) => Err(BuilderError::failed("the gateway is shutting down.")),
                 },
             }
@@ -195,13 +197,13 @@ impl Builder {
     }
 }
 
-/// A child and its job, owned by a task in the control runtime.
+/// A job with its child process, owned by a task in the control runtime.
 struct Job {
     host: BuilderHost,
     request: BuilderRequest,
     said: mpsc::Sender<Progress>,
     cancelled: CancellationToken,
-    /// Permit to run, released when the child has ended, not when its caller went away.
+    /// Permit to run a job. It is released when the child has ended, not when the caller drops its future.
     _turn: OwnedSemaphorePermit,
 }
 
@@ -221,7 +223,7 @@ impl Job {
         let mut child = child.map_err(|error| {
             BuilderError::failed(format!("cannot start the builder process: {error}"))
         })?;
-        // Either the child answers or its time is up; a caller that went away ends it early.
+        // Waits for the child's result, the time limit, or the cancellation by the caller.
         let outcome = tokio::select! {
             outcome = timeout(self.request.config.timeout, self.converse(&mut child)) => Some(outcome),
             () = self.cancelled.cancelled() => None,
@@ -234,25 +236,26 @@ impl Job {
             ))),
             None => Err(BuilderError::failed("the call was cancelled.")),
         };
-        // A child that has answered ends by itself. Any other is ended at once: nothing it holds is worth waiting for.
+        // A child that has sent its result ends by itself. Otherwise it is ended at once, since it has nothing to save.
         let ended = answer.is_ok() && timeout(AFTER_OUTPUT, child.wait()).await.is_ok();
         if !ended {
             child.stop(Duration::ZERO).await;
         }
         if answer.is_err() {
             let store = TreeStore::new(self.host.repos.clone());
-            // Errors do not matter: the next job removes incomplete trees, too.
+            // Errors are ignored: the next job removes incomplete trees, too.
             let _ = tokio::task::spawn_blocking(move || store.sweep()).await;
         }
         answer
     }
 
-    /// Writes the request and reads until the child's answer.
+    /// Sends the request to the child, and reads its output until the result.
     async fn converse(&self, child: &mut Child) -> Result<BuilderLine, BuilderError> {
         let mut request = serde_json::to_vec(&self.request)
             .map_err(|error| BuilderError::failed(format!("cannot write the request: {error}")))?;
         request.push(b'\n');
-        // A request is smaller than the capacity of a pipe. A child that is gone is reported below.
+        // The write does not block, since a request is smaller than the capacity of a pipe. If the child has ended, the code
+        // below reports it.
         if let Some(stdin) = child.take_stdin() {
             let _ = rustix::io::write(&stdin, &request);
         }
@@ -262,7 +265,7 @@ impl Job {
         let mut listen = pin!(self.listen(stdout));
         let mut words = pin!(last_words(stderr));
         let mut said = None;
-        // Standard error is read beside standard output, so that the child never waits for it.
+        // Standard error is read at the same time as standard output; otherwise the child could block when that pipe is full.
         let answer = loop {
             tokio::select! {
                 answer = &mut listen => break answer,
@@ -272,7 +275,7 @@ impl Job {
         if let Some(answer) = answer {
             return Ok(answer);
         }
-        // A child with unexpected output may still run.
+        // The child may still run, if the output was not valid.
         let exit = match timeout(AFTER_OUTPUT, child.wait()).await {
             Ok(exit) => exit,
             Err(_) => child.stop(Duration::ZERO).await,
@@ -303,7 +306,7 @@ impl Job {
                 return None;
             }
             match serde_json::from_slice(&line).ok()? {
-                // Dropped if the queue is full: the child does not wait until its progress is shown.
+                // If the queue is full, the message is dropped, so that the child need not wait until its progress is shown.
                 BuilderLine::Progress(progress) => _ = self.said.try_send(progress),
                 answer => return Some(answer),
             }
@@ -311,7 +314,7 @@ impl Job {
     }
 }
 
-/// The end of a child's standard error, for the log.
+/// Reads a child's standard error to its end, and returns its last bytes for the log.
 async fn last_words(mut stderr: impl AsyncRead + Unpin) -> String {
     let mut kept = Vec::new();
     let mut chunk = [0; 1024];

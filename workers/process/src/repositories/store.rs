@@ -1,14 +1,14 @@
-//! `$DATA/repos`: clones and downloads, by the address they came from.
+//! Reads `$DATA/repos`, the stored clones and downloads. Each is a folder whose name is a hash of its address.
 //!
 //! ```text
-//! repos/<key>/source.json     address, revision, size, and files that were left out
+//! repos/<key>/source.json     address, revision, size, and skipped files
 //!             files/…         regular files, nothing else
 //!       .building-<random>/   incomplete tree; locked by the process that builds it
 //!       .lock                 exclusive while a tree is put in place or removed, shared while a file is read
 //! ```
 //!
-//! A tree is built aside and renamed, so that readers see only complete trees. This is the side that reads, with the layout of
-//! the folder; the builder's process writes (`workers/builder/src/store.rs`).
+//! A tree is built under a hidden name and then renamed, so that readers see only complete trees. This module defines the layout
+//! of the folder and reads it; the builder's process writes it (`workers/builder/src/store.rs`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -26,39 +26,39 @@ use tooldock_base::regular_file;
 
 use super::{BuilderError, RepoFile};
 
-/// Maximum size of a file that is kept, and so of a file that is read, in bytes.
+/// Maximum size of a file of a repository, in bytes; larger files are not stored.
 pub const FILE_MAX: u64 = 1024 * 1024;
 
-/// Maximum size of `source.json`, in bytes.
+/// Maximum size of the file `source.json`, in bytes.
 const SOURCE_MAX: u64 = 4 * 1024 * 1024;
-/// Maximum wait for the lock. Its holder renames a folder or reads a file.
+/// Maximum time that is waited for the folder's lock. It is held while a folder is renamed or a file is read.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
-/// Pause between two attempts to take the lock.
+/// Pause between two attempts to acquire the lock.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
-/// Prefix of the names of trees that are incomplete or being removed.
+/// Prefix of the names of trees that are incomplete or about to be removed.
 pub const BUILDING: &str = ".building-";
-/// File name of a tree's [`TreeSource`].
+/// Name of the file of a tree that contains its [`TreeSource`].
 pub const SOURCE: &str = "source.json";
-/// Name of the folder in a tree that holds the repository's files.
+/// Name of the folder of a tree that contains the repository's files.
 pub const FILES: &str = "files";
 
-/// The folder of all trees.
+/// The folder of all stored trees, `$DATA/repos`.
 #[derive(Debug, Clone)]
 pub struct TreeStore {
     root: PathBuf,
 }
 
-/// Content of `source.json`.
+/// Content of a tree's `source.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct TreeSource {
-    /// Address of the repository or package, as the caller gave it.
+    /// Address of the repository or package, as the caller wrote it.
     pub source: String,
     /// Commit of the repository, or version of the package.
     pub revision: String,
     /// Size of all files, in bytes.
     pub bytes: u64,
-    /// Files that are not kept, and the reasons: "is a symbolic link".
+    /// Skipped files with the reasons, such as "is a symbolic link".
     pub left_out: BTreeMap<String, String>,
 }
 
@@ -71,7 +71,7 @@ impl TreeSource {
 }
 
 impl TreeStore {
-    /// The store in `$DATA/repos`. Nothing is created yet.
+    /// Creates a store for the trees below `root`, without creating any folder yet.
     pub fn new(root: PathBuf) -> Self {
         Self { root }
     }
@@ -81,11 +81,11 @@ impl TreeStore {
         &self.root
     }
 
-    /// Reads a text file of a tree that is kept.
+    /// Reads a text file of a stored tree.
     ///
     /// # Errors
     ///
-    /// When the source was not analysed, or the path is no text file in its tree.
+    /// When the repository was not analysed, or the path is not that of a text file in its tree.
     pub fn read(&self, source: &str, path: &str) -> Result<RepoFile, BuilderError> {
         let relative = relative(path)?;
         let shown = relative.display().to_string();
@@ -122,7 +122,7 @@ impl TreeStore {
         else {
             return Err(missing());
         };
-        // No link is ever written into a tree; a link that another program put there is not followed out of the tree.
+        // The builder never writes links. If another program has put a link into the tree, it must not lead out of it.
         if !file.starts_with(&root) {
             return Err(BuilderError::invalid(format!(
                 "{shown:?} leads out of the repository."
@@ -155,17 +155,17 @@ impl TreeStore {
         })
     }
 
-    /// Removes trees whose builder is gone.
+    /// Removes incomplete trees whose builder no longer runs.
     pub fn sweep(&self) {
         let abandoned = match self.lock_exclusively() {
             Ok(_exclusive) => self.abandoned(),
             Err(error) => Err(error),
         };
-        // The next builder retries failed removals.
+        // Failed removals are ignored; the next builder tries them again.
         remove(abandoned.unwrap_or_default());
     }
 
-    /// Path of the folder for the tree of an address.
+    /// Path of the folder for the tree of a repository's address.
     pub fn place_of(&self, source: &str) -> PathBuf {
         let source = source.trim().trim_end_matches('/');
         let source = source.strip_suffix(".git").unwrap_or(source);
@@ -181,12 +181,12 @@ impl TreeStore {
     ///
     /// # Errors
     ///
-    /// When the folder is missing or no folder, or its lock is held for too long.
+    /// When the path is missing or not a folder, or another process holds the lock for too long.
     pub fn lock_exclusively(&self) -> io::Result<File> {
         self.lock(Access::Exclusive)
     }
 
-    /// Waits for the lock up to [`LOCK_WAIT`]. Tools may write here, so only a plain file is opened, and no link is followed.
+    /// Waits for the lock up to [`LOCK_WAIT`]. Tools may write to this folder, so links and special files are not opened.
     fn lock(&self, access: Access) -> io::Result<File> {
         if !self.root.symlink_metadata()?.is_dir() {
             return Err(io::Error::other("the folder of repositories is a link"));
@@ -215,7 +215,7 @@ impl TreeStore {
         }
     }
 
-    /// Trees without a running builder, each with its own lock.
+    /// Incomplete trees without a running builder, each with its lock held by this process.
     fn abandoned(&self) -> io::Result<Vec<(PathBuf, File)>> {
         let mut abandoned = Vec::new();
         for entry in fs::read_dir(&self.root)? {
@@ -237,7 +237,7 @@ impl TreeStore {
     }
 }
 
-/// Parses a path inside of a repository. Refuses paths that lead out of it.
+/// Parses a path within a repository. Fails for paths that lead out of it.
 fn relative(path: &str) -> Result<PathBuf, BuilderError> {
     let refuse = |why: &str| {
         Err(BuilderError::invalid(format!(
@@ -265,14 +265,14 @@ fn relative(path: &str) -> Result<PathBuf, BuilderError> {
     Ok(clean)
 }
 
-/// Access to the folder for which it is locked.
+/// Kind of lock on the folder of all trees.
 #[derive(Debug, Clone, Copy)]
 enum Access {
     Shared,
     Exclusive,
 }
 
-/// Options that open without following links and without blocking.
+/// Options that open a file without following links and without blocking.
 fn plain() -> OpenOptions {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits();
     let mut options = OpenOptions::new();
@@ -287,17 +287,17 @@ fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Removes trees; the next builder retries failed removals.
+/// Removes trees. Failures are ignored, since the next builder tries the removal again.
 fn remove(trees: Vec<(PathBuf, File)>) {
     for (path, _lock) in trees {
         let _ = fs::remove_dir_all(path);
     }
 }
 
-/// Records that a tree was used.
+/// Sets the modification time of a tree's file, which is the time of the tree's last use.
 fn touch(file: &Path) {
     if let Ok(file) = plain().append(true).open(file) {
-        // If this fails, the tree may be removed a little early.
+        // A failure is harmless: the tree may be removed somewhat earlier.
         let _ = file.set_modified(SystemTime::now());
     }
 }

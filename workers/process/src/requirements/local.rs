@@ -1,7 +1,7 @@
 //! Local lists, packages and archives that the `requirements.txt` of a namespace names.
 //!
-//! An installer reads each list to its end: a named pipe would block it until its time limit, and a device never ends. So every
-//! list is read here first, and only regular files of bounded size are passed to an installer.
+//! An installer reads each list to its end. A named pipe would block it until its time limit, and a device never ends. So every
+//! list is read by this module first, and only regular files of limited size are passed to an installer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,39 +11,39 @@ use tooldock_base::regular_file;
 use super::{LocalRequirement, REQUIREMENTS_BYTES_MAX, named};
 use crate::child::variables::installer_variables;
 
-/// Maximum number of lists in one namespace. More are refused.
+/// Maximum number of lists of requirements that one namespace may use; more are refused.
 const LISTS_MAX: usize = 64;
 
-/// Use of a local file or folder by an installer.
+/// Purpose for which an installer uses a local file or folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Use {
     /// The code of the package is used in place (`-e`).
     Editable,
     /// A package or an archive is built or unpacked into the environment.
     Installed,
-    /// The folder is searched for packages.
+    /// The folder is searched for packages (`--find-links`).
     Links,
 }
 
-/// The files and folders of this machine that an installer reads for a list.
+/// The local files and folders that an installer reads for a list of requirements.
 #[derive(Debug, Default)]
 pub struct LocalFiles {
     /// The lists that the requirements name, with their content.
     pub lists: BTreeMap<PathBuf, String>,
-    /// All other local files and folders, with their use.
+    /// All other local files and folders that are named, with their purpose.
     pub places: BTreeMap<PathBuf, Use>,
 }
 
 impl LocalFiles {
-    /// Reads the lists that `text` names, and those that they name in turn. `folder` is the installer's working directory.
+    /// Reads the lists that `text` names, and the lists that those name in turn. `folder` is the installer's working directory.
     /// Blocking.
     ///
     /// # Errors
     ///
-    /// Names a list that is not a regular file of bounded size, or not text.
+    /// Names a list that is too large, not a regular file, or not text.
     pub fn read(folder: &Path, text: &str) -> Result<Self, String> {
         let mut found = Self::default();
-        // A list may include itself under another spelling of the path.
+        // Lists are remembered by their path, since a list may include itself, also under another spelling of its path.
         let mut seen = BTreeSet::new();
         let mut lists = vec![(text.to_owned(), folder.to_owned())];
         while let Some((text, directory)) = lists.pop() {
@@ -85,26 +85,26 @@ impl LocalFiles {
         Ok(found)
     }
 
-    /// Adds a local file or folder. A package that is both used in place and installed counts as installed.
+    /// Adds a local file or folder. If a package is both used in place and installed, it counts as installed.
     fn place(&mut self, path: PathBuf, how: Use) {
         let known = self.places.entry(path).or_insert(how);
         *known = how.max(*known);
     }
 
-    /// Returns true if a package is local: a cache of the installer may contain an earlier version of it.
+    /// Returns true if any package is local. A cache of the installer may then contain an outdated version of it.
     pub(crate) fn has_packages(&self) -> bool {
         !self.places.is_empty()
     }
 
-    /// Paths of the local packages that requirements name, installed or editable: an installer builds them in their own folders
-    /// and may leave files there. Folders of `--find-links` are not included.
+    /// Paths of the local packages, installed or editable. An installer builds them in their own folders and may leave files
+    /// there. Folders of `--find-links` are not included.
     pub(crate) fn built_in(&self) -> impl Iterator<Item = &Path> {
         let built = self.places.iter().filter(|(_, how)| **how != Use::Links);
         built.map(|(path, _)| path.as_path())
     }
 }
 
-/// The text with each `${NAME}` replaced by the installer's variable, as installers do. A name without a value is not replaced.
+/// Replaces each `${NAME}` in a text by the installer's environment variable, as installers do. Names without a value are kept.
 fn expanded(text: &str) -> String {
     if !text.contains("${") {
         return text.to_owned();

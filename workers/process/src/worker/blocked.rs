@@ -11,16 +11,16 @@ use super::rpc::Links;
 /// Interval at which a blocked process is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A function that blocks the event loop of its process.
+/// A function that blocks the event loop of its process, as the process reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BlockedLoop {
-    /// The name of the tool, resource or prompt; empty if the loop runs code that no call waits for.
+    /// Name of the tool, resource or prompt that blocks the loop; empty if the loop runs code that no call waits for.
     pub(super) subject: String,
-    /// The id of the request; empty if the loop runs code that no call waits for.
+    /// Id of the request that blocks the loop; empty if the loop runs code that no call waits for.
     pub(super) request: String,
-    /// File, line and function that the loop runs.
+    /// File, line and function that the blocked loop runs.
     pub(super) place: String,
-    /// The call, if it came from the gateway.
+    /// The call that blocks the loop; `None` if the gateway did not send it.
     pub(super) call: Option<BlockingCall>,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct BlockingCall {
 }
 
 impl BlockedLoop {
-    /// Waits until the call that blocks the loop has exceeded its time limit: its caller no longer waits, and it has run for as
-    /// long as allowed. A call that its client cancelled keeps its remaining time. Does not return if no call with a limit
-    /// blocks the loop: the heartbeat detects a silent process.
+    /// Waits until the call that blocks the loop has run for longer than its time limit and its caller no longer waits for it. A
+    /// call that its client cancelled may run until its time limit, too. Does not return if the loop is not blocked by a call
+    /// with a time limit; a process that is silent for too long is detected by the heartbeat.
     pub(super) async fn past_limit(blocked: Option<&Self>, links: &Links) {
         let call = blocked.and_then(|it| Some((it.call?, &*it.request)));
         let Some((call, request)) = call else {
@@ -51,7 +51,7 @@ impl BlockedLoop {
         }
     }
 
-    /// The subject as text for a log line.
+    /// The blocking tool, resource or prompt as text for a log line.
     pub(super) fn named(&self) -> String {
         match &*self.subject {
             "" => "work that a call left behind".to_owned(),

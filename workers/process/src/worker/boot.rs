@@ -1,4 +1,4 @@
-//! Lines of a worker that answer no call: first its declarations, or the reason why it does not start; later its reports.
+//! Lines that a worker sends without a call: first its declarations, or the reason why it cannot start; later its reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +16,25 @@ use super::blocked::{BlockedLoop, BlockingCall};
 use super::{Declarations, SourceFile, WorkerSpec};
 use crate::child::output::printable_text;
 
-/// Prefix of every line that is addressed to the gateway.
+/// Prefix of a worker's lines that are messages to the gateway; other lines are output of its tools.
 pub(super) const OP_PREFIX: &[u8] = b"{\"op\"";
 
-/// Messages of a worker besides answers: on its standard output, and first on each connection.
+/// A message that a worker sends without a call: on its standard output, or as the first line of a connection.
 #[derive(Debug)]
 pub(super) enum Announcement {
     Ready {
         generation: u64,
         declared: Declarations,
     },
-    /// The worker cannot start, for this reason.
+    /// The worker cannot start; the error is the reason.
     Failed(CallError),
-    /// The worker asks to be replaced, with a reason.
+    /// The worker asks to be replaced, for the given reason.
     Recycle { reason: String },
-    /// The worker's event loop does not turn.
+    /// The worker's event loop is blocked by a function.
     Blocked(BlockedLoop),
     /// The worker's event loop is no longer blocked.
     Unblocked,
-    /// Number of calls, since the last report, that waited long for a thread.
+    /// Number of calls, since the last report, that waited for more than a second for a thread.
     Waited { count: u64 },
 }
 
@@ -80,7 +80,7 @@ struct ReadyLine {
     count: u64,
 }
 
-/// Maximum length of the subject, request and place of a report in the log, in characters.
+/// Maximum length of each logged text of a report (a tool's name, a request id, a source file), in characters.
 const REPORTED_MAX: usize = 200;
 
 #[derive(Deserialize)]
@@ -92,10 +92,10 @@ struct IssueLine {
     message: String,
 }
 
-/// Reads an announcement. `None` for other lines, for instance output of a tool.
+/// Reads a message of the worker. `None` for other lines, for instance output of a tool.
 ///
-/// An announcement that is not valid counts as a failed start: it comes from the worker's runtime, or from code that imitates
-/// it.
+/// A message that is not valid counts as a failed start, whether the worker's runtime sent it or a tool that imitates the
+/// runtime.
 pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
     #[derive(Deserialize)]
     struct Op<'a> {
@@ -127,7 +127,7 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
         Ok(line) => line,
         Err(error) => return Some(senseless(&error.to_string())),
     };
-    // Errors of an import may quote a secret, and are shown to the caller of the reload.
+    // Errors of an import may quote a secret, and the caller of the reload sees them, so secrets are removed.
     let redactor = Redactor::new(&spec.hidden);
     let hide = |text: String| {
         let hidden = redactor.hide(text.into_bytes(), false);
@@ -190,8 +190,8 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
     })
 }
 
-/// The error of a worker that reports a failed start. Only a missing dependency is permanent for the namespace; all other
-/// errors may not occur again.
+/// The error of a worker that reports a failed start. Only a missing dependency is permanent; after any other error the start is
+/// retried.
 fn failure(code: &str, message: String, spec: &WorkerSpec) -> CallError {
     let code = match CallErrorCode::from_worker(code) {
         CallErrorCode::DependencyError => CallErrorCode::DependencyError,
@@ -206,7 +206,7 @@ fn failure(code: &str, message: String, spec: &WorkerSpec) -> CallError {
 }
 
 fn issue(line: IssueLine) -> Issue {
-    // Codes that the runtime's loader reports.
+    // Error codes that the loader of the worker's runtime reports.
     const KNOWN: [&str; 10] = [
         "dependency_error",
         "duplicate_prompt",

@@ -1,4 +1,4 @@
-//! Calls of a worker, and their successful answers.
+//! Calls to a worker, and their successful responses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tooldock_base::answers::AnswerAccount;
 use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::trace::PassedTrace;
 
-/// Operation of a call. JSON is sent to the worker verbatim.
+/// Operation of a call. Its JSON is sent to the worker unchanged.
 #[derive(Debug, Clone)]
 pub enum Operation {
     /// Runs a tool.
@@ -18,7 +18,7 @@ pub enum Operation {
         /// The tool's arguments, a JSON object; empty bytes mean `{}`.
         arguments: Bytes,
     },
-    /// Read a resource, listed or matched by a template.
+    /// Reads a resource that is listed, or that a template matches.
     ReadResource {
         /// The resource's URI.
         uri: Arc<str>,
@@ -30,9 +30,9 @@ pub enum Operation {
         /// The prompt's arguments, a JSON object; empty bytes mean `{}`.
         arguments: Bytes,
     },
-    /// Complete an argument of a prompt or a resource template.
+    /// Completes an argument of a prompt or a resource template.
     Complete {
-        /// The params of `completion/complete`: `{"ref": …, "argument": …, "context"?: …}`.
+        /// The params of MCP's `completion/complete`: `{"ref": …, "argument": …, "context"?: …}`.
         params: Bytes,
     },
 }
@@ -42,27 +42,27 @@ pub enum Operation {
 pub struct WorkerCall {
     /// The operation to run.
     pub operation: Operation,
-    /// The caller and the questions that it supports, as a JSON object; needed only by functions that take a context.
+    /// The caller and the kinds of questions that its client supports, as a JSON object; needed only by functions with a context.
     pub caller: Option<Bytes>,
-    /// The maker of API keys that the caller asks for. Not sent to workers.
+    /// The credential of the caller, as the maker of API keys that the call creates. It is not sent to workers.
     pub maker: KeyMaker,
     /// The id of the request, which identifies the function's output in the log.
     pub request: Arc<str>,
     /// Maximum size of the result, in bytes of JSON.
     pub max_result: u64,
-    /// The time limit of the caller, who drops the call then. A call that blocks others of its process for longer ends the
-    /// process. `None`: no limit.
+    /// Time after which the caller drops the call. If the call blocks the event loop of its process for longer than this, the
+    /// process is ended. `None`: no limit.
     pub time_limit: Option<Duration>,
-    /// Account that counts the answer's bytes; `None` for calls that the gateway makes for itself.
+    /// Account of the caller that counts the answer's bytes in memory; `None` for calls that the gateway makes for itself.
     pub answers: Option<AnswerAccount>,
-    /// The trace that the call belongs to; `None` if none is exported.
+    /// The trace that the call belongs to; `None` if no trace is exported.
     pub trace: Option<Arc<PassedTrace>>,
 }
 
-/// A successful response. The JSON is a view of the received frame.
+/// A successful response of a worker. Its JSON shares the memory of the received line.
 #[derive(Debug, Clone)]
 pub struct ToolReply {
-    /// The tool's value as JSON text; for other operations the result object.
+    /// The tool's return value as JSON text; for other operations the result object.
     pub value: Bytes,
     /// MCP content blocks as a JSON array, when the value is not plain JSON (images, bytes, resource links).
     pub content: Option<Bytes>,
@@ -91,7 +91,7 @@ impl Operation {
 }
 
 impl WorkerCall {
-    /// Number of bytes of the call's variable parts. The call's frame is longer by the names around them.
+    /// Number of bytes of the call's subject and JSON. The line that is sent is longer by the member names around them.
     pub(super) fn size(&self) -> usize {
         let (subject, json) = match &self.operation {
             Operation::CallTool {

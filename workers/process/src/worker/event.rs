@@ -1,4 +1,4 @@
-//! Events of a worker while a call runs: progress, log messages, questions to the client, notices.
+//! Events that a worker sends while a call runs: progress, log messages, questions to the client, changed lists.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tooldock_base::error::CallError;
 
-/// Maximum number of open questions of one call. Further ones are refused before a sink receives them.
+/// Maximum number of open questions of one call. Further questions are refused.
 pub const OPEN_QUESTIONS_MAX: usize = 64;
 
 /// Receives the messages of a worker before its answer. Called on the worker's reader: it must not block.
@@ -17,47 +17,47 @@ pub trait CallSink: Send + Sync {
     fn event(&self, event: CallEvent);
 }
 
-/// Event of a call. JSON is the object that the worker sent, verbatim.
+/// Event of a running call. Its JSON is the object that the worker sent, unchanged.
 #[derive(Debug)]
 pub enum CallEvent {
-    /// A progress report: `{"progress": n, "total"?: n, "message"?: s}`.
+    /// Progress report of the function: `{"progress": n, "total"?: n, "message"?: s}`.
     Progress(Bytes),
-    /// A log message.
+    /// Log message of the function.
     Log {
-        /// Severity of the message, which is in `params` too.
+        /// Severity of the log message. `params` contains it as well.
         level: LogLevel,
-        /// Params of the message: `{"level": s, "logger"?: s, "data": any}`.
+        /// Params of the log message: `{"level": s, "logger"?: s, "data": any}`.
         params: Bytes,
     },
-    /// The function waits for answers of the client.
+    /// The function asks the client questions and waits for the answers.
     Ask(Ask),
-    /// The function reports a change.
+    /// The function reports that a list or a resource changed.
     Notice(Notice),
-    /// Number of reports and log messages that the worker dropped, since they were not read in time.
+    /// Number of progress reports and log messages that the worker dropped because the gateway did not read them in time.
     Dropped(u64),
 }
 
-/// Severity of a log message, in syslog's order, which is MCP's.
+/// Severity of a log message. The order is that of syslog, which MCP uses.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Detail for finding defects.
+    /// Severity of details for finding defects.
     Debug,
-    /// Normal operation.
+    /// Severity of normal operation.
     Info,
-    /// Normal, but significant.
+    /// Severity of a normal but significant event.
     Notice,
-    /// Something may be wrong.
+    /// Severity of an event that may be a problem.
     Warning,
-    /// An operation failed.
+    /// Severity of a failed operation.
     Error,
-    /// A component is broken.
+    /// Severity of a broken component.
     Critical,
-    /// Immediate action is needed.
+    /// Severity of a failure that needs immediate action.
     Alert,
-    /// The system is unusable.
+    /// Severity of a failure that makes the system unusable.
     Emergency,
 }
 
@@ -66,7 +66,7 @@ pub enum LogLevel {
 #[error("the level must be one of debug, info, notice, warning, error, critical, alert, emergency")]
 pub struct UnknownLogLevel;
 
-/// A change that a function reports.
+/// A change of a list or a resource that a function reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// The list of tools changed.
@@ -77,17 +77,17 @@ pub enum Notice {
     ResourcesChanged,
     /// The content of a resource changed.
     ResourceUpdated {
-        /// URI of the resource.
+        /// URI of the resource whose content changed.
         uri: Arc<str>,
     },
 }
 
-/// Questions for which a function waits at the same time. Each must be answered once.
+/// Questions to the client that a function asked together. Each must be answered once; until then the function waits.
 #[derive(Debug)]
 pub struct Ask {
-    /// The questions; at least one.
+    /// The questions that were asked together; at least one.
     pub questions: Vec<Question>,
-    /// Receiver of the answers to the questions.
+    /// Receiver to which the answers to the questions are passed.
     pub replier: Replier,
 }
 
@@ -96,9 +96,9 @@ pub struct Ask {
 pub struct Question {
     /// Key of the question, unique among the open questions of its call.
     pub key: Arc<str>,
-    /// Kind of question.
+    /// Kind of the question, which is one MCP method.
     pub method: AskMethod,
-    /// The method's params, a JSON object.
+    /// Params of the question's MCP method, a JSON object.
     pub params: Bytes,
 }
 
@@ -109,7 +109,7 @@ pub enum AskMethod {
     Elicit,
     /// Asks the client's model to complete a conversation.
     Sample,
-    /// Asks for file system roots.
+    /// Asks for the client's file system roots.
     Roots,
 }
 
@@ -120,12 +120,12 @@ pub struct Replier(Arc<dyn Answers>);
 
 /// Receiver of the answers of a [`Replier`].
 pub trait Answers: Send + Sync {
-    /// Receives the answer to the question of that key. Must not block.
+    /// Receives the answer to the question with the key `key`. Must not block.
     fn answer(&self, key: &str, outcome: Result<&[u8], &CallError>);
 }
 
 impl LogLevel {
-    /// All levels, the least severe first.
+    /// All levels, beginning with the least severe.
     pub const ALL: [Self; 8] = [
         Self::Debug,
         Self::Info,
@@ -137,7 +137,7 @@ impl LogLevel {
         Self::Emergency,
     ];
 
-    /// The level as MCP writes it.
+    /// The level's name in MCP.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "debug",
@@ -162,7 +162,7 @@ impl FromStr for LogLevel {
 }
 
 impl AskMethod {
-    /// The MCP method.
+    /// The MCP method that asks questions of this kind.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Elicit => "elicitation/create",
@@ -171,7 +171,7 @@ impl AskMethod {
         }
     }
 
-    /// The capability that clients declare for such questions.
+    /// The capability that a client must declare to be asked questions of this kind.
     pub fn capability(self) -> &'static str {
         match self {
             Self::Elicit => "elicitation",
@@ -180,7 +180,7 @@ impl AskMethod {
         }
     }
 
-    /// The method of that name, if it is a question to clients.
+    /// Returns the kind of question that this MCP method asks; `None` for other methods.
     pub fn from_method(text: &str) -> Option<Self> {
         [Self::Elicit, Self::Sample, Self::Roots]
             .into_iter()
@@ -189,7 +189,7 @@ impl AskMethod {
 }
 
 impl Notice {
-    /// The MCP notification of the change.
+    /// The MCP notification that announces the change.
     pub fn method(&self) -> &'static str {
         match self {
             Self::ToolsChanged => "notifications/tools/list_changed",
@@ -206,7 +206,7 @@ impl Replier {
         Self(answers)
     }
 
-    /// Answers the question with that key: with the client's result, one JSON object, or with the reason why there is none.
+    /// Answers the question with the key `key`: with the client's result, which is a JSON object, or with an error.
     pub fn answer(&self, key: &str, outcome: Result<&[u8], &CallError>) {
         self.0.answer(key, outcome);
     }

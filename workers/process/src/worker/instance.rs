@@ -32,35 +32,35 @@ use crate::sandbox::{ProcessFacts, SandboxHost};
 
 /// Maximum time for a process to end after it was asked to end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
-/// Maximum time for a process to end after SIGTERM.
+/// Maximum time for a process to end after SIGTERM; it is killed then.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
-/// Maximum wait for the exit of a process that closed its connection, to name the cause.
+/// Maximum wait for the exit status of a process that closed its connection; the status names the cause in the log.
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
 /// Maximum time of reading the last output of a process that ended.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
-/// Maximum number of announcements that wait; a worker makes one or two in its life, and a report now and then.
+/// Maximum number of unread announcements of a process. A process sends one or two in its lifetime, and a few reports.
 const ANNOUNCEMENTS: usize = 16;
 
 /// Report of an instance to the supervisor.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// The process is started.
+    /// The process was started.
     Started { pid: u32 },
     /// The process accepts calls.
     Booted {
         declared: Arc<Declarations>,
         links: Arc<Links>,
     },
-    /// The files differ from those with which the worker was started: the process was not started, or gets no calls. Its end
-    /// follows.
+    /// The files differ from those with which the worker was started. The process was not started, or it gets no calls and is
+    /// ended.
     Outdated,
-    /// The process failed to boot. Its end follows.
+    /// The process failed to start, and is ended.
     BootFailed { error: CallError, permanent: bool },
     /// The process asks to be replaced.
     Recycle { reason: String },
     /// The process's event loop is blocked.
     Blocked(BlockedLoop),
-    /// The process's event loop is no longer blocked; `after` is the time since the report of the block.
+    /// The process's event loop is no longer blocked. `after` is the time for which it was blocked since the report.
     Unblocked { after: Duration },
     /// The process's event loop is blocked by a call that is past its time limit. The process's pending calls have failed.
     Hung { subject: String },
@@ -74,11 +74,11 @@ pub(super) struct Instance {
     pub(super) spec: Arc<WorkerSpec>,
     pub(super) host: Arc<WorkerHost>,
     pub(super) metrics: Arc<NamespaceMetrics>,
-    /// Permits of the processes that may boot now.
+    /// Permits to start: limits how many processes of the worker start at the same time.
     pub(super) boots: Arc<Semaphore>,
     pub(super) sync_waits: Arc<SyncWaits>,
     pub(super) reports: mpsc::Sender<(u64, Report)>,
-    /// Time until which the process may drain, set when it must finish.
+    /// Channel with the time until which the process may continue its calls; set once the process must end.
     pub(super) finish: watch::Receiver<Option<Instant>>,
 }
 
@@ -143,7 +143,7 @@ impl Instance {
             let booted = self
                 .boot(&mut child, &mut output, announce, &mut announced)
                 .await;
-            // Checked again: the files may have changed while the process read them.
+            // The files are compared again, because they may have changed while the process read them.
             (booted, self.is_outdated().await)
         };
         let booted = tokio::select! {
@@ -183,7 +183,7 @@ impl Instance {
         !matches!(now, Ok(Some(now)) if now == started_with.value)
     }
 
-    /// Starts to read both output streams, so that the process never waits for a reader.
+    /// Starts to read standard output and standard error, so that the process is never blocked by a full pipe.
     fn read_output(&self, child: &mut Child, announce: &mpsc::Sender<Announcement>) -> Output {
         let limit = OutputLimit::new(self.metrics.output_suppressed.clone())
             .hiding(Redactor::new(&self.spec.hidden))
@@ -217,7 +217,7 @@ impl Instance {
                 prefix: OP_PREFIX,
                 line_max: usize::try_from(spec.max_frame).unwrap_or(usize::MAX),
                 take: move |line: &[u8]| match boot::read(line, &spec) {
-                    // A full queue contains several announcements already: another one has no new information.
+                    // If the queue is full, the announcement is dropped: the unread ones already tell the gateway the same.
                     Some(announcement) => {
                         let _ = announce.try_send(announcement);
                         true
@@ -230,7 +230,7 @@ impl Instance {
         Output(tasks)
     }
 
-    /// Waits for the ready line, then connects.
+    /// Waits until the process reports that it is ready, then connects to it.
     async fn boot(
         &self,
         child: &mut Child,
@@ -273,7 +273,8 @@ impl Instance {
         }
     }
 
-    /// The first announcement of the process, even if it is its last.
+    /// Waits for the first announcement of the process. If the process exits, an announcement that it printed before still
+    /// counts.
     async fn first_word(
         &self,
         child: &mut Child,
@@ -284,18 +285,19 @@ impl Instance {
             Some(announcement) = announced.recv() => return announcement,
             exit = child.wait() => exit,
         };
-        // Output from before the end of the process may not have been read yet.
+        // Lines that the process printed before it ended may not have been read yet.
         let _ = timeout(OUTPUT_WAIT, output.finished()).await;
         announced
             .try_recv()
             .unwrap_or_else(|_| Announcement::Failed(self.ended_early(exit).error))
     }
 
-    /// Serves until the process ended or is to finish; in the second case asks it to end. Wakes up for:
-    /// - the process's end, and a connection's: the first is reported;
-    /// - an announcement: the request to be replaced, a report;
-    /// - a call that blocks the process past its time limit;
-    /// - the order to finish.
+    /// Serves calls until the process has ended or is ordered to end; in the second case its calls may finish, then it is asked
+    /// to end. Meanwhile this handles:
+    /// - the end of the process or of a connection, which is reported;
+    /// - announcements of the process, such as the request to be replaced;
+    /// - a call that blocks the event loop past its time limit, which ends the process;
+    /// - the order to end.
     async fn serve(
         &self,
         child: &mut Child,
@@ -353,7 +355,7 @@ impl Instance {
         let _ = timeout(SHUTDOWN_GRACE, child.wait()).await;
     }
 
-    /// Counts calls that waited for a thread, and logs them now and then.
+    /// Counts calls that waited for a thread, and logs their number at most once a minute.
     fn count_waits(&self, count: u64) {
         self.metrics.sync_waits.inc_by(count);
         let Some(calls) = self.sync_waits.add(count, Instant::now()) else {
@@ -370,7 +372,7 @@ impl Instance {
     }
 
     async fn report(&self, report: Report) {
-        // If the supervisor was dropped, it ended its instances, and this one is about to end.
+        // Sending fails only if the supervisor was dropped, which ends this instance as well.
         let _ = self.reports.send((self.number, report)).await;
     }
 
@@ -403,7 +405,7 @@ impl Output {
     }
 }
 
-/// A process of the worker, in its sandbox. Blocking.
+/// Returns the specification of a worker's process, with its sandbox. Blocking.
 fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, String> {
     let mut args = vec!["-m".into(), "app.worker_main".into()];
     let mut option = |name: &str, value: std::ffi::OsString| {
@@ -428,7 +430,7 @@ fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, Stri
         KeptPath::writable(&spec.tools_dir),
         KeptPath::readable(&spec.venv),
     ];
-    // Read alone: its files name folders that count as own at the next start.
+    // The process may only read this folder: files in it name further folders that its sandbox contains at the next start.
     own.extend(build_of(&spec.python).map(KeptPath::readable));
     own.extend(paths_of(&spec.python));
     own.extend(spec.socket.parent().map(KeptPath::writable));
@@ -461,7 +463,8 @@ fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, Stri
     })
 }
 
-/// The folders that an environment adds to its own packages: those of the runtime and of the base environment.
+/// The folders that an environment adds to Python's search path through a `.pth` file: the worker's runtime and the base
+/// environment.
 fn paths_of(python: &Path) -> Vec<KeptPath> {
     let libraries = build_of(python).map(|it| it.join("lib"));
     let libraries = libraries.and_then(|it| std::fs::read_dir(it).ok());
@@ -472,18 +475,18 @@ fn paths_of(python: &Path) -> Vec<KeptPath> {
     paths.collect()
 }
 
-/// The environment of an interpreter: `<build>/bin/python`.
+/// The folder of the environment whose interpreter is `<build>/bin/python`.
 fn build_of(python: &Path) -> Option<&Path> {
     python.parent().and_then(Path::parent)
 }
 
-/// Waits for the order to finish; the end of the supervisor means the same.
+/// Waits until the instance is ordered to end. The end of the supervisor counts as this order.
 async fn asked_to_finish(finish: &mut watch::Receiver<Option<Instant>>) {
     let _ = finish.wait_for(Option::is_some).await;
 }
 
-/// Waits until no call is in flight, the time for that is over, or the process or its connection has ended. The time may
-/// become shorter meanwhile.
+/// Waits until no call is in flight, the time limit is over, or the process or its connection has ended. The time limit may be
+/// shortened meanwhile.
 async fn drain(child: &mut Child, links: &Links, mut finish: watch::Receiver<Option<Instant>>) {
     loop {
         let until = finish.borrow_and_update().unwrap_or_else(Instant::now);
@@ -493,7 +496,7 @@ async fn drain(child: &mut Child, links: &Links, mut finish: watch::Receiver<Opt
             _ = links.closed() => return,
             _ = child.wait() => return,
             changed = finish.changed() => if changed.is_err() {
-                // The order cannot change any more; a short pause keeps this arm from spinning.
+                // The time limit cannot change any more; the pause keeps this branch from running in a busy loop.
                 sleep(Duration::from_millis(10)).await;
             },
         }

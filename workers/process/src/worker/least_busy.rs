@@ -1,7 +1,8 @@
-//! Choice of the process for the next call. Pure.
+//! Choice of the process that runs the next call, as a pure function.
 
-/// The index of the process with the fewest calls. In `calls`, `None` is a process that accepts no calls. Of equally busy
-/// processes the first from `turn` on is chosen, so that they take turns if the caller increments `turn`.
+/// Returns the index of the process with the fewest calls. `calls` has one number per process; `None` is a process that accepts
+/// no calls. Among equally busy processes the first one from index `turn` on is chosen, so a caller that increments `turn`
+/// distributes its calls evenly.
 pub(super) fn find(
     calls: impl ExactSizeIterator<Item = Option<usize>>,
     turn: usize,

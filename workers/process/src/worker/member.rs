@@ -18,22 +18,22 @@ use crate::metrics::NamespaceMetrics;
 
 /// State that the processes of one worker share.
 pub(super) struct Common {
-    /// Permits of the processes that may boot now.
+    /// Permits to start: limits how many processes of the worker start at the same time.
     pub(super) boots: Arc<Semaphore>,
-    /// Notified when some process entered another state.
+    /// Notified when a process of the worker changes its state.
     pub(super) changed: Arc<Notify>,
-    /// See [`PublishedState::declared`].
+    /// Declarations of the worker's first ready process: [`PublishedState::declared`].
     pub(super) declared: Arc<OnceLock<Arc<Declarations>>>,
-    /// See [`PublishedState::refused`].
+    /// Notified of every refused start of a process: [`PublishedState::refused`].
     pub(super) refused: Arc<watch::Sender<()>>,
-    /// See [`PublishedState::sync_waits`].
+    /// Counter of calls that waited long for a thread: [`PublishedState::sync_waits`].
     pub(super) sync_waits: Arc<SyncWaits>,
 }
 
 /// Handle of the process; dropping it ends the supervisor and its processes.
 pub(super) struct WorkerMember {
     shared: Arc<PublishedState>,
-    /// Time by which the process must have ended, set once it is no longer needed.
+    /// Channel with the time by which the process must have ended; `None` while the process is needed.
     retire: watch::Sender<Option<Instant>>,
     supervisor: AbortHandle,
 }
@@ -43,24 +43,25 @@ pub(super) struct WorkerMember {
 pub(super) struct PublishedState {
     pub(super) spec: Arc<WorkerSpec>,
     pub(super) metrics: Arc<NamespaceMetrics>,
-    /// Permits of the worker's processes that may boot now.
+    /// Permits to start: limits how many processes of the worker start at the same time.
     pub(super) boots: Arc<Semaphore>,
-    /// Connections for calls; empty while there is no ready process.
+    /// Connections that calls use; empty while no process is ready.
     pub(super) links: ArcSwapOption<Links>,
     status: watch::Sender<Status>,
-    /// Notified of every new status of any process of the worker.
+    /// Notified when any process of the worker changes its status.
     changed: Arc<Notify>,
     first_boot: watch::Sender<Option<Result<(), CallError>>>,
     /// The tools, resources and prompts that the first ready process of the worker declared. A process with other declarations
     /// gets no calls.
     pub(super) declared: Arc<OnceLock<Arc<Declarations>>>,
-    /// True when the last start was refused: the files or the functions differ from those with which the worker was started.
+    /// True if the last start of a process was refused, because its files or functions differ from those with which the worker
+    /// was started.
     pub(super) outdated: AtomicBool,
     /// Notified of every refused start of any process of the worker.
     pub(super) refused: Arc<watch::Sender<()>>,
     /// Counts calls that waited long for a thread, over all processes of the worker.
     pub(super) sync_waits: Arc<SyncWaits>,
-    /// Process id; 0 while there is no process.
+    /// Id of the current process; 0 while no process runs.
     pub(super) pid: AtomicU32,
     pub(super) restarts: AtomicU64,
     in_flight: AtomicUsize,
@@ -69,7 +70,7 @@ pub(super) struct PublishedState {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Status {
     pub(super) state: WorkerState,
-    /// Time of the next start, in `Backoff`.
+    /// Time of the next start, while the worker waits after a failure.
     pub(super) retry_at: Option<Instant>,
 }
 
@@ -106,19 +107,19 @@ impl WorkerMember {
         }
     }
 
-    /// The outcome of the first boot of the process.
+    /// Waits for the outcome of the process's first start.
     pub(super) async fn ready(&self) -> Result<(), CallError> {
         let mut outcome = self.shared.first_boot.subscribe();
         loop {
             if let Some(outcome) = &*outcome.borrow_and_update() {
                 return outcome.clone();
             }
-            // `self` owns the sender, so this returns only after a value was sent.
+            // This cannot fail: the sender belongs to `self`.
             let _ = outcome.changed().await;
         }
     }
 
-    /// Returns true if the process is not started again, since its files or functions are others now.
+    /// Returns true if the process is not started again, because its files or functions have changed.
     pub(super) fn is_outdated(&self) -> bool {
         self.shared.outdated.load(Ordering::Relaxed)
     }
@@ -178,12 +179,12 @@ impl WorkerMember {
     pub(super) async fn stopped(&self) {
         let mut status = self.shared.status.subscribe();
         while status.borrow_and_update().state != WorkerState::Stopped {
-            // `self` owns the sender; a supervisor that ends in any other way also leaves `Stopped`.
+            // This cannot fail: the sender belongs to `self`. A supervisor always sets the status `Stopped` when it ends.
             let _ = status.changed().await;
         }
     }
 
-    /// The reason why the process takes no calls.
+    /// The error for calls while the process accepts none, with the reason.
     pub(super) fn unavailable(&self) -> CallError {
         let status = *self.shared.status.borrow();
         if status.state == WorkerState::Failed
@@ -235,7 +236,7 @@ impl PublishedState {
         self.changed.notify_waiters();
     }
 
-    /// Sets the result of [`WorkerMember::ready`], the first time.
+    /// Sets the outcome that [`WorkerMember::ready`] returns. Only the first outcome counts.
     pub(super) fn first_boot(&self, outcome: Result<(), CallError>) {
         self.first_boot.send_if_modified(|first| {
             let unknown = first.is_none();
@@ -245,7 +246,7 @@ impl PublishedState {
     }
 }
 
-/// Guard that counts a call as in flight.
+/// Guard that counts a call as in flight until it is dropped.
 pub(super) struct InFlightCount<'a>(&'a PublishedState);
 
 impl<'a> InFlightCount<'a> {

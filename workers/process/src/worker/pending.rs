@@ -1,13 +1,13 @@
-//! The calls that a peer (a worker, or a stdio server) has not answered yet: ids, completion and cancellation. No channels, no
-//! I/O.
+//! The calls that a peer (a worker or a stdio server) has not answered yet: ids, completion and cancellation. Uses no channels
+//! and no I/O.
 //!
-//! A slab: an id consists of a slot's index and the number of its uses, so finding an entry is one index operation, and a late
-//! or repeated response never matches the next call in the same slot. Ids stay below 2^53, up to which every JSON reader is
-//! exact. Id 0 is never used.
+//! The entries are in a slab. An id consists of the index of a slot and the number of times the slot was used, so finding an
+//! entry is one index operation, and a late or repeated response never matches the next call in the same slot. Ids stay below
+//! 2^53, up to which every JSON reader is exact. Id 0 is never used.
 
-/// Bits of an id for the slot's index; the other bits count the slot's uses.
+/// Number of bits of a call's id that contain the slot's index; the other bits count the slot's uses.
 const INDEX_BITS: u32 = 16;
-/// Maximum number of concurrently pending calls.
+/// Maximum number of concurrently pending calls of one connection.
 pub const PENDING_MAX: usize = 1 << INDEX_BITS;
 const USES_MAX: u64 = (1 << (53 - INDEX_BITS)) - 1;
 const NO_SLOT: u32 = u32::MAX;
@@ -16,14 +16,14 @@ const NO_SLOT: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Pending<T> {
     slots: Vec<Slot<T>>,
-    /// First slot of the list of free slots.
+    /// Index of the first free slot; free slots form a linked list.
     free: u32,
     len: usize,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Number of the slot's current use, or of its last.
+    /// Number of times that the slot was used, including a current use.
     uses: u64,
     content: Content<T>,
 }
@@ -37,9 +37,9 @@ enum Content<T> {
 /// The reason why an answer of a worker belongs to no pending call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoPendingCall {
-    /// The id was used: the call was cancelled or answered before.
+    /// The id was used by a call that was cancelled or answered before.
     Over,
-    /// The id was never used.
+    /// The id was never used by a call.
     Unknown,
 }
 
@@ -91,11 +91,11 @@ impl<T> Pending<T> {
         Some(slot.uses << INDEX_BITS | u64::from(index))
     }
 
-    /// The entry of an id, while it is pending.
+    /// Returns the entry of a pending call.
     ///
     /// # Errors
     ///
-    /// [`NoPendingCall`], when the id is not pending.
+    /// [`NoPendingCall`], when no call with this id is pending.
     pub fn get(&self, id: u64) -> Result<&T, NoPendingCall> {
         let (slot, uses) = self.slot(id).ok_or(NoPendingCall::Unknown)?;
         match &slot.content {
@@ -104,11 +104,11 @@ impl<T> Pending<T> {
         }
     }
 
-    /// The entry of an id, while it is pending, to change it.
+    /// Returns the entry of a pending call for changes.
     ///
     /// # Errors
     ///
-    /// [`NoPendingCall`], when the id is not pending.
+    /// [`NoPendingCall`], when no call with this id is pending.
     pub fn get_mut(&mut self, id: u64) -> Result<&mut T, NoPendingCall> {
         let slot = self.slots.get_mut(index_of(id) as usize);
         let slot = slot.ok_or(NoPendingCall::Unknown)?;
@@ -121,11 +121,11 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Removes and returns the entry of an id.
+    /// Removes the entry of a pending call, and returns it.
     ///
     /// # Errors
     ///
-    /// [`NoPendingCall`], when the id is not pending.
+    /// [`NoPendingCall`], when no call with this id is pending.
     pub fn remove(&mut self, id: u64) -> Result<T, NoPendingCall> {
         self.get(id)?;
         let index = index_of(id);
@@ -140,7 +140,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// All pending entries.
+    /// The entries of all pending calls.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| match &slot.content {
             Content::Taken(entry) => Some(entry),
@@ -148,7 +148,7 @@ impl<T> Pending<T> {
         })
     }
 
-    /// Removes and returns all entries.
+    /// Removes the entries of all pending calls, and returns them.
     pub fn drain(&mut self) -> Vec<T> {
         let slots = std::mem::take(self).slots;
         slots

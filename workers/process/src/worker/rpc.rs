@@ -34,25 +34,25 @@ use crate::metrics::NamespaceMetrics;
 use io::{AnnouncementSender, connect};
 pub(super) use links::{Connections, Links};
 
-/// Maximum number of bytes of frames that wait to be written. A worker that reads more slowly than it is called reaches this; a
-/// single frame is always accepted, so that its size is bounded only by the frame limit.
+/// Maximum number of bytes that wait to be written to a worker; further calls are refused as `overloaded`. A single frame is
+/// always accepted, so that its size is bounded only by the frame limit.
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
-/// Largest capacity of a buffer that is kept for the next frames, in bytes.
+/// Maximum capacity of a write buffer that is kept for reuse, in bytes; a larger one is freed.
 const OUTBOX_KEPT: usize = 256 * 1024;
-/// Maximum number of abandoned calls that are remembered.
+/// Maximum number of abandoned calls that are remembered per connection; the oldest is forgotten first.
 const ABANDONED_MAX: usize = 64;
-/// Time without a call after which a connection counts as drained. Requests that wait for their turn have no call yet, so there
-/// may be short gaps between calls.
+/// Time without a call after which a connection counts as drained. Requests in a queue have not begun a call yet, so there may
+/// be short gaps between calls.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// A connection, as its owner holds it: dropping it closes the connection and ends its tasks.
+/// Owner of a connection to a worker. Dropping it closes the connection and ends its tasks.
 #[derive(Debug)]
 struct WorkerConnection {
     link: Arc<Link>,
     tasks: Tasks,
 }
 
-/// Tasks of a connection, aborted when this is dropped.
+/// Tasks of a connection. Dropping this value aborts them.
 #[derive(Debug)]
 struct Tasks(Vec<AbortHandle>);
 
@@ -64,10 +64,10 @@ impl Drop for Tasks {
     }
 }
 
-/// Reason why a connection is over.
+/// Reason why a connection to a worker has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RpcCloseReason {
-    /// The worker closed the connection, or the operating system did.
+    /// The connection was closed by the worker or by the operating system.
     Disconnected,
     /// The worker violated the protocol.
     Violation(&'static str),
@@ -81,19 +81,19 @@ pub(super) struct Link {
     /// Calls without a response. A plain mutex: locked for a few instructions, never held across an await, never together with
     /// `outbox`.
     calls: Mutex<WorkerCalls>,
-    /// Frames that wait to be written. A blocking mutex, like that of `calls`: it is held while a frame is copied.
+    /// Frames that wait to be written. A blocking mutex, which is locked only while a frame is copied.
     outbox: Mutex<BytesMut>,
     /// Notified when there are frames in the outbox.
     filled: Notify,
     /// Notified when the last pending call has ended.
     emptied: Notify,
-    /// Number of calls begun so far.
+    /// Number of calls that this connection has begun so far.
     begun: AtomicU64,
-    /// True when the worker sent anything since the last heartbeat.
+    /// True if the worker sent a line since the last heartbeat request.
     heard: AtomicBool,
-    /// Copy of `closed` in `calls`, read without the lock.
+    /// Copy of `WorkerCalls::closed` that is read without locking `calls`: true once the connection has ended.
     over: AtomicBool,
-    /// The reason why the first connection is over; shared by all connections to the process.
+    /// Reason why the first of the connections to the process ended; shared by all connections to the process.
     closed: watch::Sender<Option<RpcCloseReason>>,
     frame_max: u64,
     metrics: Arc<NamespaceMetrics>,
@@ -102,21 +102,22 @@ pub(super) struct Link {
 #[derive(Default)]
 struct WorkerCalls {
     pending: Pending<PendingRpcCall>,
-    /// The most recently abandoned calls, oldest first, which the process may still run. At most [`ABANDONED_MAX`].
+    /// The most recently abandoned calls, oldest first: the process may still run them, but no caller waits. At most
+    /// [`ABANDONED_MAX`].
     abandoned: VecDeque<AbandonedCall>,
-    /// True once the connection has ended. Set under the lock: no call can be added afterwards, so ending the connection fails
-    /// all calls.
+    /// True once the connection has ended. Set while `calls` is locked, so that no call is added after the pending ones have
+    /// failed.
     closed: bool,
 }
 
-/// A call that was abandoned before its response.
+/// A call whose caller no longer waits for the response.
 struct AbandonedCall {
     id: u64,
     request: Arc<str>,
     time_limit: Option<Duration>,
 }
 
-/// A pending call, as the reader needs it.
+/// A call that waits for its response, with the data that the reader needs.
 struct PendingRpcCall {
     reply: oneshot::Sender<Result<ToolReply, CallError>>,
     request: Arc<str>,
@@ -128,16 +129,16 @@ struct PendingRpcCall {
     open: Vec<Arc<str>>,
 }
 
-/// Reason why a call did not begin.
+/// Reason why a call was not sent.
 #[derive(Debug)]
 pub(super) enum CallRefusal {
-    /// The connection is over; another one may take the call, which was not sent.
+    /// The connection has ended and the call was not sent; another connection may be tried.
     Closed,
     /// The call is refused; no other connection is tried.
     Failed(CallError),
 }
 
-/// A call that was sent. Dropping it cancels the call in the worker.
+/// A call that was sent. Dropping it before the response cancels the call in the worker.
 pub(super) struct SentCall {
     link: Arc<Link>,
     id: u64,
@@ -164,7 +165,7 @@ impl WorkerConnection {
 impl Drop for WorkerConnection {
     fn drop(&mut self) {
         self.link.close(RpcCloseReason::Ended);
-        // The tasks end with the field; it is named here to show that this is its purpose.
+        // The tasks are aborted when this field is dropped; finished ones are removed first.
         self.tasks.0.retain(|task| !task.is_finished());
     }
 }
@@ -195,7 +196,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`CallRefusal`]; nothing was sent then.
+    /// [`CallRefusal`]; the call was not sent then.
     pub(super) fn begin(
         self: &Arc<Self>,
         call: &WorkerCall,
@@ -241,14 +242,14 @@ impl Link {
         if self.append(call.size(), |outbox| write::call(outbox, id, call)) {
             return Ok(in_flight);
         }
-        // Removed first, so that dropping `in_flight` sends no cancellation for a call that was never sent.
+        // Removed before `in_flight` is dropped: otherwise a cancellation would be sent for a call that was never sent.
         let _ = self.take(id);
         Err(CallRefusal::Failed(
             self.overloaded("the worker does not keep up with its calls"),
         ))
     }
 
-    /// Appends a frame of about `size` bytes to the outbox. Returns false if there is no room.
+    /// Appends a frame of about `size` bytes to the outbox. Returns false if the outbox is full.
     fn append(&self, size: usize, write: impl FnOnce(&mut BytesMut)) -> bool {
         let mut outbox = self.outbox();
         let has_room = outbox.is_empty() || outbox.len().saturating_add(size) <= OUTBOX_MAX;
@@ -275,7 +276,7 @@ impl Link {
         .retry_after(Duration::from_secs(1))
     }
 
-    /// Number of calls without an answer.
+    /// Number of calls on this connection that wait for an answer.
     fn pending(&self) -> usize {
         self.calls().pending.len()
     }
@@ -285,14 +286,14 @@ impl Link {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Waits until a connection to the process is over.
+    /// Waits until any of the connections to the process has ended, and returns the reason.
     async fn closed(&self) -> RpcCloseReason {
         let mut closed = self.closed.subscribe();
         loop {
             if let Some(reason) = &*closed.borrow_and_update() {
                 return reason.clone();
             }
-            // The sender is `self`, so this returns only when a value was sent.
+            // This cannot fail: the sender belongs to `self`.
             let _ = closed.changed().await;
         }
     }
@@ -300,7 +301,7 @@ impl Link {
     /// Waits until no call is pending.
     async fn idle(&self) {
         loop {
-            // Created before the check, so that an end between the two is not missed.
+            // Created before the check, so that no notification between the two is missed.
             let emptied = self.emptied.notified();
             if self.pending() == 0 {
                 return;
@@ -309,17 +310,18 @@ impl Link {
         }
     }
 
-    /// Number of calls begun so far.
+    /// Number of calls that this connection has begun so far.
     fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Closes the connection for calls: pending ones fail now, later ones are refused. The first reason is kept.
+    /// Closes the connection for calls: pending calls fail now, later ones are refused. If it is called again, the first reason
+    /// is kept.
     fn close(&self, reason: RpcCloseReason) {
         let abandoned = {
             let mut calls = self.calls();
             calls.closed = true;
-            // Set under the lock: a caller that was refused and searches again sees that the connection is closed.
+            // Set while `calls` is locked: a caller that is refused and chooses again then sees that this connection is closed.
             self.over.store(true, Ordering::Release);
             calls.pending.drain()
         };
@@ -346,7 +348,7 @@ impl Link {
         });
     }
 
-    /// Removes a pending call that its caller gave up. Returns false if the call was over already.
+    /// Removes a pending call whose caller no longer waits. Returns false if the call had already ended.
     fn abandon(&self, id: u64) -> bool {
         let Ok(entry) = self.take(id) else {
             return false;
@@ -363,8 +365,8 @@ impl Link {
         true
     }
 
-    /// The time limit of an abandoned call. `None` if the call is still awaited, has no limit, or does not belong to this
-    /// connection.
+    /// The time limit of an abandoned call. `None` if its caller still waits, the call has no limit, or it does not belong to
+    /// this connection.
     fn limit_of_abandoned(&self, id: u64, request: &str) -> Option<Duration> {
         let calls = self.calls();
         let mut abandoned = calls.abandoned.iter();
@@ -394,11 +396,11 @@ impl Link {
 }
 
 impl SentCall {
-    /// Waits for the answer to the call.
+    /// Waits for the worker's answer to the call.
     pub(super) async fn answer(mut self) -> Result<ToolReply, CallError> {
         let reply = (&mut self.reply).await;
         self.answered = true;
-        // The sender is only dropped unused if a sink or a sibling panicked in the reader.
+        // The sender is dropped without a value only if the reader panicked, for instance in the sink of another call.
         reply.unwrap_or_else(|_| {
             Err(CallError::new(
                 CallErrorCode::InternalError,

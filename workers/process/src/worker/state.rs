@@ -1,4 +1,5 @@
-//! Actions of a worker's supervisor on each event, as one pure function without a process, a clock or randomness.
+//! State machine of a worker's supervisor: a pure function from a state and an event to the next state and the actions to carry
+//! out, without processes, clocks or randomness.
 //!
 //! ```text
 //!            Booted                     Retire (from every live state)
@@ -13,18 +14,20 @@
 //! TimerElapsed
 //! ```
 //!
-//! A process that is not started, since its files differ from those that were loaded, leads from Starting to Backoff as well,
-//! at the longest delay. It is no failure: the owner of the worker is notified and starts another worker.
+//! If a process is not started because the files differ from those that were loaded, the state also changes from Starting to
+//! Backoff, with the longest delay. That does not count as a failure: the owner of the worker is notified and starts another
+//! worker.
 //!
 //! A process whose event loop is blocked past a time limit is replaced immediately: from Ready to Starting, without a delay.
-//! That is no failure either: the process works, and its successor will.
+//! That does not count as a failure either, because a new process is expected to work.
 //!
-//! A failure is a boot that failed or a process that ended without an order. Delays double from `initial` to `max`, less up to
-//! half by jitter. A number of failures within the window is a crash loop, which is retried at `max` until the worker was once
-//! ready for longer than the window. A process that was ready that long starts without recorded failures.
+//! A failure is a start that failed, or a process that ended without an order. Delays double from `initial` to `max`, and are
+//! reduced by up to half at random. A configured number of failures within the window is a crash loop: the worker is retried
+//! at the delay `max` until it was once ready for longer than the window. After a process was ready that long, earlier failures
+//! are forgotten.
 //!
-//! `Failed` is the end of a worker that never became ready for a reason that retries cannot resolve; only a reload, which
-//! creates a new worker, ends this state.
+//! `Failed` is the final state of a worker that never became ready, for a reason that retries cannot resolve; only a reload,
+//! which creates a new worker, ends it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,11 +40,11 @@ use tooldock_base::config::WorkersConfig;
 pub(super) enum LifecycleEvent {
     /// The current process is ready and connected.
     Booted,
-    /// The current process failed to boot; `permanent` if retrying is pointless.
+    /// The current process failed to start. `permanent` is true if retries cannot succeed.
     BootFailed { permanent: bool },
     /// The next process has other files or functions than those with which the worker was started.
     Outdated,
-    /// The current process, or the connection with it, ended without an order.
+    /// The current process, or the connection to it, ended without an order.
     Ended,
     /// The current process is blocked by a call that is past its time limit.
     Hung,
@@ -51,15 +54,15 @@ pub(super) enum LifecycleEvent {
     ReplacementBooted,
     /// The replacement failed to boot.
     ReplacementFailed,
-    /// The time of [`Action::Schedule`] is over.
+    /// The delay of an [`Action::Schedule`] is over.
     TimerElapsed,
-    /// The worker is not wanted any more.
+    /// The worker is no longer needed and must end.
     Retire,
-    /// No process remains.
+    /// No process of the worker remains.
     AllGone,
 }
 
-/// Actions that the supervisor is to take now.
+/// An action that the supervisor must carry out now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Start a process and make it the current one.
@@ -70,9 +73,9 @@ pub(super) enum Action {
     SpawnReplacement,
     /// Make the replacement the current process, which accepts calls; drain and end the previous one.
     Switch,
-    /// Make the replacement, which is still booting, the current process.
+    /// Make the replacement, which is still starting, the current process.
     Promote,
-    /// Send [`LifecycleEvent::TimerElapsed`] after this time.
+    /// Send [`LifecycleEvent::TimerElapsed`] after this delay.
     Schedule(Duration),
     /// Drain and end every process.
     FinishAll,
@@ -89,16 +92,16 @@ pub(super) enum LifecyclePhase {
     Failed,
 }
 
-/// State of the replacement of a process that requested its replacement.
+/// State of the replacement of a process that asked to be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recycle {
     NotAsked,
-    /// The replacement failed; the timer runs until the next attempt.
+    /// The replacement failed to start; the next attempt follows after a delay.
     Waiting,
     Booting,
 }
 
-/// Delays and thresholds, from the configuration.
+/// Delays and thresholds of restarts, from the configuration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) initial: Duration,
@@ -118,16 +121,17 @@ impl From<&WorkersConfig> for Rules {
     }
 }
 
-/// The complete state: the worker's phase, and its record.
+/// Complete state of a worker's supervision: the current phase, and the record of earlier failures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LifecycleState {
     pub(super) phase: LifecyclePhase,
     pub(super) crash_loop: bool,
-    /// Consecutive failures, for the delay: those in the window, once the worker was ready.
+    /// Number of consecutive failures, which determines the delay of the next start. Once the worker was ready, only the failures
+    /// within the window count.
     consecutive: u32,
-    /// Times of the latest failures: at most as many as make a crash loop.
+    /// Times of the latest failures; at most the number of failures that counts as a crash loop.
     recent: VecDeque<Instant>,
-    /// True when the worker was ready once.
+    /// True once the worker has been ready.
     proven: bool,
 }
 
@@ -144,8 +148,8 @@ impl LifecycleState {
         (state, vec![Action::Spawn])
     }
 
-    /// The next state and the actions. `jitter` is a random number in `0.0..1.0`. An event without meaning in a state, such as
-    /// the end of a process that is no longer awaited, changes nothing.
+    /// Returns the state after an event, and the actions to carry out. `jitter` is a random number in `0.0..1.0`. An event that
+    /// has no meaning in the current state, such as the end of a process that was already replaced, changes nothing.
     pub(super) fn step(
         mut self,
         event: LifecycleEvent,
@@ -167,7 +171,7 @@ impl LifecycleState {
                 self.fail(now, rules, jitter)
             }
             (Starting, LifecycleEvent::Outdated) => {
-                // Checked again later: the files may be restored.
+                // The start is tried again later, because the files may be restored.
                 self.phase = Backoff {
                     until: now + rules.max,
                 };
@@ -191,7 +195,7 @@ impl LifecycleState {
             }
             (Ready { .. }, LifecycleEvent::Ended) => {
                 self.forgive(now, rules);
-                // The worker was ready: only its other recent failures prolong the delay.
+                // The worker was ready before: only its other failures within the window prolong the delay.
                 self.forget_old_failures(now, rules);
                 self.consecutive = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
                 self.fail(now, rules, jitter)
@@ -264,7 +268,7 @@ impl LifecycleState {
         };
     }
 
-    /// Clears the record of a process that was ready for longer than the window.
+    /// Clears the record of failures if the current process was ready for longer than the window.
     fn forgive(&mut self, now: Instant, rules: &Rules) {
         if let LifecyclePhase::Ready { since, .. } = self.phase
             && now.saturating_duration_since(since) > rules.window
@@ -287,7 +291,8 @@ impl LifecycleState {
             self.recent.pop_front();
         }
         self.forget_old_failures(now, rules);
-        // Once a crash loop is detected, failures at the longest delay no longer fill the window; only being ready resets it.
+        // The flag stays set: at the longest delay, too few failures fall into the window to detect the crash loop again. It is
+        // cleared only after a process was ready for longer than the window.
         self.crash_loop |= self.recent.len() >= rules.failures.max(1) as usize;
         let delay = self.delay(rules, jitter);
         self.phase = LifecyclePhase::Backoff { until: now + delay };

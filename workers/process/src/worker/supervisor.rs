@@ -1,4 +1,4 @@
-//! The loop that runs the state machine: turns reports into events, and actions into processes.
+//! The task that runs the state machine: it converts reports of processes into events, and carries out the resulting actions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use super::state::{Action, LifecycleEvent, LifecyclePhase, LifecycleState, Rules
 use super::{Declarations, WorkerHost};
 use crate::child::output::printable_text;
 
-/// Maximum number of concurrent processes of one worker. More than two means that old ones do not end.
+/// Maximum number of concurrent processes of one member. More than two exist only if earlier processes do not end.
 const INSTANCES_MAX: usize = 4;
-/// Maximum number of reports that wait for the supervisor; instances wait for room.
+/// Maximum number of unread reports; an instance waits before it sends a further one.
 const REPORTS: usize = 16;
 
-/// Supervises one worker until it is stopped. Dropping the future ends every process.
+/// Supervises one worker process and its successors until it is retired. Dropping the future ends every process.
 pub(super) async fn run(
     shared: Arc<PublishedState>,
     host: Arc<WorkerHost>,
@@ -54,20 +54,20 @@ struct Supervisor {
     host: Arc<WorkerHost>,
     rules: Rules,
     state: LifecycleState,
-    /// Time by which the worker must have ended, set once it is no longer needed.
+    /// Channel with the time by which the worker must have ended; `None` while it is needed.
     retire: watch::Receiver<Option<Instant>>,
     reports_sender: mpsc::Sender<(u64, Report)>,
     /// The instances' tasks; a task ends when its process tree has ended.
     tasks: JoinSet<u64>,
     instances: HashMap<u64, Handle>,
-    /// The instance that accepts calls, or will.
+    /// Number of the instance that accepts calls, or will when it is ready.
     current: Option<u64>,
-    /// The instance whose event loop is blocked, by the latest report.
+    /// Number of the instance that last reported a blocked event loop.
     blocked: Option<u64>,
-    /// The instance that boots in addition to the current one.
+    /// Number of the instance that starts in order to replace the current one.
     replacement: Option<u64>,
     timer: Option<Instant>,
-    /// Number of instances started so far; the number of an instance is its count.
+    /// Number of instances started so far, which is also the number of the latest instance.
     spawned: u64,
 }
 
@@ -80,11 +80,11 @@ struct Handle {
 }
 
 impl Supervisor {
-    /// Wakes up for:
-    /// - a report of an instance;
-    /// - the end of an instance: its process tree is gone;
-    /// - the timer of a backoff;
-    /// - the order to retire, or a shorter time for it.
+    /// Runs until the worker has stopped. Handles:
+    /// - reports of instances;
+    /// - the end of an instance, whose process tree has ended then;
+    /// - the end of a delay before the next start;
+    /// - the order to retire, and a shorter time limit for it.
     async fn run(&mut self, mut reports: mpsc::Receiver<(u64, Report)>) {
         while self.state.phase != LifecyclePhase::Stopped {
             if self.state.phase == LifecyclePhase::Stopping && self.tasks.is_empty() {
@@ -92,7 +92,7 @@ impl Supervisor {
                 continue;
             }
             tokio::select! {
-                // In this order: the reports of an instance are handled before its end.
+                // Checked in this order, so that the reports of an instance are handled before its end.
                 biased;
                 Some((number, report)) = reports.recv() => self.on_report(number, report),
                 Some(ended) = self.tasks.join_next_with_id() => {
@@ -149,7 +149,7 @@ impl Supervisor {
                 }
                 let first = self.shared.declared.get_or_init(|| Arc::clone(&declared));
                 if number == 1 && !first.has_the_names_of(&declared) {
-                    // Calls go to any process, so a process that lacks a function would fail some of them.
+                    // Calls may go to any of the worker's processes, so all processes must declare the same functions.
                     let what = "declares other functions than another process of the same files";
                     self.finish(number, Instant::now());
                     self.boot_failed(number, self.unavailable(what), false);
@@ -251,8 +251,8 @@ impl Supervisor {
         }
     }
 
-    /// Refuses an instance with other files or functions than those with which the worker was started. It gets no calls, and
-    /// the owner of the worker is notified: the listed tools must be the loaded ones.
+    /// Refuses an instance with other files or functions than those with which the worker was started: its functions would differ
+    /// from the tools that clients list. It gets no calls, and the owner of the worker is notified.
     fn refuse(&mut self, number: u64, reason: &str) {
         self.finish(number, Instant::now());
         let event = if self.current == Some(number) {
@@ -275,7 +275,7 @@ impl Supervisor {
         self.shared.refused.send_replace(());
     }
 
-    /// Handles the end of an instance's task. Its reports may still be in the queue; they are ignored then.
+    /// Handles the end of an instance's task. Reports of the instance that are still in the queue are ignored.
     fn on_gone(&mut self, task: Id) {
         let number = self
             .instances
@@ -331,7 +331,7 @@ impl Supervisor {
                 self.rules.max.as_secs()
             );
         }
-        // Links are published before the state, so that a caller that sees `Ready` finds one.
+        // Connections are published before the state, so that a caller that reads the state `Ready` finds a connection.
         self.obey(actions);
         self.publish();
     }
@@ -391,7 +391,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts an instance, unless too many earlier ones remain.
+    /// Starts an instance. Returns `None` if too many earlier ones still run.
     fn spawn(&mut self) -> Option<u64> {
         let namespace = &self.shared.spec.namespace;
         if self.instances.len() >= INSTANCES_MAX {
@@ -460,7 +460,7 @@ impl Supervisor {
         }
     }
 
-    /// Lets an instance drain until the time `until`. The earliest order applies.
+    /// Orders an instance to end, and allows its calls to continue until the time `until`. The earliest order applies.
     fn finish(&mut self, number: u64, until: Instant) {
         let Some(handle) = self.instances.get(&number) else {
             return;
@@ -476,7 +476,7 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Notifies the tasks that wait for the worker that it will not become ready, no matter how the supervisor ended.
+    /// Tells the tasks that wait for the worker that it will not become ready, however the supervisor ended.
     fn drop(&mut self) {
         self.forget_current();
         self.shared

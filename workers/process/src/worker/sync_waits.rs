@@ -1,17 +1,17 @@
-//! Log lines about calls that waited for a thread because a process runs few plain functions at once.
+//! Log lines about calls that waited for a thread, because a process runs only a few synchronous functions at once.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Shortest time between two log lines about a namespace.
+/// Minimum time between two log lines about one namespace.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The long waits in all processes of a namespace.
+/// Counts calls that waited long for a thread, over all processes of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct SyncWaits {
-    /// A plain mutex: locked for a few instructions, never held across an await.
+    /// State of the log lines. A plain mutex: locked for a few instructions, never held across an await.
     told: Mutex<SyncWaitLog>,
 }
 
@@ -22,7 +22,7 @@ struct SyncWaitLog {
 }
 
 impl SyncWaits {
-    /// Adds calls. Returns the number of calls for a log line, if one is due.
+    /// Adds `count` calls. Returns the number of calls since the last log line, if a further line is due.
     pub(super) fn add(&self, count: u64, now: Instant) -> Option<u64> {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.since = told.since.saturating_add(count);

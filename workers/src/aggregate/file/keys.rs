@@ -1,6 +1,6 @@
-//! A TOML table by its keys; errors have line and column.
+//! A TOML table whose keys are read one by one; errors have the line and the column.
 //!
-//! A message names keys and types, never a value: values may be credentials.
+//! An error names keys and types, never a value: values may be credentials.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,35 +10,35 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Allowed range of times in the file.
+/// Allowed range of durations in the file.
 const TIMES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
 
-/// A file's text, and its name.
+/// The text of an aggregate's file, with the file's name.
 #[derive(Clone, Copy)]
 pub(super) struct AggregateText<'a> {
-    /// The file's name in messages.
+    /// Name of the file, for errors.
     pub(super) name: &'a str,
     pub(super) text: &'a str,
 }
 
-/// Value of a key, with its byte range.
+/// Value of a TOML key, with its byte range in the file.
 pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
-/// A table whose keys are taken out one by one. Remaining keys are unknown keys.
+/// A TOML table whose keys are taken out one by one. The keys that remain are unknown keys.
 pub(super) struct Keys<'a> {
     source: AggregateText<'a>,
-    /// Kind of the table, as in "unknown key of a server".
+    /// Kind of the table for errors, as in "unknown key of a server".
     what: &'static str,
-    /// Byte at which the table begins.
+    /// Byte offset in the file at which the table begins.
     at: usize,
-    /// Name of the key that contains the table, and the byte offset of that name.
+    /// Name of the key that contains the table, with the byte offset of that name; `None` if there is no such key.
     name: Option<(String, usize)>,
     entries: Vec<(Spanned<String>, Value<'a>)>,
     known: Vec<&'static str>,
 }
 
 impl<'a> AggregateText<'a> {
-    /// Message with the line and column of a byte.
+    /// Returns an error message with the line and column of the byte offset `at`.
     pub(super) fn error(self, at: usize, message: impl Display) -> String {
         let before = self.text.get(..at).unwrap_or(self.text);
         let line = 1 + memchr::memchr_iter(b'\n', before.as_bytes()).count();
@@ -51,7 +51,7 @@ impl<'a> AggregateText<'a> {
         format!("{}:{line}:{column}: {message}", self.name)
     }
 
-    /// The complete file as a table.
+    /// Parses the complete file as a table.
     pub(super) fn keys(self) -> Result<Keys<'a>, String> {
         let table = DeTable::parse(self.text).map_err(|error| {
             let at = error.span().map_or(0, |span: Range<usize>| span.start);
@@ -84,18 +84,18 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The table with the name of the key that contains it, and the byte offset of that name.
+    /// Sets the name of the key that contains the table, and the byte offset of that name.
     pub(super) fn named(self, name: &str, at: usize) -> Self {
         let name = Some((name.to_owned(), at));
         Self { name, ..self }
     }
 
-    /// The name of the key that contains the table, and the byte offset of that name.
+    /// The name of the key that contains the table, with the byte offset of that name.
     pub(super) fn name(&self) -> Option<(String, usize)> {
         self.name.clone()
     }
 
-    /// The byte at which the table begins.
+    /// The byte offset at which the table begins.
     pub(super) fn at(&self) -> usize {
         self.at
     }
@@ -117,11 +117,11 @@ impl<'a> Keys<'a> {
         found.map(|(_, value)| value.span().start)
     }
 
-    /// Requires that no keys remain.
+    /// Returns an error if keys remain that were not taken out.
     ///
     /// # Errors
     ///
-    /// The first unknown key, and the known key that is nearest to it.
+    /// The first unknown key, and the known key that is most similar to it.
     pub(super) fn finish(self) -> Result<(), String> {
         let first = self.entries.iter().min_by_key(|(key, _)| key.span().start);
         let Some((key, _)) = first else { return Ok(()) };
@@ -141,7 +141,7 @@ impl<'a> Keys<'a> {
         Err(self.source.error(key.span().start, message))
     }
 
-    /// Takes out the text of a key, and its byte offset.
+    /// Takes out a key whose value is a text, and returns the text with its byte offset.
     pub(super) fn text(&mut self, key: &'static str) -> Result<Option<(String, usize)>, String> {
         let Some(value) = self.take(key) else {
             return Ok(None);
@@ -153,7 +153,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Takes out the value of a key that is `true` or `false`.
+    /// Takes out a key whose value is `true` or `false`.
     pub(super) fn switch(&mut self, key: &'static str) -> Result<Option<bool>, String> {
         let Some(value) = self.take(key) else {
             return Ok(None);
@@ -165,7 +165,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Takes out the duration in a key.
+    /// Takes out a key whose value is a duration.
     pub(super) fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, String> {
         let Some(value) = self.take(key) else {
             return Ok(None);
@@ -184,7 +184,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Takes out the texts of a list, each with its byte offset; at most `max`.
+    /// Takes out a key whose value is a list of at most `max` texts, and returns each text with its byte offset.
     pub(super) fn texts(
         &mut self,
         key: &'static str,
@@ -212,8 +212,8 @@ impl<'a> Keys<'a> {
         texts.collect()
     }
 
-    /// Takes out a table of single values, each with the byte offset of its key. Numbers and booleans are returned as they are
-    /// written.
+    /// Takes out a key whose value is a table of single values, and returns each with the byte offset of its key. Numbers and
+    /// booleans are returned as they are written.
     pub(super) fn values(
         &mut self,
         key: &'static str,
@@ -246,7 +246,7 @@ impl<'a> Keys<'a> {
         values.collect()
     }
 
-    /// The error about a value of another type.
+    /// Returns the error about a value of an unexpected type.
     pub(super) fn wrong(&self, at: usize, key: &str, wanted: &str, found: &DeValue<'_>) -> String {
         let message = format!("{key} must be {wanted}, and is {}", kind(found));
         self.source.error(at, message)

@@ -1,4 +1,4 @@
-//! Builds the served form of an aggregate: its namespace, with one hidden inner namespace for each server of its file.
+//! Creates the namespace of an aggregate, with one hidden namespace for each server of its file.
 //!
 //! Nothing is started here. An unchanged member is the same `Arc` in the next aggregate, so that a change of one server does
 //! not affect the processes of the others.
@@ -24,24 +24,24 @@ use crate::registry::{
 };
 use crate::servers;
 
-/// Processes of members last as long as the gateway: they are never stopped or replaced for their age.
+/// Time limit that never expires in practice. Processes of members are never stopped for being unused or old.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Time limit for the start of a member, unless the file sets a longer one.
+/// Minimum time limit for the start of a member's process; the aggregate's file may set a longer one.
 const CONNECT_MAX: Duration = Duration::from_secs(600);
 
 /// Inputs for the namespaces of aggregates, in addition to their files.
 pub struct Surroundings<'a> {
-    /// The operator's limits.
+    /// The operator's limits for all namespaces.
     pub config: &'a NamespacesConfig,
     /// Secrets to which `${NAME}` may refer.
     pub secrets: &'a Secrets,
-    /// Looks up a variable of the gateway's environment.
+    /// Returns a variable of the gateway's environment; `None` if it is not set.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
 }
 
-/// The namespace of an aggregate. `read` is the content of its file, or the reason why the file cannot be used: then the
-/// current aggregate continues to serve, or, if there is none, the namespace fails with that reason.
+/// Creates the namespace of an aggregate. `read` is the content of its file, or the reason why the file cannot be used. In the
+/// second case the current aggregate stays in force; if there is none, the namespace fails with that reason.
 pub fn namespace(
     name: &NamespaceName,
     read: Result<AggregateSpec, String>,
@@ -87,7 +87,7 @@ pub fn namespace(
     issues.extend(found);
     let mut hash = Sha256::new();
     if let UpstreamKind::Aggregate(aggregate) = &upstream {
-        // The spec is compared by its text; the settings that a member runs with are compared by its `Arc`.
+        // The aggregate's file is hashed as text, and each of its servers by the hash of the server's namespace.
         hash.update(format!("{:?}", aggregate.spec));
         for own in aggregate.own_namespaces() {
             hash.update(own.content_hash);
@@ -145,11 +145,12 @@ fn one(
         MemberKind::Namespace(served) => return AggregateMember::Served(served.clone()),
         MemberKind::Stdio(config) => {
             let config = StdioServerConfig {
-                // Lists wait at most for the member's own limit; a server that takes longer is listed late.
+                // A list of tools waits only for the member's own limit. The process may take longer to start, and is then listed
+                // later.
                 connect_timeout: member.connect_timeout.max(CONNECT_MAX),
                 idle_stop: FOR_EVER,
                 max_lifetime: FOR_EVER,
-                // With thirty servers, spare processes would be thirty more processes.
+                // An aggregate may have dozens of servers, so spare processes would cost too much memory.
                 warm: 0,
                 ..(**config).clone()
             };

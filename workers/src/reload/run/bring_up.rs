@@ -1,4 +1,4 @@
-//! A starting namespace: its environment, its worker, and the retries of a worker whose first boot fails.
+//! The start of a namespace: its environment, its worker, and the retries of a worker whose first start fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,14 @@ use crate::reload::wanted::DesiredNamespace;
 use crate::reload::{Reloader, lock};
 use crate::scan::{files_hash, files_version};
 
-/// Shortest time without an answer after which a worker counts as hung.
+/// Minimum time without an answer after which a worker counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
 
-/// Time that a run waits for a worker beyond `workers.ready_timeout`, which the worker keeps itself: no reload waits for ever.
+/// Additional time that a run waits for a worker after `workers.ready_timeout`, which the worker itself observes. It ensures that
+/// a reload ends in any case.
 const READY_SLACK: Duration = Duration::from_secs(30);
 
-/// Interval at which a worker that failed to boot is checked. The worker has its own retry delays.
+/// Interval at which a worker that failed to start is checked. The worker itself decides when it retries.
 const RECOVERY_LOOK: Duration = Duration::from_millis(500);
 
 /// A worker of the new generation that is ready.
@@ -31,12 +32,12 @@ pub(super) struct ReadyWorker {
     pub(super) worker: Arc<Worker>,
     pub(super) declared: Arc<Declarations>,
     pub(super) issues: Vec<Issue>,
-    /// True when a source was written between the scan and the end of the worker's start, even if its content is the same
+    /// True if a source file was written between the scan and the end of the worker's start, even if it has the same content
     /// again: the worker may have loaded either version.
     pub(super) files_changed: bool,
 }
 
-/// Outcome of bringing one namespace up.
+/// Result of starting one namespace.
 pub(super) struct BroughtUp {
     pub(super) wanted: DesiredNamespace,
     pub(super) synced: bool,
@@ -45,7 +46,7 @@ pub(super) struct BroughtUp {
 
 pub(super) struct NotUp {
     pub(super) error: CallError,
-    /// The worker whose first boot failed, if any.
+    /// The worker whose first start failed; `None` if no worker was started.
     pub(super) worker: Option<Arc<Worker>>,
 }
 
@@ -58,7 +59,7 @@ impl From<EnvironmentError> for NotUp {
     }
 }
 
-/// Starts a namespace: environment, worker, ready line.
+/// Starts a namespace: prepares its environment, starts its worker, and waits until that is ready.
 pub(super) async fn bring_up(
     reloader: Arc<Reloader>,
     toolchain: Arc<Toolchain>,
@@ -120,7 +121,7 @@ async fn boot(
         processes: identity.processes,
         max_frame: identity.max_frame,
         drain: wanted.drain(),
-        // A tool may block the loop for as long as its time limit allows; that alone is not a hung process.
+        // A tool may block the event loop until its time limit, so a shorter silence does not mean that the process hangs.
         silence: wanted.longest_call().max(SILENCE_MIN),
         sandbox: identity.sandbox.clone(),
     };
@@ -147,8 +148,8 @@ async fn boot(
     }
 }
 
-/// Lets a worker whose first boot failed retry, and publishes its namespace once it is ready (WRK-16). A later reload takes
-/// over by removing the worker from `recovering`.
+/// Watches the retries of a worker whose first start failed, and publishes its namespace once it is ready (WRK-16). A later
+/// reload takes over by removing the worker from `recovering`.
 pub(super) fn recover(reloader: &Arc<Reloader>, wanted: DesiredNamespace, worker: Arc<Worker>) {
     let name = wanted.source.name.clone();
     lock(&reloader.fleet)
@@ -183,8 +184,8 @@ fn publish_recovered(
     declared: &Declarations,
 ) {
     let name = &wanted.source.name;
-    // The worker is removed from the list of recovering workers first. If it is missing there, a reload was faster, and that
-    // reload retires the worker.
+    // The worker is first removed from the list of recovering workers. If it is not there, a reload has removed it before, and
+    // retires it.
     let mine = lock(&reloader.fleet).recovering.remove(name);
     if !mine.is_some_and(|mine| Arc::ptr_eq(&mine, &worker)) {
         return;

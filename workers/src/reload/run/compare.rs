@@ -1,4 +1,4 @@
-//! Comparison of the files on disk with the served namespaces: which need another process, and why.
+//! Comparison of the files on disk with the served namespaces: which of them need another process, and why.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::reload::wanted::{
 use crate::scan::NamespaceSource;
 
 impl Run {
-    /// Compares the folders with the served namespaces. Changes that need no process are applied directly; the namespaces that
-    /// need a process are returned.
+    /// Compares the folders with the served namespaces. Changes that need no new process are applied directly; the namespaces
+    /// that need one are returned.
     pub(super) fn want(
         &mut self,
         sources: Vec<NamespaceSource>,
@@ -34,7 +34,7 @@ impl Run {
             let current = current.as_deref();
             let running = current.and_then(|current| self.running(current));
             let secrets = source.secrets(&config, &self.secrets);
-            // Without a toolchain running workers are not replaced, so each is compared with its own toolchain.
+            // Without a new toolchain running workers are not replaced, so each is compared with the toolchain that it uses.
             let own = running.as_ref().and_then(|it| it.toolchain.as_deref());
             let environment = |name: &str| std::env::var(name).ok();
             let wanted = DesiredNamespace::new(source, &config, secrets, &environment, id.or(own));
@@ -77,7 +77,7 @@ impl Run {
         changed
     }
 
-    /// Identity that the worker of a namespace was started with.
+    /// The identity (files, settings) that the worker of a namespace was started with; `None` if there is no worker.
     pub(super) fn running(&self, current: &Namespace) -> Option<Identity> {
         match &current.upstream {
             UpstreamKind::Worker(worker) => self.reloader.identity_of(worker),
@@ -90,8 +90,8 @@ impl Run {
         }
     }
 
-    /// Applies the operator's current limits to a served namespace. An update may take long or fail, and that depends on its
-    /// author; a tool or principal that the operator removed must be removed in any case.
+    /// Applies the operator's current limits to a served namespace immediately. Its update may take long or fail because of its
+    /// files, but a tool or principal that the operator has excluded must be refused in any case.
     fn relimit(
         &mut self,
         current: Option<&Namespace>,
@@ -108,7 +108,8 @@ impl Run {
         }
     }
 
-    /// Publishes the reason for an automatic reload of a namespace as its issue, until the outcome is known.
+    /// Publishes the reason for an automatic reload of a namespace as an issue of the namespace, until the reload's result is
+    /// known.
     fn note_reload(
         &mut self,
         current: Option<&Namespace>,
@@ -121,7 +122,7 @@ impl Run {
         let name = &wanted.source.name;
         let code = reason_for(running, wanted);
         tracing::warn!(namespace = %name, code, "the namespace reloads itself");
-        // The namespace with the new limits, if those are not published yet.
+        // If the namespace got new limits in this run that are not published yet, that version is used.
         let current = match self.changes.get(name) {
             Some(Change::Publish(relimited)) => relimited,
             _ => current,
@@ -133,7 +134,7 @@ impl Run {
         }
     }
 
-    /// Difference between the process that would be started and the process that serves.
+    /// Returns the reason why the serving process must be replaced; `None` if a new process would be the same.
     fn reason_to_replace(
         &self,
         current: &Namespace,
@@ -156,12 +157,12 @@ impl Run {
         if !wanted.identity(toolchain).is_served_by(running) {
             Some("its files, its runtime or a limit of the process changed")
         } else if self.reloader.is_unsettled(&current.name) {
-            // The files may have the content of the scan again, while the worker has loaded another.
+            // The files may have the scanned content again, although the worker has loaded another content in between.
             Some("its files changed while it started")
         } else if variables != spec.environment {
             Some("its variables or secrets changed")
         } else if !spec.python.is_file() || !spec.venv.join("bin/python").is_file() {
-            // The process is alive, but its next start would fail.
+            // The process still runs, but it could not be started again.
             Some("its environment is gone")
         } else if worker.is_outdated() {
             Some("a process of the namespace could not be started again unchanged")
@@ -170,7 +171,7 @@ impl Run {
         }
     }
 
-    /// Publishes the namespace with new limits and the same process.
+    /// Publishes the namespace with new limits and the same worker.
     fn rewrap(&mut self, current: &Namespace, wanted: &DesiredNamespace) {
         let UpstreamKind::Worker(worker) = &current.upstream else {
             return;
@@ -197,7 +198,8 @@ impl Run {
     }
 }
 
-/// Reason why a namespace reloads itself. `running` is the identity that the serving worker was started with.
+/// Returns the code of the reason for an automatic reload of a namespace. `running` is the identity that the serving worker was
+/// started with.
 pub(super) fn reason_for(running: Option<&Identity>, wanted: &DesiredNamespace) -> &'static str {
     let same_files = running.is_some_and(|it| it.files_hash == wanted.source.files_hash);
     match same_files {

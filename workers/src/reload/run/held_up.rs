@@ -1,4 +1,4 @@
-//! Log lines about namespaces that delay the first scan: the gateway is not ready until it has ended.
+//! Log lines about namespaces that delay the first scan. The gateway is not ready until the first scan has ended.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use tooldock_base::names::NamespaceName;
 
 use crate::registry::Registry;
 
-/// Time of the first scan after which the log names the namespaces that are not ready yet. The time until each further line
-/// doubles.
+/// Time of the first scan after which the log names the namespaces that are not ready yet. The interval doubles with each
+/// further line.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Maximum number of names in one line.
+/// Maximum number of names in one log line.
 const NAMED_MAX: usize = 20;
 
-/// Decides when the log names the namespaces that delay the first scan.
+/// Timer of the log lines that name the namespaces which delay the first scan.
 pub(super) struct HeldUp {
     since: Instant,
     next: Option<Instant>,
 }
 
 impl HeldUp {
-    /// Starts the wait. Later runs log nothing: their namespaces are served meanwhile.
+    /// Starts the timer. In later runs nothing is logged, since their namespaces are served meanwhile.
     pub(super) fn new(registry: &Registry) -> Self {
         let since = Instant::now();
         let is_first = registry.startup().is_scanning();
@@ -31,7 +31,7 @@ impl HeldUp {
         }
     }
 
-    /// Waits until the next log line is due.
+    /// Waits until the next log line is due; for ever if none is.
     pub(super) async fn due(&self) {
         match self.next {
             Some(next) => sleep_until(next).await,
@@ -39,7 +39,7 @@ impl HeldUp {
         }
     }
 
-    /// Logs the namespaces that the scan waits for.
+    /// Logs the namespaces that the first scan waits for.
     pub(super) fn tell<'a>(&mut self, waited_for: impl Iterator<Item = &'a NamespaceName>) {
         let now = Instant::now();
         let waited = now.duration_since(self.since);

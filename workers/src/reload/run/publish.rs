@@ -1,4 +1,4 @@
-//! Changes that a run makes to the registry, and the end of workers that serve no namespace.
+//! Publication of a run's changes to the registry, and the end of workers that serve no namespace.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::reload::itself::ReloadScope;
 use crate::reload::{Reloader, external, lock};
 
 impl Reloader {
-    /// Ends the workers that failed to boot and still try: every namespace without a working worker is started afresh.
+    /// Ends the workers that failed to start and are still retried, in the scope of a run. The run starts their namespaces again.
     pub(super) fn take_over_recovering(self: &Arc<Self>, scope: &ReloadScope) {
         let taken: Vec<_> = {
             let mut fleet = lock(&self.fleet);
@@ -30,7 +30,7 @@ impl Reloader {
         }
     }
 
-    /// Ends a worker that was started for a namespace and does not serve it.
+    /// Ends the workers that were started for a namespace but do not serve it.
     pub(super) fn retire_unpublished(self: &Arc<Self>, name: &NamespaceName) {
         let serving = self.registry.namespace(name.as_str());
         let serves = |worker: &Arc<Worker>| {
@@ -41,7 +41,7 @@ impl Reloader {
             .members
             .iter()
             .map(|member| Arc::clone(&member.worker))
-            // A replaced worker answers its last calls.
+            // A retired worker is excluded: it still finishes its last calls.
             .filter(|worker| !worker.is_retired())
             .filter(|worker| worker.spec().namespace == *name && !serves(worker))
             .collect();
@@ -50,7 +50,7 @@ impl Reloader {
         }
     }
 
-    /// Swaps in a snapshot with these changes. Returns the namespaces that they replaced.
+    /// Publishes a snapshot with these changes. Returns the namespaces that were replaced or removed.
     pub(in crate::reload) fn publish(
         &self,
         changes: Changes,

@@ -1,7 +1,7 @@
-//! Members of an object in text that a parser has accepted before. Such text needs no second parsing: quotes and brackets show
-//! where a member ends.
+//! Finds the members of an object in text that has been validated before. It needs no full parsing, since quotes and brackets
+//! show where a member ends.
 //!
-//! For text that is not JSON the result is wrong members or none; there are no other effects.
+//! For text that is not valid JSON, the members found may be wrong; there is no other effect.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,16 +9,17 @@ use std::collections::HashSet;
 use memchr::memchr2;
 use smallvec::SmallVec;
 
-/// Maximum number of keys that are compared with each other. For more keys a table is built, so that many keys cause no
-/// quadratic work.
+/// Maximum number of keys that are compared with each other to find repeated ones. For more keys, a hash table is used, so that
+/// the work does not grow quadratically.
 pub(crate) const FEW: usize = 12;
-/// Number of bytes of a string that are scanned one by one, which is faster for short strings. Most strings are shorter.
+/// Number of bytes of a string that are scanned one by one before a faster search for long strings begins. Most strings are
+/// shorter.
 const SHORT: usize = 16;
 
-/// A decoded key, and its raw value.
+/// A member of an object: its decoded key, and its value as raw JSON.
 pub(crate) type Member<'a> = (Cow<'a, str>, &'a str);
 
-/// The members in their order. `None` unless the value is an object with unique keys.
+/// The members of an object, in order. Returns `None` if the text is not an object, or contains a repeated key.
 pub fn members(object: &str) -> Option<SmallVec<[Member<'_>; 8]>> {
     let mut scan = Scan {
         text: object,
@@ -44,8 +45,8 @@ pub fn members(object: &str) -> Option<SmallVec<[Member<'_>; 8]>> {
     (scan.is_over() && are_unique(&members)).then_some(members)
 }
 
-/// The items of an array, raw, one after the other: a page of zeros has millions, so they are not collected. A value that is not
-/// an array has no items.
+/// Iterates over the items of an array as raw JSON. They are not collected, since an array may have millions. There are none if
+/// the text is not an array.
 pub fn items(array: &str) -> ArrayItems<'_> {
     let mut scan = Scan { text: array, at: 0 };
     let is_array = scan.take(b'[').is_some();
@@ -54,10 +55,10 @@ pub fn items(array: &str) -> ArrayItems<'_> {
     }
 }
 
-/// Iterator of [`items`].
+/// Iterator that [`items`] returns.
 #[derive(Clone)]
 pub struct ArrayItems<'a> {
-    /// The position before an item, or before the end; `None` after the last item.
+    /// Position before the next item, or before the end of the array; `None` after the last item.
     scan: Option<Scan<'a>>,
 }
 
@@ -65,7 +66,7 @@ impl<'a> Iterator for ArrayItems<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
-        // Iteration ends at text that is not JSON.
+        // The iteration also ends at text that is not valid JSON.
         let mut scan = self.scan.take()?;
         let item = scan.value()?;
         self.scan = match scan.next()? {
@@ -95,7 +96,7 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// The next byte that is not white space.
+    /// Skips white space, and returns the next byte without consuming it.
     fn next(&mut self) -> Option<u8> {
         loop {
             match *self.text.as_bytes().get(self.at)? {
@@ -105,7 +106,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Skips this byte, which must be the next.
+    /// Skips white space and this byte. Returns `None` if the next byte is another one.
     fn take(&mut self, byte: u8) -> Option<()> {
         let is_next = self.next()? == byte;
         self.at += 1;
@@ -129,7 +130,7 @@ impl<'a> Scan<'a> {
         serde_json::from_str(quoted).ok().map(Cow::Owned)
     }
 
-    /// Skips a string whose opening quote was taken. Returns true if it has escapes.
+    /// Skips a string whose opening quote has been consumed. Returns true if it contains escapes.
     fn string(&mut self) -> Option<bool> {
         let bytes = self.text.as_bytes();
         let mut escapes = false;
@@ -146,7 +147,7 @@ impl<'a> Scan<'a> {
                 return Some(escapes);
             }
             escapes = true;
-            // An escaped character does not end the string.
+            // The character after a backslash is escaped, so a quote there does not end the string.
             self.at += 1;
         }
     }
@@ -170,7 +171,7 @@ impl<'a> Scan<'a> {
         self.text.get(start..self.at)
     }
 
-    /// Skips an object or array whose opening bracket was taken.
+    /// Skips an object or array whose opening bracket has been consumed.
     fn nested(&mut self) -> Option<()> {
         let bytes = self.text.as_bytes();
         let mut open = 1;

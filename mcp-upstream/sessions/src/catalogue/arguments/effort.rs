@@ -1,25 +1,25 @@
-//! Estimates the work of checking a value against a schema, before the check runs.
+//! Estimates the work of checking a value against a schema before the check runs.
 //!
-//! A schema of a few hundred bytes can require an unbounded number of steps: subschemas that refer to each other twice double
-//! the work with each level. So the steps are counted first, in the simplest order and without checking anything, up to a
-//! bound. Collecting all errors of nested alternatives costs more with each level of nesting, and the estimate includes that.
+//! A schema of a few hundred bytes can require any amount of work: if each of several subschemas refers twice to the next, the
+//! work doubles with each level. So the steps of a check are first counted up to a limit, without checking anything. Collecting
+//! all errors of nested alternatives costs more with each level of nesting, and the estimate includes that.
 
 use serde_json::{Map, Value};
 
-/// Maximum number of steps of a check that is carried out. A thousand items of ten members each take about half of that; in the
-/// worst known case, that many steps take a tenth of a second.
+/// Maximum number of steps of a check; longer checks are not made. A list of a thousand objects with ten members each takes about
+/// half of it. In the worst known case, that many steps take a tenth of a second.
 pub(super) const STEPS_MAX: u64 = 200_000;
-/// The deepest recursion of a check, in subschemas within each other: the thread's stack is bounded.
+/// Maximum depth of nested subschemas in a check, since the recursion uses the thread's stack.
 const NESTING_MAX: u64 = 512;
-/// The cost of trying a pattern, in steps.
+/// Number of steps that matching one pattern counts as.
 const PATTERN_STEPS: u64 = 20;
-/// Number of name look-ups that count as one step.
+/// Number of look-ups of member names that count as one step.
 const NAMES_PER_STEP: usize = 8;
-/// Number of bytes of text that count as one step.
+/// Number of bytes of strings that count as one step.
 const BYTES_PER_STEP: usize = 256;
 
-/// The number of steps that the check of the value against the schema takes. The check cannot find more errors than that. `None`
-/// if it takes more steps than `max`.
+/// Estimated number of steps for checking the value against the schema; `None` if it is above `max`. The check cannot find more
+/// errors than that.
 pub(super) fn steps(schema: &Value, value: &Value, max: u64) -> Option<u64> {
     let mut walk = Walk {
         root: schema,
@@ -29,7 +29,7 @@ pub(super) fn steps(schema: &Value, value: &Value, max: u64) -> Option<u64> {
     Some(max - walk.left)
 }
 
-/// A walk through the steps of a check. Its methods return `None` once the steps are used up.
+/// Counts the steps of a check. The methods return `None` when the maximum is exceeded.
 struct Walk<'a> {
     root: &'a Value,
     left: u64,
@@ -49,7 +49,7 @@ impl<'a> Walk<'a> {
         if nesting > NESTING_MAX {
             return None;
         }
-        // `unevaluated…` keywords evaluate the other keywords a second time.
+        // For `unevaluated…` keywords, the validator evaluates all other keywords a second time.
         let asks_again = keywords.keys().any(|key| key.starts_with("unevaluated"));
         for _ in 0..=u8::from(asks_again) {
             for (keyword, part) in keywords {
@@ -75,7 +75,7 @@ impl<'a> Walk<'a> {
                 .iter()
                 .try_for_each(|it| self.visit(it, value, nesting)),
             ("not" | "if" | "then" | "else", _, _) => self.visit(part, value, nesting),
-            // Each missing name is an error of its own.
+            // Each missing name is reported as a separate error.
             ("required", Value::Array(names), Value::Object(_)) => self.spend(names.len() as u64),
             (
                 "dependentSchemas" | "dependentRequired" | "dependencies",
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Counts the steps of comparing a whole value with others.
+    /// Counts the steps of comparing a complete value with another, as for `enum`.
     fn whole(&mut self, value: &Value) -> Option<()> {
         self.spend(1)?;
         match value {
@@ -160,7 +160,8 @@ impl<'a> Walk<'a> {
         self.spend((text.len() / BYTES_PER_STEP) as u64)
     }
 
-    /// Follows a reference within the document; a compiled schema has no others.
+    /// Counts the steps of the subschema that a reference leads to. References to other documents do not occur in compiled
+    /// schemas.
     fn referred(&mut self, reference: &str, value: &Value, nesting: u64) -> Option<()> {
         let fragment = reference.strip_prefix('#')?;
         if fragment.is_empty() || fragment.starts_with('/') {
@@ -174,7 +175,7 @@ impl<'a> Walk<'a> {
             .try_for_each(|it| self.visit(it, value, nesting))
     }
 
-    /// Finds the subschemas with this anchor. The path to the reference decides which subschema is meant, so all of them count.
+    /// Finds all subschemas with this anchor. Which of them applies depends on the path to the reference, so all are counted.
     fn anchored(&mut self, part: &'a Value, name: &str, found: &mut Vec<&'a Value>) -> Option<()> {
         self.spend(1)?;
         match part {
@@ -194,7 +195,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The text of a percent-encoded URI fragment; `None` if it is malformed.
+/// Percent-decodes a URI fragment; `None` if it is malformed.
 fn percent_decoded(fragment: &str) -> Option<String> {
     let mut parts = fragment.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();

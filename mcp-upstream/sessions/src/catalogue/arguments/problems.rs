@@ -1,4 +1,4 @@
-//! Describes problems of arguments for the caller: the path to an argument and the violated rule, never values.
+//! Describes problems of arguments for the caller: the path to the argument and the violated rule. Values are not included.
 
 use std::fmt::Write;
 
@@ -10,28 +10,29 @@ use serde_json::Value;
 use serde_json::value::to_raw_value;
 use tooldock_base::error::{CallError, CallErrorCode};
 
-/// Maximum number of problems in the details of an error.
+/// Maximum number of problems in the details of an error; further ones are left out.
 pub(super) const PROBLEMS_MAX: usize = 100;
-/// The number of problems that the message repeats.
+/// Maximum number of problems in the message of an error; the details contain more.
 const PROBLEMS_SHOWN: usize = 3;
-/// The longest text about one problem, in characters: texts out of a schema (an enumeration, a pattern) may be long.
+/// Maximum length of the text about one problem, in characters. Texts from a schema (an enumeration, a pattern) may be long, and
+/// are cut.
 pub(super) const MESSAGE_MAX: usize = 300;
-/// The longest name in the path to a problem, in characters.
+/// Maximum length of a name in the path to a problem, in characters. Longer ones are cut.
 const NAME_MAX: usize = 100;
-/// The most alternatives of an `anyOf` whose problems are described.
+/// Maximum number of alternatives of an `anyOf` whose problems are described.
 const ALTERNATIVES_MAX: usize = 3;
 
-/// A problem of one argument, in the form of a worker's validation errors.
+/// A problem of one argument. Has the same format as the validation errors of Python workers.
 #[derive(Debug, Serialize, PartialEq)]
 pub(super) struct Problem {
-    /// The names and indices that lead to the argument.
+    /// Path to the argument: member names and array indices.
     loc: Vec<Value>,
     msg: String,
-    /// The violated rule: a keyword of the schema.
+    /// Name of the schema's keyword that is violated.
     r#type: String,
 }
 
-/// Problems that an error of the validator reports. Each missing or unexpected member is a separate problem.
+/// Converts an error of the validator to problems. Each missing or unexpected member is a separate problem.
 pub(super) fn problems(error: ValidationError<'_>) -> Vec<Problem> {
     let at: Vec<Value> = (error.instance_path().segments())
         .map(|segment| match segment {
@@ -65,7 +66,7 @@ pub(super) fn problems(error: ValidationError<'_>) -> Vec<Problem> {
     }
 }
 
-/// Describes a problem of a result by its path and the violated rule.
+/// Describes a problem of a tool's result: its path and the violated rule.
 pub(super) fn fault(error: ValidationError<'_>) -> String {
     let missing = match error.kind() {
         ValidationErrorKind::Required { property } => property.as_str().map(ToOwned::to_owned),
@@ -96,7 +97,7 @@ pub(super) fn fault(error: ValidationError<'_>) -> String {
     }
 }
 
-/// Describes the violated rule, without the value that violates it.
+/// Describes the violated rule. The description does not contain the value that violates it.
 fn described(error: &ValidationError<'_>) -> String {
     let alternatives = match error.kind() {
         ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
@@ -141,7 +142,7 @@ pub(super) fn refused(mut problems: Vec<Problem>) -> CallError {
     error
 }
 
-/// The path to an argument in the form `a.0.b`, or `arguments` for the arguments as a whole.
+/// The path to an argument in the form `a.0.b`; `arguments` for the arguments as a whole.
 fn place(loc: &[Value]) -> String {
     let names: Vec<String> = (loc.iter())
         .map(|name| {

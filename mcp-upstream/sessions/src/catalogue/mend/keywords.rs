@@ -1,4 +1,4 @@
-//! Mends the keywords of schemas, at all depths.
+//! Corrects the keywords of JSON Schemas, including nested ones.
 
 use std::borrow::Cow;
 
@@ -7,37 +7,37 @@ use tooldock_protocol::jsonrpc::spans::{self, MemberEdit};
 
 use super::{put, start};
 
-/// The deepest nesting of schemas that is searched.
+/// Maximum nesting of schemas that are corrected. Schemas that are nested deeper stay unchanged.
 const DEPTH_MAX: usize = 64;
-/// Keywords whose value may be any JSON, `null` included.
+/// Keywords whose value may be any JSON, including `null`.
 const ANY_VALUE: [&str; 4] = ["default", "const", "example", "examples"];
 
-/// The form of a keyword's value.
+/// The form that the value of a keyword must have.
 #[derive(Clone, Copy)]
 enum Form {
     Text,
     Flag,
     Number,
-    /// A number, or a flag as in draft 4.
+    /// The value must be a number, or a boolean as in draft 4.
     Limit,
-    /// An integer of at least 0.
+    /// The value must be an integer of at least 0.
     Count,
-    /// A list of names.
+    /// The value must be a list of names.
     Names,
-    /// A type of JSON Schema, or a list of types.
+    /// The value must be a type of JSON Schema, or a list of types.
     Type,
-    /// A list of any values.
+    /// The value must be a list; its elements may be any values.
     Values,
-    /// An object of any members.
+    /// The value must be an object; its members may be any values.
     Members,
     Schema,
-    /// An object of schemas.
+    /// The value must be an object whose members are schemas.
     Named,
-    /// A list of schemas in any order.
+    /// The value must be a list of schemas, whose order has no meaning.
     Choices,
-    /// A list of schemas whose positions count.
+    /// The value must be a list of schemas, whose order has a meaning.
     Positions,
-    /// A schema, or a list of schemas whose positions count.
+    /// The value must be a schema, or a list of schemas whose order has a meaning.
     Items,
 }
 
@@ -97,11 +97,11 @@ const KEYWORDS: [(&str, Form); 53] = [
     ("contentMediaType", Form::Text),
 ];
 
-/// The faults of a schema's keywords.
+/// The faults that were found in the keywords of a schema.
 #[derive(Default)]
 pub(super) struct KeywordFaults {
     has_null: bool,
-    /// Keywords whose value has a wrong form.
+    /// Keywords whose value had a wrong form.
     misused: Vec<&'static str>,
 }
 
@@ -112,7 +112,7 @@ impl KeywordFaults {
         }
     }
 
-    /// The faults, worded to follow the schema's name.
+    /// Descriptions of the faults. Reports write them after the schema's name.
     pub(super) fn said(&self) -> impl Iterator<Item = Cow<'static, str>> {
         let null = self.has_null.then_some(Cow::Borrowed("holds null"));
         let misused = (!self.misused.is_empty())
@@ -121,17 +121,17 @@ impl KeywordFaults {
     }
 }
 
-/// A keyword's value after its mend.
+/// Result of correcting the value of a keyword.
 enum MendedValue {
     Fits,
-    /// The value is valid after a schema inside it was mended.
+    /// The value itself is valid, but a schema inside it was corrected. Contains the new value.
     Inside(String),
     Replaced(String),
     Unfit,
 }
 
-/// Mends the keywords of a schema, at all depths; `None` if nothing is wrong. A schema of a property that is `null`
-/// becomes an empty schema, which allows everything.
+/// Corrects the keywords of a schema, including nested schemas. Returns `None` if nothing is wrong. If the schema of a property
+/// is `null`, it becomes an empty schema, which allows everything.
 pub(super) fn mended(schema: &str, depth: usize, faults: &mut KeywordFaults) -> Option<String> {
     if depth > DEPTH_MAX {
         return None;
@@ -225,7 +225,7 @@ impl Form {
     }
 }
 
-/// Mends an object of schemas. A value that is not a schema becomes a schema that allows everything.
+/// Corrects an object whose members are schemas. A value that is not a schema becomes a schema that allows everything.
 fn named(
     schemas: &str,
     keyword: &'static str,
@@ -252,8 +252,8 @@ fn named(
     (!changes.is_empty()).then(|| spans::edit(schemas, &changes))
 }
 
-/// Mends a list of schemas. A type name becomes a schema of that type; any other value that is not a schema is omitted, or
-/// becomes a schema that allows everything if positions count.
+/// Corrects a list of schemas. The name of a type becomes a schema of that type. Any other value that is not a schema is removed;
+/// if the order of the list has a meaning, it becomes a schema that allows everything instead.
 fn listed(
     schemas: &str,
     keyword: &'static str,
@@ -294,8 +294,8 @@ fn listed(
     kept.map(|kept| kept + "]")
 }
 
-/// Mends `type`. If a name is not a type and has no clear meaning, the whole keyword is omitted: without that name the schema
-/// would refuse values that the server accepts.
+/// Corrects `type`. If a name is unknown, the whole keyword is removed. Removing only that name would make the schema refuse
+/// values that the server accepts.
 fn types(value: &str) -> MendedValue {
     if let Some(name) = text(value) {
         return match type_name(&name) {
@@ -330,7 +330,7 @@ fn types(value: &str) -> MendedValue {
     }
 }
 
-/// The JSON Schema type for a type name, which may come from another language.
+/// The JSON Schema type for a type's name, which may be that of a programming language or database; `None` if it is unknown.
 fn type_name(name: &str) -> Option<&'static str> {
     Some(match &*name.trim().to_ascii_lowercase() {
         "string" | "str" | "text" | "char" | "varchar" => "string",
@@ -348,7 +348,7 @@ fn type_name(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Mends `required`. Flags, as in draft 3, name no members.
+/// Corrects `required`. A boolean, as in draft 3, lists no names, so it is removed.
 fn names(value: &str) -> MendedValue {
     let is_name = |it: &&str| it.starts_with('"');
     let list = |names: &mut dyn Iterator<Item = &str>| {
@@ -374,7 +374,7 @@ fn names(value: &str) -> MendedValue {
     list(&mut members.iter().map(|(_, value)| *value).filter(is_name))
 }
 
-/// The values of an object as a list: PHP writes a list that lost an entry as an object.
+/// Converts an object to a list of its values. PHP writes a list as an object if an element was removed from it.
 fn listed_values(object: &str) -> MendedValue {
     match spans::members(object) {
         Some(members) if !members.is_empty() => {
@@ -385,14 +385,14 @@ fn listed_values(object: &str) -> MendedValue {
     }
 }
 
-/// Returns true if all keys of an object are positions of a list.
+/// Returns true if all keys of an object are numbers, so that it can be converted to a list.
 fn has_positions(object: &str) -> bool {
     let members = spans::members(object).unwrap_or_default();
     let is_position = |key: &str| key.parse::<u64>().is_ok();
     !members.is_empty() && members.iter().all(|(key, _)| is_position(key))
 }
 
-/// Mends a number. A text that spells a number becomes the number.
+/// Corrects a number. A string that contains a number becomes that number.
 fn number(value: &str, fits: fn(f64) -> bool) -> MendedValue {
     let is_fit = |it: &str| {
         let is_number = it.starts_with(|it: char| it == '-' || it.is_ascii_digit());

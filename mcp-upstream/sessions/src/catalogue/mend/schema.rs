@@ -1,4 +1,4 @@
-//! Mends schemas of tools for strict clients.
+//! Corrects the JSON Schemas of tools for strict clients.
 
 use std::borrow::Cow;
 
@@ -9,19 +9,19 @@ use tooldock_protocol::version::Era;
 use super::keywords::{self, KeywordFaults};
 use super::single_keys;
 
-/// The schema of a tool without parameters, or with unknown parameters.
+/// The schema for a tool without parameters, or with unknown parameters: any object is allowed.
 const ANY_OBJECT: &str = r#"{"type":"object"}"#;
 /// The types of JSON Schema other than `object`.
 const OTHER_TYPES: [&str; 6] = ["string", "number", "integer", "boolean", "array", "null"];
 
-/// A mended schema, and its faults, worded to follow the schema's name.
+/// A corrected schema, and descriptions of its faults, which reports write after the schema's name.
 pub(super) type MendedSchema = (String, Vec<Cow<'static, str>>);
 
-/// Mends the schema of a tool's arguments, which are an object in every revision; `None` if nothing is wrong.
+/// Corrects the schema of a tool's arguments. Arguments are an object in every revision. Returns `None` if nothing is wrong.
 ///
 /// # Errors
 ///
-/// The reason why the schema allows no arguments at all.
+/// The reason why the schema allows no arguments at all, so that the tool cannot be called.
 pub(super) fn arguments(schema: Option<&str>) -> Result<Option<MendedSchema>, &'static str> {
     let any = |reason: &'static str| Ok(Some((ANY_OBJECT.to_owned(), vec![reason.into()])));
     match schema {
@@ -42,20 +42,21 @@ pub(super) fn arguments(schema: Option<&str>) -> Result<Option<MendedSchema>, &'
     }
 }
 
-/// A JSON object in a JSON text, on a single line.
+/// Parses a JSON string that contains a JSON object, and returns that object on a single line; `None` for any other value.
 fn object_in_text(text: &str) -> Option<String> {
     let text: String = serde_json::from_str(text).ok()?;
     let object: &RawValue = serde_json::from_str(&text).ok()?;
-    // Line ends between tokens of JSON are white space.
+    // In valid JSON, line breaks are always white space, so they can be replaced by spaces.
     let line = object.get().replace(['\n', '\r'], " ");
     line.starts_with('{').then_some(line)
 }
 
-/// Mends the schema of a tool's structured result; `None` if nothing is wrong. Up to 2025-11-25 a result is an object.
+/// Corrects the schema of a tool's structured results. Up to 2025-11-25, results must be objects. Returns `None` if nothing is
+/// wrong.
 ///
 /// # Errors
 ///
-/// The reason why the schema is omitted.
+/// The reason why the schema must be removed.
 pub(super) fn output(schema: &str, era: Era) -> Result<Option<MendedSchema>, &'static str> {
     match schema {
         "null" => return Err("is null"),
@@ -74,7 +75,7 @@ pub(super) fn output(schema: &str, era: Era) -> Result<Option<MendedSchema>, &'s
     }
 }
 
-/// Mends a schema that must describe an object.
+/// Corrects a schema that must describe an object.
 fn of_object(schema: &str) -> Result<Option<MendedSchema>, &'static str> {
     let (mut text, twice) = single_keys(schema).ok_or("is no object")?;
     let mut wrong = Vec::new();
@@ -95,8 +96,8 @@ fn of_object(schema: &str) -> Result<Option<MendedSchema>, &'static str> {
     })
 }
 
-/// Mends the members that clients check at the root of a schema; `None` if nothing is wrong. Adds the faults to
-/// `wrong`.
+/// Corrects the top-level members of a schema that clients check. Returns `None` if nothing is wrong. Adds descriptions of the
+/// faults to `wrong`.
 fn root(schema: &str, wrong: &mut Vec<Cow<'static, str>>) -> Result<Option<String>, &'static str> {
     let members = spans::members(schema).ok_or("cannot be read")?;
     let member = |name: &str| {
@@ -131,14 +132,14 @@ fn root(schema: &str, wrong: &mut Vec<Cow<'static, str>>) -> Result<Option<Strin
     Ok((!changes.is_empty()).then(|| spans::edit(schema, &changes)))
 }
 
-/// The values that a schema's own `type` allows.
+/// The types of values that the `type` of a schema allows.
 enum Type {
     Object,
-    /// `object` and other types, or `object` in another spelling.
+    /// The schema allows `object` and other types, or spells `object` differently.
     Among,
-    /// Only types other than `object`.
+    /// The schema allows only types other than `object`.
     Other,
-    /// Not a type of JSON Schema.
+    /// The `type` is not a type of JSON Schema.
     Unknown,
 }
 
@@ -168,8 +169,8 @@ enum Properties {
     Unfit,
 }
 
-/// Mends `properties` so that each schema is an object. `true` and `false` become objects of the same meaning; any
-/// other value becomes an empty schema.
+/// Corrects `properties`: each schema in it must be an object. `true` and `false` become equivalent objects; any other value
+/// becomes an empty schema.
 fn properties_of(properties: &str) -> Properties {
     // PHP writes an empty object as an empty list.
     if properties.starts_with('[') {

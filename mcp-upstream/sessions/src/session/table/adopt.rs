@@ -1,11 +1,15 @@
 //! Adoption of a session of another process, or of an earlier process of this replica. The session continues in this process
 //! from its record, with the general stream of its client.
 //!
-//! Kept: the complete [`SessionRecord`](crate::session::SessionRecord), and the stored events of the session's streams. Lost:
-//! running calls, which are answered with an error on the stream that their client resumes; questions to the client, whose late
-//! answers are accepted and ignored; state of the session at a stdio server, in its own process or as subscriptions at a shared
-//! one; changes that were announced while no process had the session. A session over HTTP+SSE ends with its stream and is not
-//! adopted.
+//! Kept: the complete [`SessionRecord`](crate::session::SessionRecord), and the stored events of the session's streams.
+//!
+//! Lost:
+//! - running calls: the client gets an error for each on the stream that it resumes;
+//! - questions to the client: late answers are accepted and ignored;
+//! - state of the session at a stdio server: in its own process, or as subscriptions at a shared process;
+//! - changes that were announced while no process had the session.
+//!
+//! A session over HTTP+SSE ends with its stream and is not adopted.
 
 use std::sync::Arc;
 
@@ -20,8 +24,8 @@ use crate::session::store::SessionStore;
 use crate::session::{Home, Session, SessionPatch, SessionTransport};
 use crate::stream::StoreError;
 
-/// Adoptions in progress, by session id: at most as many as requests. Further requests for such a session wait for the end of
-/// its adoption.
+/// Adoptions in progress, by session id; there are at most as many as requests. Further requests for such a session wait until
+/// its adoption has ended.
 #[derive(Debug, Default)]
 pub(super) struct Adoptions(DashMap<Box<str>, watch::Receiver<()>>);
 
@@ -33,7 +37,7 @@ struct Adoption<'a> {
 }
 
 impl Adoptions {
-    /// Begins an adoption, or returns the receiver that is woken at the end of the one in progress.
+    /// Begins an adoption. If the session is being adopted already, returns a receiver that is woken when that adoption ends.
     fn begin<'a>(&'a self, id: &'a str) -> Result<Adoption<'a>, watch::Receiver<()>> {
         match self.0.entry(id.into()) {
             Entry::Occupied(other) => Err(other.get().clone()),
@@ -57,14 +61,14 @@ impl Drop for Adoption<'_> {
 }
 
 impl SessionTable {
-    /// Adopts the session with that id, if it has a record and may live here.
+    /// Adopts the session with that id, if it has a record and no other replica that is up has it.
     pub(super) async fn adopt(
         &self,
         store: &dyn SessionStore,
         id: &str,
         now: Instant,
     ) -> Result<Located, StoreError> {
-        // Ids that this gateway has never issued must not cause work for the store.
+        // Ids that this gateway has never issued must not cause requests to the store.
         let Some(sealed) = self.key.open(id) else {
             return Ok(Located::Absent);
         };
@@ -78,7 +82,8 @@ impl SessionTable {
                         None => self.adopt_alone(store, id, opener, now).await,
                     };
                 }
-                // The other adoption ends by dropping its sender, so `changed` returns an error then.
+                // Waits until the other adoption has ended. It then drops its sender, so the error that `changed` returns is
+                // expected.
                 Err(mut other) => drop(other.changed().await),
             }
         }
@@ -104,7 +109,7 @@ impl SessionTable {
         };
         match self.replicas.settled_standing(found.home.replica).await {
             Standing::Own | Standing::Gone | Standing::Leaving => {}
-            // While the directory does not respond, the request is sent to the recorded home.
+            // While the directory does not respond (`Unclear`), the request is sent to the recorded home.
             Standing::Up(_) | Standing::Unclear => {
                 return Ok(Located::Elsewhere(found.home.replica));
             }
@@ -114,7 +119,7 @@ impl SessionTable {
             epoch: found.home.epoch.saturating_add(1),
         };
         let Some(mut record) = store.claim(&found.id, by, found.home).await? else {
-            // Another replica has claimed the session first.
+            // Another replica has claimed the session in the meantime.
             return Ok(match store.load(id).await? {
                 Some(record) if record.home.replica != self.replicas.own() => {
                     Located::Elsewhere(record.home.replica)
@@ -140,7 +145,7 @@ impl SessionTable {
         Ok(Located::Adopted(Created { session, evicted }))
     }
 
-    /// Location of a session that has no record in the store.
+    /// Returns where a session is that has no record in the store.
     ///
     /// # Errors
     ///
@@ -148,7 +153,7 @@ impl SessionTable {
     async fn without_record(&self, opener: ReplicaId) -> Result<Located, StoreError> {
         match self.replicas.standing(opener) {
             Standing::Up(_) | Standing::Unclear => Ok(Located::Elsewhere(opener)),
-            // Other replicas cannot find the session there before its home has recorded it.
+            // The replica may still run without the store, and have the session without a record: only there it can be found.
             Standing::Gone if self.replicas.may_be_cut_off(opener) => {
                 Ok(Located::Elsewhere(opener))
             }
@@ -173,7 +178,7 @@ impl SessionTable {
         }
     }
 
-    /// Location of a session while the store is unavailable: the replica that opened it, if that is up.
+    /// Returns where a session is while the store is unavailable: in the replica that opened it, if that is up.
     fn with_opener(&self, opener: ReplicaId) -> Located {
         match self.replicas.standing(opener) {
             Standing::Up(_) => Located::Elsewhere(opener),

@@ -1,6 +1,7 @@
-//! Sessions in doubt: another replica may have claimed them while this process was silent, that is, suspended or disconnected
-//! from the store, or before its first beat. Each session is compared with its record before its next use. If another replica
-//! has it, this process closes the session with its calls, or, during shutdown, hands it over and still answers its calls.
+//! Sessions in doubt: another replica may have claimed them while this process sent no beats, because it was suspended,
+//! disconnected from the store, or just started. Each session is compared with its record before its next use. If another
+//! replica has the session, this process closes it with its calls; during shutdown it hands the session over instead, and still
+//! answers its calls.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,7 @@ use crate::replicas::{BEAT_EVERY, BEAT_LIFE, ReplicaId};
 use crate::session::SessionId;
 use crate::stream::StoreError;
 
-/// Sessions that must be compared with their records since the last lapse that was noticed.
+/// Sessions that must be compared with their records, because the beats of this process have paused.
 #[derive(Debug, Default)]
 pub(super) struct Doubts(Mutex<Doubted>);
 
@@ -22,15 +23,15 @@ pub(super) struct Doubts(Mutex<Doubted>);
 struct Doubted {
     lapses: u64,
     sessions: HashSet<SessionId>,
-    /// Time after which no other replica considers this one gone, so that a comparison resolves the doubt.
+    /// Time from which no other replica considers this one gone, so that a comparison resolves the doubt.
     settled: Option<Instant>,
     /// True if sessions in doubt are refused while the store does not respond. False after the start of the process, when an
     /// unavailable store must not prevent the use of new sessions.
     strict: bool,
 }
 
-/// Maximum time in which other replicas may still claim sessions after this process beats again: after it they have received
-/// the beat, or make no claims because they receive no beats.
+/// Maximum time for which other replicas may still claim sessions after this process beats again. By then they have received a
+/// beat of this process, or receive no beats at all, in which case they claim no sessions.
 const SETTLING: Duration = BEAT_LIFE.saturating_add(BEAT_EVERY);
 
 impl Doubts {
@@ -40,18 +41,18 @@ impl Doubts {
 }
 
 impl SessionTable {
-    /// Compares a session with its record if this process was silent since it was last sure of the session, or if this process
-    /// is leaving, or its beats are refused.
+    /// Compares a session with its record if this process has sent no beats for a while since the last comparison, if this
+    /// process is shutting down, or if its beats are refused.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store does not answer, and this process was silent: another replica may have the session by now.
+    /// [`StoreError`] when the store does not respond after a pause of the beats: another replica may have the session by now.
     pub(super) async fn resolve_doubt(&self, id: &str) -> Result<(), StoreError> {
         self.notice_lapse().await;
         if (self.replicas.is_leaving() || self.replicas.is_refused())
             && let Some(session) = self.live(id)
         {
-            // Unclaimed sessions remain in this process, even if the store does not respond.
+            // A session that is not claimed remains in this process, even if the store does not respond.
             let _ = self.compare(session.id()).await;
             return Ok(());
         }
@@ -68,7 +69,7 @@ impl SessionTable {
         }
     }
 
-    /// Compares sessions in doubt with their records without waiting for requests, so that the streams of claimed sessions end.
+    /// Compares sessions in doubt with their records before requests use them, so that the streams of claimed sessions end.
     pub(super) async fn resolve_doubts(&self) {
         if !self.replicas.are_many() {
             return;
@@ -105,7 +106,7 @@ impl SessionTable {
         }
     }
 
-    /// Marks a session that has become live here as in doubt, as long as other replicas may consider this one gone.
+    /// Marks a session that has become live in this process as in doubt, if other replicas may still consider this process gone.
     pub(super) fn doubt_until_settled(&self, id: &SessionId) {
         let mut doubted = self.doubts.doubted();
         if doubted
@@ -132,7 +133,7 @@ impl SessionTable {
             doubted.sessions.remove(id);
         }
         drop(doubted);
-        // A session without a record has not been claimed: the sweep records it again.
+        // A session without a record has not been claimed; a later sweep writes its record again.
         let home = record.map(|record| record.home.replica);
         if home.is_some_and(|home| home != self.replicas.own()) {
             self.give_up(id);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::SessionTable;
 use crate::session::SessionTransport;
 
-/// Number of references to an idle session: one of the table, one of the caller.
+/// Number of references to an idle session: one in the table, one of the caller.
 const IDLE: usize = 2;
 
 impl SessionTable {

@@ -25,7 +25,7 @@ pub(super) struct Index {
 
 #[derive(Debug)]
 struct Known {
-    /// Last use of the session that the index has seen.
+    /// Last use of the session that the index has been informed of. The session may have been used since.
     seen: Instant,
     due: Instant,
     principal: Principal,
@@ -38,7 +38,7 @@ struct Known {
 struct Owned {
     bytes: usize,
     candidates: ByTime,
-    /// Sessions that had an open stream when they were last checked.
+    /// Sessions that had an open stream when they were last checked. They are excluded from the search for sessions to close.
     aside: ByTime,
 }
 
@@ -76,7 +76,7 @@ impl Index {
         most.and_then(|(_, principal)| principal.clone())
     }
 
-    /// Session that must be checked for expiry first, and when.
+    /// The session that must be checked for expiry first, and the time of that check.
     pub(super) fn first_due(&self) -> Option<(Instant, SessionId)> {
         self.by_due.first().cloned()
     }
@@ -118,7 +118,7 @@ impl Index {
         });
     }
 
-    /// Records the memory of a session. Returns false if the session is not in the index.
+    /// Stores the memory of a session, in bytes. Returns false if the session is not in the index.
     pub(super) fn book(&mut self, id: &SessionId, bytes: usize) -> bool {
         let Some(known) = self.known.get_mut(id) else {
             return false;
@@ -132,7 +132,7 @@ impl Index {
         true
     }
 
-    /// Moves a session to a newer time of its last use, and to the time of its next check.
+    /// Updates the time of a session's last use, and the time of its next check.
     pub(super) fn see(&mut self, id: &SessionId, used: Instant, due: Instant) {
         let Some(known) = self.known.get_mut(id) else {
             return;
@@ -148,7 +148,7 @@ impl Index {
         }
     }
 
-    /// Excludes a session from the search for candidates, or includes it again.
+    /// Excludes a session from the search for sessions to close, or includes it again.
     pub(super) fn set_aside(&mut self, id: &SessionId, aside: bool) {
         let Some(known) = self.known.get_mut(id) else {
             return;
@@ -161,7 +161,7 @@ impl Index {
         known.aside = aside;
     }
 
-    /// Number of sessions of a principal that are not set aside.
+    /// Number of sessions of a principal that the search for sessions to close includes.
     pub(super) fn candidates(&self, principal: &Principal) -> usize {
         let owned = self.principals.get(principal);
         owned.map_or(0, |owned| owned.candidates.len())
@@ -171,7 +171,7 @@ impl Index {
         self.principals.get(principal)?.candidates.first().cloned()
     }
 
-    /// Oldest session of a principal that is set aside, except `spared`.
+    /// The oldest session of a principal that is excluded from the search for sessions to close, other than `spared`.
     pub(super) fn oldest_aside(
         &self,
         principal: &Principal,
@@ -206,7 +206,7 @@ impl Index {
         }
     }
 
-    /// Asserts that all parts of the index are consistent, with a total of `sessions` sessions.
+    /// Asserts that the collections of the index are consistent, with a total of `sessions` sessions.
     #[cfg(test)]
     pub(super) fn balance(&self, sessions: usize) {
         let owned = || self.principals.values();

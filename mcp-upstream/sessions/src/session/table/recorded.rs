@@ -7,8 +7,9 @@ use crate::session::SessionId;
 use crate::stream::StoreError;
 
 impl SessionTable {
-    /// Renews the records of sessions in use. A session without a record was ended by another process and is closed here,
-    /// unless its record could not be written or was lost: `record_again` writes it again.
+    /// Renews the records of sessions in use. A session whose record is missing was ended by another process, and is closed
+    /// here. If its record could not be written, or the store has lost it, the session continues and `record_again` writes the
+    /// record.
     pub(super) async fn keep_recorded(&self, ids: &[SessionId]) {
         let Some(store) = &self.store else {
             return;
@@ -19,7 +20,7 @@ impl SessionTable {
             return;
         }
         match store.touch(&ids).await {
-            // Only its home ends a session, so the store has lost a missing record.
+            // Among replicas, only the process that has a session removes its record: a missing record was lost by the store.
             Ok(gone) if self.replicas.are_many() => {
                 for session in gone.iter().filter_map(|id| self.live(id.as_str())) {
                     self.note_unrecorded(&session, &StoreError("records were lost".into()));
@@ -41,7 +42,7 @@ impl SessionTable {
             return;
         }
         let ended = std::mem::take(&mut *self.ended());
-        // A session whose client is active again keeps its record.
+        // A session that is live again keeps its record.
         for id in ended.iter().filter(|id| self.live(id.as_str()).is_none()) {
             if let Err(error) = self.forget(id).await {
                 tracing::error!(%error, "the record of a closed session was not removed");

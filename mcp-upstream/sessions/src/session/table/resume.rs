@@ -1,9 +1,9 @@
-//! Resumption of a session's streams, here or in the replica that has claimed the session.
+//! Resumption of a session's streams, in this process or in the replica that has claimed the session.
 //!
 //! A replica that is disconnected from the store keeps its sessions, and another replica may claim them meanwhile. A client
-//! that returns from the other replica names an event that this process never had. The event's number does not reveal that:
-//! sequences count the events of all sessions of a process, so that those of two processes overlap. The session's record shows
-//! it.
+//! that returns from the other replica then resumes after an event that this process never sent. The event's number does not
+//! show that: the sequences of two processes overlap, since each counts the events of all its sessions. The session's record
+//! shows it.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ impl SessionTable {
     ///
     /// # Errors
     ///
-    /// [`ResumeError`], as [`EventLog::resume`](crate::stream::EventLog::resume) returns it. An event that the session never
-    /// had here is [`ResumeError::Unknown`] only if the session's record names this replica, else [`ResumeError::Store`]:
-    /// another replica may have assigned the number.
+    /// [`ResumeError`], as [`EventLog::resume`](crate::stream::EventLog::resume) returns it. For an event that this process
+    /// does not know, the error is [`ResumeError::Unknown`] only if the record shows that the session belongs to this replica.
+    /// Otherwise it is [`ResumeError::Store`], since another replica may have sent the event.
     pub async fn resume(
         &self,
         session: &Arc<Session>,
@@ -40,7 +40,7 @@ impl SessionTable {
                 match self.compare(session.id()).await? {
                     Some(home) if home != self.replicas.own() => Ok(ResumedStream::Elsewhere(home)),
                     Some(_) => Err(ResumeError::Unknown),
-                    // A session without a record was not claimed, unless the store has lost the claim.
+                    // A session without a record has not been claimed, unless the store has lost its data, including the claim.
                     None => {
                         self.records_complete().await?;
                         Err(ResumeError::Unknown)

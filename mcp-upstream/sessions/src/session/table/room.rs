@@ -17,12 +17,12 @@ use super::index::{Index, Principal};
 use super::{SessionTable, TableLimits};
 use crate::session::{Session, SessionId};
 
-/// Maximum number of entries that one sweep checks, since it holds the lock that opening a session needs.
+/// Maximum number of entries that one sweep checks. Opening a session waits meanwhile, since both need the same lock.
 const SWEEP_MAX: usize = 10_000;
 /// Change of a session's weight, in bytes, below which the index is not updated: 1 KiB.
 const UNBOOKED_MAX: usize = 1024;
 
-/// Additional sessions and bytes for which room is made.
+/// Additional sessions and bytes for which other sessions are to be closed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Coming {
     sessions: usize,
@@ -30,7 +30,7 @@ struct Coming {
 }
 
 impl SessionTable {
-    /// Enters a session into the table. Returns the number of sessions that were closed for it.
+    /// Adds a session to the table. Returns the number of sessions that were closed to make room for it.
     pub(super) fn enter(&self, session: &Arc<Session>, now: Instant) -> usize {
         let principal = &session.binding().principal;
         let coming = Coming {
@@ -49,15 +49,15 @@ impl SessionTable {
         evicted
     }
 
-    /// Updates the booked weight of a session; to be called after its weight may have changed. If the sessions then hold too
-    /// much together, others are closed. Returns the number of closed sessions.
+    /// Updates the stored weight of a session; to be called after its weight may have changed. If all sessions together then
+    /// exceed their maximum memory, others are closed. Returns the number of closed sessions.
     pub(super) fn weigh(&self, session: &Session, now: Instant) -> usize {
         let changed = |weight: usize| weight.abs_diff(session.booked()) >= UNBOOKED_MAX;
         if !changed(session.weight()) {
             return 0;
         }
         let mut index = self.index();
-        // Read again under the lock: another request may just have booked the weight.
+        // The weight is read again under the lock, since another request may just have stored a newer one.
         let weight = session.weight();
         if !index.book(session.id(), weight) {
             return 0;
@@ -68,8 +68,8 @@ impl SessionTable {
         self.make_room(&mut index, principal, Coming::default(), spared, now)
     }
 
-    /// Closes expired sessions. Returns their number, and the checked sessions that have not expired: each session is among the
-    /// latter about once in its lifetime.
+    /// Closes expired sessions. Returns their number, and the checked sessions that have not expired; a session is checked about
+    /// once in its lifetime.
     pub(super) fn sweep(&self, now: Instant) -> (usize, Vec<SessionId>) {
         let TableLimits {
             ttl, unused_ttl, ..
@@ -113,7 +113,7 @@ impl SessionTable {
             .map_or(seen, |session| session.used_at(now))
     }
 
-    /// Closes a session that its client did not end; its record is yet to be removed.
+    /// Closes a session without its client's request, and lists its record for removal.
     fn evict(&self, index: &mut Index, id: &SessionId) -> bool {
         if self.store.is_some() {
             self.ended().push(id.clone());
@@ -152,8 +152,8 @@ impl SessionTable {
         now: Instant,
     ) -> bool {
         let mut in_use = None;
-        // Each turn that does not return moves one entry forward or removes it from the search order, so these turns visit all
-        // entries.
+        // Each iteration that does not return moves one entry to a later time or excludes it from the search, so the loop
+        // visits all entries.
         for _ in 0..index.candidates(principal) {
             let Some((seen, id)) = index.oldest_candidate(principal) else {
                 break;
@@ -169,21 +169,22 @@ impl SessionTable {
             index.see(&id, used, used + self.limits.ttl);
             in_use.get_or_insert(id);
         }
-        // All sessions are in use at this moment: the one that was oldest in the index is closed.
+        // All sessions are in use now: the one that was oldest in the index is closed.
         in_use
             .or_else(|| index.oldest_aside(principal, spared))
             .is_some_and(|id| self.evict(index, &id))
     }
 
-    /// True if a session has an open stream. Its id is then sent through `released` once its last reader has disconnected.
+    /// Returns true if a session has an open stream. When its last reader disconnects, the session's id is sent through
+    /// `released`.
     fn has_stream(&self, id: &SessionId) -> bool {
         self.sessions.get(id).is_some_and(|session| {
             session.streams().any_read() && session.set_aside(&self.released)
         })
     }
 
-    /// Closes sessions until there is room for `coming` of that principal, but never `spared`. Returns the number of closed
-    /// sessions.
+    /// Closes sessions until there is room for the additional sessions and bytes (`coming`) of a principal, but never `spared`.
+    /// Returns the number of closed sessions.
     fn make_room(
         &self,
         index: &mut Index,

@@ -1,5 +1,5 @@
 //! Sessions with outdated records, because the store failed when they were opened or changed. They continue in this process as
-//! without a store, and are recorded completely once the store works again.
+//! they would without a store, and are recorded completely once the store works again.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,8 @@ use crate::stream::StoreError;
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
     ids: Mutex<HashSet<SessionId>>,
-    /// The store's count of losses of its data when all sessions were last added here. A higher count of the store means that
-    /// records have been lost since, and all are added again.
+    /// Number of known losses of the store's data. When the replicas report a higher number, all sessions are added here, since
+    /// their records were lost.
     losses: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ impl SessionTable {
         self.unrecorded.ids().contains(id)
     }
 
-    /// Marks the record of a session as outdated. The first such session is logged, since the store has just begun to fail.
+    /// Marks the record of a session as outdated. If there was no such session before, the failure of the store is logged.
     pub(super) fn note_unrecorded(&self, session: &Session, error: &StoreError) {
         let mut ids = self.unrecorded.ids();
         if ids.is_empty() {
@@ -51,8 +51,8 @@ impl SessionTable {
         ids.insert(session.id().clone());
     }
 
-    /// Writes outdated records while the store works; the next sweep continues where time runs out. Until all are written, the
-    /// other replicas are informed, so that they do not answer a client that its session does not exist.
+    /// Writes outdated records while the store works. If the time limit is reached, the next sweep writes the others. As long
+    /// as any is outdated, the other replicas are informed, so that they do not tell a client that its session does not exist.
     pub(super) async fn record_again(&self) {
         let Some(store) = &self.store else {
             return;
@@ -77,7 +77,7 @@ impl SessionTable {
         let end = Instant::now() + SWEEP_MAX;
         for some in behind.chunks(AT_ONCE) {
             let recorded = some.iter().map(|id| self.record_one(store, id));
-            // The next sweep tries again.
+            // The next sweep writes the remaining records.
             if join_all(recorded).await.contains(&false) || Instant::now() >= end {
                 return;
             }
@@ -100,8 +100,8 @@ impl SessionTable {
     }
 
     /// Writes the complete record of a session. Returns false if the session was changed during the write, since the record may
-    /// have replaced that change. The record of a session that ended meanwhile is deleted. A session that another replica has
-    /// claimed keeps the record of that replica, and is released.
+    /// have overwritten that change. If the session has ended meanwhile, its record is deleted. If another replica has claimed
+    /// the session, the record is not changed, and the session is released.
     async fn record_whole(
         &self,
         store: &dyn SessionStore,

@@ -1,5 +1,5 @@
-//! Directory of the replicas that share an SQLite file: folders show which replicas are up, and tables of the file contain
-//! their news.
+//! Directory of the replicas that share an SQLite file. Locked folders show which replicas are up, and tables of the file contain
+//! the replicas' news.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,8 @@ use super::{DiskStore, connect, failed, news};
 use crate::replicas::{Announcement, Heard, ReplicaDirectory, ReplicaId, local_millis};
 use crate::stream::StoreError;
 
-/// Maximum wait of a news operation for writes of other processes. Beats wait for the operation, so the time is short compared
-/// with the validity of a beat.
+/// Maximum time that a news operation waits for writes of other processes. Beats wait for the operation, so this is short
+/// compared with the time for which a beat is valid.
 const BUSY: Duration = Duration::from_millis(500);
 
 /// The replicas of one machine that share the sessions of a data directory.
@@ -24,12 +24,12 @@ pub struct DiskDirectory(Arc<Mutex<State>>);
 
 struct State {
     folder: ReplicaFolder,
-    /// Separate connection, so that a beat does not wait for the requests of the store.
+    /// Separate connection to the file, so that a beat does not wait for the requests of the store.
     connection: Connection,
 }
 
 impl DiskDirectory {
-    /// Opens the directory of a store's replicas, for the replica that has `folder`.
+    /// Opens the directory of a store's replicas, for the replica that owns `folder`.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl DiskDirectory {
         Ok(Self(Arc::new(Mutex::new(state))))
     }
 
-    /// Runs `work` on a thread that may block on files.
+    /// Runs `work` on a thread that may block on file operations.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut State) -> Result<T, StoreError> + Send + 'static,
@@ -67,7 +67,8 @@ impl State {
     fn beat(&mut self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
         let mut others = self.folder.beat(own)?;
         let all = others.len();
-        // Replica numbers are 32-bit digests of names: among some 65,000 names, two are expected to have equal numbers.
+        // A replica whose name leads to this replica's number is left out. Numbers are 32-bit digests of names: among some 65,000
+        // names, two are expected to have equal numbers.
         others.retain(|other| other.id != own.id);
         let unheard = news::read(&self.connection, own.id, seen).map_err(failed)?;
         Ok(Heard {
@@ -97,7 +98,7 @@ impl ReplicaDirectory for DiskDirectory {
     async fn tell(&self, own: ReplicaId, news: &[String]) -> Result<(), StoreError> {
         let news = news.to_vec();
         self.run(move |state| match state.folder.others()?.is_empty() {
-            // The only gateway of a data directory writes nothing.
+            // The only gateway of a data directory has no other replicas to inform.
             true => Ok(()),
             false => news::tell(&mut state.connection, own, &news).map_err(failed),
         })

@@ -8,7 +8,7 @@ use super::records::Key;
 use super::{Bounds, now};
 use crate::stream::store::{EventKind, Replay, StoredEvent, StreamRef};
 
-/// The schema of the tables. The ids of events increase with time, so that the oldest are found without an index.
+/// SQL schema of the tables. The ids of events increase with time, so that the oldest events are found without an index on time.
 pub(super) const SCHEMA: &str = "
     CREATE TABLE streams (
         session BLOB NOT NULL,
@@ -47,11 +47,11 @@ impl StreamKey {
     }
 }
 
-/// Maximum number of streams whose growth is counted; beyond it all of them are trimmed.
+/// Maximum number of streams whose growth is counted. When it is exceeded, all of them are trimmed and forgotten.
 const COUNTED: usize = 16 * 1024;
 
-/// Growth of each stream since it was last trimmed. A stream is trimmed once it has grown by its bounds, so the file contains
-/// at most twice these bounds of it, and an append does not count rows.
+/// Number and size of the messages that each stream got since it was last trimmed. A stream is trimmed once this exceeds its
+/// bounds. The file therefore contains at most twice the bounds per stream, and an append need not count rows.
 pub(super) struct Growth {
     bounds: Bounds,
     streams: HashMap<StreamKey, Grown>,
@@ -71,7 +71,7 @@ impl Growth {
         }
     }
 
-    /// Counts a message. Returns the streams that must be trimmed.
+    /// Counts a stored message. Returns the streams that must be trimmed.
     fn count(&mut self, stream: StreamKey, bytes: usize) -> Vec<StreamKey> {
         let grown = self.streams.entry(stream).or_default();
         grown.events += 1;
@@ -204,7 +204,7 @@ fn trim(connection: &Connection, stream: StreamKey, bounds: &Bounds) -> Result<(
     Ok(())
 }
 
-/// Deletes the messages of a stream up to a sequence, and notes that they were dropped.
+/// Deletes the messages of a stream up to `sequence`, and stores that messages up to there were dropped.
 fn drop_until(connection: &Connection, stream: StreamKey, sequence: u64) -> Result<()> {
     let of_stream = params![stream.session, stream.number, sequence];
     let sql = "DELETE FROM events WHERE session = ?1 AND stream = ?2 AND sequence <= ?3";

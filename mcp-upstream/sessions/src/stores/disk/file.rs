@@ -17,14 +17,14 @@ const APPLICATION: i64 = 0x7464_7373;
 /// Version of the table format.
 const FORMAT: i64 = 1;
 
-/// Maximum size of files that are checked from end to end when they are opened, which takes about a tenth of a second.
+/// Maximum size in bytes of a file that is checked completely when it is opened, which takes about a tenth of a second.
 const CHECKED: u64 = 64 * 1024 * 1024;
 
 /// Reason why the file cannot be used.
 enum Unusable {
-    /// Pages of the file contradict each other, or some are missing.
+    /// The file is damaged: its pages contradict each other, or some are missing.
     Damaged(String),
-    /// Any other failure.
+    /// The file cannot be used for any other reason.
     Failed(StoreError),
 }
 
@@ -62,7 +62,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
 }
 
 fn open_whole(file: &Path) -> Result<Connection, Unusable> {
-    // SQLite creates its other files with the mode of this one. Session ids are credentials, so only the owner may read them.
+    // SQLite creates its other files with the mode of this file. Session ids are credentials, so only the owner may read them.
     let made = OpenOptions::new()
         .append(true)
         .create(true)
@@ -96,7 +96,7 @@ fn open_whole(file: &Path) -> Result<Connection, Unusable> {
 
 fn make_tables(connection: &mut Connection) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have made the tables in the meantime.
+    // Another process may have created the tables since the file was opened.
     let format: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if format == 0 {
         transaction.execute_batch(records::SCHEMA)?;
@@ -120,7 +120,7 @@ fn check(connection: &Connection, file: &Path) -> Result<(), Unusable> {
     }
 }
 
-/// Renames the file and its write-ahead log.
+/// Renames the file and its write-ahead log, and returns the new path.
 fn set_aside(file: &Path) -> std::io::Result<PathBuf> {
     let aside = with_ending(file, &format!(".damaged-{}", now()));
     for ending in ["-wal", "-shm"] {

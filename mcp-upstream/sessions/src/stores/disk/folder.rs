@@ -36,24 +36,24 @@ const LOCK: &str = "lock";
 const ANNOUNCEMENT: &str = "announcement.json";
 const SOCKET: &str = "socket";
 
-/// Maximum size of an announcement, which grows with the names of listeners.
+/// Maximum size of an announcement file, in bytes. The file grows with the names of listeners.
 const ANNOUNCEMENT_BYTES_MAX: u64 = 256 * 1024;
 
-/// Maximum wait for a lock: another process holds it for a moment to check whether it is free.
+/// Maximum time to wait for a lock. Another process may hold it for a moment, to check whether it is free.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Folder of this process's replica. Dropping it releases the lock.
+/// Folder of this process's replica. Dropping this releases the folder's lock.
 #[derive(Debug)]
 pub struct ReplicaFolder {
     /// The folder that contains the folders of all replicas.
     all: PathBuf,
     path: PathBuf,
     lock: FileLock,
-    /// Key that seals announcements; `None` if nothing is forwarded.
+    /// Key that seals announcements; `None` if replicas of this machine forward no requests to each other.
     key: Option<SessionKey>,
-    /// Announcement in the folder, and the modification time of its file.
+    /// Announcement that this process has written into its folder, and the modification time of that file.
     announced: Option<(Announcement, SystemTime)>,
-    /// True once this replica has announced its shutdown; its folder is no longer announced.
+    /// True once this replica has removed its folder at shutdown; it is no longer announced then.
     left: bool,
     /// Last beats of the other replicas, by the names of their folders.
     beats: HashMap<OsString, LastBeat>,
@@ -70,14 +70,14 @@ struct AnnouncementFile {
     sealed: Option<String>,
 }
 
-/// The last beat of another replica.
+/// Last beat of another replica.
 #[derive(Debug, Clone)]
 struct LastBeat {
     /// Modification time that the replica has set on its lock.
     set: SystemTime,
-    /// Time at which this process found the beat.
+    /// Time at which this process noticed the beat, by its own clock.
     found: Instant,
-    /// Last announcement that could be read. A replica counts as up even if a tool damages the file.
+    /// Last announcement that could be read. It is kept so that a replica still counts as up if a tool damages its file.
     announcement: Option<Announcement>,
 }
 
@@ -87,11 +87,11 @@ impl ReplicaFolder {
     ///
     /// # Errors
     ///
-    /// [`StoreError`]: another process has the name, or the folder cannot be made.
+    /// [`StoreError`]: another process uses the name, or the folder cannot be created.
     pub fn join(all: &Path, name: &str, key: Option<SessionKey>) -> Result<Self, StoreError> {
         let path = all.join(replica_file_name(name));
         let lock = take_lock(&path, name)?;
-        // A left-over announcement describes the former process of the folder.
+        // An announcement that was left over describes the former process of the folder.
         match fs::remove_file(path.join(ANNOUNCEMENT)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(failed("remove", &path.join(ANNOUNCEMENT))(error));
@@ -110,13 +110,13 @@ impl ReplicaFolder {
         })
     }
 
-    /// Path of the socket at which this replica listens for the others.
+    /// Path of the socket at which this replica accepts requests from the others.
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)
     }
 
-    /// Reports that this replica is up, and returns the announcements of the others that are. Removes the folders of replicas
-    /// that have ended.
+    /// Reports that this replica is up, and returns the announcements of the other replicas that are up. Removes the folders of
+    /// replicas that have ended.
     pub(super) fn beat(&mut self, own: &Announcement) -> Result<Vec<Announcement>, StoreError> {
         if !self.left {
             let lock = self.path.join(LOCK);
@@ -135,7 +135,7 @@ impl ReplicaFolder {
 
     fn announce(&mut self, own: &Announcement) -> Result<(), StoreError> {
         let file = self.path.join(ANNOUNCEMENT);
-        // Tools that run as this user may have changed the file.
+        // Tools that run as this user may have changed the file, so its modification time is compared.
         let found = last_change(&file).map_err(failed("read", &file))?;
         let is_there = |(announced, time): &(Announcement, SystemTime)| {
             announced == own && found == Some(*time)
@@ -167,7 +167,8 @@ impl ReplicaFolder {
         sealed.map(Some).map_err(|error| error.to_string())
     }
 
-    /// Reads the announcement in a folder; `None` if the process has just started, or if another version wrote another format.
+    /// Reads the announcement in a folder. Returns `None` if the process has just started and has not written it yet, or if
+    /// another version of the gateway wrote it in another format.
     fn announcement(&self, path: &Path) -> Option<Announcement> {
         let text = regular_file::read(&path.join(ANNOUNCEMENT), ANNOUNCEMENT_BYTES_MAX).ok()?;
         let file: AnnouncementFile = serde_json::from_slice(&text).ok()?;
@@ -188,8 +189,8 @@ impl ReplicaFolder {
         let before = self.looked.replace(now);
         let mut known = std::mem::take(&mut self.beats);
         if before.is_none_or(|before| now - before >= BEAT_LIFE) {
-            // This process was suspended itself. The others may have been suspended as well, so their old beats are no
-            // evidence.
+            // This process was suspended itself. The other processes may have been suspended at the same time, so their old beats
+            // do not show that they have ended.
             known.clear();
         }
         let mut up = Vec::new();
@@ -223,7 +224,7 @@ impl ReplicaFolder {
         Ok(up)
     }
 
-    /// Removes the folder, at the end of the process.
+    /// Removes the folder. Called at the end of the process.
     pub(super) fn leave(&mut self) {
         self.left = true;
         remove(&self.path, &self.lock);
@@ -239,7 +240,7 @@ fn take_lock(path: &Path, name: &str) -> Result<FileLock, StoreError> {
         make.create(path).map_err(failed("make", path))?;
         match FileLock::take(&path.join(LOCK), &format!("replica {name}"), PATIENCE) {
             Ok(lock) => return Ok(lock),
-            // Another replica has just removed the folder of an earlier process.
+            // Another replica has just removed the folder of the former process, so it is created again.
             Err(LockError::Io { source, .. })
                 if source.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {}
             Err(LockError::Held { holder, .. }) => {
@@ -266,7 +267,7 @@ fn is_running(path: &Path) -> io::Result<bool> {
         }
         Err(LockError::Held { .. }) => Ok(true),
         Err(LockError::Io { source, .. }) if is_absent(&source) => Ok(false),
-        // The replica may be up, so the error is returned, and the replica does not count as gone.
+        // The replica may be up. The error is returned, so that the replica does not count as gone.
         Err(LockError::Io { source, .. }) => Err(source),
     }
 }
@@ -277,7 +278,7 @@ fn remove(path: &Path, _held: &FileLock) {
     let files = fs::read_dir(path).into_iter().flatten().flatten();
     for file in files.filter(|file| file.file_name() != LOCK) {
         let path = file.path();
-        // Directories hold the sockets of workers that the process had.
+        // Directories contain the sockets of the workers of the process that has ended.
         let _ = match file.file_type() {
             Ok(kind) if kind.is_dir() => fs::remove_dir_all(path),
             _ => fs::remove_file(path),

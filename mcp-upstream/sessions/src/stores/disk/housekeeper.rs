@@ -10,19 +10,19 @@ use rusqlite::{Connection, Result, TransactionBehavior, params};
 use super::{Bounds, before, connect, failed};
 use crate::stream::StoreError;
 
-/// The time between two checkpoints.
+/// Interval between two checkpoints.
 const CHECKPOINT: Duration = Duration::from_secs(5);
 
-/// Size to which the write-ahead log is reduced, in pages of 4 KiB: 16 MiB.
+/// Size of the write-ahead log, in pages of 4 KiB, above which a checkpoint empties it: 16 MiB.
 const LOG_PAGES: u32 = 4096;
 
-/// Number of checkpoints from one search for expired rows to the next.
+/// Number of checkpoints between two searches for expired rows.
 const PURGE: u32 = 6;
 
-/// Rows deleted in one transaction, for which the writer has to wait.
+/// Maximum number of rows that one transaction deletes. It is small because the writer waits meanwhile.
 const STEP: usize = 500;
 
-/// Retention of the ids of unanswered requests of a stream: longer than a call may take.
+/// Time for which the ids of a stream's unanswered requests are kept: longer than a call may take.
 const OWED_FOR: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Handle of the housekeeper thread. Dropping it ends the thread.
@@ -31,7 +31,7 @@ pub(super) struct Housekeeper {
 }
 
 impl Housekeeper {
-    /// Starts the thread.
+    /// Starts the housekeeper thread.
     pub(super) fn start(file: &Path, bounds: Bounds) -> Result<Self, StoreError> {
         let mut connection = connect(file).map_err(failed)?;
         let (running, ended) = mpsc::sync_channel(0);
@@ -56,7 +56,7 @@ impl Housekeeper {
 }
 
 /// Copies the write-ahead log into the file while other connections write. A log of more than `pages` pages is then emptied,
-/// for which writers have to wait: under steady writes SQLite never restarts the log.
+/// while writers wait. Without this the log would keep growing under steady writes, since SQLite then never reuses it.
 pub(super) fn checkpoint(connection: &Connection, pages: u32) -> Result<()> {
     let logged = |row: &rusqlite::Row<'_>| row.get::<_, i64>(1);
     let logged = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], logged)?;
@@ -91,7 +91,7 @@ fn in_steps(
     Ok(dropped == STEP)
 }
 
-/// Deletes the oldest messages, as far as they were stored before `until`, in seconds since 1970.
+/// Deletes the oldest messages that were stored before `until`, in seconds since 1970, at most one step of them.
 fn drop_events(connection: &Connection, until: i64) -> Result<usize> {
     let sql = "SELECT id, session, stream, sequence, at FROM events ORDER BY id LIMIT ?1";
     let mut statement = connection.prepare_cached(sql)?;
@@ -119,7 +119,7 @@ fn drop_events(connection: &Connection, until: i64) -> Result<usize> {
     Ok(dropped)
 }
 
-/// Deletes sessions whose last use was before `until`, and the least recently used ones beyond `max`.
+/// Deletes sessions whose last use was before `until`, in seconds since 1970, and the least recently used sessions beyond `max`.
 fn drop_sessions(connection: &Connection, until: i64, max: usize) -> Result<usize> {
     let count: usize =
         connection.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0))?;
@@ -145,8 +145,8 @@ fn drop_sessions(connection: &Connection, until: i64, max: usize) -> Result<usiz
     Ok(dropped)
 }
 
-/// Deletes openings of streams from before `until`: streams of requests whose calls have long ended, and streams of sessions
-/// that no longer exist.
+/// Deletes the openings of streams that were opened before `until`, in seconds since 1970: of streams with unanswered requests,
+/// whose calls have long ended, and of streams whose session no longer exists.
 fn drop_streams(connection: &Connection, until: i64) -> Result<usize> {
     let sql = "DELETE FROM streams WHERE (session, number) IN (
         SELECT session, number FROM streams WHERE at < ?1 AND
@@ -157,7 +157,7 @@ fn drop_streams(connection: &Connection, until: i64) -> Result<usize> {
         .execute(params![until, STEP])
 }
 
-/// Bytes of the file that are in use, without free pages.
+/// Number of bytes of the file that are in use, without free pages.
 fn used_bytes(connection: &Connection) -> Result<u64> {
     let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let pages = pragma("page_count")?.saturating_sub(pragma("freelist_count")?);

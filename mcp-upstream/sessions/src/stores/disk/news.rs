@@ -1,11 +1,11 @@
-//! The tables `news` and `reloads`: messages between replicas. A store without replicas writes neither.
+//! The tables `news` and `reloads`: messages between replicas. A store without replicas writes to neither.
 
 use rusqlite::{Connection, Result, Transaction, TransactionBehavior, params};
 
 use super::now;
 use crate::replicas::ReplicaId;
 
-/// Schema of the tables. Files of earlier versions lack these tables; those versions can still read files that have them.
+/// SQL schema of the tables. Files of earlier gateway versions lack these tables; those versions can read files that have them.
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS news (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -18,13 +18,13 @@ const SCHEMA: &str = "
     );
 ";
 
-/// Maximum number of news items that are kept for replicas that have not read them.
+/// Maximum number of news items that are kept for replicas that have not read them. Older ones are deleted.
 const KEPT: i64 = 1024;
 
-/// Retention of a news item once there are newer ones, in seconds.
+/// Number of seconds for which a news item is kept, except the newest item.
 const KEPT_FOR: i64 = 60;
 
-/// News items that a replica has not read yet.
+/// State of the tables for a replica: the news items that it has not read yet, and the number of reloads.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unheard {
     /// Number of the newest news item.
@@ -56,7 +56,7 @@ pub(super) fn read(connection: &Connection, own: ReplicaId, seen: Option<u64>) -
     Ok(unheard)
 }
 
-/// Stores news for the other replicas, and deletes old ones. The newest item is always kept, so that numbers continue.
+/// Stores news for the other replicas, and deletes old items. The newest item is always kept, so that the numbers continue.
 pub(super) fn tell(connection: &mut Connection, own: ReplicaId, news: &[String]) -> Result<()> {
     let transaction = begun(connection)?;
     for said in news {

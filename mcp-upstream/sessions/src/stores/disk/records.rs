@@ -8,7 +8,7 @@ use super::now;
 use crate::replicas::ReplicaId;
 use crate::session::{SessionId, SessionRecord};
 
-/// The schema of the table.
+/// SQL schema of the table.
 pub(super) const SCHEMA: &str = "
     CREATE TABLE sessions (
         key BLOB PRIMARY KEY,
@@ -18,7 +18,7 @@ pub(super) const SCHEMA: &str = "
     CREATE INDEX sessions_used ON sessions (used);
 ";
 
-/// Digest of a session's id: shorter than the id, and no credential.
+/// Digest of a session's id. It is shorter than the id, and unlike the id it is no credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key([u8; 16]);
 
@@ -37,7 +37,7 @@ impl ToSql for Key {
     }
 }
 
-/// Stores a record, unless one exists whose home is another replica. Returns true if the record was stored.
+/// Stores a record, unless the stored record's home is another replica. Returns true if the record was stored.
 pub(super) fn insert(connection: &Connection, record: &SessionRecord) -> Result<bool> {
     let sql = "INSERT INTO sessions (key, record, used) VALUES (?1, ?2, ?3)
         ON CONFLICT (key) DO UPDATE SET record = excluded.record, used = excluded.used
@@ -55,7 +55,7 @@ pub(super) fn load(connection: &Connection, key: Key) -> Result<Option<SessionRe
     text.as_deref().map(read).transpose()
 }
 
-/// Replica that has a session, according to its record.
+/// Returns the replica that has a session, according to the session's record.
 pub(super) fn home(connection: &Connection, key: Key) -> Result<Option<ReplicaId>> {
     let sql = "SELECT json_extract(record, '$.home.replica') FROM sessions WHERE key = ?1";
     let mut statement = connection.prepare_cached(sql)?;

@@ -1,4 +1,4 @@
-//! Thread that reads and writes the file. It runs operations that wait together in one transaction.
+//! Thread that reads and writes the file. It runs all operations that are queued in one transaction.
 
 use std::thread;
 
@@ -9,29 +9,29 @@ use super::events::Growth;
 use super::{Bounds, failed};
 use crate::stream::StoreError;
 
-/// Maximum number of operations in the queue; beyond it requests wait until they can enqueue theirs.
+/// Maximum number of operations in the queue. When the queue is full, requests wait until they can add theirs.
 const QUEUE: usize = 1024;
 
 /// Maximum number of operations in one transaction.
 const GROUP: usize = 256;
 
-/// Operation on the file. It receives the connection, or the error if no transaction could be begun.
+/// Operation on the file. It receives the connection, or the error if no transaction could be started.
 type Operation = Box<dyn FnOnce(Result<&Connection, &StoreError>, &mut Growth) -> Made + Send>;
 
-/// Operation that has run in a transaction which is not committed yet.
+/// An operation that has run in a transaction which is not committed yet.
 struct Made {
     failure: Option<StoreError>,
     tell: Tell,
 }
 
-/// Reports the outcome of an operation to its request; receives the error if the transaction was not committed.
+/// Reports the outcome of an operation to its request. It receives the error if the transaction was not committed.
 type Tell = Box<dyn FnOnce(Option<&StoreError>) + Send>;
 
 /// Sender of the writer's queue. The thread ends when the sender is dropped and the queue is empty.
 pub(super) struct Writer(mpsc::Sender<Operation>);
 
 impl Writer {
-    /// Starts the thread.
+    /// Starts the writer thread.
     pub(super) fn start(connection: Connection, bounds: Bounds) -> Result<Self, StoreError> {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let run = move || work(connection, waiting, Growth::within(bounds));
@@ -76,15 +76,15 @@ fn work(mut connection: Connection, mut waiting: mpsc::Receiver<Operation>, mut 
     }
 }
 
-/// Runs operations in one transaction. A failed operation does not affect the others, unless SQLite ends the transaction with
-/// it, as when the disk is full: then all operations of the transaction fail, and the remaining operations of the group are run
-/// in the next transaction.
+/// Runs operations in one transaction. A failed operation does not affect the others, unless SQLite ends the transaction because
+/// of it, for example when the disk is full. Then all operations of the transaction so far fail, and the remaining operations
+/// are run in the next transaction.
 fn transact(
     connection: &mut Connection,
     growth: &mut Growth,
     operations: &mut impl Iterator<Item = Operation>,
 ) {
-    // The lock is acquired at the start: a transaction that reads first may be unable to write later.
+    // The write lock is acquired at the start, because a transaction that begins by reading may be unable to acquire it later.
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
     let transaction = match begun {
         Ok(transaction) => transaction,

@@ -21,8 +21,8 @@ impl RedisStore {
     ) -> Result<Vec<Duration>, StoreError> {
         let mut script = BUDGETS.arg(replicas);
         for budget in used {
-            // The replica's time is outdated by the delay to Redis. Without a correction, each exchange would postpone the
-            // budget.
+            // The replica's value is older than the moment at which Redis uses it, by the delay of the connection. Without this
+            // correction, each exchange would postpone the time at which the budget is full again.
             let known = budget.whole_in.saturating_sub(OPERATION_MAX);
             script.key(self.keys.budget(&budget.name));
             for time in [budget.taken, known, budget.window] {

@@ -20,16 +20,16 @@ use super::failure::{failure, told};
 use super::url::{Address, Deployment, RedisUrl};
 use crate::stream::StoreError;
 
-/// Version of the format of records and events in Redis. A change that an older version could not read raises it.
+/// Version of the format of records and events in Redis. It is increased by any change that an older gateway could not read.
 const FORMAT: u32 = 1;
-/// Oldest supported major version of Redis: scripts and `SET … NX GET` need it. Valkey calls itself 7.2.4 for old clients.
+/// Oldest supported major version of Redis, which scripts and `SET … NX GET` need. Valkey reports version 7.2.4 to old clients.
 const OLDEST: u32 = 7;
-/// Longest time for connecting, including an unreachable Sentinel among three. Operations do not wait that long.
+/// Maximum time for connecting, including one unreachable Sentinel of three. Operations do not wait that long.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Time for which sent bytes may stay unacknowledged before the connection counts as lost: a network that drops packets sends
-/// no reset.
+/// Time for which sent bytes may stay unacknowledged before the connection counts as lost. Without it, a network that drops
+/// packets would not be noticed, since it sends no reset.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);
-/// Maximum number of commands in flight; further ones wait within their own time limit.
+/// Maximum number of commands in flight. Further commands wait within their own time limits.
 const IN_FLIGHT: usize = 1024;
 
 /// Open connection to Redis. Clones share it.
@@ -167,7 +167,7 @@ fn tcp() -> TcpSettings {
         .set_user_timeout(UNACKNOWLEDGED_MAX)
 }
 
-/// Configuration of a connection, without timeouts: operations and connecting have their own.
+/// Returns the configuration of a connection. It sets no timeouts, because operations and connecting have their own.
 fn manner() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)
@@ -179,14 +179,14 @@ fn manner() -> AsyncConnectionConfig {
 struct Login {
     password: Option<Zeroizing<String>>,
     sentinel_password: Option<Zeroizing<String>>,
-    /// `None` without TLS, and if the certificate authorities of the system are used.
+    /// Certificates for TLS; `None` without TLS, or if the certificate authorities of the system are used.
     certificates: Option<TlsCertificates>,
 }
 
 impl Login {
     fn read(url: &RedisUrl) -> Result<Self, StoreError> {
         if url.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Another thread may have installed a provider first; it is as good.
+            // This fails if another thread has installed a provider in the meantime, which can be used as well.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let file = |path: &Path| {
@@ -220,7 +220,7 @@ impl Login {
     }
 }
 
-/// Refuses a server that is too old or accepts no writes, and a store that a newer version wrote.
+/// Refuses a server that is too old or accepts no writes, and a store that was written by a newer version of the gateway.
 async fn check(
     url: &RedisUrl,
     connection: &mut RedisConnection,
@@ -262,7 +262,7 @@ fn readable(before: Option<&str>) -> Result<(), String> {
 }
 
 impl RedisConnection {
-    /// The answer of one node to `INFO server`.
+    /// Returns the response of one node to `INFO server`.
     async fn about(&mut self) -> RedisResult<String> {
         let mut info = redis::cmd("INFO");
         info.arg("server");

@@ -16,10 +16,10 @@ static BEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("beat.
 static TELL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("tell.lua")));
 static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("leave.lua")));
 
-/// Maximum number of news items that are kept for replicas that have not read them.
+/// Maximum number of news items that are kept for replicas that have not read them. Older ones are deleted.
 const NEWS_KEPT: u64 = 1024;
 
-/// Field that counts reloads.
+/// Name of the hash field that counts reloads.
 const RELOADS: &str = "reloads";
 
 #[async_trait]
@@ -46,7 +46,8 @@ impl ReplicaDirectory for RedisStore {
         let mut script = TELL.key(self.keys.replicas());
         script.arg(field(own)).arg(NEWS_KEPT).arg(news);
         let script = &script;
-        // A failed command is not repeated: clients would take a second copy of the news for another change.
+        // A failed command is not repeated: it may have succeeded, and clients would take a second copy of the news for another
+        // change.
         self.link
             .run_once(|mut connection| async move { script.invoke_async(&mut connection).await })
             .await
@@ -65,7 +66,7 @@ impl ReplicaDirectory for RedisStore {
         let mut ask = redis::cmd("HINCRBY");
         ask.arg(self.keys.replicas()).arg(RELOADS).arg(1);
         let ask = &ask;
-        // May be repeated: a second attempt only makes all replicas reload once more.
+        // The command may be repeated: at worst all replicas reload once more.
         self.link
             .run(|mut connection| async move { ask.query_async(&mut connection).await })
             .await
@@ -84,7 +85,7 @@ fn field(id: ReplicaId) -> String {
     format!("replica:{}", id.0)
 }
 
-/// Parses the response of the script. Announcements in the format of another version are omitted.
+/// Parses the response of the script. Announcements in the format of another gateway version are omitted.
 fn heard(answer: &[String]) -> Option<Heard> {
     let [now, settled, rival, known, reloads, newest, up, said @ ..] = answer else {
         return None;

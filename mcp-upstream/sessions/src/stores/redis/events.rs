@@ -24,13 +24,13 @@ use super::{RedisStore, millis};
 use crate::stream::store::{AppendOutcome, EventKind, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError, UNRECORDED_MAX};
 
-/// Maximum number of stored streams of one kind (request or general) of a session. Opening a stream deletes the oldest stream
-/// beyond this number, and a process that adopts the session deletes those of earlier processes, so that a session that lasts
-/// for years does not grow for years. A process keeps 32 finished streams; the larger number here leaves room for a long call
-/// among many short ones.
+/// Maximum number of stored streams of one kind (request or general) per session, so that a session that lasts for years does
+/// not grow without bound. Opening a stream deletes the oldest stream beyond this number, and a process that adopts the session
+/// deletes surplus streams of earlier processes. A process keeps only 32 finished streams; the larger number here ensures that
+/// the stream of a long call is not deleted because of many short calls.
 const STREAMS_MAX: u32 = 1024;
 
-/// Answer of `open.lua` and `append.lua` for a session of another replica.
+/// Result of `open.lua` and `append.lua` if another replica has the session.
 const FOREIGN: i64 = -1;
 
 static OPEN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("open.lua")));
@@ -99,7 +99,7 @@ impl EventStore for RedisStore {
             .run(|mut connection| async move {
                 let numbers = stream_numbers(&mut connection, keys).await?;
                 let events: Vec<_> = numbers.iter().map(|it| keys.events(*it)).collect();
-                // All keys of a session are on one node, so that one command may name them.
+                // All keys of a session are on one node, so that one command can delete them.
                 let mut forget = redis::cmd("UNLINK");
                 forget.arg(keys.streams());
                 forget.arg(events);
@@ -124,7 +124,8 @@ impl RedisStore {
             .arg(event)
             .arg(millis(self.record_ttl))
             .arg(self.replica_argument());
-        // Numbers of streams of one kind are two apart. A process that adopted the session has skipped some.
+        // Numbers of streams of one kind are two apart. A process that adopts a session skips some numbers, so that the oldest
+        // stream is at one of two distances.
         for before in [STREAMS_MAX, STREAMS_MAX + UNRECORDED_MAX] {
             if let Some(oldest) = number.checked_sub(2 * before).filter(|it| *it > 0) {
                 open.key(keys.events(oldest)).arg(oldest);
@@ -157,7 +158,7 @@ impl RedisStore {
             .arg(millis(self.record_ttl))
             .arg(self.replica_argument());
         let append = &append;
-        // May be repeated: readers drop a second entry with the same sequence.
+        // The command may be repeated: readers drop a second entry with the same sequence.
         let appended = self
             .link
             .run(|mut connection| async move { append.invoke_async::<i64>(&mut connection).await });
@@ -177,7 +178,7 @@ async fn stream_numbers(
     Ok(numbers.filter_map(|it| it.parse().ok()).collect())
 }
 
-/// The oldest streams beyond [`STREAMS_MAX`] of each kind. Numbers of one kind are all even or all odd.
+/// Returns the oldest streams beyond [`STREAMS_MAX`] of each kind. Numbers of one kind are all even or all odd.
 fn surplus(numbers: &BTreeSet<u32>) -> Vec<u32> {
     let of_kind = |odd: u32| {
         let newest_first = numbers.iter().rev().filter(move |it| *it % 2 == odd);
@@ -193,16 +194,16 @@ fn outcome(answer: i64) -> AppendOutcome {
     }
 }
 
-/// Opening of a stream, its newest sequence, and the newest sequence that was trimmed.
+/// Stored state of a stream: its opening as JSON, its newest sequence, and the newest sequence that was trimmed.
 type Told = (Option<String>, Option<u64>, Option<u64>);
 
-/// Builds a stream's replay from the answer of Redis: at most the newest `max` messages, in order and without duplicates.
+/// Builds a stream's replay from Redis's response: at most the newest `max` messages, in order and without duplicates.
 fn replay(told: Told, messages: &[String], max: usize) -> Result<Replay, StoreError> {
     let damaged = || StoreError("an event in Redis cannot be read".into());
     let (opened, newest, dropped) = told;
     let mut dropped = dropped.unwrap_or_default();
     if messages.is_empty() {
-        // All messages have aged out.
+        // All messages have expired.
         dropped = dropped.max(newest.unwrap_or_default());
     }
     let mut read = Vec::with_capacity(messages.len());
@@ -211,10 +212,10 @@ fn replay(told: Told, messages: &[String], max: usize) -> Result<Replay, StoreEr
         let sequence: u64 = sequence.parse().map_err(|_| damaged())?;
         read.push((sequence, message));
     }
-    // Writes may arrive at Redis in another order, and a repeated write is stored twice.
+    // Messages may have been appended in another order than their sequence, and a repeated write stores a message twice.
     read.sort_by_key(|(sequence, _)| *sequence);
     read.dedup_by_key(|(sequence, _)| *sequence);
-    // An overtaken message may be older than a message that was trimmed before it arrived.
+    // A message that was appended late may be older than a message that was trimmed before.
     read.retain(|(sequence, _)| *sequence > dropped);
     let surplus = read.len().saturating_sub(max);
     if let Some((newest_left_out, _)) = read.drain(..surplus).next_back() {

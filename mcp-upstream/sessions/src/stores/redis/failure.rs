@@ -1,12 +1,12 @@
-//! Failures of Redis as one line each, for the log: the address, the fault, and what to do about it. No line quotes a
-//! command, since its arguments are records of sessions.
+//! Failures of Redis as one line each, for the log: the address, the fault, and its remedy. No line quotes a command, since
+//! its arguments are records of sessions.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::url::RedisUrl;
 use crate::stream::StoreError;
 
-/// Failure of the Redis at `url`.
+/// Creates the error for a failure of the Redis at `url`.
 pub(super) fn failure(url: &RedisUrl, fault: impl std::fmt::Display) -> StoreError {
     StoreError(format!("Redis at {url} {fault}"))
 }
@@ -53,7 +53,7 @@ fn unknown(error: &RedisError) -> String {
         return format!("cannot be reached: {error}");
     }
     let detail = error.detail().unwrap_or_default();
-    // `ERR unknown command 'X', with args beginning with: …`
+    // Redis quotes the arguments here: `ERR unknown command 'X', with args beginning with: …`. They are cut off.
     let detail = detail.split(", with args").next().unwrap_or_default();
     let code = error.code().unwrap_or_else(|| error.category());
     format!("failed: {code} {detail}").trim_end().to_owned()

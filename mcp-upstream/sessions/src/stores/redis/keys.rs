@@ -15,23 +15,23 @@ use sha2::{Digest, Sha256};
 
 use crate::stream::StoreError;
 
-/// Length of a digest in hexadecimal characters: 128 bits, so that two sessions never have the same.
+/// Length of a digest in hexadecimal characters: 128 bits, so that no two sessions have the same digest.
 const DIGEST_CHARACTERS: usize = 32;
 
-/// Key names that begin with one prefix.
+/// Names of all keys that begin with one prefix.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     prefix: Arc<str>,
 }
 
-/// Key names of one session.
+/// Names of the keys of one session.
 pub(super) struct SessionKeys<'a> {
     prefix: &'a str,
     digest: String,
 }
 
 impl Keys {
-    /// Creates key names with this prefix. Fails on a prefix that [`Keys::check`] refuses.
+    /// Creates the key names for a prefix. Fails if [`Keys::check`] refuses the prefix.
     pub(super) fn new(prefix: &str) -> Result<Self, StoreError> {
         let checked = Self::check(prefix);
         checked.map_err(|why| StoreError(format!("sessions.store_prefix {why}")))?;
@@ -39,8 +39,9 @@ impl Keys {
         Ok(Self { prefix })
     }
 
-    /// Checks a prefix; the error is worded to follow the name of the configuration key. Without a prefix, keys of other
-    /// programs could have the same names. Braces would change which part of a key selects the node of a cluster.
+    /// Checks a prefix. The error is worded to follow the name of the configuration key. The prefix must not be empty, because
+    /// other programs could use the same key names, and must not contain braces, which determine the node of a key in a
+    /// cluster.
     pub(super) fn check(prefix: &str) -> Result<(), String> {
         if prefix.is_empty() {
             return Err(
@@ -64,13 +65,14 @@ impl Keys {
         format!("{}replicas", self.prefix)
     }
 
-    /// Key of a limit's budget, by the digest that names the budget. All budgets share a hash tag, since one script changes many.
+    /// Returns the key of a limit's budget; `name` is a digest that identifies the budget. All budgets share a hash tag, since
+    /// one script changes many of them.
     pub(super) fn budget(&self, name: &[u8]) -> String {
         format!("{}budget:{{budgets}}:{}", self.prefix, hex::encode(name))
     }
 
-    /// Keys of a session. They contain a digest instead of the id, which is a credential: key names are visible to all who
-    /// monitor Redis.
+    /// Returns the keys of a session. They contain a digest instead of the session's id: the id is a credential, and everyone who
+    /// monitors Redis can see key names.
     pub(super) fn of(&self, session: &str) -> SessionKeys<'_> {
         let mut digest = hex::encode(Sha256::digest(session));
         digest.truncate(DIGEST_CHARACTERS);

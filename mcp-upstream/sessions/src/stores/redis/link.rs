@@ -10,8 +10,8 @@
 //!    └────────────────────────────────────────────┘
 //! ```
 //!
-//! Operations on a Redis that accepts connections and does not respond are refused for a [`PAUSE`] at a time as well, once it
-//! has been silent for longer than a brief delay.
+//! If Redis accepts connections but does not respond for longer than a brief delay, operations are refused for a [`PAUSE`] at a
+//! time as well.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,14 +29,14 @@ use super::silence::Silence;
 use super::url::RedisUrl;
 use crate::stream::StoreError;
 
-/// Maximum wait of an operation. A request depends on it: a Redis in the same data centre responds within a millisecond, and an
-/// unavailable Redis must not make clients wait noticeably.
+/// Maximum time that an operation waits for Redis. Requests wait for the operation: a Redis in the same data centre responds
+/// within a millisecond, and an unavailable Redis must not delay clients noticeably.
 pub(super) const OPERATION_MAX: Duration = Duration::from_millis(50);
-/// Time for which operations are refused immediately after connecting failed. Short, since only an operation after this time
-/// detects that Redis is available again.
+/// Time for which operations are refused immediately after connecting has failed. It is short, since only an operation after
+/// this time detects that Redis is available again.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
-/// Connection to one Redis, kept open.
+/// Link to one Redis, which keeps its connection open and renews it.
 pub(super) struct Link {
     url: RedisUrl,
     version_key: String,
@@ -47,7 +47,7 @@ pub(super) struct Link {
 
 enum LinkState {
     Idle,
-    /// Connecting or connected.
+    /// The connection is being opened, or is open.
     Trying(Attempt),
     Refusing {
         until: Instant,
@@ -59,7 +59,7 @@ type Attempt = Shared<BoxFuture<'static, Result<RedisConnection, String>>>;
 
 /// Failure of an operation on a connection.
 enum Fault {
-    /// The connection was lost before the response arrived.
+    /// The connection was lost before Redis responded.
     Lost(StoreError),
     Other(StoreError),
 }
@@ -83,14 +83,14 @@ impl Link {
         }
     }
 
-    /// Waits until the connection is open, for as long as connecting may take.
+    /// Waits until the connection is open, at most for the time limit of connecting.
     pub(super) async fn connected(&self) -> Result<(), StoreError> {
         let ready = self.connection().await;
         ready.map(drop).map_err(Fault::told)
     }
 
-    /// Runs an operation that may be repeated. It runs again on a new connection if the current one turns out to be lost, as
-    /// after a restart or a failover of Redis.
+    /// Runs an operation that may be repeated. If the connection turns out to be lost, as after a restart or a failover of Redis,
+    /// the operation runs again on a new one.
     pub(super) async fn run<T, F>(
         &self,
         work: impl Fn(RedisConnection) -> F,
@@ -107,7 +107,7 @@ impl Link {
         .await
     }
 
-    /// Runs an operation that must not be repeated.
+    /// Runs an operation that must not be repeated after a failure.
     pub(super) async fn run_once<T, F>(
         &self,
         work: impl Fn(RedisConnection) -> F,
@@ -198,7 +198,7 @@ impl Link {
         self.replace(lost, LinkState::Idle);
     }
 
-    /// Sets the state that follows `attempt`, unless another operation has done so already.
+    /// Sets the state that follows `attempt`, unless another operation has replaced that attempt already.
     fn replace(&self, attempt: &Attempt, next: LinkState) {
         let mut state = self.state();
         if matches!(&*state, LinkState::Trying(current) if current.ptr_eq(attempt)) {
@@ -215,8 +215,8 @@ impl Link {
     }
 }
 
-/// Connects in a separate task, which continues when the operation that began it gives up. The task ends with the last
-/// reference to the attempt.
+/// Connects in a separate task, which continues after the operation that began it has timed out. The task is aborted when the
+/// last reference to the attempt is dropped.
 fn begin(url: RedisUrl, version_key: String) -> Attempt {
     let connecting = async move { connect(&url, &version_key).await.map_err(|error| error.0) };
     let mut task = AbortOnDrop(tokio::spawn(connecting));
@@ -235,8 +235,7 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-/// True if a connection with this error must be replaced: it is broken, or leads to a server that was the primary before a
-/// failover.
+/// True if a connection with this error must be replaced: it is broken, or its server is no longer the primary after a failover.
 fn is_useless_after(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()

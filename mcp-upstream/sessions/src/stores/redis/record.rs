@@ -7,7 +7,7 @@
 //! | `home` | the session's home, `REPLICA:EPOCH`; a claim compares it as text |
 //! | `confirm`, `initialize`, `log_level`, `affinity`, `toolset` | the last patch of that kind: JSON |
 //! | `general_streams`, `request_streams` | the highest number of a stream |
-//! | `subscription:URI` | empty: the field stands for the subscription by its name |
+//! | `subscription:URI` | empty; the existence of the field means that the session subscribes to URI |
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ const HOME: &str = "home";
 const STREAMS: [&str; 2] = ["general_streams", "request_streams"];
 const SUBSCRIPTION: &str = "subscription:";
 
-/// Change of one field that a patch makes.
+/// Change of one field of a record in Redis, by which a patch is stored.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FieldChange {
     pub(super) kind: FieldChangeKind,
@@ -32,7 +32,7 @@ pub(super) struct FieldChange {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FieldChangeKind {
     Set,
-    /// Sets the field, whose value is a number, unless its present number is higher.
+    /// Sets a numeric field, unless its present number is higher.
     Raise,
     Delete,
 }
@@ -48,7 +48,7 @@ impl FieldChangeKind {
     }
 }
 
-/// Fields of a new record.
+/// Returns the hash fields of a new record, with their values.
 pub(super) fn fields(record: &SessionRecord) -> Result<Vec<(String, String)>, StoreError> {
     let mut base = record.clone();
     let subscriptions = std::mem::take(&mut base.subscriptions);
@@ -63,7 +63,7 @@ pub(super) fn fields(record: &SessionRecord) -> Result<Vec<(String, String)>, St
     Ok(fields)
 }
 
-/// Change of a field that stores a patch.
+/// Returns the change of a field that stores this patch.
 pub(super) fn change(patch: &SessionPatch) -> Result<FieldChange, StoreError> {
     let set = |field: &str| {
         Ok(FieldChange {

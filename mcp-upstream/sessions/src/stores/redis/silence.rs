@@ -1,6 +1,6 @@
-//! Detection of a Redis that accepts connections and does not respond: suspended, busy with one long command, or behind a
-//! network that drops packets. During the silence most operations are refused immediately instead of waiting their full time.
-//! Every [`PAUSE`] some operations are attempted, and the first response ends the silence.
+//! Detection of a Redis that accepts connections and does not respond: it is suspended or busy with one long command, or the
+//! network drops packets. Meanwhile most operations are refused immediately instead of waiting their full time. Every [`PAUSE`]
+//! some operations are attempted, and the first response ends the refusals.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use super::link::PAUSE;
 
-/// Duration from which a silence leads to refusals. During a shorter one each operation waits, since most are answered in
+/// Time without any response after which operations are refused. Before that each operation waits, since most get a response in
 /// time.
 const HICCUP: Duration = Duration::from_millis(200);
 
-/// Uninterrupted series of operations that were not answered in time.
+/// State of an uninterrupted series of operations without a response in time.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     since: Option<Instant>,
@@ -20,12 +20,12 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// True if an operation must not be tried now.
+    /// True if an operation must not be tried now, because Redis does not respond.
     pub(super) fn refuses(&self, now: Instant) -> bool {
         self.refusing_until.is_some_and(|until| now < until)
     }
 
-    /// Records an operation that was not answered in time.
+    /// Records an operation that got no response in time.
     pub(super) fn goes_on(&mut self, now: Instant) {
         let since = *self.since.get_or_insert(now);
         if now.saturating_duration_since(since) >= HICCUP {
@@ -33,7 +33,7 @@ impl Silence {
         }
     }
 
-    /// Records an operation that was answered, or that failed for another reason.
+    /// Records an operation that got a response, or that failed for another reason.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }

@@ -1,4 +1,4 @@
-//! The address of a Redis or Valkey, as `sessions.store` spells it:
+//! URL of a Redis or Valkey, in the forms of `sessions.store`:
 //!
 //! ```text
 //! redis://[USER[:PASSWORD]@]HOST[:6379][/DATABASE]      rediss://… is the same over TLS
@@ -7,11 +7,11 @@
 //! redis+cluster://HOST[:6379],HOST…                     rediss+cluster://…
 //! ```
 //!
-//! Parameters behind `?`, joined by `&`: `password_file=PATH` (read at each connect, so a password can be changed without
+//! Parameters after `?`, joined by `&`: `password_file=PATH` (read at each connect, so a password can be changed without
 //! a restart), `sentinel_password_file=PATH` (the password of the Sentinels themselves) and `ca_file=PATH` (PEM; replaces
 //! the certificate authorities of the system). Special characters of a user or a password are percent-encoded.
 //!
-//! The password is never printed: `Debug`, `Display` and errors do not contain it, and errors quote nothing of the URL.
+//! The password is never printed: `Debug`, `Display` and errors do not contain it, and errors quote no text of the URL.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ use std::str::FromStr;
 
 use zeroize::Zeroizing;
 
-/// The default port of Redis.
+/// Default port of Redis.
 const PORT: u16 = 6379;
-/// The default port of Sentinel.
+/// Default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
 /// Address of a Redis, with the credentials for it.
@@ -42,14 +42,14 @@ pub struct RedisUrl {
 pub(super) enum Deployment {
     /// A single server.
     Node(Address),
-    /// A server on this machine, by the path of its socket.
+    /// A server on this machine, reached through the Unix socket at this path.
     Unix(PathBuf),
-    /// The primary with this name at the Sentinels.
+    /// The primary that the Sentinels know by this name.
     Sentinel {
         sentinels: Vec<Address>,
         name: String,
     },
-    /// A cluster, found through these nodes.
+    /// A cluster, whose other nodes are found through these nodes.
     Cluster(Vec<Address>),
 }
 
@@ -60,44 +60,44 @@ pub(super) struct Address {
     pub(super) port: u16,
 }
 
-/// Fault of a Redis URL. It quotes nothing of the URL, which may contain a password.
+/// Error in a Redis URL. It quotes no text of the URL, which may contain a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RedisUrlError {
-    /// An unknown scheme.
+    /// The scheme is unknown.
     #[error(
         "a Redis URL begins with redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://"
     )]
     Scheme,
-    /// No host, or a malformed host.
+    /// The host is missing or malformed.
     #[error("the Redis URL names no host: redis://HOST:PORT")]
     Host,
-    /// More than one host.
+    /// A URL for a single server contains more than one host.
     #[error(
         "a redis:// URL names one host; several are for redis+sentinel:// and redis+cluster://"
     )]
     ManyHosts,
-    /// A port that is no number.
+    /// The port is not a number.
     #[error("the port of the Redis URL is no number from 1 to 65535")]
     Port,
-    /// A database that is no number.
+    /// The database is not a number.
     #[error("the database of the Redis URL is no number from 0 on: redis://HOST:PORT/0")]
     Database,
-    /// A database other than 0, for a Redis Cluster.
+    /// The URL of a cluster selects a database other than 0.
     #[error("a Redis Cluster has database 0 alone: redis+cluster://HOST,HOST")]
     ClusterDatabase,
-    /// A Sentinel URL without the name of the primary.
+    /// A Sentinel URL lacks the name of the primary.
     #[error("the Redis Sentinel URL names no primary: redis+sentinel://HOST,HOST/NAME/0")]
     Name,
-    /// A Unix socket without a path, or with a relative path.
+    /// The path of a Unix socket is missing or relative.
     #[error("the Redis socket is an absolute path: redis+unix:///run/redis/redis.sock")]
     Path,
-    /// A `%` without two following hexadecimal digits, or decoded text that is not UTF-8.
+    /// A `%` is not followed by two hexadecimal digits, or the decoded text is not UTF-8.
     #[error("the user or the password of the Redis URL is not percent-encoded")]
     Encoding,
-    /// Both a password in the URL and a password file.
+    /// The URL contains a password as well as a password file.
     #[error("the Redis URL has a password and a password_file: keep one of them")]
     TwoPasswords,
-    /// A query parameter that is unknown, or that this kind of URL does not take.
+    /// A query parameter is unknown, or not allowed in this kind of URL.
     #[error(
         "parameters of a Redis URL are password_file=, ca_file= (with TLS), sentinel_password_file= (Sentinel) and database= (redis+unix://)"
     )]
@@ -252,7 +252,7 @@ fn credentials(login: &str) -> Result<Credentials, RedisUrlError> {
     Ok((user, password.filter(|password| !password.is_empty())))
 }
 
-/// Replaces `%XX` by its byte.
+/// Replaces each `%XX` by its byte.
 fn decoded(text: &str) -> Result<Zeroizing<String>, RedisUrlError> {
     let mut parts = text.split('%');
     let mut bytes = Zeroizing::new(parts.next().unwrap_or_default().as_bytes().to_vec());
@@ -296,7 +296,7 @@ impl fmt::Display for Deployment {
 }
 
 impl fmt::Display for RedisUrl {
-    /// Prints the address without credentials and parameters.
+    /// Formats the address without credentials and parameters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.deployment.fmt(f)
     }

@@ -11,16 +11,17 @@ use super::Ledger;
 use crate::stream::Stream;
 use crate::stream::resumable::RemainingEvents;
 
-/// Number of entries of dropped streams up to which they are not cleaned up. Above it they are removed once they are more than
-/// half of all.
+/// Maximum number of entries of dropped streams that are always tolerated. Beyond it they are removed once they are more than
+/// half of all entries.
 const DEAD_MIN: usize = 1024;
 
-/// Account of the streams of one principal, kept in memory by references from them.
+/// Account of the streams of one principal. It exists as long as a stream refers to it.
 #[derive(Debug)]
 pub(in crate::stream) struct Share {
     ledger: Arc<Ledger>,
     bytes: AtomicUsize,
-    /// Locked when a stream gets its first event or its oldest is removed. Never together with a stream's lock.
+    /// Entries of the streams. Locked when a stream gets its first event or loses its oldest; never together with a stream's
+    /// lock.
     entries: Mutex<ShareEntries>,
 }
 
@@ -47,12 +48,12 @@ impl Share {
         }
     }
 
-    /// The ledger that the share belongs to.
+    /// The ledger to which the account belongs.
     pub(in crate::stream) fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }
 
-    /// Accounts a change of the cost of one stream's window.
+    /// Records a change of the memory of one stream's window.
     pub(in crate::stream) fn account(&self, before: usize, after: usize) {
         for bytes in [&self.bytes, &self.ledger.bytes] {
             if after >= before {
@@ -63,12 +64,12 @@ impl Share {
         }
     }
 
-    /// The bytes that the principal's streams hold.
+    /// Number of bytes that the principal's streams use.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Enters a stream that has no entry, under the sequence and the time of its oldest event, or of an earlier one.
+    /// Adds an entry for a stream that has none. `(sequence, at)` are those of its oldest event, or of an earlier one.
     pub(in crate::stream) fn list(&self, (sequence, at): (u64, Instant), stream: &Arc<Stream>) {
         self.entries().oldest_first.push(ShareEntry {
             at,
@@ -92,7 +93,7 @@ impl Share {
         }
     }
 
-    /// Removes the oldest event, or an outdated entry. Returns true if there was an entry.
+    /// Removes the oldest event, or an outdated entry. Returns false if the account has no entries.
     pub(super) fn evict_oldest(&self) -> bool {
         let Some(entry) = self.oldest() else {
             return false;
@@ -125,7 +126,7 @@ impl Share {
         }
     }
 
-    /// Lists a stream again after events were removed, or removes it from its session.
+    /// After events of a stream were removed, adds its entry again, or removes the stream from its session if nothing is left.
     fn settle(&self, stream: &Arc<Stream>, left: &RemainingEvents) {
         if let Some(oldest) = left.oldest {
             self.list(oldest, stream);
@@ -136,7 +137,7 @@ impl Share {
         }
     }
 
-    /// The number of entries of this share.
+    /// Number of entries in this account.
     #[cfg(test)]
     pub(super) fn listed(&self) -> usize {
         self.entries().oldest_first.len()
@@ -157,7 +158,8 @@ impl Share {
 }
 
 impl Ord for ShareEntry {
-    /// The greatest entry is the oldest one, since the heap returns the greatest first. Within a moment sequences decide.
+    /// Orders entries so that the oldest is the greatest, because the heap returns the greatest first. Entries of the same time
+    /// are ordered by sequence.
     fn cmp(&self, other: &Self) -> Order {
         (other.at, other.sequence).cmp(&(self.at, self.sequence))
     }

@@ -1,4 +1,4 @@
-//! Restoration of streams of a session that was live in another process: their events are read from the store, and the missing
+//! Restores streams of a session that was live in another process: their events are read from the store, and the missing
 //! responses are replaced by errors.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::stream::owned::{UNSTORED_MAX, begin_of};
 use crate::stream::store::{EventKind, Replay, StoreError, StreamRef};
 use crate::stream::{Stream, StreamOwner};
 
-/// The error for a client that resumes a stream for the response to a call that ended with its process.
+/// Text of the error that replaces the response to a call that ended with its process.
 const LOST: &str = "the gateway process that ran the call has ended, or was cut off from the session store; the call may \
      have had effects and was not repeated";
 
@@ -29,7 +29,7 @@ impl EventLog {
             let general = StreamKind::General;
             self.take_over(session, number, general).await?;
         }
-        // The streams of the process that opened the session are within the bound.
+        // In epoch 1 only the process that opened the session has stored streams, and that process kept within the bound.
         if let Some(store) = self.store.as_ref().filter(|_| session.epoch() > 1)
             && let Err(error) = store.trim(session.id()).await
         {
@@ -66,7 +66,7 @@ impl EventLog {
         stream.skip(unstored);
         let (stream, first) = session.streams().restore(kind, stream);
         if first && kind == StreamKind::Request {
-            // The process that wrote the stream has ended.
+            // The process that ran the calls of this stream has ended, so each missing response becomes an error.
             let error = CallError::new(CallErrorCode::WorkerUnavailable, LOST);
             let error = RequestError::Upstream(error);
             for id in unanswered(&replay) {
@@ -81,7 +81,7 @@ impl EventLog {
     }
 }
 
-/// The ids of the requests whose responses are not on the stream.
+/// Returns the ids of the requests whose responses are missing from the stream.
 fn unanswered(replay: &Replay) -> Vec<String> {
     #[derive(Deserialize)]
     struct Response<'a> {

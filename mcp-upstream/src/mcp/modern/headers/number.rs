@@ -8,7 +8,7 @@ struct Decimal {
     exponent: i64,
 }
 
-/// Compares two numbers without rounding. A text that is no number equals nothing.
+/// Compares two numbers without rounding. Returns false if a text is not a number.
 pub(super) fn equal(one: &str, other: &str) -> bool {
     one == other && parse(one).is_some()
         || parse(one).is_some_and(|one| parse(other).is_some_and(|other| one == other))

@@ -1,4 +1,4 @@
-//! Transitions when a process starts, fails to start, or ends by itself.
+//! Transitions of a pool when a process has started, fails to start, or ends by itself.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl PoolStateMachine {
         };
         self.forget_scout(process);
         let server = match (server, self.server) {
-            // The process was opened before another one showed the eras.
+            // This process was opened before another process showed the eras exactly. The exact result is kept.
             (EraSupport::ModernAtLeast, Some(known @ (EraSupport::Modern | EraSupport::Dual))) => {
                 known
             }
@@ -39,7 +39,7 @@ impl PoolStateMachine {
         self.last_error = None;
         self.last_end = None;
         self.settle_eras(server, &slot);
-        // The process may speak another era than it was started for.
+        // The process may have been opened in another era than the one it was started for.
         let actual = SlotKey {
             key: slot.key.clone(),
             era: opened,
@@ -68,7 +68,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// Keeps a process that served a single request for the next request, or ends it.
+    /// Keeps a process that has served a single request, for the next request that needs an equal process. If such processes are
+    /// not reused, it is ended.
     pub(super) fn set_aside(
         &mut self,
         process: ProcessId,
@@ -83,14 +84,14 @@ impl PoolStateMachine {
                 let (open, era) = (removed.open, slot.era);
                 entry.duty = Duty::Returned { open, era };
                 entry.idle_since = now;
-                // No principal owns the process until it is leased again.
+                // A kept process counts for no principal's limit until it is leased again.
                 entry.principal = None;
             }
             _ => self.stop(process, StopReason::Used, now, actions),
         }
     }
 
-    /// Moves empty slots of an era that the server does not speak to the other era.
+    /// Moves empty slots to the other era if the server does not support theirs.
     fn settle_eras(&mut self, server: EraSupport, but: &SlotKey) {
         let empty = self.slots.iter().filter(|(_, slot)| slot.process.is_none());
         let other = empty.filter(|(key, _)| server.opened_for(key.era) != key.era);
@@ -104,7 +105,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// Moves a slot to another key. Returns false if the slot was removed or the target has a process already.
+    /// Moves a slot to another key. Returns false if the slot no longer exists, or if there is a process under the other key
+    /// already.
     fn move_slot(&mut self, from: &SlotKey, to: &SlotKey) -> bool {
         let Some(moved) = self.slots.remove(from) else {
             return false;
@@ -155,7 +157,7 @@ impl PoolStateMachine {
                 self.forget_scout(process);
                 self.refuse_waiting(&slot, scouted, &failure.error, actions);
                 self.failed(&slot, false, now, jitter);
-                // The known eras may be wrong, so the next process is probed again.
+                // The recorded eras may be wrong, so the next process probes the server again.
                 let mut others = self.processes.values();
                 if !others.any(|it| matches!(it.duty, Duty::Serving { .. })) {
                     self.server = None;
@@ -172,7 +174,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Returns true if a start in this slot tests whether the server supports the handshake.
+    /// Returns true if a start in this slot tests whether the server accepts a handshake (`initialize`).
     pub(super) fn is_trial(&self, slot: &SlotKey) -> bool {
         slot.era == Era::Legacy
             && matches!(
@@ -181,8 +183,8 @@ impl PoolStateMachine {
             )
     }
 
-    /// Records that the server does not support the handshake, or cannot be tested: requests that wait for a handshake get a
-    /// modern process as long as this server runs.
+    /// Records that the server does not accept a handshake (`initialize`), or that this cannot be tested. Requests that wait for
+    /// a handshake get a process of the modern era as long as this server runs.
     pub(super) fn settle_on_modern(&mut self, tried: &SlotKey) {
         self.server = Some(EraSupport::Modern);
         if let Some(place) = self.slots.get_mut(tried) {
@@ -195,8 +197,8 @@ impl PoolStateMachine {
         self.settle_eras(EraSupport::Modern, &served);
     }
 
-    /// Refuses the waiters for a start that failed. With `all`, refuses every waiter: while the server's eras are unknown, other
-    /// starts would fail, too.
+    /// Refuses the requests that wait for a start that has failed. With `all`, every waiting request is refused: while the
+    /// server's eras are unknown, other starts would fail, too.
     fn refuse_waiting(
         &mut self,
         slot: &SlotKey,
@@ -228,7 +230,8 @@ impl PoolStateMachine {
         match duty {
             Duty::Spare { .. } => self.spare_failed(now, jitter),
             Duty::Starting(slot) => {
-                // The keeper's task panicked; otherwise it would have reported a failed start.
+                // The process is lost while it starts only if the keeper's task panicked. Otherwise the keeper reports a failed
+                // start.
                 self.count_failure(now);
                 self.forget_scout(process);
                 self.failed(&slot, false, now, jitter);
@@ -238,7 +241,7 @@ impl PoolStateMachine {
                 if proven {
                     self.breaker.proved_itself();
                 }
-                // The end of a session's process is no evidence about other processes.
+                // Only the shared process is counted: the end of a session's process says nothing about other processes.
                 if slot.key == ProcessKey::Shared && !(proven && end == ProcessEnd::Clean) {
                     self.count_failure(now);
                 }
@@ -262,7 +265,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Records a failure in the slot and removes its process.
+    /// Records a failure in the slot and removes the process from it.
     fn failed(&mut self, slot: &SlotKey, had_worked: bool, now: Instant, jitter: f64) {
         if let ProcessKey::Exclusive(_) = slot.key {
             self.slots.remove(slot);
@@ -279,7 +282,7 @@ impl PoolStateMachine {
         place.failures = place.failures.saturating_add(1);
         let delay = PoolRules::delay(place.failures, had_worked, jitter);
         place.not_filled_before = Some(now + delay);
-        // Health checks detect when a backend is reachable, so requests are delayed only briefly.
+        // Health checks detect when a backend can be reached again, so requests are delayed only for a short time.
         let of_requests = match spreads {
             true => delay.min(SPREAD_DELAY_MAX),
             false => delay,
@@ -294,7 +297,7 @@ impl PoolStateMachine {
         self.spares.not_before = Some(now + delay);
     }
 
-    /// The lasting requests in the slot of a leased process.
+    /// Returns the subscriptions and log level in the slot of a leased process.
     pub(in crate::stdio::pool) fn replay_state_of(
         &self,
         process: ProcessId,

@@ -16,10 +16,10 @@ pub(in crate::stdio) type ProcessId = u64;
 /// Number of a waiting request within its pool.
 pub(in crate::stdio) type WaiterId = u64;
 
-/// An event of a pool.
+/// An event that the state machine of a pool handles.
 #[derive(Debug)]
 pub(in crate::stdio) enum PoolEvent {
-    /// The server was added to the registry.
+    /// The server was added to the registry, and its first process is to be started.
     Wanted {
         key: ConnectionKey,
         open: Arc<OpenAs>,
@@ -30,15 +30,15 @@ pub(in crate::stdio) enum PoolEvent {
         key: ConnectionKey,
         open: Arc<OpenAs>,
     },
-    /// A waiting request was dropped by its caller.
+    /// The caller of a waiting request has dropped it.
     Abandoned { waiter: WaiterId },
-    /// A request ended its use of a process. `reusable`: the process has no open work for the request.
+    /// A request no longer uses its process. `reusable`: true if the process has no unfinished work for the request.
     Released { process: ProcessId, reusable: bool },
-    /// The package that a process runs from is being installed, or no longer is.
+    /// The installation of the package that a process needs has begun (`now`: true) or ended (`now`: false).
     Installing { process: ProcessId, now: bool },
-    /// A spare process runs.
+    /// A spare process has been started.
     Spawned { process: ProcessId },
-    /// A process was opened, and accepts requests.
+    /// A process was opened, and accepts requests now.
     Started {
         process: ProcessId,
         server: EraSupport,
@@ -49,143 +49,143 @@ pub(in crate::stdio) enum PoolEvent {
         process: ProcessId,
         failure: ProcessFailure,
     },
-    /// Reason why a process ended by itself, with the server's last output.
+    /// The reason why a process ended by itself is now known. It includes the server's last output.
     Explained { why: ProcessFailure },
     /// A process ended by itself, or stopped reading or responding.
     Lost { process: ProcessId, end: ProcessEnd },
-    /// The last descendant of a process has ended.
+    /// A process and all its descendants have ended.
     Gone { process: ProcessId },
-    /// Lasting requests that the server's former pool hands to this one.
+    /// The server's former pool hands over its subscriptions and log levels.
     Inherit { places: Vec<InheritedSlot> },
     /// A session has ended.
     SessionClosed { tag: Arc<str> },
-    /// A session's client listens again.
+    /// A session's client is connected again.
     SessionReturned { tag: Arc<str> },
-    /// Times since which clients are inactive, for the processes that [`super::PoolStateMachine::to_ask`] returned.
+    /// The times since which clients are inactive, for the processes that [`super::PoolStateMachine::to_ask`] returned.
     Away { since: Vec<(ProcessId, Instant)> },
-    /// A process was opened with credentials that its principal no longer has.
+    /// A process was opened with personal values that have changed since.
     Outdated { process: ProcessId },
-    /// Log messages of a process have been withheld for too long.
+    /// A process's log messages have been withheld from its clients for too long, so it must be replaced.
     Mute { process: ProcessId },
-    /// Backends were removed from the server. `replicas`: removed backends with a slot for connections that all clients share;
-    /// `instead`: another backend, which gets their lasting requests; `processes`: all processes at removed backends.
+    /// Backends were removed from the server. `replicas`: the removed backends to which all clients shared a connection;
+    /// `instead`: another backend, which takes over their subscriptions; `processes`: all processes at removed backends.
     Removed {
         replicas: Vec<BackendId>,
         instead: Option<BackendId>,
         processes: Vec<ProcessId>,
     },
-    /// An operator asked for a restart: every process is replaced.
+    /// An operator has requested a restart: every process is replaced.
     Restart,
-    /// A reload restarts the shared process if it has permanently ended.
+    /// A reload starts the shared process again if it has ended for good or waits after a failure.
     Revive,
     /// The server is no longer served.
     Retire,
-    /// A timer of the state machine may be due.
+    /// A timer of the state machine may have become due.
     Tick,
 }
 
-/// Reason why there is no process, for clients and for operators.
+/// Reason why a process did not start or has ended, with a text for clients and one for operators.
 #[derive(Debug, Clone)]
 pub(in crate::stdio) struct ProcessFailure {
-    /// The error for clients, without the server's standard error.
+    /// The error for clients. It does not contain the server's standard error.
     pub(in crate::stdio) error: CallError,
-    /// The log message for operators, with the server's last output and without secrets.
+    /// The text for operators. It contains the server's last output, without secrets.
     pub(in crate::stdio) reason: Arc<str>,
-    /// True if another backend or client may succeed: the failure does not concern the whole server.
+    /// True if the failure does not concern the whole server: another backend, or another client's connection, may work.
     pub(in crate::stdio) elsewhere: bool,
 }
 
-/// A slot with lasting requests that a pool hands to its successor.
+/// A slot with its subscriptions and log level, which a pool hands over to its successor.
 #[derive(Debug)]
 pub(in crate::stdio) struct InheritedSlot {
     pub(in crate::stdio) slot: SlotKey,
     pub(in crate::stdio) open: Arc<OpenAs>,
     pub(in crate::stdio) replay_state: Arc<ReplayState>,
-    /// True if the state of the slot's process is lost with the former pool.
+    /// True if the state of the slot's session is lost, since it was in a process of the former pool.
     pub(in crate::stdio) lost: bool,
 }
 
-/// How a process ended by itself.
+/// Classification of the end of a process that ended by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum ProcessEnd {
     /// The process exited with code 0.
     Clean,
-    /// The process ended in any other way.
+    /// The process ended with another exit code or by a signal.
     Crash,
-    /// The process stopped responding.
+    /// The process was running but no longer responded.
     Unresponsive,
 }
 
-/// An action that the state machine asks of the driver, or of a waiter's request.
+/// An action that the state machine requests. The driver carries it out, or a waiting request receives it.
 #[derive(Debug)]
 pub(in crate::stdio) enum PoolAction {
-    /// Grant the process to the request.
+    /// The request gets the process.
     Grant {
         waiter: WaiterId,
         process: ProcessId,
     },
-    /// Refuse a process to the request.
+    /// The request gets no process.
     Refuse {
         waiter: WaiterId,
         refusal: LeaseRefusal,
     },
-    /// Start a process without opening it, as a spare.
+    /// A process is to be started as a spare, without opening an MCP connection.
     Spare { process: ProcessId },
-    /// Start a process and open it.
+    /// A process is to be started and opened.
     Start { process: ProcessId, order: Order },
-    /// Open a spare process.
+    /// A spare process is to be opened.
     Adopt { process: ProcessId, order: Order },
-    /// End a process.
+    /// A process is to be ended.
     Stop {
         process: ProcessId,
         reason: StopReason,
     },
 }
 
-/// Order to open a process in a slot.
+/// Instructions for opening a process in a slot.
 #[derive(Debug, Clone)]
 pub(in crate::stdio) struct Order {
     pub(in crate::stdio) slot: SlotKey,
     pub(in crate::stdio) open: Arc<OpenAs>,
     pub(in crate::stdio) replay_state: Arc<ReplayState>,
-    /// The server's eras, if known.
+    /// The eras that the server supports; `None` if they must be detected.
     pub(in crate::stdio) server: Option<EraSupport>,
-    /// How the slot's former process ended by itself, if this process replaces it.
+    /// Reason why the slot's former process ended by itself, as a metrics label; `None` if this process replaces none.
     pub(in crate::stdio) restart: Option<&'static str>,
 }
 
-/// Reason why a request gets no process.
+/// Reason why a request gets no process of its server.
 #[derive(Debug, Clone)]
 pub(in crate::stdio) enum LeaseRefusal {
-    /// No slot became free in time, or too many requests wait.
+    /// No slot became free in time, or too many requests are waiting.
     Overloaded(PoolLimit),
-    /// The server failed too often recently.
+    /// The server has failed too often recently.
     Unavailable { retry_after: Duration },
-    /// The process ended, and is not restarted.
+    /// The process has ended, and is not restarted.
     Dead,
-    /// The session's state is lost with the former process.
+    /// The session's state was lost with the session's former process.
     StateLost,
     /// The process did not start, or the MCP handshake with it failed.
     Failed(CallError),
-    /// The session that the process was for has ended.
+    /// The session for which the process was requested has ended.
     SessionClosed,
-    /// The server was replaced or removed, or the gateway ends.
+    /// The server was replaced or removed, or the gateway is stopping.
     Retired,
 }
 
-/// Limit that keeps a request from a process.
+/// Limit because of which a request gets no process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum PoolLimit {
-    /// `max_processes` of the server.
+    /// The setting `max_processes` of the server.
     Processes,
-    /// `max_per_principal` of the server.
+    /// The setting `max_per_principal` of the server.
     Principal,
-    /// Number of requests that may wait for processes.
+    /// The maximum number of requests that wait for processes.
     Waiters,
 }
 
 impl PoolLimit {
-    /// Configuration key of the limit, or a fixed name for a limit without a key.
+    /// Returns the configuration key of the limit, or a fixed name for the limit without a key.
     pub(in crate::stdio) fn as_str(self) -> &'static str {
         match self {
             Self::Processes => "max_processes",
@@ -202,19 +202,19 @@ pub(in crate::stdio) enum StopReason {
     Lifetime,
     SessionClosed,
     Retired,
-    /// Another process needs the slot, or does the work.
+    /// Another process needs the slot, or serves its key already.
     Surplus,
-    /// The client is inactive, and a request waits for a slot.
+    /// The process's client is inactive, and a request waits for a free slot.
     GaveWay,
-    /// The process served a single request, and is not reused.
+    /// The process has served a single request, and is not reused.
     Used,
-    /// The process was opened with credentials that its principal no longer has.
+    /// The process was opened with personal values that have changed since.
     Outdated,
-    /// The process withheld log messages for too long.
+    /// The process's log messages were withheld from its clients for too long.
     Mute,
-    /// The process's backend is not configured any more.
+    /// The process's backend was removed from the configuration.
     Removed,
-    /// An operator asked for a restart.
+    /// An operator has requested a restart.
     Restarted,
 }
 

@@ -1,10 +1,12 @@
-//! Ends processes for waiting requests: unowned processes first, then those of sessions with inactive clients.
+//! Ends processes to free slots for waiting requests: first processes that no client uses, then those of sessions with inactive
+//! clients.
 //!
 //! Many clients never end their session, and their processes would stay for `idle_stop`. While a request waits for a slot, the
-//! pool determines which clients are inactive ([`PoolStateMachine::to_ask`]) and reports them ([`PoolEvent::Away`]); only that
-//! event lets a session's process end early, so that decisions never use outdated data. A process with a call in flight is
-//! leased, and one with an open question has an active client, so neither is ended. The slot's lasting requests are kept: if
-//! the session becomes active again, its next process is opened in the same way, and gets them again.
+//! pool determines which clients are inactive ([`PoolStateMachine::to_ask`]) and reports them ([`PoolEvent::Away`]). A session's
+//! process is ended early only while this event is handled, so that the decision never uses outdated data. A process that runs
+//! a call is leased, and the client of a process that waits for an answer counts as active, so neither is ended. The
+//! subscriptions and log level stay in the slot: if the session becomes active again, its next process is opened in the same
+//! way, and gets them again.
 //!
 //! A principal's process belongs to no single session and is not ended for a waiting request.
 //!
@@ -19,16 +21,17 @@ use super::super::rules::AWAY;
 use super::{Duty, PoolAction, PoolStateMachine, ProcessId, StopReason};
 use crate::stdio::link::Inbound;
 
-/// Demand for free slots, and the processes that may be ended for it.
+/// The demand for free slots, and the processes that may be ended to meet it.
 #[derive(Debug, Default)]
 pub(super) struct RoomDemand {
-    /// True while a request waits for a slot.
+    /// True while a request waits for a free slot.
     wanted: bool,
-    /// Number of ending processes whose slots no waiter counts on yet.
+    /// Number of ending processes whose slots are not yet intended for a waiting request.
     freeing: usize,
-    /// Processes with inactive clients, longest inactivity first. Filled only while [`super::PoolEvent::Away`] is handled.
+    /// Processes with inactive clients, ordered by the length of the inactivity, the longest first. Empty except while
+    /// [`super::PoolEvent::Away`] is handled.
     away: Vec<(Instant, ProcessId)>,
-    /// Time when the next client will have been inactive for long enough.
+    /// Time at which the next client will have been inactive long enough for its process to be ended.
     next: Option<Instant>,
 }
 
@@ -47,7 +50,7 @@ impl RoomDemand {
 }
 
 impl PoolStateMachine {
-    /// Resets the demand and counts ending processes, before waiters are served.
+    /// Resets the demand and counts the processes that are ending. Called before waiting requests are served.
     pub(super) fn count_room(&mut self) {
         let stopping = self.processes.values();
         let stopping = stopping.filter(|it| matches!(it.duty, Duty::Stopping));
@@ -55,8 +58,8 @@ impl PoolStateMachine {
         self.room.wanted = false;
     }
 
-    /// Processes whose clients may be inactive, with the handlers that report since when. Empty unless a request waits for a
-    /// slot.
+    /// Returns the processes whose clients may be inactive, each with the handler that reports the time of the last activity.
+    /// Empty unless a request waits for a slot.
     pub(in crate::stdio::pool) fn to_ask(&self) -> Vec<(ProcessId, Arc<dyn Inbound>)> {
         if !self.room.wanted {
             return Vec::new();
@@ -72,13 +75,13 @@ impl PoolStateMachine {
         sessions.collect()
     }
 
-    /// Time when the next process may be ended, while a request waits for that.
+    /// Returns the time at which the next process may be ended, if a request waits for that.
     pub(super) fn room_at(&self) -> Option<Instant> {
         self.room.next.filter(|_| self.room.wanted)
     }
 
-    /// Frees a slot for one process, if possible: counts a process that is already ending, or ends an unowned process or, if
-    /// `waits` is set, a process with an inactive client.
+    /// Frees a slot for one process, if possible. A process that is already ending is counted for it; otherwise a process that no
+    /// client uses is ended or, if `waits` is set, a process with an inactive client.
     pub(super) fn make_room(&mut self, waits: bool, now: Instant, actions: &mut Vec<PoolAction>) {
         self.room.wanted |= waits;
         if self.room.freeing == 0
@@ -90,7 +93,7 @@ impl PoolStateMachine {
         self.room.freeing -= 1;
     }
 
-    /// Frees a slot within a principal's limit. Returns true if a process of the principal ends.
+    /// Frees a slot within a principal's limit. Returns true if one of the principal's processes was ended for it.
     pub(super) fn make_room_for(
         &mut self,
         principal: Option<&Arc<str>>,
@@ -112,8 +115,8 @@ impl PoolStateMachine {
         nobodys.is_some()
     }
 
-    /// Ends the process whose client has been inactive longest; with `principal`, only a process of that principal. Returns
-    /// false if there is none.
+    /// Ends the process whose client has been inactive for the longest time. With `principal`, only processes of that principal
+    /// are considered. Returns false if there is no such process.
     fn give_way(
         &mut self,
         principal: Option<&Arc<str>>,

@@ -1,7 +1,7 @@
-//! Restarts by an operator: every process ends, and new ones start after all old ones have entirely ended.
+//! Restarts by an operator: every process ends, and new processes start after all old ones have entirely ended.
 //!
-//! An old process may hold a port or a lock file that the new one needs, so the two never run at the same time. The lasting
-//! requests of a slot (subscriptions, a log level) are kept in the slot, and waiting requests continue to wait.
+//! An old process may occupy a port or a lock file that the new one needs, so the two never run at the same time. Subscriptions
+//! and log levels stay in the slots, and waiting requests continue to wait.
 
 use tokio::time::Instant;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::stdio::breaker::{Breaker, BreakerState};
 
-/// Restart reason of the new processes, for metrics.
+/// Restart reason of the processes that replace those ended by an operator, as a metrics label.
 const REQUESTED: &str = "requested";
 
 impl PoolStateMachine {
@@ -23,7 +23,7 @@ impl PoolStateMachine {
         for process in all {
             self.end_for_restart(process, now, actions);
         }
-        // The server may be another version now, so the knowledge about the old one is dropped.
+        // The restarted server may be another version, so everything that was learned about the old one is dropped.
         self.breaker = Breaker::new(self.rules.breaker);
         self.server = None;
         self.scout = None;
@@ -47,8 +47,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// Starts the shared process again if it ended for good or waits for its next attempt. Processes of sessions and single
-    /// requests go on.
+    /// Starts the shared process again if it has ended for good or waits after a failure. Processes of sessions and single
+    /// requests are not affected.
     pub(super) fn revive(&mut self, now: Instant) {
         if self.retired || !self.is_down(now) {
             return;
@@ -67,7 +67,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Returns true if the shared process ended for good, or is started only after a pause since it has failed.
+    /// Returns true if the shared process has ended for good, or waits for the end of a delay after a failure.
     pub(in super::super) fn is_down(&self, now: Instant) -> bool {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
         let waits = |place: &PoolSlot| {

@@ -11,21 +11,21 @@ use super::{
 };
 use crate::stdio::breaker::StartDecision;
 
-/// Decision about a waiting request.
+/// Decision about a waiting request: granted, refused, or still waiting.
 enum Placement {
     Granted(ProcessId),
     Refused(LeaseRefusal),
     Waits(For),
 }
 
-/// Event that a request waits for.
+/// The event for which a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum For {
-    /// The request waits for a process to start, which has a time limit of its own.
+    /// The request waits for a process to start. The start has its own time limit.
     Start,
-    /// The end of a delay after a failure.
+    /// The request waits for the end of a delay after a failure.
     Delay(Instant),
-    /// A free slot below this limit.
+    /// The request waits until the number of processes is below this limit.
     Place(PoolLimit),
 }
 
@@ -93,15 +93,16 @@ impl PoolStateMachine {
             return self.lease_again(process, slot, waiter, now, actions);
         }
         if self.is_trial(&slot) && !self.has_room() {
-            // A server that may have no second process needs this above all.
+            // No second process can be started to test the handshake. So the server is treated as modern only, and the request
+            // gets a modern process.
             self.settle_on_modern(&slot);
             return self.place(waiter, now, actions);
         }
         self.start(slot, &waiter.open, true, now, actions)
     }
 
-    /// A returned process that the same principal leased before and that was opened in the same way. Work that the server still
-    /// does for the former request must not reach another principal's client.
+    /// Returns a kept process that the same principal leased before and that was opened in the same way. Processes of other
+    /// principals are not used, since messages about unfinished work for the former request could reach the wrong client.
     fn returned(&self, slot: &SlotKey, open: &OpenAs) -> Option<ProcessId> {
         let ProcessKey::Exclusive(_) = slot.key else {
             return None;
@@ -144,7 +145,7 @@ impl PoolStateMachine {
         Placement::Granted(process)
     }
 
-    /// Starts a process for an empty slot, if that is possible now. `waits`: a request waits for it.
+    /// Starts a process in an empty slot, if that is possible now. `waits`: true if a request waits for the process.
     fn start(
         &mut self,
         slot: SlotKey,
@@ -179,7 +180,7 @@ impl PoolStateMachine {
         }
         self.breaker.attempted(now);
         let process = spare.unwrap_or_else(|| self.new_process());
-        // The lasting requests of all clients apply to every backend.
+        // The slots of all backends share the same subscriptions and log level.
         let lasting = self.of_replicas(&slot);
         let place = self
             .slots
@@ -222,7 +223,7 @@ impl PoolStateMachine {
         Placement::Waits(For::Start)
     }
 
-    /// Starts processes for the slots that are to be filled without a request.
+    /// Starts processes in the slots that are to have one without a request.
     pub(super) fn fill_eagerly(&mut self, now: Instant, actions: &mut Vec<PoolAction>) {
         let eager: Vec<_> = self
             .slots
@@ -233,12 +234,12 @@ impl PoolStateMachine {
             .map(|(key, slot)| (key.clone(), Arc::clone(&slot.open)))
             .collect();
         for (slot, open) in eager {
-            // If the start is refused or must wait, it is tried again at the next event or when its delay is over.
+            // If the process cannot be started now, this is tried again at the next event or when its delay has ended.
             let _ = self.start(slot, &open, false, now, actions);
         }
     }
 
-    /// A running spare process, ready to be opened.
+    /// Returns a running spare process, which can be opened.
     fn spare(&self) -> Option<ProcessId> {
         self.processes.iter().find_map(|(process, entry)| {
             matches!(entry.duty, Duty::Spare { runs: true }).then_some(*process)
@@ -254,7 +255,7 @@ impl PoolStateMachine {
         self.next_process
     }
 
-    /// Returns true if the principal has as many processes as it may.
+    /// Returns true if the principal has reached its maximum number of processes.
     fn is_full_for(&self, open: &OpenAs) -> bool {
         let Some(principal) = &open.principal else {
             return false;

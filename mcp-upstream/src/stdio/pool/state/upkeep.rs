@@ -1,5 +1,5 @@
-//! Timers of a pool: idle processes stop, old processes are replaced, spare processes are maintained, outdated slots are
-//! removed.
+//! Timers of a pool: idle processes are stopped, old processes are replaced, spare processes are started and stopped, and slots
+//! that are no longer needed are removed.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::{
 };
 use crate::stdio::breaker::{BreakerState, StartDecision};
 
-/// Time after a slot's last delay for which its failures are remembered.
+/// Time for which a slot's failures are remembered after its last delay has ended.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
-/// Action that a process's timer asks for.
+/// Action that the timer of a process requires.
 enum ProcessTimer {
     Stop(StopReason),
-    /// Gives the process no new requests, and ends it once it is idle.
+    /// The process gets no new requests, and is ended once it is idle.
     Drain,
     At(Instant),
     Never,
@@ -42,7 +42,7 @@ impl PoolStateMachine {
         let idle_stop = self.rules.idle_stop;
         let crowded = self.slots.len() > SLOTS_MAX;
         for slot in self.slots.values_mut() {
-            // A slot that had no request for a long time is filled only by the next request.
+            // If a slot had no request for a long time, its process is started only for the next request.
             if slot.eager && !slot.replay_state.is_awaited() && slot.last_used + idle_stop <= now {
                 slot.eager = false;
             }
@@ -51,7 +51,7 @@ impl PoolStateMachine {
             .retain(|_, slot| slot.is_needed() || (!crowded && slot.is_remembered(now)));
     }
 
-    /// Takes the slot from a process that is about to end. `refill`: start a replacement if the slot has subscriptions.
+    /// Removes a process that is about to end from its slot. `refill`: true to start a replacement if the slot has subscriptions.
     pub(super) fn vacate(&mut self, process: ProcessId, now: Instant, refill: bool) {
         let Some(Duty::Serving { slot, .. }) = self.processes.get(&process).map(|it| &it.duty)
         else {
@@ -63,7 +63,7 @@ impl PoolStateMachine {
         {
             place.process = None;
             place.last_used = now;
-            // A client that waits for notifications of a resource sends no request for a process.
+            // A slot with subscriptions is filled without a request, since its clients wait for notifications and may send none.
             place.eager = refill && place.replay_state.is_awaited();
         }
     }
@@ -95,7 +95,8 @@ impl PoolStateMachine {
                 match unused && !awaited {
                     true if idle <= now => ProcessTimer::Stop(StopReason::Idle),
                     true => ProcessTimer::At(idle.min(old)),
-                    // The age is checked again at that time, which is cheaper than counting every use.
+                    // A later use or the age of the process is checked when this timer is due. This costs less than setting a
+                    // timer at every use.
                     false => ProcessTimer::At(old.min(now + self.rules.idle_stop)),
                 }
             }
@@ -114,7 +115,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Time until which spare processes are kept, after the last demand for them.
+    /// Returns the time until which spare processes are kept. It depends on the last demand for them.
     fn spares_until(&self) -> Option<Instant> {
         let wanted = self.rules.warm > 0 && !self.retired;
         let asked_for = self.spares.asked_for.filter(|_| wanted)?;
@@ -148,8 +149,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// Time when [`super::PoolEvent::Tick`] is due, if no other event comes before. Includes timers that became due since the
-    /// last step, but not due timers that the last step left unhandled.
+    /// Returns the time at which [`super::PoolEvent::Tick`] is due, if no other event comes before. Timers that became due since
+    /// the last step are included; timers that the last step itself has seen as due are not.
     pub(in crate::stdio::pool) fn wake_at(&self) -> Option<Instant> {
         let now = self.looked_at?;
         let processes = self
@@ -189,13 +190,13 @@ impl PoolProcess {
 }
 
 impl PoolSlot {
-    /// Returns true if the slot has a process, or is about to get one.
+    /// Returns true if the slot has a process, or one is to be started for it.
     fn is_needed(&self) -> bool {
         self.process.is_some() || self.eager || self.replay_state.is_awaited()
     }
 
-    /// Returns true if the slot has a record that its next process needs. Failures are forgotten after a while, lasting requests
-    /// are not.
+    /// Returns true if the slot contains information that its next process needs. Failures are forgotten after a while;
+    /// subscriptions and log levels are not.
     fn is_remembered(&self, now: Instant) -> bool {
         let recent = self
             .not_filled_before

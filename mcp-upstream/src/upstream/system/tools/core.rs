@@ -19,16 +19,16 @@ pub(in super::super) struct ReloadCore;
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(in super::super) struct ReloadResult {
     reloaded: bool,
-    /// All namespaces there are now.
+    /// Names of all namespaces that are served after the reload.
     namespaces: Vec<String>,
-    /// Namespaces whose worker was started anew.
+    /// Namespaces whose worker was restarted.
     workers_restarted: Vec<String>,
-    /// Namespaces whose packages were installed.
+    /// Namespaces whose packages were installed by the reload.
     deps_synced: Vec<String>,
-    /// Namespaces that could not be brought up to date, and why. Their older version may go on serving.
+    /// Namespaces that could not be updated, with the reasons. Their former versions may continue to serve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     failed: Vec<NamespaceFailure>,
-    /// Other problems: files that were skipped, for example.
+    /// Other problems that the reload found, such as files that were skipped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     issues: Vec<Issue>,
 }
@@ -49,7 +49,7 @@ struct Issue {
 }
 
 impl ReloadResult {
-    /// The reason why the secrets of an earlier reload are still in use; `None` if the current ones are.
+    /// The reason why the secrets of an earlier reload are still in use; `None` if the current secrets are used.
     pub(super) fn with_old_secrets(&self) -> Option<&str> {
         let mut failed = self.failed.iter();
         let secrets = failed.find(|it| it.code == "secrets_unavailable")?;
@@ -89,13 +89,13 @@ pub(in super::super) struct HealthReport {
     /// Time since the management server was started.
     manager_uptime: String,
     core_reachable: bool,
-    /// The version of the Python interpreter that runs tools; absent where no interpreter was found.
+    /// The version of the Python interpreter that runs tools; absent if no interpreter was found.
     python_version: Option<String>,
-    /// Namespaces that the core serves; 0 while it cannot be reached.
+    /// Number of namespaces that the core serves; 0 if the core cannot be reached.
     namespaces_loaded: usize,
-    /// Tools that the core serves.
+    /// Number of tools that the core serves.
     total_tools: usize,
-    /// The problems that were found.
+    /// The problems that were found; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -148,23 +148,23 @@ fn uptime(time: Duration) -> String {
     }
 }
 
-/// The tool `server_config`: the configuration, as far as it is no secret.
+/// The tool `server_config`, which returns the non-secret values of the configuration.
 pub(in super::super) struct ServerConfig;
 
 /// The values of `server_config`, none of which is a secret.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ServerFacts {
-    /// The port of tools.
+    /// The port at which the core serves tools.
     pub core_port: u16,
-    /// The port of the management tools.
+    /// The port at which the management tools are served.
     pub manager_port: u16,
-    /// The data directory.
+    /// The path of the data directory.
     pub data_dir: String,
-    /// The level of the log.
+    /// The minimum level of log messages.
     pub log_level: String,
-    /// Web pages that may call, separated by commas.
+    /// Origins of web pages that may call the server, separated by commas.
     pub cors_origins: String,
-    /// Hours that an unused session is kept.
+    /// Number of hours after which an unused session ends.
     pub mcp_session_ttl_hours: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `explain`: the list of principals, and the rules between a principal and a tool.
+//! The tool `explain`: lists the principals, and explains which rules apply between a principal and a tool.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::super::core::CoreRequest;
 use super::super::parameters::ServedNamespace;
 use super::super::tool::{Hints, ManagementTool, Progress, invalid, written};
 
-/// The principal and the namespace of the question.
+/// Parameters of `explain`: the principal, namespace and tool to explain.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct ExplainParameters {
@@ -29,17 +29,17 @@ pub(in super::super) struct ExplainParameters {
     tool: Option<String>,
 }
 
-/// An explanation, or the principals.
+/// Result of `explain`: an explanation, or the list of principals.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct ExplainResult {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     explanation: Option<Explanation>,
-    /// The principals there are, where the question named none.
+    /// The existing principals, if the request named none.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     principals: Option<Principals>,
 }
 
-/// The tool `explain`, which asks the core.
+/// The tool `explain`, which gets the explanation from the core.
 pub(in super::super) struct Explain;
 
 impl ManagementTool for Explain {

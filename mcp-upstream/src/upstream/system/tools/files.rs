@@ -17,7 +17,7 @@ use super::super::tool::{Hints, ManagementTool, Progress, refused};
 /// Advice at the end of an error for a model that sent wrong code. The web API leaves it out: its users upload files.
 pub(crate) const CALL_AGAIN: &str = ". Mend the code and call write_tool again";
 
-/// A file of a namespace.
+/// Parameters that name a file of a namespace.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct FileOf {
@@ -26,7 +26,7 @@ pub(in super::super) struct FileOf {
     filename: File,
 }
 
-/// A file of a namespace, as it is now or was before.
+/// Parameters that name a file of a namespace, in its current or an earlier version.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct VersionOf {
@@ -81,7 +81,7 @@ pub(in super::super) struct DeleteTool;
 pub(in super::super) struct DeletedTool {
     deleted: bool,
     filename: String,
-    /// The path of the removed code, relative to the namespace's folder.
+    /// The path of the copy that is kept of the removed code, relative to the namespace's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_version: Option<String>,
 }
@@ -166,7 +166,7 @@ impl ManagementTool for ListTools {
     }
 }
 
-/// Returns true if the core serves a namespace that has no folder.
+/// Returns true if the core serves the namespace although it has no folder of tool files.
 async fn is_without_files(management: &Management, namespace: &NamespaceName) -> bool {
     if management.workspace.exists(namespace).await.is_ok() {
         return false;
@@ -182,7 +182,8 @@ pub(in super::super) struct WriteTool;
 /// The tool `generate_tool`: [`WriteTool`] under its other name (BLD-05).
 pub(in super::super) struct GenerateTool;
 
-/// Code for a file. The tool checks the file name, so that its response can explain a fault.
+/// Parameters of `write_tool`: the code for a file. The file name is checked by the tool and not while the parameters are read,
+/// so that the response can explain a fault.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Code {
@@ -195,26 +196,26 @@ pub(in super::super) struct Code {
 
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(in super::super) struct WriteReport {
-    /// True if the file was written. If not, nothing was changed.
+    /// True if the file was written; false if nothing was changed.
     written: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     filename: Option<String>,
     /// The tools that the code declares, without those in `issues`.
     #[serde(skip_serializing_if = "Option::is_none")]
     tools_found: Option<Vec<String>>,
-    /// Functions with @tool that the core will not serve, and why. The file was written all the same.
+    /// Functions with `@tool` that the core will not serve, with the reasons. The file was written nevertheless.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     issues: Vec<String>,
-    /// True if the file held exactly this code already: nothing was written, and no earlier version was kept.
+    /// True if the file already contained exactly this code, so that nothing was written and no earlier version was kept.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unchanged: bool,
-    /// The path of the copy of the code that was replaced, relative to the namespace's folder. Not for a new file.
+    /// The path of the copy of the replaced code, relative to the namespace's folder. Absent for a new file.
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_version: Option<String>,
-    /// The reason why the file was not written.
+    /// The reason why the file was not written; absent if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// The place of the fault, and its remedy.
+    /// The position of the fault in the code, and its remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<String>,
 }

@@ -16,22 +16,23 @@ use super::super::parameters::{Namespace, Nothing};
 use super::super::tool::{Hints, ManagementTool, Progress, invalid};
 use super::secrets::with_names;
 
-/// Maximum number of unserved folders whose files are inspected for one list.
+/// Maximum number of folders that are not served yet and whose files are read for one list.
 const LOOKS_MAX: usize = 50;
 
-/// The tool `list_namespaces`.
+/// The tool `list_namespaces`, which lists the namespaces.
 pub(in super::super) struct ListNamespaces;
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct NamespaceSummary {
     name: String,
-    /// Tools that the core serves in it; of a namespace that is not served yet, those that its files declare.
+    /// Number of tools that the core serves in the namespace. If it is not served yet, number of tools that its files declare.
     tool_count: usize,
     /// True if the namespace has a requirements.txt.
     has_requirements: bool,
-    /// ok, missing, placeholders, no_secrets_needed, or unreadable: the secrets that the namespace needs are not known.
+    /// Status of the namespace's secrets: `ok`, `missing`, `placeholders`, `no_secrets_needed`, or `unreadable` if the list of
+    /// needed secrets cannot be read.
     secrets_status: String,
-    /// The unreadable file and the reason, if the status is unreadable.
+    /// The file that cannot be read and the reason, if the status of the secrets is `unreadable`.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -52,7 +53,7 @@ impl ManagementTool for ListNamespaces {
         _: Progress,
     ) -> Result<Vec<NamespaceSummary>, CallError> {
         let folders = management.workspace.namespaces().await?;
-        // Without the core, only the folders on disk are listed.
+        // If the core cannot be reached, only the folders on disk are listed.
         let served = management.ask_core::<Vec<CoreNamespace>>(CoreRequest::Namespaces);
         let served = served.await.unwrap_or_default().into_iter();
         let mut listed: BTreeMap<_, _> = served
@@ -122,13 +123,13 @@ pub(in super::super) struct NamespaceParameter {
     name: Namespace,
 }
 
-/// The tool `create_namespace`, which makes a namespace.
+/// The tool `create_namespace`, which creates a namespace.
 pub(in super::super) struct CreateNamespace;
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct CreatedNamespace {
     created: bool,
-    /// The folder of the namespace.
+    /// The path of the namespace's folder.
     path: String,
 }
 
@@ -148,7 +149,7 @@ impl ManagementTool for CreateNamespace {
         }: NamespaceParameter,
         _: Progress,
     ) -> Result<CreatedNamespace, CallError> {
-        // A name that makes a secret's scope ambiguous is refused.
+        // Refuses the name of the scope for secrets of all namespaces.
         if Scope::of(&name).is_none() {
             return Err(invalid(format!(
                 "{name} is the scope of secrets that all namespaces get; choose another name"
@@ -162,7 +163,7 @@ impl ManagementTool for CreateNamespace {
     }
 }
 
-/// The tool `delete_namespace`, which removes a namespace.
+/// The tool `delete_namespace`, which deletes a namespace.
 pub(in super::super) struct DeleteNamespace;
 
 #[derive(Debug, Serialize, JsonSchema)]

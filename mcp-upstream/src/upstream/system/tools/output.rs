@@ -19,7 +19,7 @@ use super::super::tool::{Hints, ManagementTool, Progress, written};
 /// The tool `read_output`, which requests the lines from the core.
 pub(in super::super) struct ReadOutput;
 
-/// The wanted lines.
+/// Parameters of `read_output`: the namespace, and the number of lines.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct OutputOf {
@@ -29,7 +29,7 @@ pub(in super::super) struct OutputOf {
     lines: LineCount,
 }
 
-/// The number of lines; `null` counts as absent.
+/// Number of requested lines. `null` counts as absent.
 #[derive(Debug, PartialEq, Eq)]
 struct LineCount(u64);
 
@@ -73,25 +73,25 @@ impl Serialize for LineCount {
     }
 }
 
-/// The last lines of a namespace.
+/// Result of `read_output`: the last lines that a namespace printed.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(in super::super) struct Output {
     namespace: String,
-    /// Oldest first.
+    /// The printed lines, oldest first.
     lines: Vec<OutputLine>,
-    /// The number of older lines that are kept and not shown.
+    /// Number of older lines that are stored but not part of the result.
     left_out: usize,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 struct OutputLine {
-    /// Counts the lines of the namespace, from 1.
+    /// Number of the line in the namespace's output, beginning with 1.
     number: u64,
-    /// When the line came, as in 2026-01-31T12:00:00Z.
+    /// Time at which the line was printed, such as `2026-01-31T12:00:00Z`.
     ts: String,
-    /// stdout or stderr.
+    /// Stream to which the line was printed: `stdout` or `stderr`.
     stream: String,
-    /// The line, without the values of secrets.
+    /// Text of the line, in which the values of secrets are masked.
     text: String,
 }
 

@@ -49,7 +49,7 @@ impl ManagementTool for InstallRequirements {
     const DESCRIPTION: &'static str = "Install all packages of a namespace's requirements.txt. If installed is false: read details, correct \
         the package with add_requirement, call again. After calling: reload_core.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
-    // Packages run code of their own while they are installed.
+    // Installing a package may run code of the package.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = InNamespace;
@@ -107,7 +107,7 @@ impl ManagementTool for AddRequirement {
         If added is false, nothing was changed: read details, correct name or version, call again. After \
         calling: the next package, or reload_core when all are there.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
-    // Packages run code of their own while they are installed.
+    // Installing a package may run code of the package.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = Addition;
@@ -185,7 +185,7 @@ impl ManagementTool for InstallPipPackages {
         them, use add_requirement for theirs. If installed is false: read details, correct the names, call \
         again.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
-    // Packages run code of their own while they are installed.
+    // Installing a package may run code of the package.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = Packages;

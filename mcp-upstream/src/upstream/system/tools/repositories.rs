@@ -1,7 +1,7 @@
-//! Tools for repositories and packages from elsewhere: `analyze_repo`, `read_repo_file`, `search_registry`,
+//! Tools for repositories and packages of other authors: `analyze_repo`, `read_repo_file`, `search_registry`,
 //! `install_from_registry`, `install_from_repo`.
 //!
-//! The code in them is never run, and these tools write no tool: a model reads the code, and writes its own.
+//! These tools never run the code of a repository or package, and write no tool: a model reads the code, and writes its own.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use super::super::Management;
 use super::super::parameters::Namespace;
 use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid, refused};
 
-/// Number of steps of a progress report, which are percents.
+/// Number of steps in progress reports, so that each step is one percent.
 const STEPS: u32 = 100;
 
 /// The tool `analyze_repo`, which clones and analyses a repository.
 pub(in super::super) struct AnalyzeRepo;
 
-/// A repository.
+/// Parameters that name a repository.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Repository {
@@ -58,7 +58,7 @@ impl ManagementTool for AnalyzeRepo {
 /// The tool `read_repo_file`, which reads a file of an analysed repository.
 pub(in super::super) struct ReadRepoFile;
 
-/// A file of a repository.
+/// Parameters of `read_repo_file`: a repository and the path of a file in it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct FileOfRepository {
@@ -90,7 +90,7 @@ impl ManagementTool for ReadRepoFile {
 /// The tool `search_registry`, which searches the MCP registry.
 pub(in super::super) struct SearchRegistry;
 
-/// A search.
+/// Parameters of `search_registry`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Search {
@@ -125,7 +125,7 @@ impl ManagementTool for SearchRegistry {
 /// The tool `install_from_registry`, which downloads and analyses a package.
 pub(in super::super) struct InstallFromRegistry;
 
-/// A package, and the namespace for its tools.
+/// Parameters of `install_from_registry`: a package, and the namespace for its tools.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct PackageFor {
@@ -151,7 +151,7 @@ impl ManagementTool for InstallFromRegistry {
         management: Arc<Management>,
         PackageFor {
             package,
-            // Parsed, so that a wrong name is reported before a download.
+            // The namespace is only parsed, so that an invalid name is reported before the download.
             namespace: Namespace(_),
         }: PackageFor,
         progress: Progress,
@@ -165,7 +165,7 @@ impl ManagementTool for InstallFromRegistry {
 /// The tool `install_from_repo`, which clones and analyses a repository for a namespace.
 pub(in super::super) struct InstallFromRepo;
 
-/// A repository, and the namespace for its tools.
+/// Parameters of `install_from_repo`: a repository, and the namespace for its tools.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct RepositoryFor {
@@ -189,7 +189,7 @@ impl ManagementTool for InstallFromRepo {
         management: Arc<Management>,
         RepositoryFor {
             repo_url,
-            // Parsed, so that a wrong name is reported before a clone.
+            // The namespace is only parsed, so that an invalid name is reported before the clone.
             namespace: Namespace(_),
         }: RepositoryFor,
         progress: Progress,
@@ -204,7 +204,7 @@ fn show(progress: &Progress, said: &repositories::Progress) {
     progress.report(said.percent.into(), STEPS, &said.message);
 }
 
-/// The builder's error as the error of a call.
+/// Converts an error of the builder to the error of a tool call.
 fn told(error: BuilderError) -> CallError {
     match error.code {
         BuilderErrorCode::Invalid => invalid(error.message),

@@ -23,8 +23,8 @@ use super::super::parameters::{InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, invalid, refused};
 use super::core::ReloadResult;
 
-/// Time that the response to a removal waits for the reload: most reloads take a second, but one that installs packages takes
-/// minutes.
+/// Maximum time that the response to a removal waits for the reload. Most reloads take a second, but a reload that installs
+/// packages may take minutes; it continues after the response.
 const RELOAD_WAIT: Duration = Duration::from_secs(20);
 
 /// A secret's name, checked.
@@ -39,7 +39,7 @@ impl<'de> Deserialize<'de> for SecretKey {
     }
 }
 
-/// A secret.
+/// Parameters that name a secret.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct SecretParameters {
@@ -85,19 +85,19 @@ impl SecretParameters {
     }
 }
 
-/// The tool `prepare_secret`, which asks for a secret.
+/// The tool `prepare_secret`, which registers a secret whose value a person then sets.
 pub(in super::super) struct PrepareSecret;
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct PreparedSecret {
     key: String,
-    /// global, the namespace, or principal:NAME.
+    /// Scope of the secret: `global`, the name of a namespace, or `principal:NAME`.
     scope: String,
-    /// The file of names and statuses.
+    /// The file that contains the names and statuses of secrets.
     meta_file: String,
-    /// The command that a person has to run. Show this to the user as it is.
+    /// The command that a person must run to set the value. Models must show it to the user unchanged.
     instructions: String,
-    /// The command for a shell where this gateway runs, without docker.
+    /// The command for a shell on the gateway's own machine, without docker.
     command: String,
 }
 
@@ -138,10 +138,10 @@ impl ManagementTool for PrepareSecret {
     }
 }
 
-/// The tool `list_secrets`.
+/// The tool `list_secrets`, which lists the names and statuses of secrets.
 pub(in super::super) struct ListSecrets;
 
-/// Selection of secrets.
+/// Parameters of `list_secrets`: the namespace whose secrets are listed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Of {
@@ -153,9 +153,10 @@ pub(in super::super) struct Of {
 #[derive(Debug, PartialEq, Serialize, JsonSchema)]
 pub(in super::super) struct ListedSecret {
     key: String,
-    /// global, the namespace, or principal:NAME.
+    /// Scope of the secret: `global`, the name of a namespace, or `principal:NAME`.
     scope: String,
-    /// set, placeholder, or missing: declared by the namespace, and not asked for yet.
+    /// Status of the secret: `set`, `placeholder` (registered without a value), or `missing` (declared by the namespace, but not
+    /// registered).
     status: &'static str,
 }
 
@@ -183,7 +184,7 @@ impl ManagementTool for ListSecrets {
         let Some(Namespace(name)) = &of.namespace else {
             return Ok(listed.collect());
         };
-        // A server from elsewhere has no folder, but may have secrets of its own.
+        // The namespace of a configured server has no folder with declarations, but may have secrets.
         let declared = declared(&management, name).await?.unwrap_or_default();
         let scope = name.to_string();
         let global = Scope::Global.to_string();
@@ -214,16 +215,16 @@ fn word(status: Status) -> &'static str {
     }
 }
 
-/// The tool `remove_secret`.
+/// The tool `remove_secret`, which removes a secret and its value.
 pub(in super::super) struct RemoveSecret;
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct RemovedSecret {
     removed: bool,
     key: String,
-    /// global, the namespace, or principal:NAME.
+    /// Scope of the secret: `global`, the name of a namespace, or `principal:NAME`.
     scope: String,
-    /// The reason why tools may still have the value, and the remedy. Absent if the core has reloaded.
+    /// The reason why tools may still have the removed value, and the remedy. Absent if the core has reloaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_reloaded: Option<String>,
 }
@@ -245,11 +246,12 @@ impl ManagementTool for RemoveSecret {
     ) -> Result<RemovedSecret, CallError> {
         let (scope, key) = (named.scope()?, named.key.0);
         let (wanted, place) = (key.clone(), scope.clone());
-        // A separate task: a removal that has begun is finished, and the core is told to reload, even if the caller has left.
+        // Runs as a separate task, so that a removal that has begun is finished, and the core is requested to reload, even if the
+        // caller disconnects.
         let removing = tokio::spawn(async move {
             with_names(&management, move |names| names.remove(&wanted, &place)).await?;
             let telling = tokio::spawn(tell(management));
-            // The reload goes on when the wait for it is over.
+            // If the time limit ends the wait, the reload continues.
             Ok::<_, CallError>(match timeout(RELOAD_WAIT, telling).await {
                 Ok(told) => told.unwrap_or_else(|_| Some(not_reloaded("the reload was interrupted"))),
                 Err(_) => Some(
@@ -270,7 +272,7 @@ impl ManagementTool for RemoveSecret {
     }
 }
 
-/// Tells the core to reload. The secret is removed even if the core cannot be reached now; then the returned text advises what
+/// Requests a reload from the core. The secret is removed even if the core cannot be reached; the returned text then advises what
 /// to do.
 async fn tell(management: Arc<Management>) -> Option<String> {
     let told = management
@@ -297,11 +299,11 @@ pub(in super::super) struct CheckSecrets;
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct SecretsReport {
     namespace: String,
-    /// Secrets with a value.
+    /// Declared secrets that have a value.
     satisfied: Vec<String>,
-    /// Secrets that were not asked for yet: call prepare_secret for each.
+    /// Declared secrets that are not registered yet. `prepare_secret` registers them.
     missing: Vec<String>,
-    /// Secrets that wait for a person to type their value.
+    /// Registered secrets whose value a person must still set.
     placeholders: Vec<String>,
 }
 
@@ -362,7 +364,7 @@ async fn declared(
     Ok(Some(folder.secrets))
 }
 
-/// Runs `ask` on the store, on a thread that may block.
+/// Runs `ask` on the secrets store, on a thread for blocking work.
 pub(super) async fn with_names<T: Send + 'static>(
     management: &Management,
     ask: impl FnOnce(&SecretNames) -> Result<T, SecretsError> + Send + 'static,

@@ -1,4 +1,5 @@
-//! Tools for servers from elsewhere, in `external/config.yaml`: `list_servers`, `add_server`, `remove_server`.
+//! Tools for MCP servers of other authors, which are configured in `external/config.yaml`: `list_servers`, `add_server`,
+//! `remove_server`.
 
 use std::sync::Arc;
 
@@ -22,9 +23,9 @@ pub(in super::super) struct ListServers;
 pub(in super::super) struct ListedServer {
     /// The server's name, which is its namespace.
     name: String,
-    /// False where the server is switched off.
+    /// True if the server is enabled; false if it is switched off in the file.
     enabled: bool,
-    /// The keys of its entry, credentials masked.
+    /// The keys of the server's entry in the file, with masked credentials.
     config: Map<String, Value>,
 }
 
@@ -55,13 +56,13 @@ impl ManagementTool for ListServers {
     }
 }
 
-/// A sentence about `${NAME}` outside of `env`.
+/// Text for models: `${NAME}` is not replaced outside of `env`.
 const ARGUMENTS: &str = "Arguments are passed as they are, and ${NAME} in them is never replaced, since every user of the machine can read them";
 
 /// The tool `add_server`, which adds a server to the file.
 pub(in super::super) struct AddServer;
 
-/// A new server.
+/// Parameters of `add_server`: a new server's name and entry.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct NewServer {
@@ -100,7 +101,7 @@ impl ManagementTool for AddServer {
         }: NewServer,
         _: Progress,
     ) -> Result<AddedServer, CallError> {
-        // The texts' lengths are checked before they are searched for secrets.
+        // The lengths of all texts are checked first, since the search for secrets in them costs time.
         check_texts(&config).map_err(not_changed)?;
         if let Some(place) = mask::pasted(&config) {
             return Err(invalid(format!(
@@ -129,7 +130,7 @@ impl ManagementTool for AddServer {
 /// The tool `remove_server`, which removes a server from the file.
 pub(in super::super) struct RemoveServer;
 
-/// The name of a server.
+/// Parameters of `remove_server`: the name of a server.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct NamedServer {

@@ -13,7 +13,7 @@ use super::super::core::CoreRequest;
 use super::super::parameters::Namespace;
 use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid, refused};
 
-/// Maximum length of a tool's name.
+/// Maximum length of a tool's name, in bytes.
 const NAME_MAX: usize = 128;
 
 /// The tool `test_tool`, which runs a tool once.
@@ -47,10 +47,10 @@ pub(in super::super) struct TrialReport {
     /// The result of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
-    /// The reason why the tool failed.
+    /// The reason why the tool failed; absent if it succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// The traceback of the failure in the code.
+    /// The Python traceback, if the tool's code failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     traceback: Option<String>,
 }
@@ -120,7 +120,7 @@ impl ManagementTool for TestTool {
     }
 }
 
-/// The report of a failure that the core answered in the form of REST.
+/// The report of a failed test, from the core's error in the format of REST.
 fn failed(body: &Value) -> TrialReport {
     let error = &body["error"];
     let code = error["code"].as_str().unwrap_or_default();
@@ -135,7 +135,7 @@ fn failed(body: &Value) -> TrialReport {
     };
     TrialReport {
         error: Some(match code {
-            // The message is the tool's own.
+            // With these codes, the message is the text that the tool itself raised.
             "internal_error" | "tool_error" => message.to_owned(),
             code => format!("{code}: {message}{hint}"),
         }),

@@ -30,28 +30,28 @@ use super::super::tool::{
 /// Maximum number of keys in one list.
 const LISTED_MAX: usize = 500;
 
-/// The tools over a store of keys.
+/// The implementation of the three tools, over a store of keys.
 #[derive(Debug, Clone)]
 pub struct KeyTools {
     store: Arc<KeyStore>,
-    /// Kind of the keys that `token_create` makes, which sets their prefix.
+    /// Kind of the keys that `token_create` makes. It determines the keys' prefix.
     kind: KeyKind,
 }
 
 impl KeyTools {
-    /// The tools as the relay offers them: its keys begin with `oub_`.
+    /// The tools for the relay, whose keys begin with `oub_`.
     pub fn of_relay(store: Arc<KeyStore>) -> Self {
         let kind = KeyKind::Relay;
         Self { store, kind }
     }
 
-    /// The tools as the management server offers them.
+    /// The tools for the management server.
     pub(in super::super) fn of_management(store: Arc<KeyStore>) -> Self {
         let kind = KeyKind::Gateway;
         Self { store, kind }
     }
 
-    /// The tools as lists show them.
+    /// The declarations of the three tools, for lists.
     pub fn declarations() -> [Arc<Tool>; 3] {
         [
             ManagementToolEntry::of::<TokenCreate>().declaration,
@@ -91,7 +91,7 @@ impl KeyTools {
         })
     }
 
-    /// Makes a key within the rights of its maker. A key without given namespaces gets those of the maker.
+    /// Makes a key within the rights of its maker. If no namespaces are given, the key gets the maker's namespaces.
     async fn create(
         &self,
         mut wanted: WantedToken,
@@ -134,7 +134,8 @@ impl KeyTools {
         Ok(KeySummary::of(&record))
     }
 
-    /// Runs `ask` on the store, on a thread that may block. A change that has begun is finished even if the caller has left.
+    /// Runs `ask` on the store of keys, on a thread for blocking work. A change that has begun is finished even if the caller
+    /// disconnects.
     async fn with_store<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&KeyStore) -> Result<T, KeysError> + Send + 'static,
@@ -152,7 +153,7 @@ impl KeyTools {
     }
 }
 
-/// The rights of a new key.
+/// Parameters of `token_create`: the name and rights of a new key.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct WantedToken {
@@ -202,15 +203,15 @@ impl WantedToken {
     }
 }
 
-/// A key, as it is shown.
+/// An API key as lists show it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct KeySummary {
     /// The key's public id.
     id: String,
     name: String,
-    /// The key's owner in logs, limits and the lists of namespaces.
+    /// The name under which the key's owner appears in logs, limits and the access lists of namespaces.
     principal: String,
-    /// The credential that made this key, which the key ends with: the id of a key, or a principal.
+    /// The credential that made this key: the id of a key, or a principal. If that credential ends, this key ends as well.
     made_by: Option<String>,
     state: KeyState,
     scopes: Vec<String>,
@@ -219,13 +220,13 @@ pub(crate) struct KeySummary {
     limits: Vec<String>,
     created: String,
     expires: Option<String>,
-    /// Time of the last use, to about an hour.
+    /// Time of the key's last use, accurate to about an hour.
     last_used: Option<String>,
     revoked: Option<String>,
 }
 
 impl KeySummary {
-    /// The key of a record.
+    /// Converts the stored record of a key to the form shown in lists.
     pub(crate) fn of(record: &KeyRecord) -> Self {
         let time = |at: SystemTime| format_rfc3339_seconds(at).to_string();
         Self {
@@ -246,14 +247,14 @@ impl KeySummary {
     }
 }
 
-/// A key that was just made. Not `Debug`.
+/// A key that was just made. It does not implement `Debug`, so that the key is never printed.
 #[derive(Serialize, JsonSchema)]
 pub(in super::super) struct MadeToken {
-    /// The key itself, shown this once.
+    /// The key itself. It is shown only in this response.
     token: String,
     #[serde(flatten)]
     record: KeySummary,
-    /// The reason why the key opens no tool, and a change that would open some. Absent if it opens a tool.
+    /// The reason why the key opens no tool, and a change that would open some; empty if it opens a tool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
@@ -261,9 +262,9 @@ pub(in super::super) struct MadeToken {
 /// The list of keys.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in super::super) struct KeyList {
-    /// Newest first.
+    /// The keys, newest first.
     tokens: Vec<KeySummary>,
-    /// Number of older keys that the list leaves out.
+    /// Number of older keys that are not part of the list.
     left_out: usize,
 }
 
@@ -273,13 +274,13 @@ struct Id(#[schemars(with = "String")] KeyId);
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The text may be the key itself in place of its id, so the error does not repeat it.
+        // The error does not repeat the text, since a caller may have sent the key itself instead of its id.
         let text = String::deserialize(deserializer)?;
         text.parse().map(Self).map_err(D::Error::custom)
     }
 }
 
-/// The key to revoke.
+/// Parameters of `token_revoke`: the key to revoke.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct RevokeParameters {
@@ -287,7 +288,7 @@ pub(in super::super) struct RevokeParameters {
     id: Id,
 }
 
-/// The tool `token_create`.
+/// The tool `token_create`, which creates an API key.
 pub(in super::super) struct TokenCreate;
 
 impl ManagementTool for TokenCreate {
@@ -310,13 +311,13 @@ impl ManagementTool for TokenCreate {
         let maker = progress.maker();
         let mut made = management.key_tools().create(wanted, maker).await?;
         let reach = management.reach_of(made.record.id.clone()).await;
-        // The key stays made, even if the core cannot tell which tools it opens.
+        // The key remains valid even if the core does not report which tools it opens.
         made.notes = reach.map(|reach| reach.notes).unwrap_or_default();
         Ok(made)
     }
 }
 
-/// The tool `token_list`.
+/// The tool `token_list`, which lists the API keys.
 pub(in super::super) struct TokenList;
 
 impl ManagementTool for TokenList {
@@ -337,7 +338,7 @@ impl ManagementTool for TokenList {
     }
 }
 
-/// The tool `token_revoke`.
+/// The tool `token_revoke`, which revokes an API key.
 pub(in super::super) struct TokenRevoke;
 
 impl ManagementTool for TokenRevoke {

@@ -1,11 +1,11 @@
-//! Decisions about each `connect` of a command's tree, made in the guard.
+//! Decides about each `connect` call of a sandboxed command and its descendants. Runs in the guard.
 //!
-//! The kernel stops the call and notifies the guard, which reads the address, takes a copy of the socket's descriptor, and
-//! connects it itself: the address cannot be exchanged after it was judged. Landlock forbids the command all TCP connections
-//! of its own, so a socket that is exchanged meanwhile gains nothing either. Sockets of other kinds, such as Unix sockets, are
-//! left to the kernel, since their paths mean something in the command's namespace alone.
+//! The kernel suspends the call and notifies the guard. The guard reads the address, duplicates the socket's descriptor, and
+//! connects the socket itself, so the command cannot change the address after the decision. Landlock forbids all TCP connections
+//! that the command makes by itself, so exchanging the socket in the meantime does not help it either. The kernel itself
+//! completes calls for other kinds of sockets, such as Unix sockets, whose paths exist only in the command's mount namespace.
 //!
-//! Datagrams that name their address each (`sendto`, `sendmsg`) are no connections, and are not judged.
+//! Datagrams that each contain their address (`sendto`, `sendmsg`) are not connections and are always allowed.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -26,18 +26,18 @@ use tooldock_base::config::SandboxAddress;
 use super::kernel::{self, NotificationAnswer};
 use super::{Confinement, NetworkRule};
 
-/// Maximum length of an address, in bytes: that of the kernel's `sockaddr_storage`.
+/// Maximum length of a socket address, in bytes: the size of the kernel's `sockaddr_storage`. A longer one is refused.
 const ADDRESS_MAX: u64 = 128;
-/// Maximum number of connections that are being made at once for sockets that wait.
+/// Maximum number of concurrent connection attempts for blocking sockets; further calls fail with `EAGAIN`.
 const WAITING_MAX: usize = 256;
-/// Maximum number of refused addresses that are reported.
+/// Maximum number of refused addresses that are reported to the gateway; further ones are refused without a report.
 const REPORTED_MAX: usize = 32;
-/// Time for which the addresses of a host name are kept.
+/// Time for which the resolved addresses of allowed host names are used before they are resolved again.
 const RESOLVED_FOR: Duration = Duration::from_secs(30);
-/// Port of resolvers.
+/// Port of DNS resolvers.
 const DNS: u16 = 53;
 
-/// Judge of connections.
+/// Decides which connections a sandboxed command may make, and makes the allowed ones.
 pub(super) struct ConnectionJudge {
     listener: OwnedFd,
     network: NetworkRule,
@@ -46,7 +46,7 @@ pub(super) struct ConnectionJudge {
     resolved: Mutex<Option<(Instant, Vec<Vec<IpAddr>>)>>,
     reported: Mutex<HashSet<SocketAddr>>,
     report: fn(&str),
-    /// Number of connections that are being made in threads of their own.
+    /// Number of current connection attempts for blocking sockets; each has its own thread.
     waiting: AtomicUsize,
 }
 
@@ -68,7 +68,7 @@ impl ConnectionJudge {
         }
     }
 
-    /// Starts the thread that reads notifications. It ends with the guard.
+    /// Starts the thread that reads the kernel's notifications. The thread runs until the guard ends.
     pub(super) fn start(self) -> io::Result<()> {
         let own = Arc::new(self);
         let read = move || {
@@ -76,7 +76,7 @@ impl ConnectionJudge {
                 match kernel::next_notification(own.listener.as_fd()) {
                     Ok(notification) => own.decide(&notification),
                     Err(error) => match error.raw_os_error() {
-                        // The process is gone, or a signal arrived.
+                        // Ignored: the calling process has ended, or a signal interrupted the call.
                         Some(libc::ENOENT | libc::EINTR) => {}
                         _ => return,
                     },
@@ -140,7 +140,7 @@ impl ConnectionJudge {
         }
         let mut address = vec![0; usize::try_from(length).unwrap_or_default()];
         let memory = match fs::File::open(format!("/proc/{thread}/mem")) {
-            // A process that made itself undumpable: Landlock forbids it TCP all the same.
+            // The process made itself undumpable, so its address cannot be read. Landlock still forbids it TCP connections.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Ok(ConnectCall::NotOurs);
             }
@@ -151,7 +151,7 @@ impl ConnectionJudge {
             .map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
         let process = process_of(thread)?;
         let process = pidfd_open(process, PidfdFlags::empty())?;
-        // The bytes were the caller's, unless it is gone and its number is another's.
+        // If the caller has ended, its process id may have been reused, and the bytes may be from another process.
         if !kernel::is_waiting(self.listener.as_fd(), notification.id) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
@@ -162,7 +162,7 @@ impl ConnectionJudge {
             return Ok(ConnectCall::NotOurs);
         }
         let is_stream = sockopt::socket_type(&socket)? == SocketType::STREAM;
-        // An address of no family takes a connection back.
+        // An address without an internet family is not checked: with `AF_UNSPEC`, `connect` only removes a socket's peer.
         if let Some(address) = kernel::internet_address(&address)
             && !self.allows(address, is_stream)
         {
@@ -180,7 +180,7 @@ impl ConnectionJudge {
     fn allows(&self, address: SocketAddr, is_stream: bool) -> bool {
         let ip = address.ip().to_canonical();
         if is_stream && (is_own(address, ip, &self.own_ports) || is_metadata(ip)) {
-            // Some clouds have their resolver at such an address.
+            // DNS is allowed at a metadata address, because the resolver of some clouds has one.
             return address.port() == DNS && is_metadata(ip) && self.network == NetworkRule::Open;
         }
         match &self.network {
@@ -207,7 +207,7 @@ impl ConnectionJudge {
         let is_fresh = |at: Instant| at.elapsed() < RESOLVED_FOR;
         let (at, resolved) = match kept.take() {
             Some((at, resolved)) if is_fresh(at) => (at, resolved),
-            // Names with many addresses answer with others each time: those of before count on.
+            // The previous addresses stay allowed: for names with many addresses, each DNS response contains different ones.
             Some((_, before)) => {
                 let mut resolved = lookup();
                 for (now, before) in resolved.iter_mut().zip(before) {
@@ -225,7 +225,7 @@ impl ConnectionJudge {
         is_named
     }
 
-    /// Reports a refused address, once.
+    /// Reports a refused address to the gateway, once for each address.
     fn tell(&self, address: SocketAddr) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         if reported.len() < REPORTED_MAX && reported.insert(address) {
@@ -235,18 +235,18 @@ impl ConnectionJudge {
 }
 
 enum ConnectCall {
-    /// A call about another kind of socket.
+    /// A `connect` call that the kernel itself completes, for example for a Unix socket.
     NotOurs,
     Refused,
     Connect {
         socket: OwnedFd,
         address: Vec<u8>,
-        /// True if the caller waits for the connection.
+        /// True if the socket is blocking, so that the caller waits until the connection is made.
         waits: bool,
     },
 }
 
-/// The process of a thread.
+/// The process id of a thread, from its id.
 fn process_of(thread: u32) -> io::Result<Pid> {
     let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
     let process = status.lines().find_map(|it| it.strip_prefix("Tgid:"));
@@ -256,18 +256,19 @@ fn process_of(thread: u32) -> io::Result<Pid> {
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
 }
 
-/// Returns true if the address is a listener of the gateway on this machine.
+/// Returns true if the address may be that of a gateway's listener: an own port at an address of this machine.
 fn is_own(address: SocketAddr, ip: IpAddr, own_ports: &[u16]) -> bool {
     own_ports.contains(&address.port()) && is_of_this_machine(ip)
 }
 
 fn is_of_this_machine(ip: IpAddr) -> bool {
-    // Only an address of this machine can be bound. One of a link needs its interface, too, so that all of them count.
+    // An address belongs to this machine if a socket can be bound to it. Link-local IPv6 addresses can only be bound with their
+    // interface, so all of them count as addresses of this machine.
     let is_of_link = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     is_of_link || ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// Returns true for the addresses at which clouds tell machines their credentials.
+/// Returns true for the metadata addresses of clouds, from which machines get their credentials.
 fn is_metadata(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.octets() == [100, 100, 100, 200],
@@ -279,7 +280,7 @@ fn is_metadata(ip: IpAddr) -> bool {
     }
 }
 
-/// The resolvers of names that this machine is configured with.
+/// The DNS resolvers in `/etc/resolv.conf`.
 fn resolvers() -> BTreeSet<IpAddr> {
     let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let named = text.lines().filter_map(|it| it.strip_prefix("nameserver"));

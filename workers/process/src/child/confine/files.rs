@@ -1,9 +1,10 @@
-//! The Landlock domain of a command: its files, TCP connections, signals and abstract sockets.
+//! The Landlock domain of a sandboxed command. It restricts files, TCP connections, signals and abstract sockets.
 //!
-//! Landlock only allows. Where mounts keep files away, `basic` needs no rules of files, and the domain forbids new device
-//! nodes alone. Without mounts, rules allow what stands beside the paths that are kept away, folder by folder from the root
-//! on: a path that appears later in such a folder is not allowed by that, and commands can neither list nor fill it.
-//! `strict` allows its list.
+//! Landlock rules can only allow paths, not forbid them. In mode `basic` with mounts, mounts already hide the files, so the
+//! domain only forbids creating device nodes. In mode `basic` without mounts, all paths except the hidden ones are allowed: for
+//! each folder on the path from the root to a hidden path, there are rules for its other entries. In such a folder, entries that
+//! are created later are not allowed, and commands can neither list it nor create entries. In mode `strict`, the listed paths are
+//! allowed.
 
 use std::fs;
 use std::io;
@@ -18,7 +19,7 @@ use tooldock_base::config::SandboxMode;
 use super::kernel::MountNamespace;
 use super::{Confinement, NetworkRule};
 
-/// Devices that programs use, beside terminals.
+/// Devices that programs commonly use, besides terminals. They are allowed in mode `strict`.
 const DEVICES: [&str; 10] = [
     "/dev/null",
     "/dev/zero",
@@ -32,7 +33,7 @@ const DEVICES: [&str; 10] = [
     "/dev/fd",
 ];
 
-/// Restricts this process and its descendants.
+/// Restricts this process and its descendants by a Landlock domain.
 pub(super) fn restrict(own: &Confinement) -> io::Result<()> {
     let abi = match own.support.landlock {
         0 => return Ok(()),
@@ -47,7 +48,7 @@ pub(super) fn restrict(own: &Confinement) -> io::Result<()> {
     let forbids_devices = AccessFs::MakeBlock | AccessFs::MakeChar;
     let handled = match own.mode {
         SandboxMode::Basic if by_mounts && abi < ABI::V2 => {
-            // Any rule of files would forbid renames between folders here.
+            // No rules for files: in Landlock's first version, any such rule also forbids renames between folders.
             BitFlags::empty()
         }
         SandboxMode::Basic if by_mounts => forbids_devices | AccessFs::Refer,
@@ -114,7 +115,7 @@ pub(super) fn restrict(own: &Confinement) -> io::Result<()> {
     Ok(())
 }
 
-/// The ports that may be connected to, if the guard cannot decide about connections and ports say it.
+/// The ports to which TCP connections are allowed; `None` if the guard decides about connections, or the rule names no ports.
 fn allowed_ports(own: &Confinement) -> Option<Vec<u16>> {
     if own.support.connections {
         return None;
@@ -128,7 +129,7 @@ fn allowed_ports(own: &Confinement) -> Option<Vec<u16>> {
     }
 }
 
-/// The paths that are kept away, in their real form.
+/// The hidden paths, with symbolic links resolved; empty if mounts hide them.
 fn kept_away(own: &Confinement) -> Vec<PathBuf> {
     if own.support.mounts != MountNamespace::None {
         return Vec::new();
@@ -145,7 +146,7 @@ fn access(writable: bool, abi: ABI) -> BitFlags<AccessFs> {
     }
 }
 
-/// Maximum depth of folders on the way to a path that is kept away.
+/// Maximum depth of folders for which rules are created on the path to a hidden path; deeper ones are not allowed.
 const DEPTH_MAX: usize = 64;
 
 struct LandlockRules {
@@ -154,7 +155,7 @@ struct LandlockRules {
 }
 
 impl LandlockRules {
-    /// Allows a path with all below it. A path that is not there needs no rule.
+    /// Adds a rule that allows a path with everything below it. A path that does not exist needs no rule.
     fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> io::Result<()> {
         let Ok(opened) = PathFd::new(path) else {
             return Ok(());
@@ -172,7 +173,7 @@ impl LandlockRules {
         Ok(())
     }
 
-    /// Allows a path with all below it but the paths that are kept `away`.
+    /// Adds rules that allow a path with everything below it, except the paths in `away`.
     fn beside(
         &mut self,
         path: &Path,
@@ -187,7 +188,7 @@ impl LandlockRules {
             return self.allow(path, access);
         }
         for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-            // The rule of a link's target counts.
+            // Symbolic links need no rule: access is decided by the rule for their target.
             if !entry.file_type().is_ok_and(|it| it.is_symlink()) {
                 self.beside(&entry.path(), away, access, depth + 1)?;
             }

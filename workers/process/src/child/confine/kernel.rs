@@ -1,4 +1,4 @@
-//! Calls of the kernel that no library has a safe form of, and the probe of its parts.
+//! System calls for which no library has a safe function, and the probe of the kernel's sandbox features.
 
 #![allow(unsafe_code, reason = "no library has a safe form of these calls")]
 
@@ -20,35 +20,36 @@ use serde::{Deserialize, Serialize};
 
 use super::{Confinement, mounts};
 
-/// Kind of mount namespace that a process may make.
+/// Kind of mount namespace that a process may create.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MountNamespace {
-    /// No mount namespace.
+    /// The process may not create a mount namespace.
     #[default]
     None,
-    /// A mount namespace made with the privileges that the process has.
+    /// The process has the privileges to create a mount namespace directly.
     Privileged,
-    /// A mount namespace within a user namespace of its own.
+    /// The process may create a mount namespace within a new user namespace.
     User,
 }
 
-/// Parts of the kernel that sandboxes are made of. The default has none.
+/// Features of the kernel on which sandboxes are based. The default has none of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelSupport {
-    /// Version of Landlock's interface; 0 without Landlock. Files since 1, TCP since 4, signals and abstract sockets since 6.
+    /// Version of Landlock's interface; 0 without Landlock. It covers files since version 1, TCP since 4, and signals and
+    /// abstract sockets since 6.
     pub landlock: u32,
-    /// Mount namespaces.
+    /// Kind of mount namespaces that the kernel allows.
     pub mounts: MountNamespace,
-    /// True with seccomp filters.
+    /// True if the kernel supports seccomp filters.
     pub seccomp: bool,
-    /// True if the guard can decide about connections: seccomp's notifications, descriptors of other processes, and Landlock's
-    /// rules for TCP, without which a notification could be outrun.
+    /// True if the guard can decide about connections. That needs seccomp notifications, access to descriptors of other
+    /// processes, and Landlock's rules for TCP, which prevent connections that bypass the notifications.
     pub connections: bool,
 }
 
 impl KernelSupport {
-    /// Tries each part, in forked children where that changes the process.
+    /// Tries each feature. Features that would change this process are tried in forked children.
     pub(super) fn probe() -> Self {
         let landlock = landlock_version();
         let seccomp = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
@@ -66,12 +67,12 @@ impl KernelSupport {
         }
     }
 
-    /// True if `basic` can keep files away.
+    /// Returns true if mode `basic` can hide files.
     pub fn keeps_files(&self) -> bool {
         self.landlock > 0 || self.mounts != MountNamespace::None
     }
 
-    /// The parts that are missing, a phrase for each: what does not hold, and why.
+    /// A phrase for each missing feature: the protection that is not in effect, and the reason.
     pub fn missing(&self) -> Vec<&'static str> {
         let mut missing = Vec::new();
         match (self.mounts, self.landlock) {
@@ -108,7 +109,7 @@ impl KernelSupport {
 
 fn landlock_version() -> u32 {
     const VERSION: libc::c_uint = 1;
-    // SAFETY: with this flag the kernel reads no memory.
+    // SAFETY: with this flag, the kernel reads no memory of the process.
     let version = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
@@ -121,7 +122,7 @@ fn landlock_version() -> u32 {
 }
 
 fn has_seccomp_action(action: u32) -> bool {
-    // SAFETY: the number outlives the call, which reads it alone.
+    // SAFETY: the kernel only reads the number, which outlives the call.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_seccomp,
@@ -133,7 +134,8 @@ fn has_seccomp_action(action: u32) -> bool {
     outcome == 0
 }
 
-/// Tries to take a descriptor of a process, this one, and looks at the rule for those of children.
+/// Returns true if a process may duplicate descriptors of its children. Tries it with this process, and checks Yama's rule,
+/// which may exclude other processes.
 fn takes_descriptors() -> bool {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
@@ -146,7 +148,7 @@ fn takes_descriptors() -> bool {
     may_attach && own.is_ok_and(|own| pidfd_getfd(own, 0, PidfdGetfdFlags::empty()).is_ok())
 }
 
-/// Makes a mount namespace in a forked child, which then ends; returns true if that is possible.
+/// Returns true if a mount namespace of this kind can be created. Tries it in a forked child, which then ends.
 fn can_mount(kind: MountNamespace) -> bool {
     let Ok((mut outcome, childs_end)) = UnixStream::pair() else {
         return false;
@@ -157,35 +159,35 @@ fn can_mount(kind: MountNamespace) -> bool {
         let _ = rustix::process::set_dumpable_behavior(dumpable);
         let succeeded = mounts::try_out(kind).is_ok();
         let _ = (&childs_end).write_all(&[u8::from(succeeded)]);
-        // No program is run.
+        // The error ends the child before it executes a program.
         Err(io::ErrorKind::Interrupted.into())
     });
     let _ = command.spawn();
-    // It holds the child's end.
+    // `command` contains a copy of the child's end of the socket; without the drop, the read below could wait for ever.
     drop(command);
     let mut byte = [0];
     outcome.read_exact(&mut byte).is_ok() && byte == [1]
 }
 
-/// Has the forked child of `command` call `enter` before it runs the program.
+/// Makes the forked child of `command` call `enter` before it executes the program.
 pub(super) fn before_exec(
     command: &mut Command,
     enter: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
 ) {
-    // SAFETY: the only other thread that the guard has then is the allocator's, which is prepared for forks, so the forked
-    // child may take any lock and allocate.
+    // SAFETY: at this time, the guard's only other thread is the allocator's, which is prepared for forks. So the forked child
+    // may acquire any lock and allocate memory.
     unsafe {
         command.pre_exec(enter);
     }
 }
 
-/// Moves this process, which has one thread, to new namespaces.
+/// Moves this process into new namespaces. The process must have a single thread.
 pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    // SAFETY: no flag here concerns descriptors or memory that another thread uses.
+    // SAFETY: none of the flags concerns descriptors or memory that another thread uses.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
 }
 
-/// Applies the limits of memory, processes and processors.
+/// Applies the sandbox's limits on memory, processes and processors to this process.
 pub(super) fn limit(own: &Confinement) -> io::Result<()> {
     let limit = |resource, most: u64| {
         setrlimit(
@@ -196,7 +198,7 @@ pub(super) fn limit(own: &Confinement) -> io::Result<()> {
             },
         )
     };
-    // Core dumps would put memory into files.
+    // Core dumps are disabled, since they would write the memory to files.
     limit(Resource::Core, 0)?;
     if let Some(memory) = own.memory {
         limit(Resource::Data, memory)?;
@@ -207,7 +209,7 @@ pub(super) fn limit(own: &Confinement) -> io::Result<()> {
     if let Some(count) = own.cpu {
         let allowed = sched_getaffinity(None)?;
         let mut chosen = CpuSet::new();
-        // Beginning somewhere, so that not all namespaces share the first processors.
+        // The processors are chosen from a random one on, so that not all namespaces use the first processors.
         let all: Vec<usize> = (0..CpuSet::MAX_CPU)
             .filter(|it| allowed.is_set(*it))
             .collect();
@@ -221,7 +223,7 @@ pub(super) fn limit(own: &Confinement) -> io::Result<()> {
     Ok(())
 }
 
-/// Capabilities that stay for root: those that container engines leave, without raw devices and networks.
+/// Capabilities that a command of root keeps: the usual ones in containers, except those for raw network access and devices.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -232,12 +234,12 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETPCAP)
     .union(CapabilitySet::NET_BIND_SERVICE);
 
-/// Gives up the capabilities that tools never need, and new ones for ever.
+/// Drops the capabilities that tools never need, and prevents this process and its descendants from gaining new ones.
 pub(super) fn drop_privileges() -> io::Result<()> {
     let _ = clear_ambient_capability_set();
     for capability in CapabilitySet::all().difference(KEPT).iter() {
         if capability_is_in_bounding_set(capability).unwrap_or(false) {
-            // Without the right to do so there is no capability either.
+            // A failure is harmless: a process that may not remove it does not have the capability either.
             let _ = remove_capability_from_bounding_set(capability);
         }
     }
@@ -254,7 +256,7 @@ pub(super) fn drop_privileges() -> io::Result<()> {
     Ok(())
 }
 
-/// Installs a filter. With `notifies`, returns the descriptor that its notifications are read from.
+/// Installs a seccomp filter. If `notifies` is true, returns the descriptor from which its notifications are read.
 pub(super) fn install_filter(
     program: &mut [libc::sock_filter],
     notifies: bool,
@@ -266,7 +268,7 @@ pub(super) fn install_filter(
         filter: program.as_mut_ptr(),
     };
     let install = |flags: libc::c_ulong| {
-        // SAFETY: the program outlives the call, which reads it alone.
+        // SAFETY: the kernel only reads the program, which outlives the call.
         let outcome = unsafe {
             libc::syscall(
                 libc::SYS_seccomp,
@@ -284,17 +286,17 @@ pub(super) fn install_filter(
         return install(0).map(|_| None);
     }
     let listens = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    // A signal then does not interrupt a call that the guard works on already. Since Linux 5.19.
+    // With this flag, a signal does not interrupt a call on which the guard already works. Kernels before Linux 5.19 lack it.
     let killable = libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let listener = install(listens | killable).or_else(|_| install(listens))?;
     let listener = i32::try_from(listener).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just made this descriptor, and nothing else knows it.
+    // SAFETY: the kernel has just created this descriptor, and no other code has it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(listener) }))
 }
 
-/// Waits for a call that a filter notifies about.
+/// Waits for the next call for which a filter sends a notification.
 pub(super) fn next_notification(listener: BorrowedFd<'_>) -> io::Result<libc::seccomp_notif> {
-    // SAFETY: all zero bytes are a value of the structure, which the kernel wants empty; it writes within it alone.
+    // SAFETY: a structure of zero bytes is valid, and the kernel requires it; the kernel writes only within the structure.
     unsafe {
         let mut notification: libc::seccomp_notif = std::mem::zeroed();
         let outcome = libc::ioctl(
@@ -309,9 +311,9 @@ pub(super) fn next_notification(listener: BorrowedFd<'_>) -> io::Result<libc::se
     }
 }
 
-/// Returns true if the process of a notification still waits for its answer.
+/// Returns true if the process that caused a notification still waits for the answer.
 pub(super) fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
-    // SAFETY: the number outlives the call, which reads it alone.
+    // SAFETY: the kernel only reads the number, which outlives the call.
     let outcome = unsafe {
         libc::ioctl(
             listener.as_raw_fd(),
@@ -322,16 +324,16 @@ pub(super) fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     outcome == 0
 }
 
-/// An answer to a notification.
+/// Answer of the guard to a seccomp notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotificationAnswer {
-    /// The call has been made, or refused, with this error number; 0 for success.
+    /// The guard has made or refused the call; contains the error number of the result, 0 for success.
     Done(i32),
-    /// The kernel makes the call.
+    /// The kernel continues the call as if there were no filter.
     Continue,
 }
 
-/// Answers a notification. The process may be gone, which is no error.
+/// Answers a notification. Errors are ignored: the process may have ended.
 pub(super) fn answer(listener: BorrowedFd<'_>, id: u64, answer: NotificationAnswer) {
     let (error, flags) = match answer {
         NotificationAnswer::Done(number) => (-number, 0),
@@ -343,7 +345,7 @@ pub(super) fn answer(listener: BorrowedFd<'_>, id: u64, answer: NotificationAnsw
         error,
         flags,
     };
-    // SAFETY: the structure outlives the call, which reads it alone.
+    // SAFETY: the kernel only reads the structure, which outlives the call.
     unsafe {
         libc::ioctl(
             listener.as_raw_fd(),
@@ -353,10 +355,10 @@ pub(super) fn answer(listener: BorrowedFd<'_>, id: u64, answer: NotificationAnsw
     }
 }
 
-/// Connects a socket to an address in the kernel's own form. Returns the error number; 0 for success.
+/// Connects a socket to an address given as the bytes of a `sockaddr`. Returns the error number; 0 for success.
 pub(super) fn connect(socket: BorrowedFd<'_>, address: &[u8]) -> i32 {
     let length = libc::socklen_t::try_from(address.len()).unwrap_or(0);
-    // SAFETY: the address outlives the call, which reads `length` bytes of it.
+    // SAFETY: the kernel only reads `length` bytes of the address, which outlives the call.
     let outcome = unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length) };
     match outcome {
         0 => 0,

@@ -1,10 +1,10 @@
-//! Files kept away by mounts: in a namespace of its own, an empty folder stands over each covered one, with bind mounts of
-//! what stays in it.
+//! Hides files by mounts. In a separate mount namespace, an empty folder is mounted over each covered folder, and paths in it
+//! that stay accessible are bind-mounted into the empty folder.
 //!
-//! A path that appears later in a covered folder is not there for the command; one that appears anywhere else is. A hidden
-//! file that is replaced by a rename becomes visible to commands that run already: where a folder holds nothing else, the
-//! folder is covered instead. Folders above the gateway's files are mount points, too, since the kernel renames and removes
-//! none: a process could otherwise put a folder of its own in their place, for the gateway to use.
+//! Paths that are created later in a covered folder are invisible to the command; paths created elsewhere are visible. A hidden
+//! file that is replaced by a rename becomes visible to commands that already run, so if a folder contains nothing else, the
+//! folder is covered instead of the file. Folders above the gateway's files are made mount points, too, because the kernel does
+//! not rename or remove those: otherwise a process could put its own folder in their place, which the gateway would then use.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -22,21 +22,22 @@ use rustix::thread::UnshareFlags;
 use super::kernel::{MountNamespace, unshare};
 use super::{Confinement, KeptPath};
 
-/// Makes a namespace and a mount in it, as [`cover`] does.
+/// Creates a mount namespace and a mount in it, to test if that is possible.
 pub(super) fn try_out(kind: MountNamespace) -> io::Result<()> {
     make_namespace(kind)?;
-    // Any folder will do: no other process sees the mount, and this one ends.
+    // Any folder can be used: no other process sees the mount, and this process ends.
     empty_folder(Path::new("/proc"))
 }
 
-/// Covers and hides the paths of a sandbox, for this process and its descendants.
+/// Covers and hides the paths of a sandbox for this process and its descendants.
 pub(super) fn cover(own: &Confinement, cwd: &Path) -> io::Result<()> {
     make_namespace(own.support.mounts)?;
     hold(own)?;
     let mut kept: Vec<KeptPath> = own.kept.clone();
     kept.sort();
     kept.dedup_by(|later, earlier| later.path == earlier.path);
-    // Opened in the new namespace and before anything stands over them: a mount can only be bound from its own namespace.
+    // The paths are opened in the new namespace, since a mount can only be bound from its own namespace, and before they are
+    // covered.
     let kept: Vec<(KeptPath, OwnedFd)> = kept
         .into_iter()
         .filter_map(|kept| {
@@ -84,7 +85,7 @@ pub(super) fn cover(own: &Confinement, cwd: &Path) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         hide_devices(nothing.as_deref().unwrap_or(Path::new("/dev/null")));
     }
-    // The working directory and its parents are still those below the mounts.
+    // The working directory is entered again, because the current one still refers to the folder below the mounts.
     rustix::process::chdir(cwd)?;
     Ok(())
 }
@@ -101,18 +102,19 @@ fn make_namespace(kind: MountNamespace) -> io::Result<()> {
             fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
         }
     }
-    // Mounts of the machine still arrive here, and none of these leaves.
+    // New mounts of the machine appear in this namespace, but mounts of this namespace do not appear elsewhere.
     let kind = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", kind).map_err(Into::into)
 }
 
-/// Makes the folders above the gateway's files mount points, and its programs read-only, where this process could replace them.
+/// Protects paths that this process could otherwise replace: makes the folders above the gateway's files mount points, and its
+/// programs read-only.
 fn hold(own: &Confinement) -> io::Result<()> {
     let real = |path: &PathBuf| fs::canonicalize(path).ok();
     let programs: BTreeSet<PathBuf> = own.programs.iter().filter_map(real).collect();
     let files = own.covered.iter().chain(&own.hidden).filter_map(real);
     let files = files.chain(programs.iter().cloned());
-    // Sorted, so that a folder comes before those in it.
+    // A sorted set: a folder precedes the folders in it.
     let above: BTreeSet<PathBuf> = files
         .flat_map(|it| {
             it.ancestors()
@@ -135,7 +137,7 @@ fn hold(own: &Confinement) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true if this process could rename the path, or could give itself the right to do so.
+/// Returns true if this process could rename the path, or could grant itself the permission to do so.
 fn is_replaceable(path: &Path) -> bool {
     path.parent().is_some_and(is_writable)
 }
@@ -150,7 +152,7 @@ fn empty_folder(at: &Path) -> io::Result<()> {
     mount("tmpfs", at, "tmpfs", flags, c"mode=0755,size=1m").map_err(Into::into)
 }
 
-/// Binds an opened file or folder at its old path, in a folder that is empty now.
+/// Mounts an opened file or folder at its former path, within a folder that is now empty.
 fn place(path: &Path, opened: &OwnedFd) -> io::Result<()> {
     let is_folder = rustix::fs::fstat(opened)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
     if is_folder {
@@ -165,7 +167,7 @@ fn place(path: &Path, opened: &OwnedFd) -> io::Result<()> {
     mount_bind_recursive(source, path).map_err(Into::into)
 }
 
-/// Makes the mount at a path read-only. The flags that it has may not be taken away in a user namespace.
+/// Makes the mount at a path read-only. Its other flags are kept, since a user namespace may not remove them.
 fn make_read_only(path: &Path) -> io::Result<()> {
     let mut flags = MountFlags::BIND | MountFlags::RDONLY;
     let has = statvfs(path)?.f_flag;
@@ -182,13 +184,13 @@ fn make_read_only(path: &Path) -> io::Result<()> {
         }
     }
     match mount_remount(path, flags, c"") {
-        // A path within another kept one is no mount of its own.
+        // A path below another kept path is not a separate mount, so there is nothing to remount.
         Err(rustix::io::Errno::INVAL) => Ok(()),
         outcome => outcome.map_err(Into::into),
     }
 }
 
-/// Hides disks and memory from root, whom their permissions do not stop.
+/// Hides the devices of disks and memory. File permissions would not keep root from opening them.
 fn hide_devices(nothing: &Path) {
     use std::os::unix::fs::FileTypeExt as _;
     let entries = fs::read_dir("/dev").into_iter().flatten().flatten();

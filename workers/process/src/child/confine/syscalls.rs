@@ -1,4 +1,4 @@
-//! Calls of the kernel that commands may not make: `docs/sandbox.md` has the list.
+//! System calls that sandboxed commands may not make. `docs/sandbox.md` lists them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,16 +11,16 @@ use seccompiler::{
 
 use super::kernel::install_filter;
 
-/// The refused calls. They fail with `EPERM`.
+/// The refused system calls. They fail with `EPERM`.
 const DENIED: &[libc::c_long] = &[
-    // Other processes.
+    // Access to other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_process_madvise,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // Mounts and namespaces of others.
+    // Changes of mounts, and entering namespaces of other processes.
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_move_mount,
@@ -33,9 +33,9 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_mount_setattr,
     libc::SYS_pivot_root,
     libc::SYS_setns,
-    // Files by handle, past every folder.
+    // Opening files by handle, which bypasses the permissions of the folders above them.
     libc::SYS_open_by_handle_at,
-    // The kernel itself.
+    // Administration of the kernel and the machine, and interfaces that increase the kernel's attack surface.
     libc::SYS_kexec_load,
     libc::SYS_kexec_file_load,
     libc::SYS_init_module,
@@ -59,7 +59,7 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_vhangup,
     libc::SYS_nfsservctl,
     libc::SYS_lookup_dcookie,
-    // Keys of the kernel, which all processes of the user share.
+    // The kernel's key rings, which all processes of the user share.
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -71,15 +71,16 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_uselib,
 ];
 
-/// `open_tree_attr` of Linux 6.15, which `libc` does not name yet.
+/// Number of the system call `open_tree_attr` of Linux 6.15, which `libc` does not define yet.
 const OPEN_TREE_ATTR: i64 = 467;
 
-/// Refuses the calls of the list to this process and its descendants, with `no_network` all sockets but those of this
-/// machine's files and of the kernel's tables, and with `pinned` the choice of other processors. Programs of another architecture are ended by the kernel.
+/// Installs a filter for this process and its descendants that refuses the calls in [`DENIED`]. With `no_network`, it also
+/// refuses all sockets except Unix and netlink sockets; with `pinned`, the choice of other processors. The kernel ends programs
+/// of another architecture.
 pub(super) fn deny(no_network: bool, pinned: bool) -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         DENIED.iter().map(|call| (*call, Vec::new())).collect();
-    // Limits of other processes: no part of Landlock keeps a process of the same user from setting them.
+    // Setting limits of other processes is refused here, since Landlock does not prevent it for processes of the same user.
     let is_given = |argument: u8| {
         SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)
     };
@@ -119,23 +120,23 @@ const ARCHITECTURE: u32 = 0xC000_00B7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: u32 = 0;
 
-/// First number of the calls of the x32 interface, which the list does not name.
+/// First number of the system calls of the x32 interface, which are all refused, since the filters do not list them.
 const X32: u32 = 0x4000_0000;
-/// The option of a message that connects by being sent.
+/// The flag `MSG_FASTOPEN`, with which sending a message also makes a TCP connection.
 const FAST_OPEN: u32 = 0x2000_0000;
-/// The protocol over several TCP connections, which Landlock's rules for TCP do not cover.
+/// The protocol `IPPROTO_MPTCP`, one connection over several TCP connections. Landlock's rules for TCP do not cover it.
 const MULTIPATH: u32 = 262;
-/// The family and the protocol of sockets that use TCP where both ends have no shared memory.
+/// Address family and protocol of SMC sockets, which fall back to TCP if both ends have no shared memory.
 const SMC: u32 = 43;
 const SMC_PROTOCOL: u32 = 256;
 
-/// Refuses what would connect without `connect`, and with `supervised` returns the descriptor by which the guard decides
-/// about each `connect`.
+/// Installs a filter. If `supervised` is true, it refuses ways to connect without the call `connect`, and the function returns
+/// the descriptor by which the guard decides about each `connect`.
 pub(super) fn notify(supervised: bool) -> io::Result<Option<OwnedFd>> {
     install_filter(&mut program(supervised), supervised)
 }
 
-/// The filter in instructions. Each test returns at once, or goes on behind itself.
+/// The filter as BPF instructions. Each test either returns a decision or continues with the next test.
 fn program(supervised: bool) -> Vec<libc::sock_filter> {
     let refuse = |number: i32| libc::SECCOMP_RET_ERRNO | u32::try_from(number).unwrap_or_default();
     let mut program = vec![
@@ -182,14 +183,14 @@ fn program(supervised: bool) -> Vec<libc::sock_filter> {
 }
 
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-/// Offsets within `struct seccomp_data`.
+/// Offsets of the fields within the kernel's `struct seccomp_data`, in bytes.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const EQUAL: u32 = libc::BPF_JEQ;
 const AT_LEAST: u32 = libc::BPF_JGE;
 const BITS: u32 = libc::BPF_JSET;
 
-/// Offset of the lower half of an argument; both architectures are little-endian.
+/// Offset of the lower 32 bits of an argument. Both supported architectures are little-endian.
 fn argument_at(index: u32) -> u32 {
     16 + 8 * index
 }

@@ -1,28 +1,28 @@
-//! Prefix that the worker's runtime puts before each line of Python code: the line's level and its request.
+//! The prefix that the Python runtime of a worker writes before each line of a tool's output: the line's level and its request.
 //!
-//! The prefix is `\x1e LEVEL REQUEST \x1f`, without the blanks, before the text. Tool code can write such a prefix itself; it can
-//! then only misstate the level and request of its own namespace's lines.
+//! The line is `\x1e LEVEL REQUEST \x1f`, without the blanks, followed by the text. Tool code can write such a prefix, too; with
+//! it, the code can only misstate the level and request of lines of its own namespace.
 
 use tracing::Level;
 
-/// Maximum length of a request id that is accepted, in bytes.
+/// Maximum length of a request id in the prefix, in bytes; a line with a longer one is treated as having no prefix.
 const REQUEST_MAX: usize = 128;
 
-/// A line of a worker, taken apart.
+/// A line of a worker, split into level, request and text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WorkerLine<'a> {
     pub(super) level: Level,
-    /// The request during which the line was written, if that is known.
+    /// Id of the request during which the line was written; `None` if it is unknown.
     pub(super) request: Option<&'a str>,
     pub(super) text: &'a [u8],
 }
 
-/// Parses a line's prefix. A line without one has no request, and the level of any output.
+/// Parses a line's prefix. A line without a prefix has level info and no request.
 pub(super) fn read(line: &[u8]) -> WorkerLine<'_> {
     parse(line).unwrap_or_else(|| plain(line))
 }
 
-/// A line without a prefix: of level info and of no request.
+/// Creates a line without a prefix: it has level info and no request.
 pub(super) fn plain(line: &[u8]) -> WorkerLine<'_> {
     WorkerLine {
         level: Level::INFO,

@@ -1,6 +1,6 @@
-//! Output that is held back while a server is asked a question that it may not know. Servers answer such a question with an
-//! error, and some print a page about it, though nothing is wrong: that page becomes one line. In all other cases all lines
-//! are logged, a moment late.
+//! Holds back the output of a server while it is asked a question that it may not understand. Servers answer such a question with
+//! an error, and some print a page about it although nothing is wrong; that page is replaced by one line. In all other cases, all
+//! lines are logged with a short delay.
 
 use std::future::pending;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tokio::time::sleep;
 
 use super::lines::ProcessLine;
 
-/// Time without output after a refusal, after which all output about it counts as read.
+/// Time without output after a refusal, after which all output about the refusal has been read.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Maximum number of held lines that are logged one by one after a refusal.
+/// Maximum number of held lines that are logged separately after a refusal; more are replaced by one line.
 const FEW: usize = 3;
-/// Maximum number of held lines, and of their bytes. Beyond them all lines are logged, and no more are held.
+/// Maximum number of held lines, and of their bytes. If one is exceeded, all held lines are logged, and no further line is held.
 const LINES_MAX: usize = 500;
 const BYTES_MAX: usize = 256 * 1024;
 
@@ -26,7 +26,7 @@ enum HoldPhase {
     Over,
 }
 
-/// Holds the output of one process back, once. Clones share the hold.
+/// Holds back the output of one process; can be used once. Clones refer to the same hold.
 #[derive(Debug, Clone)]
 pub struct OutputHold(watch::Sender<HoldPhase>);
 
@@ -37,12 +37,13 @@ impl Default for OutputHold {
 }
 
 impl OutputHold {
-    /// Begins the hold: the question is asked.
+    /// Begins holding back output, when the question is asked.
     pub fn begin(&self) {
         self.go_on(HoldPhase::Before, HoldPhase::Held);
     }
 
-    /// Ends the hold: the question is answered, or not waited for any more. `refused`: the server does not know the question.
+    /// Ends holding back output, when the question was answered or its answer is no longer awaited. `refused` is true if the
+    /// server does not understand the question.
     pub fn end(&self, refused: bool) {
         let next = if refused {
             HoldPhase::Refused
@@ -63,20 +64,20 @@ impl OutputHold {
     }
 }
 
-/// The lines of one stream that are held back.
+/// The held lines of one stream.
 pub(super) struct HeldLines {
-    /// Phase of the hold; `None` once no line is held any more.
+    /// Phase of the hold; `None` when no further lines are held.
     phase: Option<watch::Receiver<HoldPhase>>,
     lines: Vec<ProcessLine>,
     bytes: usize,
 }
 
-/// Lines that were held, with the form in which they are logged.
+/// Lines that are no longer held, and the form in which they are logged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReleasedLines {
     /// The lines are logged separately, as without a hold.
     AsUsual(Vec<ProcessLine>),
-    /// The lines are summed up in one line.
+    /// The lines are replaced by one line, and logged separately only at level debug.
     Summed(Vec<ProcessLine>),
 }
 
@@ -89,13 +90,13 @@ impl HeldLines {
         }
     }
 
-    /// True while lines that are read are held back.
+    /// Returns true if a line that is read now must be held.
     pub(super) fn holds(&self) -> bool {
         let phase = self.phase.as_ref().map(|phase| *phase.borrow());
         matches!(phase, Some(HoldPhase::Held | HoldPhase::Refused))
     }
 
-    /// Holds a line. Returns all held lines when there are too many.
+    /// Holds a line. If the maximum is exceeded, returns all held lines.
     pub(super) fn hold(&mut self, line: ProcessLine) -> Option<ReleasedLines> {
         self.bytes += line.bytes.len();
         self.lines.push(line);
@@ -103,13 +104,13 @@ impl HeldLines {
         too_many.then(|| self.release())
     }
 
-    /// Returns all held lines, and holds no more from now on.
+    /// Returns all held lines. No further line is held.
     pub(super) fn release(&mut self) -> ReleasedLines {
         self.phase = None;
         ReleasedLines::AsUsual(std::mem::take(&mut self.lines))
     }
 
-    /// Returns held lines that need not be held any more.
+    /// Returns all held lines, if there are any. Called when the hold has ended.
     pub(super) fn release_if_over(&mut self) -> ReleasedLines {
         match self.lines.is_empty() {
             true => ReleasedLines::AsUsual(Vec::new()),
@@ -117,7 +118,8 @@ impl HeldLines {
         }
     }
 
-    /// Waits until the lines need not be held any more. Cancel-safe: a line that is read meanwhile begins the wait anew.
+    /// Waits until the lines need no longer be held, and returns them. Cancel-safe: if a line is read in between, the wait after
+    /// a refusal starts again.
     pub(super) async fn released(&mut self) -> ReleasedLines {
         let Some(phase) = &mut self.phase else {
             return pending().await;

@@ -1,4 +1,4 @@
-//! Last line of a child's output, for explanations of its end.
+//! Stores the last line of a child's output, for explanations of the child's end.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,10 +8,10 @@ use tooldock_base::redactor::Redactor;
 use super::lines::ProcessLine;
 use super::printable;
 
-/// The last line of a child's output that is not empty. Clones share it.
+/// The last informative line of a child's output. Clones refer to the same line.
 #[derive(Clone, Default)]
 pub struct LastLine {
-    /// Plain data; never held across an await.
+    /// State of the line. The mutex is never held across an await.
     kept: Arc<Mutex<LastLineState>>,
 }
 
@@ -22,7 +22,7 @@ struct LastLineState {
 }
 
 impl LastLine {
-    /// The line as it is logged: without secrets, and unable to forge another line.
+    /// The last line in the form in which it is logged: without secrets, and safe to show.
     pub fn line(&self) -> Option<String> {
         let kept = self.lock();
         let line = kept.line.as_ref()?;
@@ -50,8 +50,8 @@ impl LastLine {
     }
 }
 
-/// Returns true if a line explains an end better than the previous one. Node and npm end with lines without information: a
-/// version, a hint, the place of a log. Of an error of npm, the first line behind its code explains it.
+/// Returns true if a line explains the child's end better than the line `before` it. The last lines of Node and npm contain no
+/// information: a version, a hint, the path of a log. For an error of npm, the line after its error code explains it.
 fn says_more(line: &[u8], before: Option<&[u8]>) -> bool {
     let npm = |line: &[u8]| {
         let rest = line.strip_prefix(b"npm error ");

@@ -1,26 +1,26 @@
-//! Cuts a byte stream into lines of bounded length.
+//! Splits a byte stream into lines of limited length.
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::LINE_MAX;
 
-/// A line, without its newline.
+/// A line of output, without its newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProcessLine {
     pub(super) bytes: BytesMut,
-    /// True if the line was longer; its end is dropped.
+    /// True if the line was too long; its end was dropped.
     pub(super) cut: bool,
 }
 
 pub(super) struct LineReader<R> {
     reader: R,
     buffer: BytesMut,
-    /// Bytes of the buffer that are known to hold no newline.
+    /// Number of bytes at the beginning of the buffer that contain no newline.
     scanned: usize,
-    /// True while the end of a cut line is read and dropped.
+    /// True while the end of a line that was too long is read and dropped.
     skipping: bool,
-    /// Lines with this prefix may be `long_max` bytes long, others [`LINE_MAX`].
+    /// Prefix of lines that may be `long_max` bytes long; other lines may have [`LINE_MAX`] bytes.
     prefix: &'static [u8],
     long_max: usize,
 }
@@ -37,7 +37,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// The next line; `None` at the end of the stream. A stream with an error has ended. Cancel-safe.
+    /// Returns the next line; `None` at the end of the stream or after an error. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<ProcessLine> {
         loop {
             if let Some(line) = self.take_line() {
@@ -82,7 +82,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// The beginning of a line that is too long; the end of the line is skipped.
+    /// Returns the beginning of a line that is too long. The end of the line is dropped when it is read.
     fn cut(&mut self) -> ProcessLine {
         let bytes = self.buffer.split_to(LINE_MAX.min(self.buffer.len()));
         self.scanned = 0;

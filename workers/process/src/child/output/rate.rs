@@ -1,14 +1,14 @@
-//! Rate of logged lines: a token bucket that counts the lines that it turned away. Time is a parameter.
+//! Limits the rate of logged lines by a token bucket, and counts the lines that are not logged. The current time is a parameter.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Maximum number of lines that are logged at once.
+/// Maximum number of lines that are logged in a burst.
 pub(super) const BURST: u32 = 200;
-/// Sustained number of logged lines per second.
+/// Average number of lines per second that may be logged.
 const PER_SECOND: f64 = 50.0;
-/// Time between two reports of suppressed lines.
+/// Minimum time between two reports of the number of suppressed lines.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum Admission {
 pub(super) struct Rate {
     tokens: f64,
     refilled: Instant,
-    /// Number of lines turned away and not reported yet, and the time of the first.
+    /// Number of suppressed lines that were not reported yet, and the time of the first of them.
     suppressed: u64,
     since: Instant,
 }
@@ -51,13 +51,13 @@ impl Rate {
         Admission::Suppress
     }
 
-    /// The number of lines turned away since the last report; `None` before the end of the window.
+    /// The number of lines that were suppressed since the last report; `None` if there are none or the window is not over yet.
     pub(super) fn due(&mut self, now: Instant) -> Option<u64> {
         let due = self.has_suppressed() && now.saturating_duration_since(self.since) >= WINDOW;
         due.then(|| std::mem::take(&mut self.suppressed))
     }
 
-    /// The number of lines turned away and not reported yet, at the end of the stream; `None` if there are none.
+    /// The number of suppressed lines that were not reported yet, for the end of the stream; `None` if there are none.
     pub(super) fn rest(&mut self) -> Option<u64> {
         Some(std::mem::take(&mut self.suppressed)).filter(|count| *count > 0)
     }

@@ -1,6 +1,6 @@
-//! The last lines that the processes of one server printed, for operators: bounded in number and size, and shown as in the
-//! log. The log's rate does not apply, since the last lines of a flood explain it. A line is kept as read, and made safe only
-//! when it is shown, so that a flood costs no search for secrets.
+//! Stores the last lines that the processes of one server printed, for operators. They are limited in number and size, and shown
+//! in the same form as in the log. The log's rate limit does not apply, since the last lines of a flood explain it. A line is
+//! stored as it was read, and secrets are searched only when it is shown, so that a flood causes no such search.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -13,14 +13,14 @@ use tooldock_base::redactor::Redactor;
 
 use super::{Stream, printable};
 
-/// Maximum number of lines that are kept of one server.
+/// Maximum number of lines that are stored for one server. The oldest lines are removed first.
 const LINES_MAX: usize = 500;
-/// Maximum number of bytes in the kept lines of one server. The oldest lines are removed first.
+/// Maximum number of bytes of the lines that are stored for one server. The oldest lines are removed first.
 const BYTES_MAX: usize = 256 * 1024;
 
-/// Number of lines that a reader is shown by default.
+/// Number of lines that a request for output returns by default.
 pub const SHOWN_LINES: u64 = 50;
-/// Maximum number of lines that a reader is shown at once.
+/// Maximum number of lines that a request for output can return.
 pub const SHOWN_LINES_MAX: u64 = 500;
 
 /// A line that a process of a server printed.
@@ -30,23 +30,23 @@ pub struct RecentLine {
     pub number: u64,
     /// Time at which the line was read.
     pub at: SystemTime,
-    /// The process that printed the line; `None` for an installer.
+    /// Process id of the process that printed the line; `None` for an installer.
     pub pid: Option<u32>,
-    /// Stream that the line came from.
+    /// Stream to which the line was printed.
     pub stream: Stream,
-    /// The line as it is logged: without secrets, and unable to drive a terminal.
+    /// The line in the form in which it is logged: without secrets, and safe to show on a terminal.
     pub text: Arc<str>,
 }
 
-/// The last lines of one server, also across restarts of its processes.
+/// The last lines of one server. They are kept when its processes are restarted.
 pub struct RecentLines {
-    /// Plain data; never held across an await.
+    /// The stored lines. The mutex is never held across an await.
     kept: Mutex<RecentBuffer>,
-    /// The number of the newest line; 0 if there has been none.
+    /// Number of the newest line; 0 if there has been none.
     newest: watch::Sender<u64>,
 }
 
-/// A line in the store of last lines.
+/// A stored line.
 #[derive(Clone)]
 struct KeptLine {
     number: u64,
@@ -58,9 +58,9 @@ struct KeptLine {
 
 #[derive(Clone)]
 enum KeptText {
-    /// The line as shown: without secrets and control characters.
+    /// The line as it is shown: without secrets and control characters.
     Shown(Arc<str>),
-    /// The line as read, which may contain secrets.
+    /// The line as it was read, which may contain secrets.
     Read {
         bytes: Arc<[u8]>,
         cut: bool,
@@ -113,8 +113,8 @@ impl Default for RecentLines {
 }
 
 impl RecentLines {
-    /// The kept lines after this number, oldest first. For a number that no line has had yet, which comes from an earlier
-    /// count, all lines are returned.
+    /// The stored lines with higher numbers than `number`, oldest first. If no line has had this number yet, it comes from an
+    /// earlier run of the gateway, and all lines are returned.
     pub fn after(&self, number: u64) -> Vec<RecentLine> {
         let new: Vec<_> = {
             let kept = self.lock();
@@ -125,17 +125,17 @@ impl RecentLines {
         new.into_iter().map(KeptLine::shown).collect()
     }
 
-    /// The number of the newest line, updated for each line. 0: there has been none.
+    /// Channel with the number of the newest line, updated for each line; 0 if there has been none.
     pub fn newest(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
 
-    /// Keeps a line that is safe to show.
+    /// Stores a line that is safe to show.
     pub fn keep(&self, pid: Option<u32>, stream: Stream, text: &str) {
         self.push(pid, stream, KeptText::Shown(text.into()));
     }
 
-    /// Keeps a line as read, which may contain secrets.
+    /// Stores a line as it was read, which may contain secrets. `redactor` hides them when the line is shown.
     pub(super) fn keep_read(
         &self,
         pid: Option<u32>,
@@ -173,7 +173,7 @@ impl RecentLines {
             }
             kept.last
         };
-        // Both streams of an installer write here: the later number stays.
+        // The maximum is used, since two streams may store lines concurrently and arrive here in another order.
         self.newest
             .send_modify(|newest| *newest = number.max(*newest));
     }
@@ -189,15 +189,15 @@ impl fmt::Debug for RecentLines {
     }
 }
 
-/// The last lines of all servers. Clones share them.
+/// The last lines of all servers. Clones refer to the same lines.
 #[derive(Debug, Clone, Default)]
 pub struct RecentOutput {
-    /// The lines of a server live as long as they are referenced: by its pool, or by a reader.
+    /// The lines by server. A server's lines exist as long as its pool or a reader refers to them.
     servers: Arc<Mutex<HashMap<NamespaceName, Weak<RecentLines>>>>,
 }
 
 impl RecentOutput {
-    /// The lines of one server. They are dropped with the last reference.
+    /// The lines of one server, created if they do not exist. They are dropped with the last reference.
     pub fn of(&self, server: &NamespaceName) -> Arc<RecentLines> {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lines) = servers.get(server).and_then(Weak::upgrade) {

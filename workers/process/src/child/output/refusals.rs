@@ -1,5 +1,5 @@
-//! Explanations of accesses that a sandbox refused. An access is found in the output of the process or in the exception of a
-//! function, and explained once, with the key that allows it.
+//! Explains accesses that a sandbox may have refused. A refusal is recognized by an error text in the output of a process or in
+//! the exception of a function, and is explained once, with the configuration key that allows the access.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use tooldock_base::config::SandboxMode;
 use tooldock_base::names::NamespaceName;
 
-/// Maximum number of refusals of one namespace that are explained.
+/// Maximum number of refusals that are explained for one namespace.
 const EXPLAINED_MAX: usize = 64;
-/// Maximum length of a path that is quoted, in bytes.
+/// Maximum length of a path that an explanation quotes, in bytes; a longer path is not quoted.
 const PATH_MAX: usize = 512;
 
-/// Texts of errors that a sandbox causes, as programs write them.
+/// Error texts of programs after an access that a sandbox refused.
 const REFUSALS: [&str; 7] = [
     "Permission denied",
     "permission denied",
@@ -23,21 +23,21 @@ const REFUSALS: [&str; 7] = [
     "EPERM",
     "Read-only file system",
 ];
-/// Texts of errors about paths that are not there, which a sandbox causes below the data directory.
+/// Error texts of programs about files that do not exist. Below the data directory, a sandbox causes these errors.
 const ABSENCES: [&str; 3] = ["No such file", "no such file", "ENOENT"];
 
-/// Explains the refusals of one namespace's sandbox.
+/// Explains the refusals of the sandbox of one namespace.
 #[derive(Debug)]
 pub struct RefusalHints {
     namespace: NamespaceName,
     mode: SandboxMode,
-    /// Folders over which an empty one stands.
+    /// Folders that are empty in the sandbox.
     covered: Vec<PathBuf>,
     explained: Mutex<HashSet<(&'static str, String)>>,
 }
 
 impl RefusalHints {
-    /// Explains refusals of a sandbox of this mode, in which an empty folder stands over the `covered` ones.
+    /// Creates explanations for a sandbox of this mode, in which the folders `covered` are empty.
     pub fn new(namespace: NamespaceName, mode: SandboxMode, covered: Vec<PathBuf>) -> Self {
         Self {
             namespace,
@@ -47,7 +47,7 @@ impl RefusalHints {
         }
     }
 
-    /// Logs an explanation of a line, if it tells of a refusal that was not explained yet.
+    /// Logs an explanation of a line, if the line reports a refusal that was not explained yet.
     pub(super) fn look_at(&self, line: &str) {
         let Some(hint) = self.explanation(line) else {
             return;
@@ -89,7 +89,7 @@ impl RefusalHints {
     }
 }
 
-/// The first quoted absolute path of a line, or the first word that is one.
+/// The first absolute path in quotes of a line; without one, the first word that is an absolute path.
 fn path_in(line: &str) -> Option<&str> {
     for quote in ['\'', '"'] {
         let mut parts = line.split(quote).skip(1).step_by(2);

@@ -1,5 +1,5 @@
-//! Parsing of a line about a running call: progress, a log message, a notice, questions. Changes no state; open questions and
-//! sinks are handled in `rpc` and `question`.
+//! Parsing of a worker's line about a running call: progress, a log message, a changed list, questions. This module changes no
+//! state; open questions and sinks are handled in `rpc` and `question`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,34 +11,34 @@ use serde_json::value::RawValue;
 use super::frame::{Frame, is_object, slice};
 use crate::worker::{AskMethod, LogLevel, Notice, Question};
 
-/// Maximum length of a question's key, in characters.
+/// Maximum length of the key of a worker's question, in characters.
 const KEY_MAX: usize = 256;
 
-/// A question of a frame, or the reason why it cannot be asked.
+/// A question that a worker sent, or the reason why it cannot be asked.
 #[derive(Debug)]
 pub(super) enum FrameQuestion {
     Question(Question),
-    /// The question has a key, so the waiting function can be answered.
+    /// An invalid question with a key: the waiting function gets an error for this key.
     Refused {
         key: Arc<str>,
         why: &'static str,
     },
-    /// The question has no key, so the function cannot be answered.
+    /// An invalid question without a key: no error can be sent to the waiting function.
     Senseless,
 }
 
-/// The params of a progress report; `None` if they are no object.
+/// Returns the params of a progress report; `None` if they are not a JSON object.
 pub(super) fn progress(frame: &Frame<'_>, line: &Bytes) -> Option<Bytes> {
     object(frame.params?, line)
 }
 
-/// A log message with its level.
+/// Returns the level and the params of a log message; `None` if they are not valid.
 pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> {
     #[derive(Deserialize)]
     struct LogParams<'a> {
         #[serde(borrow)]
         level: Cow<'a, str>,
-        // The member must be present, with any value; clients do not accept a message without it.
+        // The member `data` must be present, with any value, because clients do not accept a log message without it.
         #[serde(borrow, rename = "data")]
         _data: &'a RawValue,
     }
@@ -47,7 +47,7 @@ pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> 
     Some((level.parse().ok()?, params))
 }
 
-/// Number of messages that the worker reports as dropped.
+/// Returns the number of messages that the worker reports as dropped.
 pub(super) fn dropped(frame: &Frame<'_>) -> Option<u64> {
     #[derive(Deserialize)]
     struct DroppedParams {
@@ -58,7 +58,7 @@ pub(super) fn dropped(frame: &Frame<'_>) -> Option<u64> {
     Some(params.count)
 }
 
-/// The change that a function reports.
+/// Returns the change that a function reports.
 pub(super) fn notice(frame: &Frame<'_>) -> Option<Notice> {
     #[derive(Deserialize)]
     struct ResourceParams<'a> {
@@ -123,7 +123,7 @@ fn question(raw: &RawValue) -> FrameQuestion {
     };
     let params = match members.params {
         None => Bytes::from_static(b"{}"),
-        // Copied: a question may wait for minutes, and must not keep the reader's buffer in memory for that long.
+        // Copied, because a question may wait for minutes and must not keep the reader's larger buffer in memory.
         Some(params) if is_object(params) => Bytes::copy_from_slice(params.get().as_bytes()),
         Some(_) => return refused("the params of a question must be an object"),
     };

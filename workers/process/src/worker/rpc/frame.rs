@@ -10,8 +10,8 @@ use tooldock_base::json;
 
 use crate::worker::ToolReply;
 
-/// A line of a worker. Unknown members are ignored, and members are not validated before the line is matched to its call: an
-/// invalid response still ends the call that it names.
+/// A line that a worker sent. Unknown members are ignored. Members are validated only after the line was matched to its call, so
+/// that an invalid response still ends its call.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame<'a> {
     #[serde(borrow, default)]
@@ -53,31 +53,31 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
 }
 
 impl<'a> Frame<'a> {
-    /// Parses a line; `None` if it is not a JSON object with members of the right kinds.
+    /// Parses a line; `None` if it is not a JSON object with members of the right types.
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
-        // serde would read an array as a struct, member by member.
+        // serde would also read a JSON array as this struct, member by member.
         let first = line.iter().find(|byte| !byte.is_ascii_whitespace());
         if first != Some(&b'{') {
             return None;
         }
         match std::str::from_utf8(line) {
             Ok(text) => json::from_str(text).ok(),
-            // The invalid UTF-8 may be in a member that is not read.
+            // Invalid UTF-8 is allowed in members that are ignored, so the line is parsed as bytes.
             Err(_) => serde_json::from_slice(line).ok(),
         }
     }
 
-    /// The id, if it is a number that may have been used.
+    /// Returns the id of the call that the line belongs to; `None` if it is not an unsigned integer.
     pub(super) fn id(&self) -> Option<u64> {
         self.id?.get().parse().ok()
     }
 
-    /// Returns true if the line is an answer, valid or not.
+    /// Returns true if the line is a response to a call, valid or not.
     pub(super) fn is_answer(&self) -> bool {
         self.op.is_none() && self.id.is_some()
     }
 
-    /// The answer, still in the line's buffer.
+    /// Converts the line into the call's result or error. The result shares the line's buffer.
     pub(super) fn outcome(self, line: &Bytes, max_result: u64) -> Result<ToolReply, CallError> {
         let senseless = || {
             CallError::new(
@@ -86,7 +86,7 @@ impl<'a> Frame<'a> {
             )
         };
         match (self.ok.map(RawValue::get), self.result, self.error) {
-            // The layers above use the content's blocks as they are.
+            // Callers use the elements of `content` without a further check.
             (Some("true"), Some(_), None) if self.content.is_some_and(|c| !is_array(c)) => {
                 Err(senseless())
             }
@@ -135,7 +135,7 @@ pub(super) fn is_object(value: &RawValue) -> bool {
     value.get().trim_ascii_start().starts_with('{')
 }
 
-/// The text of a member of the line, as a slice of the line's buffer.
+/// Returns the text of a member of the line, as a slice of the line's buffer.
 pub(super) fn slice(line: &Bytes, part: &RawValue) -> Bytes {
     line.slice_ref(part.get().as_bytes())
 }

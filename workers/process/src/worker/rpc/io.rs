@@ -22,22 +22,23 @@ use crate::worker::boot::{self, Announcement};
 use crate::worker::pending::NoPendingCall;
 use crate::worker::{CallEvent, WorkerSpec};
 
-/// Time limit for connecting, and again for the greeting. The worker has announced that it listens, so both are immediate.
+/// Time limit for connecting, and again for the worker's first line. The worker already listens, so both are usually immediate.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes of one read.
 const READ_CHUNK: usize = 64 * 1024;
-/// Minimum room in the buffer for a read: with less, a read is not worth its system call.
+/// Minimum free space of the read buffer, in bytes; with less the buffer is enlarged before the next read.
 const READ_SPARE: usize = 4 * 1024;
-/// Capacity of the buffer above which small frames are copied out of it: a reply must not keep megabytes in memory.
+/// Capacity of the read buffer, in bytes, above which small frames are copied out of it: a small response must not keep
+/// megabytes in memory.
 const PINNED_MAX: usize = 256 * 1024;
-/// Number of invalid lines in a row after which the connection is closed.
+/// Number of consecutive invalid lines after which the connection is closed.
 const GARBAGE_MAX: u32 = 100;
-/// Number of heartbeats within the time that a worker may be silent.
+/// Number of heartbeat requests sent within the time for which a worker may be silent.
 const HEARTBEATS: u32 = 3;
-/// Pause between two log lines about invalid lines.
+/// Minimum time between two log lines about invalid lines of a worker.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 
-/// Announcements that arrive on a connection after its greeting.
+/// Channel for announcements that arrive on a connection after the worker's first line.
 pub(super) type AnnouncementSender = mpsc::Sender<Announcement>;
 
 /// Reason why connecting failed.
@@ -56,7 +57,8 @@ pub(in crate::worker) enum ConnectError {
     RuntimeGone,
 }
 
-/// Connects in `runtime` and checks the peer. Dropping the future undoes everything.
+/// Connects to the worker in `runtime` and checks that the peer is of the expected generation. Dropping the future closes the
+/// connection.
 pub(super) async fn connect(
     runtime: Handle,
     spec: Arc<WorkerSpec>,
@@ -75,7 +77,7 @@ pub(super) async fn connect(
         };
         let flusher = tokio::spawn(flush(Arc::clone(&link), writer)).abort_handle();
         let heartbeat = tokio::spawn(heartbeat(Arc::clone(&link), spec.silence)).abort_handle();
-        // The end of this task for any reason, even of its runtime, ends the calls that wait for it.
+        // When this task ends, even because its runtime ends, the calls that wait for the connection fail.
         let _closes = ClosesOnDrop(Arc::clone(&link));
         let others = [flusher, heartbeat];
         if done.send(Ok((Arc::clone(&link), others))).is_ok() {
@@ -126,8 +128,8 @@ async fn greet(
     }
 }
 
-/// Writes the frames that calls append. Woken by the first; with several pending it first lets the others append as well,
-/// which makes one write of many frames. Ends the connection when writing fails.
+/// Writes the frames that calls append to the outbox. If several calls are pending, it first yields, so that more frames are
+/// written with one system call. Ends the connection when writing fails.
 async fn flush(link: Arc<Link>, mut writer: OwnedWriteHalf) {
     let mut batch = BytesMut::new();
     loop {
@@ -136,7 +138,7 @@ async fn flush(link: Arc<Link>, mut writer: OwnedWriteHalf) {
             tokio::task::yield_now().await;
         }
         loop {
-            // The empty buffer of the last batch becomes the outbox, so neither is allocated again.
+            // The empty buffer of the last write becomes the new outbox, so that no buffer is allocated.
             std::mem::swap(&mut batch, &mut *link.outbox());
             if batch.is_empty() {
                 break;
@@ -154,8 +156,8 @@ async fn flush(link: Arc<Link>, mut writer: OwnedWriteHalf) {
     }
 }
 
-/// Pings the worker from time to time, and ends the connection when it has sent nothing for `silence`: its process is
-/// suspended, or a tool blocks its loop, and every call of the namespace would wait for its time limit.
+/// Sends heartbeat requests, and ends the connection when the worker has sent nothing for `silence`. The process is then
+/// suspended, or a tool blocks its event loop, and every call would otherwise wait until its time limit.
 async fn heartbeat(link: Arc<Link>, silence: Duration) {
     let mut ticks = tokio::time::interval(silence / HEARTBEATS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -176,7 +178,7 @@ async fn heartbeat(link: Arc<Link>, silence: Duration) {
     }
 }
 
-/// Cuts the worker's bytes into lines and passes each to its call.
+/// Splits the bytes from the worker into lines and passes each line to its call.
 struct FrameReader {
     stream: OwnedReadHalf,
     buffer: BytesMut,
@@ -199,7 +201,7 @@ impl FrameReader {
         }
     }
 
-    /// Runs until the connection is over, and returns the reason.
+    /// Reads lines until the connection has ended, and returns the reason.
     async fn run(
         mut self,
         link: &Arc<Link>,
@@ -255,13 +257,13 @@ impl FrameReader {
                         Ok(line) => frame.outcome(&line, entry.max_result),
                         Err(no_room) => Err(no_room.into()),
                     };
-                    // The response is dropped if the caller no longer waits.
+                    // Sending fails if the caller no longer waits; the response is dropped then.
                     let _ = entry.reply.send(outcome);
                 }
                 Err(_) if id == NO_REPLY => {}
-                // A late response is expected after every cancellation, so it is only counted.
+                // A response after the cancellation of its call is expected, so it is only counted.
                 Err(NoPendingCall::Over) => link.metrics.protocol_error("late"),
-                // Closing forgot every call, so this may be the answer to one of them.
+                // Closing the connection removed all pending calls, so this may be the response to one of them.
                 Err(NoPendingCall::Unknown) if link.is_closed() => {
                     link.metrics.protocol_error("late")
                 }
@@ -277,7 +279,7 @@ impl FrameReader {
                 self.handle_event(&frame, line, link)?
             }
             "recycle" => {
-                // A full queue contains several such requests already.
+                // If the queue is full, the announcement is dropped: the unread ones already ask for a replacement.
                 let _ = announced.try_send(boot::read(line, spec)?);
             }
             _ => return None,
@@ -285,15 +287,15 @@ impl FrameReader {
         Some(())
     }
 
-    /// Handles an event of a running call. Events of a call that has ended are dropped; invalid ones are counted. A line that
-    /// names no call counts as garbage.
+    /// Handles an event of a running call. Events of a call that has ended are dropped; invalid events are counted. Returns
+    /// `None` for a line without a call's id.
     fn handle_event(&mut self, frame: &Frame<'_>, line: &Bytes, link: &Arc<Link>) -> Option<()> {
         let id = frame.id()?;
         let op = frame.op.as_deref()?;
         let read = if op == "ask" {
             event::questions(frame).map(|asked| link.ask(id, asked))
         } else {
-            // The sink is looked up first: a tool may send many events without a sink.
+            // The sink is looked up before the event is parsed, because a tool may send many events that no caller receives.
             let sink = match link.calls().pending.get(id) {
                 Ok(entry) => entry.sink.clone(),
                 Err(_) => None,
@@ -332,7 +334,7 @@ impl FrameReader {
         );
     }
 
-    /// The next line of the worker, without its newline. Cancel-safe.
+    /// Returns the next line of the worker, without its newline. Cancel-safe.
     async fn next_line(&mut self) -> Result<Bytes, RpcCloseReason> {
         loop {
             let newline = memchr::memchr(b'\n', &self.buffer[self.scanned..]);
@@ -345,7 +347,8 @@ impl FrameReader {
                     "it sent a line beyond the size limit",
                 ));
             }
-            // The buffer is not reserved on every read: while a reply still uses its memory, reserving allocates a new buffer.
+            // Memory is not reserved before every read: while a response still uses the buffer, reserving would allocate a new
+            // one.
             if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
                 self.buffer.reserve(READ_CHUNK);
             }

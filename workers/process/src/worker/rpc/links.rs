@@ -1,8 +1,8 @@
 //! All connections to one process: one in each of the proxy's runtimes.
 //!
 //! Waking a task of another runtime is a system call, and a call would need one for its request and one for its response. So a
-//! call uses the connection of its own runtime, where the flusher and the reader run, too. The process is still a single one:
-//! the end of one connection ends all of them.
+//! call uses the connection of its own runtime, where that connection's writer and reader run as well. All connections belong
+//! to a single process: the end of one connection ends all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,28 +16,28 @@ use super::{AnnouncementSender, Link, RpcCloseReason, SETTLE, WorkerConnection, 
 use crate::metrics::NamespaceMetrics;
 use crate::worker::WorkerSpec;
 
-/// Maximum number of connections to one process. With more runtimes than this some share a connection.
+/// Maximum number of connections to one process. If there are more runtimes, some share a connection.
 const CONNECTIONS_MAX: usize = 16;
 
-/// All connections to one process, as their owner holds them: dropping this closes the connections and ends their tasks.
+/// Owner of all connections to one process. Dropping it closes the connections and ends their tasks.
 #[derive(Debug)]
 pub(in crate::worker) struct Connections {
     links: Arc<Links>,
-    /// The connections; at least one.
+    /// The owned connections; at least one.
     connections: Vec<WorkerConnection>,
 }
 
-/// All connections to one process, as calls use them.
+/// All connections to one process, for use by calls.
 #[derive(Debug)]
 pub(in crate::worker) struct Links {
     /// Number of connections; at least one.
     connections: usize,
-    /// Each connection with its runtime, then the runtimes that share a connection.
+    /// Pairs of a runtime and its connection: first those with an own connection, then the runtimes that share one.
     by_runtime: Box<[(runtime::Id, Arc<Link>)]>,
 }
 
 impl Connections {
-    /// Connects in each of the runtimes that still exist. Dropping the future undoes everything.
+    /// Connects in each of the runtimes that still exist. Dropping the future closes the connections.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Connections {
                     by_runtime.push((runtime.id(), Arc::clone(&connection.link)));
                     connections.push(connection);
                 }
-                // No calls come from a runtime that has ended.
+                // A runtime that has ended makes no calls, so it needs no connection.
                 Err(ConnectError::RuntimeGone) => {}
                 Err(error) => return Err(error),
             }
@@ -85,7 +85,7 @@ impl Connections {
         })
     }
 
-    /// The connections, as calls use them.
+    /// The connections, for use by calls.
     pub(in crate::worker) fn links(&self) -> &Arc<Links> {
         &self.links
     }
@@ -99,7 +99,7 @@ impl Connections {
 }
 
 impl Links {
-    /// The connection of the current runtime, elsewhere the first.
+    /// The connection of the current runtime; the first one if the current runtime has none.
     pub(in crate::worker) fn here(&self) -> &Arc<Link> {
         let (_, first) = &self.by_runtime[0];
         if self.by_runtime.len() == 1 {
@@ -124,14 +124,14 @@ impl Links {
         first.closed().await
     }
 
-    /// Closes all connections for calls. The first reason is kept.
+    /// Closes all connections for calls. If it is called again, the first reason is kept.
     pub(in crate::worker) fn close(&self, reason: &RpcCloseReason) {
         for link in self.all() {
             link.close(reason.clone());
         }
     }
 
-    /// The time limit of an abandoned call, by its id on its connection and its request. Two connections may use the same id.
+    /// The time limit of the abandoned call with this id and request. Both are needed: two connections may use the same id.
     pub(in crate::worker) fn limit_of_abandoned(&self, id: u64, request: &str) -> Option<Duration> {
         self.all()
             .find_map(|link| link.limit_of_abandoned(id, request))

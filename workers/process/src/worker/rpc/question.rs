@@ -1,6 +1,6 @@
-//! The open questions of a call, and their answers on the way to the worker.
+//! The open questions of a call, and the sending of their answers to the worker.
 //!
-//! A question is open from its frame until it is answered or its call has ended; only while it is open is an answer accepted.
+//! A question is open from its arrival until it is answered or its call has ended; only while it is open is an answer accepted.
 //! This module deliberately has no time limits and asks no client: the owner of the [`Ask`] does that.
 
 use std::sync::{Arc, Weak};
@@ -26,15 +26,15 @@ impl Answers for ToWorker {
 }
 
 impl Link {
-    /// Opens the questions of a frame and passes them to the call's sink. Questions that cannot be asked are answered with an
-    /// error immediately, so that no function waits in vain.
+    /// Registers the questions of a frame as open and passes them to the call's sink. Questions that cannot be asked are answered
+    /// with an error immediately, so that their function does not wait.
     pub(super) fn ask(self: &Arc<Self>, id: u64, asked: Vec<FrameQuestion>) {
         let mut questions = Vec::new();
         let mut refused = Vec::new();
         let mut protocol_errors = 0;
         let sink = {
             let mut calls = self.calls();
-            // A call that has ended asks no questions; its function gets, or already got, a cancellation.
+            // A call that has ended cannot ask questions; its function is cancelled.
             let Ok(entry) = calls.pending.get_mut(id) else {
                 return;
             };
@@ -83,7 +83,7 @@ impl Link {
         sink.event(CallEvent::Ask(Ask { questions, replier }));
     }
 
-    /// Sends the answer to an open question, and closes it.
+    /// Sends the answer to an open question, which is closed then.
     fn answer(&self, id: u64, key: &str, outcome: Result<&[u8], &CallError>) {
         let is_open = {
             let mut calls = self.calls();
@@ -99,8 +99,8 @@ impl Link {
         }
     }
 
-    /// Appends an answer; an answer that is too large becomes an error. Without room the call ends, because its function
-    /// would wait for ever: returns `false` then.
+    /// Appends an answer to the outbox; an answer that is too large is replaced by an error. If the outbox is full, the call
+    /// fails and `false` is returned: otherwise its function would wait for ever.
     fn write_answer(&self, id: u64, key: &str, outcome: Result<&[u8], &CallError>) -> bool {
         let too_large;
         let mut outcome = outcome;
@@ -124,7 +124,7 @@ impl Link {
         written
     }
 
-    /// Ends a call whose worker does not read.
+    /// Fails a call because its worker does not read the answers it asked for.
     fn give_up(&self, id: u64) {
         if let Ok(entry) = self.take(id) {
             let error = self.overloaded("the worker does not keep up with the answers it asks for");
@@ -135,7 +135,7 @@ impl Link {
 }
 
 impl super::PendingRpcCall {
-    /// The reason why a question cannot be opened, given the questions that are open.
+    /// Returns the reason why a question cannot be asked in addition to the open ones; `None` if it can.
     fn refuses(&self, question: &Question) -> Option<&'static str> {
         if self.open.contains(&question.key) {
             Some("a question with this key is open already")

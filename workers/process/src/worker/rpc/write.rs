@@ -6,7 +6,7 @@ use tooldock_base::error::CallError;
 
 use crate::worker::{Operation, WorkerCall};
 
-/// Id of requests whose answer is not awaited. Calls never have it.
+/// Id of requests whose response is ignored. Calls never have this id.
 pub(super) const NO_REPLY: u64 = 0;
 
 /// Number of bytes that are reserved for the names and punctuation around a call's variable parts.
@@ -89,7 +89,7 @@ pub(super) fn cancel(buffer: &mut BytesMut, target: u64) {
     buffer.put_slice(b"}\n");
 }
 
-/// Appends a heartbeat request.
+/// Appends a heartbeat request, which the worker answers.
 pub(super) fn ping(buffer: &mut BytesMut) {
     buffer.put_slice(b"{\"id\":");
     number(buffer, NO_REPLY);
@@ -103,7 +103,7 @@ pub(super) fn shutdown(buffer: &mut BytesMut) {
     buffer.put_slice(b",\"op\":\"shutdown\"}\n");
 }
 
-/// Appends a name and an object. Empty bytes mean the empty object.
+/// Appends a member with an object as its value. Empty bytes in `json` are written as `{}`.
 fn member(buffer: &mut BytesMut, name: &[u8], json: &[u8]) {
     buffer.put_slice(name);
     if json.is_empty() {
