@@ -1,8 +1,8 @@
 //! `serve --dev`: example namespaces for an empty data directory, a token that is kept for later runs, and printed commands to
 //! paste.
 //!
-//! The token is stored in the data directory, so that a client's configuration remains valid. Generated tokens are only printed
-//! to standard output. A token that the operator has set is not printed; the name of its variable is printed instead.
+//! A generated token is stored in the data directory, so that a client's configuration remains valid, and printed to standard
+//! output, never to the log. A token that the operator has set is not printed; the name of its variable is printed instead.
 
 use std::fmt::Write;
 use std::fs::{self, File};

@@ -48,7 +48,7 @@ pub(crate) struct Reconfigure {
     pub(crate) certificates: Vec<Arc<TlsListener>>,
     /// The certificate for connections to `replicas.address`; `None` without TLS.
     pub(crate) replica_certificate: Option<Arc<TlsListener>>,
-    /// The connections to other replicas, for which this replica uses the same certificate.
+    /// The connections to other replicas, which use the certificate of this replica's listener for replicas.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     pub(crate) reloader: Arc<Reloader>,
     /// The settings for sandboxes of processes that are started from now on.

@@ -300,7 +300,8 @@ impl Environment {
     }
 }
 
-/// Iterates over the table of variables, each with the key that it sets or a description.
+/// Iterates over the table of environment variables. Each has the configuration key that it sets, or, if it sets none, a
+/// description.
 #[cfg(test)]
 pub(super) fn documented_variables() -> impl Iterator<Item = (&'static str, &'static str)> {
     VARIABLES

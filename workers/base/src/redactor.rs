@@ -60,8 +60,8 @@ impl Redactor {
         self.needles.is_empty()
     }
 
-    /// Returns true if a JSON text may contain a value, written literally or in an escaped form. Any backslash counts as an
-    /// escape.
+    /// Returns true if a JSON text may contain one of the values to hide, literally or escaped. A text with a backslash always
+    /// gives true, since escapes are not decoded.
     pub fn may_be_in_json(&self, json: &[u8]) -> bool {
         let is_escaped = || memchr::memchr(b'\\', json).is_some();
         let mut needles = self.needles.iter();

@@ -125,11 +125,12 @@ impl InstallStep {
     }
 
     /// Runs the installer until it ends. It runs as the server would: with the server's environment and directory, under the
-    /// guard, with its output in the log. Called in the control runtime. Dropping the future ends the installer.
+    /// guard, with its output in the log. Must be called in the runtime that owns child processes. Dropping the future ends the
+    /// installer.
     ///
     /// # Errors
     ///
-    /// [`NotInstalled`].
+    /// [`NotInstalled`], if the installer cannot be started, fails, or takes longer than `limit`.
     pub async fn run(
         &self,
         server: &ExternalServer,

@@ -34,7 +34,7 @@ pub enum SessionPatch {
     Subscribe(Arc<str>),
     /// Unsubscribes from a resource.
     Unsubscribe(Arc<str>),
-    /// The new backend, and session at that backend, to which the session's requests are passed on.
+    /// The backend that now gets this session's requests, and the backend's own session for them.
     Affinity(Affinity),
     /// The complete set of tools and resources that the session activated and deactivated in an aggregate. Replaces the earlier
     /// set.

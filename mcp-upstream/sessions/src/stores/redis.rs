@@ -59,8 +59,8 @@ pub struct RedisStore {
     record_ttl: Duration,
     /// Bounds of the events of one stream.
     bounds: EventLogConfig,
-    /// Replica that uses this store: events and changes of sessions that another replica has are not written. `None` if all are
-    /// written.
+    /// Replica that uses this store. It does not write events and changes of a session that belongs to another replica. `None`
+    /// if those of all sessions are written.
     replica: Option<ReplicaId>,
 }
 

@@ -1,9 +1,9 @@
 //! Delivery of responses to callers that run in another runtime than the link's reader.
 //!
-//! Waking a task of another runtime costs a system call. So each other runtime has a lane: a queue of responses, and a task in
-//! that runtime which passes them to the callers there. All responses of one read for the same runtime are put into its lane
-//! together, and only the lane's task is woken. Callers in the reader's own runtime are woken directly. If all calls come from
-//! another runtime, the reader moves there (see `follow`).
+//! Waking a task of another runtime costs a system call. So each other runtime has a delivery queue of responses, and a task in
+//! that runtime which passes them to the callers there. All responses of one read for the same runtime are put into its delivery
+//! queue together, and only the delivery queue's task is woken. Callers in the reader's own runtime are woken directly. If all
+//! calls come from another runtime, the reader moves there (see `follow`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,13 +18,14 @@ pub(super) type LinkOutcome = Result<Response, CallError>;
 
 type Answers = Vec<(oneshot::Sender<LinkOutcome>, LinkOutcome)>;
 
-/// Maximum number of runtimes with a lane (a delivery queue). Callers in further runtimes are woken individually.
+/// Maximum number of runtimes with a delivery queue. Callers in further runtimes are woken individually.
 const LANES_MAX: usize = 64;
 
-/// A caller that waits for a response, with the lane (delivery queue) of its runtime.
+/// A caller that waits for a response, with the delivery queue of its runtime.
 pub(super) struct WaitingCaller {
     reply: oneshot::Sender<LinkOutcome>,
-    /// The lane to the caller's runtime; `None` if the caller is in the reader's runtime, or if there is no free lane.
+    /// The delivery queue to the caller's runtime; `None` if the caller is in the reader's runtime, or if there is no free
+    /// delivery queue.
     lane: Option<Arc<Lane>>,
 }
 
@@ -33,21 +34,21 @@ impl WaitingCaller {
         Self { reply, lane }
     }
 
-    /// Ends the call with this outcome directly, without a lane.
+    /// Ends the call with this outcome directly, without a delivery queue.
     pub(super) fn end(self, outcome: LinkOutcome) {
         // If the caller no longer waits, the outcome is dropped.
         let _ = self.reply.send(outcome);
     }
 }
 
-/// The lanes (delivery queues) of a link, one for each other runtime from which calls were made.
+/// The delivery queues of a link, one for each other runtime from which calls were made.
 pub(super) struct Lanes(Mutex<OpenLanes>);
 
 struct OpenLanes {
     /// The runtime in which the link's reader runs.
     own: runtime::Id,
     lanes: Vec<Arc<Lane>>,
-    /// True once the link has ended; no lane is opened then.
+    /// True once the link has ended; no delivery queue is opened then.
     over: bool,
 }
 
@@ -60,7 +61,8 @@ impl Lanes {
         }))
     }
 
-    /// Records the runtime in which the link's reader runs. Responses to earlier calls are still delivered through their lanes.
+    /// Records the runtime in which the link's reader runs. Responses to earlier calls are still delivered through their delivery
+    /// queues.
     pub(super) fn read_in(&self, own: runtime::Id) {
         lock(&self.0).own = own;
     }
@@ -71,8 +73,8 @@ impl Lanes {
         lock(&self.0).own
     }
 
-    /// Returns the lane to the current runtime, which is opened if needed. `None` in the reader's own runtime, and if no further
-    /// lane may be opened.
+    /// Returns the delivery queue to the current runtime, which is opened if needed. `None` in the reader's own runtime, and if
+    /// no further delivery queue may be opened.
     pub(super) fn here(&self) -> Option<Arc<Lane>> {
         let runtime = Handle::try_current().ok()?;
         let id = runtime.id();
@@ -94,7 +96,7 @@ impl Lanes {
         Some(lane)
     }
 
-    /// Ends the lanes of a closed link. Responses that are already queued are still delivered.
+    /// Ends the delivery queues of a closed link. Responses that are already queued are still delivered.
     pub(super) fn end(&self) {
         let lanes = {
             let mut open = lock(&self.0);
@@ -119,13 +121,13 @@ pub(super) struct Lane {
 struct LaneAnswers {
     /// Responses to deliver. There are at most as many as pending calls.
     answers: Answers,
-    /// True once the lane is ended. Its task ends after the next delivery.
+    /// True once the delivery queue is ended. Its task ends after the next delivery.
     over: bool,
 }
 
-/// Task of a lane: delivers the queued responses until the lane is ended.
+/// Task of a delivery queue: delivers the queued responses until the delivery queue is ended.
 async fn carry(lane: LeavesNothing) {
-    // This vector is swapped with the lane's at each delivery, so that both keep their capacity.
+    // This vector is swapped with the delivery queue's at each delivery, so that both keep their capacity.
     let mut answers = Vec::new();
     loop {
         lane.0.filled.notified().await;
@@ -144,12 +146,12 @@ impl Lane {
         }
     }
 
-    /// Returns the runtime whose callers the lane serves.
+    /// Returns the runtime whose callers the delivery queue serves.
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Passes the queued responses to their callers. Returns true if the lane is ended.
+    /// Passes the queued responses to their callers. Returns true if the delivery queue is ended.
     fn deliver(&self, answers: &mut Answers) -> bool {
         let over = {
             let mut due = lock(&self.due);
@@ -163,7 +165,8 @@ impl Lane {
     }
 }
 
-/// Guard that delivers the remaining responses when the lane's task ends, even if its runtime ends before the task first runs.
+/// Guard that delivers the remaining responses when the delivery queue's task ends, even if its runtime ends before the task
+/// first runs.
 struct LeavesNothing(Arc<Lane>);
 
 impl Drop for LeavesNothing {
@@ -177,7 +180,7 @@ impl Drop for LeavesNothing {
 #[derive(Default)]
 pub(super) struct Batch {
     lanes: Vec<(Arc<Lane>, Answers)>,
-    /// Number of responses that were passed to their callers directly, without a lane.
+    /// Number of responses that were passed to their callers directly, without a delivery queue.
     at_once: usize,
 }
 
@@ -192,7 +195,8 @@ pub(super) enum Whereto<'a> {
 }
 
 impl Batch {
-    /// Ends a call: directly if its caller has no lane, otherwise with the next [`Batch::send`].
+    /// Passes the outcome of a call to its caller: at once if the caller has no delivery queue, otherwise with the next
+    /// [`Batch::send`].
     pub(super) fn add(&mut self, to: WaitingCaller, outcome: LinkOutcome) {
         let Some(lane) = to.lane else {
             self.at_once += 1;
@@ -223,7 +227,7 @@ impl Batch {
         }
     }
 
-    /// Puts the responses into their lanes and wakes the lanes' tasks.
+    /// Puts the responses into their delivery queues and wakes the delivery queues' tasks.
     pub(super) fn send(&mut self) {
         self.at_once = 0;
         let lanes = self.lanes.iter_mut();

@@ -20,7 +20,7 @@ pub(crate) struct Watch {
     uris: Vec<Arc<str>>,
 }
 
-/// Reason for a subscription to a resource that failed.
+/// Reason why a subscription to a resource failed.
 pub(crate) enum NotWatched {
     /// The server refused the subscription with this error object.
     Refused(bytes::Bytes),

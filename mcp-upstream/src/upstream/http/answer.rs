@@ -44,8 +44,8 @@ pub(super) enum Unread {
     Cut(BodyError),
 }
 
-/// Reads a complete body. Stops when `fits` returns false for the size so far. `answers` counts the bytes in the total of all
-/// responses.
+/// Reads a body to its end, or fails as soon as `fits` returns false for the size so far. The bytes are added to `answers`, the
+/// total over all responses.
 pub(super) async fn body(
     mut response: BackendResponse,
     fits: impl Fn(usize) -> bool,

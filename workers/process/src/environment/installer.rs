@@ -37,7 +37,7 @@ pub(super) struct Installer {
 
 /// A command of an installer.
 pub(super) struct Step<'a> {
-    /// The action of the command for messages, such as "install requirements.txt".
+    /// The purpose of the command as messages name it, such as "install requirements.txt".
     pub(super) doing: &'a str,
     pub(super) program: &'a Path,
     pub(super) arguments: Vec<OsString>,

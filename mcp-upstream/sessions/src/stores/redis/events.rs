@@ -215,7 +215,7 @@ fn replay(told: Told, messages: &[String], max: usize) -> Result<Replay, StoreEr
     // Messages may have been appended in another order than their sequence, and a repeated write stores a message twice.
     read.sort_by_key(|(sequence, _)| *sequence);
     read.dedup_by_key(|(sequence, _)| *sequence);
-    // A message that was appended late may be older than a message that was trimmed before.
+    // Messages may be appended out of order. One that is older than a trimmed message counts as trimmed, too.
     read.retain(|(sequence, _)| *sequence > dropped);
     let surplus = read.len().saturating_sub(max);
     if let Some((newest_left_out, _)) = read.drain(..surplus).next_back() {
