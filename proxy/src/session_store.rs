@@ -112,8 +112,8 @@ fn on_disk(
 ) -> anyhow::Result<OpenStore> {
     let (file, folder) = names_on_disk(effective.role);
     let name = name(effective, succeeded)?;
-    // The replicas are joined before the store is opened. If another process has this name, joining fails and the store stays
-    // unchanged.
+    // This process joins the other replicas before it opens the store: if another process already has this replica's name,
+    // joining fails and the store stays unchanged.
     let sealing = may_forward(effective).then(|| key.clone());
     let folder = ReplicaFolder::join(&data.root().join(folder), &name, sealing)?;
     let bounds = Bounds::of(&effective.config.sessions);

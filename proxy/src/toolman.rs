@@ -57,7 +57,7 @@ const CLIENT_BYTES: usize = 256 * 1024 * 1024;
 const SERVERS_END: Duration = Duration::from_secs(5);
 /// Lifetime of the session: 100 years, because the session must not expire while the client runs.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// Maximum number of the client's streams: that of the session, and those of its subscriptions.
+/// Maximum number of streams of the client: one for its session, and one for each of its subscriptions.
 const CLIENT_STREAMS: usize = 1024;
 
 /// Runs `tooldock toolman`: serves one client until it disconnects.

@@ -42,7 +42,8 @@ const TOOLSET: &[u8] = b"tooldock toolset";
 const FORWARD: &[u8] = b"tooldock forwarded request";
 /// Associated data of the announcements that replicas write to a shared data directory.
 const ANNOUNCE: &[u8] = b"tooldock announcement of a replica";
-/// Associated data of the nonces in test requests, by which the gateway checks the servers in front of it.
+/// Associated data for sealing the nonces of test requests. The gateway sends these requests to itself, to check the reverse
+/// proxies in front of it.
 const PROBE: &[u8] = b"tooldock probe of the front";
 /// Version of the binary format of the facts in a session id.
 const LAYOUT: u8 = 1;

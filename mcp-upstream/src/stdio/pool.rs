@@ -443,7 +443,7 @@ impl PoolShared {
         found.map(|(backend, _)| ConnectionKey::Replica(backend))
     }
 
-    /// Returns true if the last process for this key has ended and is not replaced.
+    /// Returns true if the most recent process for this key has ended, and no other was started in its place.
     pub(super) fn has_ended(&self, key: &ProcessKey) -> bool {
         self.lock().state.has_ended(key)
     }

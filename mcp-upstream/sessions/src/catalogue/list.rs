@@ -34,8 +34,8 @@ pub struct ToolList {
     pub(super) documents: Documents,
 }
 
-/// A tool as its author describes it. Members that the author left out are missing. The definition of a server's tool is parsed
-/// only when it is needed.
+/// A tool as its author describes it. Fields that the author left out stay absent. The definition of a server's tool is kept as
+/// text, and parsed only when a field is needed.
 #[derive(Debug)]
 pub struct ToolEntry {
     name: Arc<str>,

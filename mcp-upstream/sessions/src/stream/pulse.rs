@@ -80,7 +80,8 @@ impl Pulse {
         self.passing_max.store(bytes, Ordering::Relaxed);
     }
 
-    /// Records a change of the memory of a passing stream's window.
+    /// Changes the memory counted for passing streams (streams whose events are kept only until they are read): one that used
+    /// `before` bytes now uses `after`.
     pub(super) fn account_passing(&self, before: usize, after: usize) {
         if after >= before {
             self.passing.fetch_add(after - before, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use super::schema::{DATA, MAPS, unescape};
 const REFERENCES_MAX: usize = 256;
 /// Maximum size of the JSON that replaced references may add to one schema, in bytes.
 const ADDED_BYTES_MAX: usize = 64 * 1024;
-/// Nesting depth of a schema from which references are kept.
+/// References nested deeper than this in a schema are kept instead of being replaced by their targets.
 const DEPTH_MAX: usize = 64;
 
 /// Keywords that may stand beside `$ref` and only describe the value. They do not restrict the values that are allowed.
@@ -190,7 +190,8 @@ impl Inliner<'_> {
         }
         self.left = self.left.checked_sub(target.bytes)?;
         let schema = target.schema;
-        // The target is expanded as a nested schema (depth 1 or more), so that only the document's own definitions are spared.
+        // Definitions are left as they are at depth 0 only, which is the whole document. A target is a part of the document, so
+        // its depth is at least 1.
         Some(self.expand(schema, depth.max(1)))
     }
 }

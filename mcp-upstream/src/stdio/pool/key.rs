@@ -19,7 +19,7 @@ pub(crate) enum ConnectionKey {
     /// The connection at this backend that all clients share. For a server with several backends, the pool distributes requests
     /// with the key [`Self::Shared`] over such connections.
     Replica(BackendId),
-    /// The connection of one session, which is named by the session's tag.
+    /// A connection for one session only. The value is the session's tag, which identifies it in logs.
     Session(Arc<str>),
     /// The connection of one principal.
     Principal(Arc<str>),

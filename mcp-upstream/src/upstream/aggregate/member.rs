@@ -506,7 +506,8 @@ async fn turned(presence: &mut Option<watch::Receiver<Presence>>, offers: bool) 
         return;
     }
     loop {
-        // Waits for a change even if the server is running now, since the last request may have failed for another reason.
+        // Waits for a change even if the server is running now: its last request may have failed although it ran, and would fail
+        // again.
         if presence.changed().await.is_err() {
             return std::future::pending().await;
         }

@@ -23,7 +23,7 @@ use crate::upstream::ServerCopy;
 pub(super) struct Visible(Box<[OnceLock<Option<Arc<Namespace>>>]>);
 
 impl Visible {
-    /// Creates the table for this number of members, without looking up a namespace.
+    /// Creates an empty table for this number of members. A member's namespace is looked up when it is first needed.
     pub(super) fn new(members: usize) -> Self {
         Self((0..members).map(|_| OnceLock::new()).collect())
     }

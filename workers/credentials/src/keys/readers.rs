@@ -28,7 +28,8 @@ const SUFFIX: &str = ".gateways";
 /// Maximum time that a writer waits for the answers of all gateways together.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Maximum number of gateways for which a writer waits. Further sockets are ignored.
+/// Maximum number of running gateways that a process waits for after it has changed the keys. Each gateway has a socket;
+/// sockets beyond this number are ignored.
 const READERS_MAX: usize = 64;
 
 /// Answer that a gateway sends to the writer after it has read the changed file.

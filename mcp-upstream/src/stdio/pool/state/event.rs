@@ -78,7 +78,7 @@ pub(in crate::stdio) enum PoolEvent {
     Restart,
     /// A reload starts the shared process again if it has ended for good or waits after a failure.
     Revive,
-    /// The server is no longer served.
+    /// The server was removed or replaced in the configuration: its processes are to end.
     Retire,
     /// A timer of the state machine may have become due.
     Tick,
