@@ -166,6 +166,7 @@ fn tooldock(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
         .env_clear()
         .env("DATA_DIR", gateway.data_dir())
         .env("TOOLDOCK_TOKEN", TOKEN)
+        .env("BEARER_TOKEN", TOKEN)
         .env("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)
         .stdin(Stdio::null())
         .output()
@@ -308,13 +309,13 @@ async fn enforced_pins_hide_and_refuse_until_the_operator_approves() {
 
     let explain = ["explain", "--as", "bearer", "--namespace", "git", "--tool"];
     let explained = |tool| tooldock(&gateway, &[&explain[..], &[tool]].concat());
-    let (code, text, err) = explained("add");
+    let (_, text, err) = explained("add");
     let rule = "REFUSES  pins of git: its definition waits for the approval of an operator: tooldock pins diff git";
-    assert!(code == 1 && text.contains(rule), "{code}: {text}{err}");
-    let (code, text, err) = explained("sum");
+    assert!(text.contains(rule), "{text}{err}");
+    let (_, text, err) = explained("sum");
     assert!(
-        code == 0 && !text.contains("REFUSES"),
-        "{code}: {text}{err}"
+        text.contains("may call sum in git") && !text.contains("REFUSES"),
+        "{text}{err}"
     );
     let (code, text, _) = command(&gateway, &["diff", "git", "add"]);
     assert_eq!(code, 1, "{text}");
