@@ -104,7 +104,7 @@ pub struct AdmittedHead {
     /// Record of a wrong credential in a request that is admitted nevertheless, such as a health check.
     pub failure: Option<CredentialFailure>,
     /// True if a health check is answered with its status alone; false if the answer may also contain details. Can be true even
-    /// on listeners that show details to clients without credentials.
+    /// if the listener shows details to all clients: for a request from a foreign page, or beyond the flood limit.
     pub status_only: bool,
 }
 
@@ -136,7 +136,7 @@ impl AdmittedHead {
     }
 }
 
-/// Facts about a request that were found before it was refused. Its log line and its answer contain them.
+/// Facts about a request that the checks have found when one of them refuses it. The refusal's log line and answer contain them.
 #[derive(Default)]
 struct RefusalFacts {
     route: Option<&'static RouteSpec>,
@@ -198,8 +198,8 @@ impl<C: Clock + Clone> Admission<C> {
 }
 
 impl<C: Clock + Clone> Admission<C> {
-    /// Takes over state from the rules of the previous configuration: the requests that are running now, the failures of
-    /// credentials, and the keys of OAuth issuers.
+    /// Takes over state from the rules of the previous configuration: the counts of running requests, the counts of wrong
+    /// credentials, and the keys and cached verdicts of OAuth issuers.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
         self.failures.go_on_from(&before.failures);
@@ -216,8 +216,8 @@ impl<C: Clock + Clone> Admission<C> {
         self
     }
 
-    /// Also accepts access tokens of the issuers in `admission.oauth`. `table` maps the issuers' scopes to scopes of the
-    /// gateway.
+    /// Accepts access tokens of the issuers in `admission.oauth`, in addition to other credentials. `table` contains the scopes
+    /// of the gateway, to which the configuration maps the issuers' scopes.
     ///
     /// # Errors
     ///
@@ -236,7 +236,7 @@ impl<C: Clock + Clone> Admission<C> {
         &self.tokens.oauth
     }
 
-    /// Also accepts API keys. Each request looks its key up in the current tables.
+    /// Accepts API keys, in addition to other credentials. Each request looks its key up in the current tables.
     #[must_use]
     pub fn with_keys(mut self, keys: KeyTables) -> Self {
         self.tokens.set_keys(keys);
@@ -590,8 +590,8 @@ impl<C: Clock + Clone> Admission<C> {
         admitted
     }
 
-    /// Returns true if [`Admission::enter`] must be called for this request once its body is known. A message that a running
-    /// call may wait for (an answer or a cancellation) is exempt from that.
+    /// Returns true if the request must be counted by [`Admission::enter`] once its body is known. The caller does not count a
+    /// message that a running call may wait for (an answer or a cancellation).
     pub fn counts_messages(&self, admitted: &AdmittedHead, method: &Method) -> bool {
         self.concurrency.is_on() && place(admitted.route, method) == CountingMoment::ByMessage
     }
@@ -683,7 +683,7 @@ impl<C: Clock + Clone> Admission<C> {
         self.limits.check_tool_call(subject, counted)
     }
 
-    /// Counts one request against all limits on requests. For requests that do not arrive over HTTP.
+    /// Counts one request against all limits on requests. Used for requests that do not arrive over HTTP.
     ///
     /// # Errors
     ///

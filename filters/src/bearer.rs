@@ -2,11 +2,11 @@
 //!
 //! The presented token is always hashed first, so that neither its length nor the length of a correct prefix changes the code
 //! path (SEC-03). The look-up takes the same time for any number of tokens. Its timing reveals nothing useful about stored
-//! digests, since no client can choose the digest of its token. A constant-time comparison decides.
+//! digests, since no client can choose the digest of its token. Digests are compared in constant time.
 //!
-//! Tokens that are not in the configuration and have the prefix of API keys are looked up among the API keys
-//! ([`tooldock_credentials::keys`]), in their current table. All wrong keys get the same response; the cause is only logged. Any
-//! other token may be an access token of an issuer ([`crate::oauth`]).
+//! Tokens that are not in the configuration and have the prefix of API keys are looked up in the current table of API keys
+//! ([`tooldock_credentials::keys`]). All wrong keys get the same response; the cause is only logged. Any other token may be an
+//! access token of an issuer ([`crate::oauth`]).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -89,8 +89,8 @@ impl Nobody {
         }
     }
 
-    /// Builds the refusal: 401 with this message, and with the cause for the log. Pending and unavailable verdicts stay as they
-    /// are.
+    /// Builds the refusal: 401 with this message, and with the cause for the log. `Pending` and `Unjudged` are no refusals and
+    /// are returned unchanged.
     fn refuse(self, message: &'static str) -> Unknown {
         let wrong = self.is_wrong();
         let cause = match self {

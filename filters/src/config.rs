@@ -209,7 +209,7 @@ pub enum LimitKey {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitUnit {
-    /// The rate limit counts HTTP requests; further ones are refused with 429.
+    /// The rate limit counts HTTP requests; requests beyond it are refused with 429.
     #[default]
     Request,
     /// The rate limit counts tool calls, by whatever protocol they arrive.
@@ -228,7 +228,7 @@ pub struct LimitsConfig {
     pub body: ByteSize,
     /// Maximum memory for all request bodies that are being read at the same time.
     pub bodies_total: ByteSize,
-    /// Maximum memory for all large answers, and answers that clients have not read yet, at the same time.
+    /// Maximum total memory for large answers, and for answers that clients have not read completely yet.
     pub answers_total: ByteSize,
     /// Maximum number of client connections of one gateway process.
     pub connections: usize,
@@ -258,7 +258,7 @@ pub enum AtOnce {
     /// The number of concurrent requests is not limited.
     #[default]
     Off,
-    /// Maximum number of concurrent requests; further ones are refused.
+    /// Maximum number of concurrent requests; requests beyond it are refused.
     AtMost(NonZeroU32),
 }
 

@@ -48,7 +48,7 @@ fn check_proof(fields: &Fields<'_>) -> Result<(), Rejection> {
 }
 
 /// Refuses a request that continues a login at an issuer, unless the listener's own page has sent it. GET and OPTIONS are always
-/// accepted. Such a request needs no credentials, so a bearer token proves nothing here.
+/// accepted. A bearer token is no proof here: login requests need no credentials, so the token is not checked.
 pub(crate) fn check_login(
     method: &Method,
     own_page: bool,

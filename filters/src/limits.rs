@@ -83,8 +83,8 @@ pub struct Subject<'a> {
 pub enum CountedBy {
     /// All rate limits that match the tool call count it.
     All,
-    /// Only limits on the call's own namespace count it. The call is passed on to another namespace, where all other limits
-    /// count it.
+    /// Only limits that count by namespace or tool, or count a single namespace, count the call. The called namespace is an
+    /// aggregate, which passes the call on to a member; there, all limits that match count it.
     Namespace,
 }
 
@@ -102,7 +102,7 @@ impl<C: Clock + Clone> RateLimits<C> {
         Self::of(rules, clock, false)
     }
 
-    /// Creates limits by these rules whose counts are shared with other replicas.
+    /// Creates limits from these rules. Their counts are shared with other replicas.
     #[must_use]
     pub(crate) fn shared(&self, rules: &[RateLimitConfig]) -> Self {
         Self::of(rules, &self.clock, true)

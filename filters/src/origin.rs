@@ -325,9 +325,9 @@ pub(crate) fn preflight(
     Some(answer)
 }
 
-/// The headers that a page may send: a fixed list, and further ones that the preflight requests. Those are headers that repeat
-/// arguments of a tool, and headers that are passed on to an upstream server. Headers with credentials for the gateway are not
-/// added.
+/// The headers that a page may send: a fixed list, and some of the headers that the preflight requests. These are headers that
+/// repeat arguments of a tool, and headers that are passed on to an upstream server. Headers with credentials for the gateway
+/// are not added.
 fn allowed_request_headers(headers: &HeaderMap, directory: &dyn Directory) -> HeaderValue {
     let mut allowed = Cow::Borrowed(ALLOWED_REQUEST_HEADERS);
     let asked = headers

@@ -75,7 +75,7 @@ pub(crate) fn decoded(segment: &str) -> Result<Cow<'_, str>, PathFault> {
         return Err(PathFault::DotSegment);
     }
     let hidden = |c: char| c.is_control() || matches!(c, '/' | '\\');
-    // A borrowed text was not encoded, and its raw bytes were checked before. So only an owned text can contain such characters.
+    // A borrowed text was not encoded, and its raw bytes were checked before. So only an owned text can contain hidden bytes.
     if matches!(text, Cow::Owned(_)) && text.contains(hidden) {
         return Err(PathFault::HiddenByte);
     }

@@ -24,7 +24,7 @@ pub struct Principal {
     /// Rate limits of the principal's API key, which apply in addition to those of the configuration; empty for other
     /// credentials.
     pub(crate) limits: Arc<[KeyLimit]>,
-    /// Description of this principal's credential as the maker of API keys that the principal creates.
+    /// Identifies the principal's credential. It is recorded as the maker of API keys that the principal creates.
     pub(crate) maker: KeyMaker,
 }
 

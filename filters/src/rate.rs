@@ -1,7 +1,7 @@
 //! A rate limiter (GCRA) with a separate budget per key and bounded memory.
 //!
 //! A budget is stored as one number: the time at which it is full again. Each event postpones that time by the interval in which
-//! one event is replenished. An event is refused if the budget would then be full later than an empty one.
+//! one event is replenished. An event is refused if it would postpone that time beyond the one of an empty budget.
 //!
 //! Keys are stored as 64-bit hashes with a random seed. So no text from a client is stored, and a check allocates nothing. Two
 //! keys with the same hash share a budget for a while; with a full table that happens to one key in 10⁹.
@@ -88,7 +88,7 @@ pub(crate) struct KeyedLimiter<C: Clock = MonotonicClock> {
 struct Shard {
     /// For each key's hash, the time at which its budget is full again.
     cells: HashMap<u64, u64, Fingerprints>,
-    /// Budget that all keys share which do not fit into the full shard: the time at which it is full again.
+    /// The budget that all keys without room in the full shard share: the time at which it is full again.
     overflow: u64,
     /// For each key's hash, events of a shared limit that have not been reported to other replicas yet.
     untold: HashMap<u64, Untold, Fingerprints>,
@@ -222,13 +222,13 @@ impl<C: Clock> KeyedLimiter<C> {
         self.clock.now().duration_since(self.start).as_u64()
     }
 
-    /// Locks the shard of a key. It is chosen by the middle bits of the hash, since the map within the shard uses the low and
-    /// high bits.
+    /// Locks the shard of a key. The shard is chosen by the middle bits of the hash, since the map within the shard uses the low
+    /// and high bits.
     fn shard(&self, fingerprint: u64) -> MutexGuard<'_, Shard> {
         lock(&self.shards[(fingerprint >> 32) as usize % SHARDS])
     }
 
-    /// Removes the keys whose budget is full again, at most once a second. All other calls return immediately.
+    /// Removes the keys whose budget is full again. Does nothing if the last clean-up was less than a second ago.
     fn sweep(&self) {
         let now = self.now();
         let due = self.next_sweep.load(Ordering::Relaxed);

@@ -55,7 +55,7 @@ pub enum Reason {
     /// The request to `/messages` names a session that does not exist, and no namespace.
     SessionNotFound,
     /// The client's address or manager token does not allow this path, such as `/reload`, where the response does not reveal
-    /// which of both checks failed.
+    /// which of the two checks failed.
     Forbidden,
     /// A header that must not be repeated was sent several times.
     DuplicateHeader,
@@ -169,8 +169,8 @@ impl Reason {
         self.row().2
     }
 
-    /// Returns true if the connection must be closed after the response: its framing cannot be trusted, the rest of the body will
-    /// not be read, or the client's address is not allowed at all.
+    /// Returns true if the connection must be closed after the response: the request's framing cannot be trusted, the rest of the
+    /// body will not be read, or the client's address is not allowed at all.
     const fn closes(self) -> bool {
         matches!(
             self,

@@ -215,19 +215,20 @@ pub trait Limiter: Send + Sync {
     }
 }
 
-/// Selects the limits that count a call, of all limits that apply to it.
+/// Selects the limits that count a call, among all limits that apply to the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountedBy {
     /// All limits that apply to the call count it.
     All,
-    /// Only the limits of the aggregate's namespace count the call. The other limits count it in the member that runs it.
+    /// Only the limits of the aggregate's namespace count the call. The other limits count it in the member namespace that runs
+    /// it.
     Namespace,
 }
 
 /// Error: a limit whose budget does not suffice for a call.
 #[derive(Debug)]
 pub struct ExhaustedLimit {
-    /// Time until the limit admits the same call.
+    /// Time after which the limit would admit the refused call.
     pub wait: Duration,
     /// The present budget of the limit.
     pub budget: Budget,
@@ -455,8 +456,8 @@ impl Engine {
             .await
             .map_err(|_| match entered.load(Ordering::Relaxed) {
                 true => timed_out(limit),
-                // The call has waited for its permit all the time. It may be repeated safely, and the tool did not cause the
-                // delay.
+                // The call waited for its permit until the time limit and never reached its upstream. It may be repeated safely,
+                // and the tool did not cause the delay.
                 false => overloaded(),
             })?
     }

@@ -60,9 +60,9 @@
 //!
 //! | odd part | rewritten by |
 //! |---|---|
-//! | null members of clients' messages | `mcp-upstream/protocol/jsonrpc/nulls.rs`, when a message is received |
-//! | ids and null members of servers' messages | `mcp-upstream/protocol/jsonrpc/plain.rs`: pipes, client mode, pass-through |
-//! | null members of results; errors | `mcp-upstream/protocol/bridge/nulls.rs`, `mcp-upstream/protocol/bridge/errors.rs` |
+//! | null keys of clients' messages | `mcp-upstream/protocol/jsonrpc/nulls.rs`, when a message is received |
+//! | ids and null keys of servers' messages | `mcp-upstream/protocol/jsonrpc/plain.rs`: pipes, client mode, pass-through |
+//! | null keys of results; errors | `mcp-upstream/protocol/bridge/nulls.rs`, `mcp-upstream/protocol/bridge/errors.rs` |
 //! | lists; arguments in strings | `mcp-upstream/sessions/catalogue/mend.rs`, `mcp-upstream/sessions/catalogue/coerce.rs` |
 //! | results that miss their schema | `mcp-upstream/sessions/catalogue/results.rs` |
 //! | the form of responses on a lenient listener | `mcp/form.rs` |

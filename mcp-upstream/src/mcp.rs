@@ -185,7 +185,7 @@ async fn posted<'a>(
     }
 }
 
-/// Answers a message again after its `null` members were removed.
+/// Answers a message again after its keys with the value `null` were removed.
 fn posted_again<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,

@@ -77,7 +77,7 @@ metric_table! {
         shown: Mutex<ShownConditions> = Mutex::default();
         /// Metrics of event streams and of the logs from which they are resumed.
         pub(crate) streams: Arc<StreamMetrics> = Arc::new(StreamMetrics::new(registry)?);
-        /// Metrics of aggregates, besides their calls.
+        /// Metrics of aggregates. Their calls are counted in other metrics.
         pub(crate) toolman: ToolmanMetrics = ToolmanMetrics::new(registry)?;
         /// Detector of requests that occupy a message thread for too long.
         pub(crate) polls: PollWatch = PollWatch::new(registry)?;
@@ -88,7 +88,7 @@ metric_table! {
     }
 }
 
-/// States of namespaces whose series are exported even with the value 0, so that alerts can rely on them.
+/// The states of a namespace. For each state a series is exported even with the value 0, so that alerts can rely on it.
 const NAMESPACE_STATES: [&str; 5] = ["ready", "starting", "degraded", "failed", "empty"];
 
 /// State of a member of an aggregate, for the gauge `tooldock_member_state`.
@@ -186,8 +186,8 @@ impl UpstreamMetrics {
         shown.members = members;
     }
 
-    /// Sets the gauge of pinned definitions, by namespace and state. `failed` is true while their file cannot be read or
-    /// written.
+    /// Sets the gauge of pinned definitions, by namespace and state. `failed`: true while the file with the pins cannot be
+    /// read or written.
     pub(crate) fn show_pins(
         &self,
         pins: BTreeMap<(NamespaceName, &'static str), i64>,
@@ -217,7 +217,7 @@ impl UpstreamMetrics {
         self.calls.with_label_values(&[namespace, outcome]).get()
     }
 
-    /// Returns the number of calls of another method with this outcome, for tests.
+    /// Returns the number of calls of a method other than `tools/call` with this outcome, for tests.
     #[cfg(test)]
     pub(crate) fn others_of(&self, namespace: &str, method: &str, outcome: &str) -> u64 {
         let labels = [namespace, method, outcome];

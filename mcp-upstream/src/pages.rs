@@ -78,8 +78,8 @@ impl Pages {
         }
     }
 
-    /// Answers a request for a decoded path below `/ui/`; `None` for `/ui` itself. `prefix`: the listener's path prefix. `known`:
-    /// the value of `If-None-Match`.
+    /// Answers a request. `path`: the decoded path below `/ui/`, or `None` for `/ui` itself. `prefix`: the listener's path
+    /// prefix. `known`: the value of `If-None-Match`.
     pub(crate) fn get(&self, path: Option<&str>, prefix: &str, known: Option<&str>) -> Reply {
         let Some(path) = path else {
             let to = HeaderValue::try_from(format!("{prefix}/ui/"));
@@ -122,7 +122,7 @@ fn full(head: Head, body: Bytes) -> Reply {
     Reply::Full { head, body }
 }
 
-/// Returns true if the value of `If-None-Match` contains the tag.
+/// Returns true if the value of `If-None-Match` contains this entity tag.
 fn lists(known: &str, tag: &HeaderValue) -> bool {
     let mut tags = known.split(',').map(str::trim);
     tags.any(|known| {

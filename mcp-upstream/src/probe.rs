@@ -1,8 +1,8 @@
-//! Probes by which `tooldock doctor` detects servers in front of the gateway that modify requests or buffer streams.
+//! Probes by which `tooldock doctor` detects proxies in front of the gateway that modify requests or buffer streams.
 //!
-//! An operator gets nonces from the gateway (`/operator/doctor`) and sends a request with each through the public URL. A nonce
-//! is sealed by the session key, so that each replica with the key accepts it; it is valid for a minute and, in each process,
-//! once. A probe without a nonce gets the response for an unknown path.
+//! An operator gets nonces from the gateway (`/operator/doctor`), and sends one request with each nonce through the public URL. A
+//! nonce is sealed with the session key, so that each replica with the key accepts it. It is valid for a minute, and each process
+//! accepts it once. A probe without a nonce gets the response for an unknown path.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -22,12 +22,12 @@ const RANDOM_BYTES: usize = 16;
 /// Issues and checks the nonces of probes. Each nonce is accepted once.
 pub struct Probes {
     key: SessionKey,
-    /// Random parts of the nonces that were accepted, with their ends in ms since 1970, the oldest first.
+    /// Random parts of the nonces that were accepted, each with the nonce's expiry time in ms since 1970; oldest first.
     used: Mutex<VecDeque<(u64, [u8; RANDOM_BYTES])>>,
 }
 
 impl Probes {
-    /// Creates the nonces' state. `key`: the session key, which seals the nonces.
+    /// Creates the issuer of nonces; no nonce has been accepted yet. `key`: the session key, which seals the nonces.
     pub(crate) fn new(key: SessionKey) -> Self {
         Self {
             key,

@@ -1,4 +1,4 @@
-//! The event stream by which `tooldock doctor` detects servers in front of the gateway that buffer events.
+//! The event stream by which `tooldock doctor` detects proxies in front of the gateway that buffer events.
 
 use std::time::Duration;
 

@@ -105,7 +105,7 @@ pub enum Reply {
         replica: ReplicaId,
         /// The reply to the client if the request cannot be forwarded.
         unreachable: Refusal,
-        /// The reply to the client if the other replica may have run the request, and stopped before its reply.
+        /// The reply to the client if the other replica may have run the request but ended before it replied.
         lost: Box<Refusal>,
     },
 }

@@ -5,8 +5,8 @@ use tooldock_sessions::caller::Caller;
 
 use crate::jsonrpc::RequestError;
 
-/// Returns the scopes that a failed call needs, separated by spaces. `None` if the call failed for another reason, or if the
-/// caller's credential is not an access token. `tool`: the called tool, if known.
+/// Returns the scopes that a failed call needs, separated by spaces. `None` if the call did not fail for lack of a scope, or if
+/// the caller's credential is not an access token. `tool`: the called tool, if known.
 pub(crate) fn wanted(error: &CallError, caller: &Caller, tool: Option<&str>) -> Option<String> {
     let scopes = caller.grant.as_ref()?.token_scopes()?;
     if error.code != CallErrorCode::InsufficientScope {

@@ -85,7 +85,7 @@ pub struct ServiceParts {
     /// Maximum memory of all sessions of one principal together. The same maximum applies separately to the memory of the
     /// principal's long streams.
     pub session_bytes_per_principal: ByteSize,
-    /// Key that seals session ids, and the states that clients of 2026-07-28 send again with their retried requests.
+    /// Key that seals session ids, and the states that the gateway gives clients of 2026-07-28 for their retried requests.
     pub session_key: SessionKey,
     /// The stores that keep sessions beyond this process; without them, sessions end with the process.
     pub stores: Option<Stores>,
@@ -567,7 +567,7 @@ impl Service {
         self.core.audience.hear(news);
     }
 
-    /// Returns the nonces of `tooldock doctor`, by which it detects servers in front of the gateway that modify requests.
+    /// Returns the nonces by which `tooldock doctor` detects proxies in front of the gateway that modify requests.
     pub fn probes(&self) -> &Probes {
         &self.core.probes
     }
@@ -583,8 +583,8 @@ impl Service {
         self.core.pulse.end_all();
     }
 
-    /// Ends all current long streams, so that their clients reconnect and pass the admission again. Used after the admission
-    /// rules have changed. Clients that resume their streams lose no events.
+    /// Ends all current long streams after the admission rules have changed. Their clients reconnect and are admitted by the new
+    /// rules. Clients that resume their streams lose no events.
     pub fn readmit_streams(&self) {
         // The counter is increased before the streams are ended. A stream that is opened at the same time is then either ended
         // here, or the edge sees that the counter has changed.
@@ -666,7 +666,7 @@ fn is_about_all(caller: &Caller, request: &AdmittedRequest) -> bool {
     )
 }
 
-/// Returns true if a namespace was removed, or its set of allowed principals has changed.
+/// Returns true if, between the two snapshots, a namespace was removed or its set of allowed principals changed.
 fn admits_others(before: &Snapshot, after: &Snapshot) -> bool {
     before.namespaces.iter().any(|(name, old)| {
         let new = after.namespaces.get(name);

@@ -122,7 +122,7 @@ pub(crate) struct Listening {
 pub(crate) enum ToolsWait {
     /// The caller waits until the tools are read, since it needs the list itself.
     Long,
-    /// The caller waits only a short time, since a call needs the list. If the list is late, the last known tools are used.
+    /// The caller waits only a short time, since a call needs the list. If it is late, the tools that were read before are used.
     Short,
 }
 
@@ -131,7 +131,7 @@ pub(crate) struct Behind {
     pub(crate) namespace: Arc<Namespace>,
     /// The tool's name in the namespace of its origin.
     pub(crate) tool: Box<str>,
-    /// True if clients can also call the namespace directly. They then need access to it for the published tool, too.
+    /// True if clients can also call the tool's own namespace directly. They need access to it for the published tool, too.
     pub(crate) is_served: bool,
 }
 

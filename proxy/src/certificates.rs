@@ -6,7 +6,7 @@ use crate::replicas::ClientTls;
 use crate::tls::{self, ExpectedNames, mutual};
 
 /// Checks every certificate in the configuration. `tooldock check` also refuses certificates that clients or other replicas would
-/// refuse. A start only reports those, since the certificates for other clients still work.
+/// refuse. A start only reports such certificates, so that the clients of the other certificates are served.
 ///
 /// # Errors
 ///

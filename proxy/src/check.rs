@@ -365,8 +365,8 @@ fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Formats the configuration as YAML with secrets masked: no digests of tokens, from which a weak token could be guessed, and no
-/// values of servers' variables, unless they only refer to their source.
+/// Formats the configuration as YAML with secrets masked. Also masked are digests of tokens, from which a weak token could be
+/// guessed, and values of servers' environment variables, except references to other variables.
 fn masked(config: &Config) -> Result<String, yaml::Error> {
     yaml::to_string(&masked_tree(config)?)
 }

@@ -43,8 +43,8 @@ impl Gateway {
         &self.effective.data_dir
     }
 
-    /// Returns a text that tells the user how the changes of the two files take effect. Each flag is true if that file was
-    /// changed.
+    /// Returns a text that tells the user how the changes take effect. `data_file` is true if `external/config.yaml` was changed,
+    /// `config_file` if the configuration file was.
     fn next_step(&self, data_file: bool, config_file: bool) -> String {
         if listening::addresses(self.data()).is_empty() {
             return match self.effective.source.is_none() && config_file {

@@ -116,7 +116,7 @@ pub(crate) struct Config {
     pub(crate) sessions: SessionsConfig,
     /// Settings of Python workers.
     pub(crate) workers: WorkersConfig,
-    /// Settings for reading repositories and package registries, which management tools do.
+    /// Settings with which the management tools read repositories and package registries.
     pub(crate) builder: BuilderConfig,
     /// MCP servers that are not Python workers: child processes and remote servers.
     pub(crate) upstreams: ServersConfig,
@@ -281,7 +281,7 @@ pub(crate) struct Effective {
     /// For all listeners: true if tools wait until the client has sent `notifications/initialized`, false if not. `None` if the
     /// profile of each listener decides.
     pub(crate) require_initialized: Option<bool>,
-    /// Marks for each token whether this process has generated it.
+    /// True for each token that this process has generated; false for a configured token.
     pub(crate) generated: GeneratedMarks,
     /// The absolute path of the data directory.
     pub(crate) data_dir: PathBuf,

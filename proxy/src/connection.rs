@@ -48,14 +48,14 @@ pub(crate) fn note_admitted(admitted: bool) -> bool {
 
 /// Runs `rest` in the task of the current HTTP/2 request, after Pingora has dropped all its state of the request.
 ///
-/// The task must not end before, since Pingora closes a connection as idle when the tasks of all its requests have ended.
+/// The task must not end before `rest`, since Pingora closes a connection as idle when the tasks of all its requests have ended.
 pub(crate) fn afterwards(rest: impl Future<Output = ()> + Send + 'static) {
     let mut rest: Option<Rest> = Some(Box::pin(rest));
     let _ = REST.try_with(|slot| {
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = rest.take();
     });
-    // Every HTTP/2 request has the slot. If it were missing, `rest` would still run, but Pingora could close the connection as
-    // idle.
+    // Every HTTP/2 request has a slot that keeps `rest` for its task. If the slot were missing, `rest` would still run, but
+    // Pingora could close the connection as idle.
     if let Some(rest) = rest {
         tokio::spawn(rest);
     }

@@ -38,9 +38,9 @@ use front::{Front, PublicAddress};
 
 /// Time limit of a single check.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Time limit for all probes of the servers in front of the gateway, without the silent stream of `--slow`.
+/// Time limit for all probes of the proxies in front of the gateway, without the silent stream of `--slow`.
 const FRONT_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum number of nonces that probes of the servers in front of the gateway use.
+/// Maximum number of nonces that probes of the proxies in front of the gateway use.
 const NONCES: &str = "32";
 
 /// Quotes a word for a shell if necessary. Names of programs and paths may come from files that tools can write, and must not run
@@ -246,7 +246,7 @@ fn configured(effective: &Effective) -> Result<Option<PublicAddress>, String> {
 /// Runs the checks of this machine.
 async fn machine(effective: &Arc<Effective>, public: Option<&PublicAddress>) -> Vec<Finding> {
     let shared = || Arc::clone(effective);
-    // The servers are determined once for all checks, since that takes time in a large configuration.
+    // The configured servers are determined once for all checks, since that takes time in a large configuration.
     let servers = shared();
     let servers = tokio::task::spawn_blocking(move || check::servers(&servers).servers);
     let servers = match timeout(LIMIT, servers).await {
@@ -368,7 +368,7 @@ fn not_asked(reason: &str) -> Finding {
     Finding::problem("gateway", reason, remedy)
 }
 
-/// Probes the servers in front of the gateway through the public URL, with the nonces that the gateway has issued.
+/// Probes the proxies in front of the gateway through the public URL, with the nonces that the gateway has issued.
 async fn probe(
     arguments: &DoctorArgs,
     public: Option<&PublicAddress>,

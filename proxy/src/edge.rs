@@ -86,7 +86,7 @@ impl HttpServerApp for Edge {
             .digest()
             .and_then(|digest| digest.ssl_digest.as_ref());
         let connection = digest.and_then(|tls| tls.extension.get::<TlsConnection>());
-        // The guard marks the connection as busy until a long stream has ended, too.
+        // The guard marks the connection as busy until the request has ended, including a long stream.
         let _running = connection.map(|it| it.request_arrived(&self.limits.load()));
         with_rest(self.proxy.process_new_http(session, shutdown)).await
     }
@@ -132,7 +132,7 @@ impl Listening {
     ) {
         let limits = **self.edge.limits.load();
         let Some(open) = self.connections.admit(&limits, accepted.peer.ip()) else {
-            // The connection is closed without a response, whose cost the maximum number of connections is to avoid.
+            // The connection is closed without a response: the maximum number of connections is to save the cost of serving it.
             self.edge.metrics.refused("connections");
             return;
         };
@@ -159,9 +159,9 @@ impl Listening {
         self.connections.make_room();
     }
 
-    /// Closes the connections without a request, after the listeners have stopped to accept. If a new process has replaced this
-    /// one, idle connections stay open for a short time first: their clients do not expect the end, and may just be sending a
-    /// request.
+    /// Closes the connections without a request, after the listeners have stopped accepting connections. If a new process has
+    /// replaced this one, idle connections stay open for a short time first: their clients do not expect the end, and may just be
+    /// sending a request.
     async fn stopped(&self) {
         if *self.handed_over.borrow() {
             let _ = timeout(LINGER, self.connections.emptied()).await;

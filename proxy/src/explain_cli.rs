@@ -87,7 +87,8 @@ pub(crate) fn reach(
     asked(&asker, &ReachQuestion { who }).map_err(CommandFailure::into_reason)
 }
 
-/// Loads a configuration with the tokens of the running gateway. The flag is true if `BEARER_TOKEN` or its file is set.
+/// Loads a configuration with the tokens of the running gateway. The returned flag is true if `BEARER_TOKEN` or its file is set;
+/// false if the token is a stored one of `serve --dev`.
 fn with_tokens(
     config: Option<&Path>,
     data_dir: Option<&Path>,

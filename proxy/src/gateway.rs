@@ -102,11 +102,11 @@ pub(crate) struct Passage {
     started: Instant,
     /// The request's id; `None` before the head has been read.
     request_id: Option<Arc<str>>,
-    /// The service's number of rule changes at the time when `rules` were loaded. If it has changed, the request is admitted
-    /// again.
+    /// Number of times that the service had ended all streams for a new admission, at the time when `rules` were loaded. If the
+    /// number has changed, the request is admitted again.
     readmissions: u64,
-    /// The registry's generation at the time before the namespace was looked up. If it has changed, the request is admitted
-    /// again.
+    /// Number of the snapshot of namespaces that was in force before the request's namespace was looked up. If a reload has
+    /// published another snapshot since, the request is admitted again.
     generation: u64,
     rules: Arc<Rules>,
     admitted: Option<AdmittedHead>,
@@ -122,11 +122,11 @@ pub(crate) struct Passage {
     route: &'static str,
     /// Kind of server behind the request's namespace.
     leads_to: LeadsTo,
-    /// The validity of the request's credential; `None` if it cannot end.
+    /// The validity of the request's credential; `None` if the credential never ceases to be valid.
     lasting: Option<Lasting>,
     /// The end of the web UI's session from which the request's credential was taken; `None` for other requests.
     login: Option<Box<LoginEnd>>,
-    /// The status of a long stream that has taken over the connection; `None` otherwise.
+    /// The HTTP status of a long stream that has taken over the connection; `None` if there is no such stream.
     left_with: Option<u16>,
     /// True if the response's body gets a newline at its end, see [`Envelope::newline`].
     newline: bool,
@@ -166,7 +166,8 @@ impl Passage {
             return Ok(());
         };
         let header = session.req_header_mut();
-        // Requests that begin a login at an issuer have no credentials yet; they keep their own cookie.
+        // Requests of a login at an issuer have no credentials yet. Their cookie belongs to the login that has begun, and is not
+        // removed.
         if header.uri.path().starts_with(web_login::PATH) {
             return Ok(());
         }
@@ -198,7 +199,7 @@ impl Gateway {
             claim: None,
         };
         let head = Head::new(http::StatusCode::NO_CONTENT);
-        // The future is boxed, like those of other responses of the edge.
+        // The future is boxed to keep the futures of other requests small.
         Box::pin(respond::unread(session, head, Bytes::new(), &envelope))
             .await
             .map(|()| true)
@@ -224,7 +225,8 @@ impl Gateway {
     }
 }
 
-/// Opens the sealed passport of a request that another replica has forwarded, and stores its content in `passage`.
+/// Opens the passport of a forwarded request, and stores its content in `passage`. The passport is sealed data about the
+/// request's client and listener, from the replica that received the request.
 ///
 /// # Errors
 ///
@@ -242,8 +244,8 @@ fn arrive(
     Ok(())
 }
 
-/// Creates the storage for the remaining budgets of the limits that count a request, with the budget already found by admission.
-/// `None` if no limit counts the request.
+/// Creates the storage for the remaining budgets of the rate limits that count a request, and stores the budget that admission
+/// has already found. Returns `None` if no limit counts the request.
 fn budget_note(admission: &Admission, admitted: &mut AdmittedHead) -> Option<Arc<BudgetNote>> {
     let found = admitted.budget.take();
     let principal = admitted.principal.as_ref();
@@ -266,7 +268,7 @@ impl ProxyHttp for Gateway {
         Passage {
             started: Instant::now(),
             request_id: None,
-            // The counts are read before the rules: the rules may then be newer than the counts, but never older.
+            // The numbers of changes are read before the rules: the rules may then be newer than the numbers, but never older.
             readmissions: self.service.readmissions(),
             generation: self.registry.load().generation,
             rules: self.rules.load_full(),
@@ -294,8 +296,8 @@ impl ProxyHttp for Gateway {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
-        // Keep-alive is only set if Pingora has not turned it off: it does so after CL+TE, after `Connection: close` and during
-        // shutdown.
+        // Keep-alive is only set if Pingora has not turned it off. Pingora does so after a request with both `Content-Length` and
+        // `Transfer-Encoding`, after `Connection: close`, and during shutdown.
         if session.get_keepalive().is_some() {
             let outdated = tls_of(session).is_some_and(TlsConnection::is_outdated);
             session.set_keepalive(passage.rules.keepalive.filter(|_| !outdated));

@@ -67,9 +67,9 @@ pub(crate) struct Issuers {
     schedules: Mutex<HashMap<String, Schedule>>,
     /// Number of times that an issuer's new key set lacked a key of its previous set, over all issuers.
     losses: watch::Sender<u64>,
-    /// Running questions, by issuer and token.
+    /// Running questions to issuers about opaque tokens, by issuer and token.
     questions: Mutex<HashMap<(String, TokenDigest), Flight>>,
-    /// Limits on concurrent questions, by issuer. Entries of removed issuers are dropped.
+    /// Limits on concurrent questions about opaque tokens, by issuer. Entries of removed issuers are dropped.
     places: Mutex<HashMap<String, Arc<Places>>>,
     patience: Patience,
     /// Metadata fetched for logins, by issuer. Entries of removed issuers are dropped.
@@ -78,7 +78,8 @@ pub(crate) struct Issuers {
     exchanges: Semaphore,
 }
 
-/// Receiver by which tasks wait for a running fetch or question; it is closed when that has ended.
+/// Receiver by which tasks wait for a running fetch of keys or a running question about a token. It is closed when that has
+/// ended.
 type Flight = watch::Receiver<()>;
 
 /// The prospect of newer keys of an issuer, for a token that no known key has signed.

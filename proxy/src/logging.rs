@@ -63,8 +63,8 @@ pub(crate) fn start(config: LogConfig, export: Option<&Arc<LogQueue>>) -> anyhow
             .flatten_event(true)
             .boxed(),
     };
-    // The level hint of this filter leaves the level to the other filter. Without it, libraries would create all their debug
-    // records, for every request.
+    // This filter's level hint allows all levels, so that only the other filter limits the level. Without a hint, libraries would
+    // create all their debug records, for every request.
     let calm =
         dynamic_filter_fn(|event, _| calm(event.target())).with_max_level_hint(LevelFilter::TRACE);
     // The stored lines are text, even if the log is JSON. They contain no time, as it is stored separately.

@@ -18,12 +18,12 @@ pub(crate) use self::ending::Ending;
 use self::process::ProcessMetrics;
 pub(crate) use self::state::StateMetrics;
 
-/// HTTP statuses whose counters are resolved in advance. The counter of any other status is looked up by a hash at each use.
+/// HTTP statuses whose counters are stored in an array. The counter of any other status is looked up by a hash at each use.
 const STATUSES: [u16; 18] = [
     200, 202, 204, 400, 401, 403, 404, 405, 406, 408, 413, 415, 422, 429, 431, 500, 503, 504,
 ];
 
-/// Routes whose series are resolved in advance, by the labels that the filters give them.
+/// Routes whose counters and histogram are stored in an array. The texts are the labels that the filters give the routes.
 const ROUTES: [&str; 14] = [
     "/mcp",
     "/sse",
@@ -66,7 +66,7 @@ metric_table! {
             "Connections open now on the relay's socket";
         /// Number of requests that are being answered now.
         pub(crate) in_flight: IntGauge = "tooldock_requests_in_flight", "Requests being answered now";
-        /// Bytes in memory of request bodies that took more than one read.
+        /// Memory in bytes of request bodies that did not arrive in one read.
         pub(crate) bodies: IntGauge = "tooldock_body_bytes",
             "Bytes of request bodies held in memory, of bodies that did not come at once";
         refusals: IntCounterVec["reason"] = "tooldock_refusals_total",
@@ -99,7 +99,7 @@ metric_table! {
     }
 }
 
-/// Counters and histogram of one route, resolved once instead of at each request.
+/// The counters and the histogram of one route. They are stored here so that they are not looked up at each request.
 struct RouteSeries {
     route: &'static str,
     by_status: [OnceLock<IntCounter>; STATUSES.len()],
@@ -162,7 +162,7 @@ impl EdgeMetrics {
     }
 }
 
-/// A long stream that is counted as open. Dropping the guard ends that.
+/// A guard that counts a long stream as open. Dropping it decrements the count.
 pub(crate) struct OpenStream {
     gauge: IntGauge,
     ended: [IntCounter; Ending::ALL.len()],

@@ -40,7 +40,7 @@ const EXIT_INTERRUPTED: u8 = 130;
 /// Reason why a command failed, as one line for the user.
 #[derive(Debug)]
 pub(crate) enum CommandFailure {
-    /// The gateway answered the command's request with an error. Contains its text.
+    /// The gateway answered the command's request with an error. Contains the error's text.
     Refused(String),
     /// The command's arguments or the configuration are wrong. Contains the reason.
     Usage(String),

@@ -77,8 +77,8 @@ impl Reconfigure {
             Ok((next, _)) => self.read_certificates(next),
             Err(_) => self.read_certificates(&self.current),
         };
-        // A configuration is not used if new certificate authorities that belong to it cannot be used: its entries for client
-        // certificates must not be applied to certificates that other authorities have issued.
+        // If new certificate authorities in the configuration cannot be used, the configuration is not used either: its entries
+        // for client certificates must not be applied to certificates that the old authorities have issued.
         if let Ok((configured, _)) = &next
             && let Some(error) = self.needs_its_authorities(configured, &certificates.unusable)
         {
@@ -187,8 +187,8 @@ impl Reconfigure {
     }
 
     /// Reads the stores of secrets and of API keys, and checks the file of external servers. If one cannot be read, the gateway
-    /// continues with the values that were read before, but a restart would fail. Returns whether all can be read, and the
-    /// problem of the API keys. The problems of the others are recorded by the registry.
+    /// continues with the values that were read before, but a restart would fail. Returns true if all three can be read, and
+    /// the problem of the API keys. Problems of the secrets and of the file are recorded by the registry.
     fn read_stores(&self) -> (bool, Option<String>) {
         let secrets = self.secrets.read().map(drop);
         let keys = self.keys.list().map(drop);
@@ -240,9 +240,9 @@ impl Reconfigure {
         }
     }
 
-    /// The reason why a configuration cannot be used while the listeners in `unusable` keep their old certificates; `None` if it
-    /// can. It cannot if such a listener requests client certificates and the configuration changes their authorities or
-    /// principals.
+    /// Returns the reason why a configuration cannot be used while the listeners in `unusable` keep their old certificates:
+    /// such a listener requests client certificates, and the configuration changes their authorities or principals. `None` if
+    /// the configuration can be used.
     fn needs_its_authorities(
         &self,
         next: &Effective,
@@ -343,8 +343,8 @@ struct Certificates {
 }
 
 impl Certificates {
-    /// Discards certificates whose client authorities differ from those in force. Called if the new configuration is not used:
-    /// its entries for the new authorities are missing then.
+    /// Discards certificates whose client authorities differ from those in force. Called if the new configuration is not used,
+    /// because its entries for client certificates may belong to the new authorities.
     fn keep_authorities(&mut self) {
         let others = self.usable.extract_if(.., |it| it.has_other_authorities());
         let unusable = others.map(|prepared| {

@@ -226,7 +226,7 @@ impl Accepting {
     }
 }
 
-/// Sends the refusal to a client for which there is no free connection.
+/// Sends the refusal to a client that connects while the maximum number of connections is open.
 async fn turn_away(mut stream: UnixStream) {
     let _ = timeout(REFUSAL_TIME, stream.write_all(FULL)).await;
 }

@@ -185,8 +185,8 @@ impl ReplicaLink {
             (Ok(reply), _) => reply,
             (Err(Unrouted::Lost), Some((_, lost))) => (*lost).into(),
             (Err(Unrouted::Unreachable), Some((unreachable, _))) => unreachable.into(),
-            // Routing fails only after `here` has returned another replica, and `here` then stores the refusals. So this case
-            // does not occur.
+            // This case does not occur: routing fails only after `here` has found that another replica has the session, and
+            // `here` then sets `refusals`.
             (Err(_), None) => Reply::empty(StatusCode::BAD_GATEWAY),
         }
     }

@@ -331,8 +331,8 @@ async fn write_body(
 /// The chunks of a body that are available now, joined so that they are sent in one write.
 struct Ready {
     bytes: Bytes,
-    /// The chunk after these bytes if it is available but does not fit into the same write. `Some(None)` means that the body ends
-    /// here.
+    /// The chunk after `bytes`, if it is available but was not joined. `Some(None)` means that the body ends after `bytes`;
+    /// `None` means that the next chunk was not requested or is not available yet.
     behind: Option<Option<Result<Bytes, BodyError>>>,
 }
 
@@ -359,7 +359,7 @@ impl Ready {
         }
     }
 
-    /// Returns true if there are no further chunks after these bytes.
+    /// Returns true if the body ends after `bytes`.
     fn is_all(&self) -> bool {
         matches!(self.behind, Some(None))
     }

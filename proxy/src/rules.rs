@@ -23,7 +23,7 @@ use crate::header_edits::HeaderEdits;
 pub(crate) struct GatewayListener {
     /// The listener's name in the configuration.
     pub(crate) name: Arc<str>,
-    /// The configured address. The listener of a request is found by it.
+    /// The configured address, by which the listener of a request is found.
     pub(crate) address: ListenAddress,
     /// True if connections begin with a header of the PROXY protocol.
     pub(crate) proxy_protocol: bool,
@@ -106,7 +106,7 @@ pub(crate) fn admission(effective: &Effective, keys: KeyTables) -> Result<Admiss
 pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
     let admission_config = &effective.config.admission;
     let listeners = listeners(effective);
-    // The value is rounded up to whole seconds, as Pingora needs it. Rounding down would turn half a second into zero.
+    // The idle time is rounded up to whole seconds, as Pingora needs it. Rounding down would turn half a second into zero.
     let keepalive = admission_config
         .timeouts
         .keepalive
@@ -155,7 +155,8 @@ fn listeners(effective: &Effective) -> Vec<GatewayListener> {
     let scoped_tokens = of_tokens
         .chain(certificates.map(|certificate| &certificate.namespaces))
         .any(|namespaces| !namespaces.iter().any(|pattern| pattern == "*"))
-        // API keys count as tokens with limited namespaces: they can be added at any time, and most open only some namespaces.
+        // If API keys may exist, some credentials may be limited to some namespaces: keys can be added at any time, and most
+        // open only some namespaces.
         || effective.keys_file().exists();
     let public_url = effective.config.admission.public_url.origin();
     let overrides = effective.config.namespaces.overrides.iter();

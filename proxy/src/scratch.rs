@@ -18,7 +18,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 
 /// Size in bytes of the buffer that each thread has.
 const ROOM: usize = 64 * 1024;
-/// Size in bytes of a new buffer that is kept without a copy. The allocator caches buffers of this size for each thread.
+/// Size in bytes of a new buffer into which a long read goes. If the read fills at least half of it, the caller gets this
+/// buffer instead of a copy. The allocator caches buffers of this size for each thread.
 const KEPT: usize = 32 * 1024;
 /// Size in bytes of a read after which more bytes are usually available for the next read.
 pub(crate) const MUCH: usize = KEPT;
@@ -26,7 +27,8 @@ pub(crate) const MUCH: usize = KEPT;
 thread_local! {
     /// The thread's buffer. It still contains the bytes of the last read, but each reader gets only the bytes of its own read.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; ROOM].into());
-    /// True if the last read was at least half as long as a buffer that is kept. The next read then uses such a buffer.
+    /// True if the last read was at least half as long as `KEPT`. The next read then uses a new buffer of that size, which
+    /// needs no copy.
     static LONG: Cell<bool> = const { Cell::new(false) };
 }
 

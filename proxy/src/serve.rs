@@ -218,7 +218,8 @@ pub(crate) fn run(
     let mut offered = sockets.handles()?;
     offered.extend(relay_socket.as_ref().map(RelaySocket::handle).transpose()?);
     let (offer, successors) = Offer::new(&effective, parts.service.replicas().name(), offered);
-    // The services have their own handles of the sockets. These are closed, so that the services can stop accepting connections.
+    // The services have their own handles of the sockets. The original handles are closed here, so that the services can stop
+    // accepting connections.
     drop(sockets);
 
     let relay = relay_socket
@@ -565,8 +566,8 @@ impl Parts {
         let name = name.map(|(name, port)| (name.to_owned(), port));
         control.spawn(async move {
             if let Some((name, port)) = name.filter(|_| replicas.are_many()) {
-                // Resolved before the first heartbeats are read. Otherwise replicas whose addresses are not resolved yet would be
-                // logged as errors.
+                // The name in `replicas.peers` is resolved before the first heartbeats are read. Otherwise replicas whose
+                // addresses are not resolved yet would be logged as errors.
                 peers::look_up(&name, port, &replicas).await;
                 tokio::spawn(peers::follow(name, port, replicas));
             }
@@ -660,7 +661,8 @@ impl Assembly<'_> {
         let mut server = Server::new_with_opt_and_conf(
             None,
             ServerConf {
-                // Each service gets its own number of threads later. Pingora would divide a common number among the services.
+                // Each service gets a separate number of threads later. Pingora would divide the number that is set here among
+                // the services.
                 threads,
                 work_stealing: config.work_stealing,
                 listener_tasks_per_fd: layout.threads,
@@ -682,10 +684,11 @@ impl Assembly<'_> {
         for service in traffic {
             server.add_service(service.announced_to(Arc::clone(&announced)));
         }
-        // The metrics listener is stopped only when a successor takes over: it answers `/ready` also during the drain.
+        // The drain does not stop the metrics listener, because `/ready` is answered also during the drain. It is stopped only
+        // when a successor takes over.
         let lifetime = self.handed_over;
-        // The listener for replicas is not stopped by the drain either, because other replicas send requests until they are
-        // informed of the drain.
+        // The drain does not stop the listener for replicas, because other replicas send requests until they are informed of
+        // the drain.
         for service in door {
             let service = service.announced_to(Arc::clone(&announced));
             server.add_service(service.until(lifetime.clone()));

@@ -179,7 +179,8 @@ fn in_redis(
         .map_err(|error| anyhow!("sessions.store: {error}"))?;
     let prefix = match effective.role {
         Role::All | Role::Core => sessions.store_prefix.clone(),
-        // Another prefix, because sessions with the management tools are separate from those with the core.
+        // A manager in a separate process uses another prefix than the core, because the sessions with the management tools are
+        // separate from those with the core.
         Role::Manager => format!("{}manager:", sessions.store_prefix),
     };
     let store = RedisStore::unconnected(&url, &prefix, sessions.ttl, &sessions.event_log)?;
@@ -190,7 +191,7 @@ fn in_redis(
         Peers::List(addresses) => {
             replicas.forward_only_to(addresses.iter().cloned().collect());
         }
-        // No address is allowed until the configured name has been resolved.
+        // Until the name in `replicas.peers` has been resolved, requests are forwarded to no address.
         peers @ Peers::Word(_) if peers.name().is_some() => {
             replicas.forward_only_to(BTreeSet::new());
         }

@@ -27,7 +27,7 @@ use crate::config::{Effective, ListenAddress, ListenerConfig, SocketMode};
 
 mod passed;
 
-/// Error text for the path of a Unix socket at which there is another file.
+/// Error text for a Unix socket whose path is that of a file of another kind.
 pub(crate) const NO_SOCKET: &str =
     "a file stands there that is no socket: remove it, or choose another path";
 

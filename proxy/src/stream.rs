@@ -112,7 +112,8 @@ impl LongStream {
                 open: metrics.stream_opened(transport),
                 request_id: Arc::clone(request_id),
                 status,
-                // The log entry is taken from the request, because it is written at the end of the stream.
+                // The access log's entry is moved from the request to the stream, because the entry is written at the end of
+                // the stream.
                 logged: logged.take(),
                 started: Instant::now(),
                 _guards: self.guards,

@@ -11,7 +11,7 @@ use tooldock_otlp::{Gather, LogQueue, Otlp, OtlpGuard, Protocol, Settings, Tls, 
 
 use crate::config::{ConfigError, OtlpProtocol, OtlpSettings, OtlpSignal, OtlpTls, otlp_key as at};
 
-/// Labels of the routes whose requests get a span even if admission refuses them.
+/// Labels of the routes whose requests get a trace span even if admission refuses them.
 const TRACED: [&str; 4] = ["/mcp", "/messages", "/tools/{name}", "/tools/call"];
 
 /// A running OTLP export.

@@ -17,7 +17,7 @@ pin_project! {
         #[pin]
         future: F,
         limit: Duration,
-        // Created only when the future has to wait, because Pingora reads the clock to create a timer.
+        // The timer, which is created only when the future has to wait, because Pingora reads the clock to create a timer.
         #[pin]
         timer: Option<Timeout<Pending<()>, FastOrTokioTimeout>>,
     }

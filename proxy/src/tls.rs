@@ -184,7 +184,7 @@ pub(crate) struct PreparedTls {
     listener: Arc<TlsListener>,
     made: ListenerTls,
     before: Arc<Trust>,
-    /// The reasons why clients will refuse some of the certificates. Those are used nevertheless.
+    /// The reasons why clients will refuse some of the certificates. The certificates are used nevertheless.
     problems: Vec<String>,
 }
 
@@ -453,7 +453,7 @@ impl TlsConnection {
         self.open.request_arrived(limits)
     }
 
-    /// Records whether the connection's last request was admitted by a credential.
+    /// Records whether the most recent request on the connection was admitted by a credential.
     pub(crate) fn note_admitted(&self, admitted: bool) {
         self.open.admitted(admitted);
     }

@@ -26,7 +26,7 @@ pub(crate) struct WriteLimits {
 }
 
 impl WriteLimits {
-    /// Runs the write of an event with `size` bytes in memory.
+    /// Runs `write`, which writes an event that occupies `size` bytes of memory, under these limits.
     ///
     /// # Errors
     ///

@@ -43,7 +43,8 @@ mod channel;
 /// Packet with which a successor reports that it can serve.
 const READY: &[u8] = b"ready";
 
-/// Packet with which a gateway reports that it accepts no more connections. It is also sent after the last socket of the list.
+/// Packet with which a gateway reports that it accepts no more connections. An earlier packet with the same content marks the
+/// end of the list of sockets.
 const GO: &[u8] = b"go";
 
 /// First packet to a process that cannot become the successor, because another one is starting or has already started.
@@ -136,7 +137,7 @@ pub(crate) struct Predecessor {
     channel: Channel,
     /// Name of the replica that this process replaces.
     pub(crate) replica: String,
-    /// True if that gateway is stopping and accepts no clients any more; false if it still serves.
+    /// True if the replaced gateway is stopping and accepts no clients any more; false if it still serves.
     pub(crate) stops: bool,
 }
 
@@ -168,8 +169,8 @@ impl Predecessor {
             if let Ok(channel) = Channel::connect(&stopping) {
                 break channel;
             }
-            // A gateway may have received its signal just before. Its socket is then renamed soon, so the loop waits a short time
-            // for that.
+            // The running gateway may have received a stop signal just before. Its socket is then renamed soon, so the loop
+            // waits a short time for that.
             let may_stop = running.exists() && listening::process(&effective.data_dir).is_some();
             if !may_stop || Instant::now() >= deadline {
                 return None;
@@ -263,7 +264,7 @@ struct OfferState {
     /// The listening sockets to pass. Sockets on which this gateway no longer accepts are removed: as long as a handle is open,
     /// the kernel would accept connections that no process serves.
     sockets: Mutex<Vec<Handed>>,
-    /// True when this gateway has bound the channel's socket. Before, the file may be that of the replaced gateway.
+    /// True when this gateway has bound the channel's socket. Until then, the file may be that of the replaced gateway.
     bound: AtomicBool,
     /// True when a successor has been ready. No other successor is accepted after that.
     succeeded: AtomicBool,
@@ -287,7 +288,7 @@ impl Successor {
 }
 
 impl Offer {
-    /// Creates the offer of these sockets. The receiver yields the successor when it is ready.
+    /// Creates the offer of `sockets` to a successor. The returned receiver yields the successor when it is ready.
     pub(crate) fn new(
         effective: &Effective,
         replica: &str,
@@ -424,8 +425,8 @@ impl OfferState {
 }
 
 /// Returns an error if the process at the other end may not be the stopping gateway: it belongs to another user, or it is not
-/// the gateway that is recorded in the data directory. The latter is checked only for gateways that do not share their data
-/// directory, because only the last of several gateways is recorded there.
+/// the gateway that is recorded in the data directory. The record is checked only for gateways that do not share their data
+/// directory, because a shared directory records only the gateway that started most recently.
 fn trusted(channel: &Channel, effective: &Effective) -> anyhow::Result<()> {
     let peer = channel.peer()?;
     let is_noted = || {

@@ -143,7 +143,7 @@ impl BegunLogin {
     }
 }
 
-/// Considers the logins for which `counts` returns true. If there are at least `max` of them, removes the oldest.
+/// Makes room for one more login: if `counts` returns true for `max` logins or more, removes the oldest of them.
 fn make_room(
     begun: &mut HashMap<Box<str>, BegunLogin>,
     max: usize,

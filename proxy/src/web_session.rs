@@ -116,8 +116,9 @@ impl WebSessions {
 
     /// Returns the login of a request that contains both halves. `None` if the request has an `Authorization` header.
     ///
-    /// For a request of the page itself, the cookie is sufficient: the browser sends that request before any script can add a
-    /// header, and the page's content is the same for all users. `user` is the user name that the listener requires for `Basic`.
+    /// If the page itself is requested, the cookie is sufficient: the browser sends that request before any script can add a
+    /// header, and the page's content is the same for all users. `user` is the user name that the listener requires for
+    /// `Basic`.
     pub(crate) fn shown(&self, user: &str, request: &Parts) -> Option<ShownLogin> {
         let headers = &request.headers;
         if headers.contains_key(AUTHORIZATION) {
@@ -240,7 +241,7 @@ impl Login {
     }
 }
 
-/// Considers the logins for which `counts` returns true. If there are at least `max` of them, removes the oldest.
+/// Makes room for one more login: if `counts` returns true for `max` logins or more, removes the oldest of them.
 fn make_room(logins: &mut HashMap<Box<str>, Login>, max: usize, counts: impl Fn(&Login) -> bool) {
     let counted = logins.iter().filter(|(_, login)| counts(login));
     let counted: Vec<_> = counted.collect();

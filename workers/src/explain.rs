@@ -41,7 +41,7 @@ pub struct ReachQuestion {
     pub who: String,
 }
 
-/// Numbers of the tools that a principal may call, by namespace.
+/// Number of tools that a principal may call, for each namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reach {
     /// The principal that the answer is about.
@@ -91,7 +91,7 @@ pub fn served_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Namespa
     NamespaceName::parse_served(&text).map_err(de::Error::custom)
 }
 
-/// The credential that a question is about, with the data that requests are checked with.
+/// The credential that a question is about, with its rights as requests are checked against them.
 #[derive(Debug, Clone)]
 pub struct Credential {
     /// Principal of the requests that use the credential.
@@ -178,8 +178,8 @@ impl Principals {
         }
     }
 
-    /// Returns the first 20 names without repetitions, as text for a message. Further principals are counted. No more than 20
-    /// names are in memory at once.
+    /// Returns the first 20 names of principals without repetitions, as text for a message. Further names are only counted, and
+    /// no more than 20 names are in memory at once.
     pub fn in_words<N: Ord + AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
         const NAMED_MAX: usize = 20;
         let mut first: BTreeMap<N, usize> = BTreeMap::new();
@@ -400,7 +400,8 @@ pub fn of_member(
     rules
 }
 
-/// The access lists of a namespace, followed by the operator's lists if these differ. Each has a suffix for the rules' names.
+/// The access lists of a namespace, and then the lists of the operator's own file if the namespace has them. Each comes with a
+/// suffix for the names of its rules.
 fn lists_of(limits: &Limits) -> Vec<(&'static str, AccessLists)> {
     let operators = limits.within.as_deref().cloned();
     let own = ("", limits.lists());
@@ -408,7 +409,7 @@ fn lists_of(limits: &Limits) -> Vec<(&'static str, AccessLists)> {
     std::iter::once(own).chain(operators).collect()
 }
 
-/// Compiles the access lists of `only`. `None` cannot occur for a served namespace, whose patterns are valid.
+/// Compiles the access lists of `only`. `None` if a pattern is invalid, which a served namespace cannot have.
 fn policy(only: &Limits) -> Option<ToolPolicy> {
     ToolPolicy::new(only).ok()
 }

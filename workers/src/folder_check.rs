@@ -1,4 +1,5 @@
-//! Namespace folders for `tooldock check`: the results of the scan, and for a single folder those of loading it in a worker.
+//! Namespace folders for `tooldock check`: the problems that a scan finds and, if a single folder is checked, those that a
+//! worker finds when it loads the folder.
 
 mod python;
 mod trial;
@@ -17,8 +18,8 @@ use crate::servers::Finding;
 
 pub use python::PythonCheck;
 
-/// Checks every folder under `tools/`. If the directory does not exist, there are no namespaces. `secrets` are those that the
-/// gateway would use.
+/// Checks every folder under `tools/`. If the directory does not exist, there are no namespaces. `secrets` are the secrets
+/// that the gateway would use.
 pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
     match scan(tools_dir) {
         Ok(sources) => {

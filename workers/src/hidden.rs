@@ -19,7 +19,7 @@ use crate::registry::{AggregateMember, Namespace, Registry, UpstreamKind};
 #[derive(Default)]
 pub struct HiddenValues(Redactor);
 
-/// The principals whose personal values are masked.
+/// The principals whose personal values are masked in a response.
 #[derive(Clone, Copy)]
 enum Owners<'a> {
     /// The personal values of every principal are masked.
@@ -66,7 +66,7 @@ impl Registry {
                     let member = match member {
                         AggregateMember::Own(own) => own,
                         AggregateMember::Served(name) => match self.namespace(name.as_str()) {
-                            // An aggregate that is a member of an aggregate is skipped, so that the recursion ends.
+                            // A member that is itself an aggregate is skipped, so that the recursion ends.
                             Some(found) if !is_aggregate(&found) => {
                                 served = found;
                                 &served
@@ -93,8 +93,8 @@ fn is_aggregate(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Aggregate(_))
 }
 
-/// Members of MCP messages whose values are keywords, ids and numbers of the protocol. These values are not masked, so that a
-/// secret that equals one of them does not change the meaning of a message.
+/// JSON fields of MCP messages whose values are keywords, ids and numbers of the protocol. These values are not masked, so that
+/// a secret that equals one of them does not change the meaning of a message.
 const PROTOCOL_VALUES: [&str; 16] = [
     "jsonrpc",
     "id",
@@ -114,7 +114,7 @@ const PROTOCOL_VALUES: [&str; 16] = [
     "resultType",
 ];
 
-/// Further member names of MCP messages, which are not masked either.
+/// Further names of JSON fields in MCP messages. These names are not masked, but their values are.
 const PROTOCOL_NAMES: [&str; 14] = [
     "params",
     "result",
@@ -162,8 +162,8 @@ impl HiddenValues {
         error
     }
 
-    /// Returns the JSON with the values masked: in texts, in member names, and in numbers that are written like a value. `None`
-    /// if it contains none of them. Ids, types and other members that the protocol defines are not changed.
+    /// Returns the JSON with the values masked: in texts, in names of fields, and in numbers that are written like a value.
+    /// `None` if the JSON contains none of the values. Ids, types and other fields that the protocol defines are not changed.
     pub fn hide_in_json(&self, json: &[u8]) -> Option<Vec<u8>> {
         if !self.0.may_be_in_json(json) {
             return None;

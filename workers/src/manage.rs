@@ -88,8 +88,8 @@ impl Workspace {
         }
     }
 
-    /// Sets the names that the configuration uses; initially there are none. Namespaces and servers with such names cannot be
-    /// created, since the configuration's would be served instead.
+    /// Sets the names that the configuration uses; initially there are none. Namespaces and servers with these names cannot be
+    /// created, since the configuration's namespaces would be served instead.
     pub fn set_configured(&self, servers: &ServersConfig, aggregates: &AggregatesConfig) {
         let names = Names::settle(crate::servers::configured(servers, aggregates));
         *self.configured_names() = Arc::new(names);

@@ -29,7 +29,7 @@ pub(crate) const CLAMPED: &str = "limit_clamped";
 /// Maximum size of a manifest, in bytes.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
-/// A parsed manifest. The default applies to a folder without the file.
+/// A parsed manifest. `Default` is the manifest of a folder without the file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Manifest {
     /// Description of the namespace, as one line.
@@ -56,8 +56,8 @@ pub struct Manifest {
 pub struct InvalidManifest(String);
 
 impl Manifest {
-    /// Reads the manifest of a namespace folder; without the file, returns the default. `tree` is the resolved path of a
-    /// directory: if the file is a symlink, its target must be inside.
+    /// Reads the manifest of a namespace folder; returns the default if the folder has none. `tree` is the resolved path of a
+    /// directory: if the manifest is a symlink, its target must be inside `tree`.
     ///
     /// # Errors
     ///
@@ -192,8 +192,8 @@ impl Manifest {
     }
 }
 
-/// Computes the limits in force from limits of any source. `file` is the name of their file; `None` means that they are the
-/// operator's own, which have no ceilings.
+/// Computes the limits in force from limits of any source. `file` is the name of the file that sets them; `None` means that
+/// the operator sets them, without ceilings.
 ///
 /// If the configuration was merged from an operator's file and another one, tools and principals must also be allowed by the
 /// operator's own lists, and errors are masked if the operator's own file masks them.
@@ -275,7 +275,7 @@ fn is_variable_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Checks a limit separately, so that the error can name its key. Returns an error for a zero that would prevent every call.
+/// Checks one limit alone, so that the error can name its key. A zero that would prevent every call is an error, too.
 fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
     let mut alone = Mapping::new();
     alone.insert(key.into(), value.clone());
@@ -289,7 +289,7 @@ fn check_limit(key: &str, value: &Value) -> Result<(), InvalidManifest> {
 fn typed<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, InvalidManifest> {
     yaml::from_value(value).map_err(|error| {
         let text = error.to_string();
-        // serde's error begins with the key only sometimes, so the key is removed before it is added.
+        // serde's error begins with the key only in some cases, so the key is removed and then added in all cases.
         let text = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
         InvalidManifest(format!("{key}: {text}"))
     })

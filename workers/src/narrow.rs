@@ -12,7 +12,7 @@
 //! | `sandbox`, `pins` | the operator's, unless the merged one is at least as strict |
 //! | `env_allowed` | the variables that both files name |
 //! | a server of the operator's file | as in the operator's file, but the data file may disable it and lower its limits |
-//! | `toolman.NAME` | the operator's file if both name one |
+//! | `toolman.NAME` | the operator's file if both files define an aggregate of that name |
 //! | servers, aggregates of the data file | marked ([`Source::DataFile`]), under other names ([`tooldock_base::precedence`]) |
 //!
 //! The lists cannot be merged into one list, because the intersection of two patterns cannot be written as a pattern. So the
@@ -121,8 +121,8 @@ pub fn narrow(
     vain
 }
 
-/// Resets the operator's aggregates to the operator's file, and marks the aggregates that only the data file defines. Returns
-/// the refused changes, as [`narrow`] does.
+/// Resets the aggregates of the operator's file to their definitions there, and marks the aggregates that only the data file
+/// defines. Returns the refused changes, as [`narrow`] does.
 pub fn narrow_aggregates(
     aggregates: &mut AggregatesConfig,
     operator: &AggregatesConfig,
@@ -188,7 +188,7 @@ struct Narrowing<'a> {
 }
 
 impl Narrowing<'_> {
-    /// Resets a server to the operator's file. The data file can only set `enabled: false` and limits.
+    /// Resets a server to its entry in the operator's file. The data file can only set `enabled: false` and limits.
     fn server(&mut self, key: &str, merged: &mut StdioServerConfig, own: &StdioServerConfig) {
         let enabled = merged.enabled && own.enabled;
         if merged.enabled && !own.enabled {
@@ -220,8 +220,8 @@ impl Narrowing<'_> {
         merged.apply(&patch);
     }
 
-    /// Restricts the limits under the key `at`. `other` are the operator's limits for the same namespace under another key, which
-    /// apply if `operator` does not set a value.
+    /// Restricts the limits in `merged`, whose configuration key is `at`. `operator` are the operator's limits under that key.
+    /// `other` are the operator's limits under another key for the same namespace; they apply where `operator` sets no value.
     fn patch(
         &mut self,
         at: &str,

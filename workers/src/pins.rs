@@ -60,9 +60,10 @@ pub const PINS_FILE: &str = "pins.json";
 const WRITE_EVERY: Duration = Duration::from_secs(2);
 /// Interval at which the file is checked for changes by other gateways.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Maximum number of events of one namespace that are reported within [`EVENT_WINDOW`]; further ones are only recorded.
+/// Maximum number of changes of one namespace's definitions that are reported within [`EVENT_WINDOW`]; further ones are only
+/// recorded.
 const EVENTS_MAX: u32 = 50;
-/// Period within which the events of a namespace are counted.
+/// Period within which the reported changes of a namespace's definitions are counted.
 const EVENT_WINDOW: Duration = Duration::from_secs(600);
 
 /// A change of a pinned definition, reported to the log, the audit log and other observers.
@@ -100,7 +101,7 @@ pub struct Pins {
     state: Mutex<PinsState>,
     /// Pins by namespace. An entry is never removed: there is one for each server served since the process started.
     namespaces: Mutex<HashMap<NamespaceName, Arc<NamespacePins>>>,
-    /// Namespaces with a new decision by an operator or another gateway, not announced yet.
+    /// Namespaces for which an operator or another gateway has decided about definitions, and that were not announced yet.
     decided: Mutex<BTreeSet<NamespaceName>>,
     /// Wakes the task that announces decisions of operators.
     has_decided: Notify,
@@ -111,7 +112,7 @@ pub struct Pins {
 
 struct PinsState {
     records: PinFile,
-    /// Stamp of the file's version that `records` are based on.
+    /// Stamp (metadata that identify a version of the file) of the file from which `records` were read.
     stamp: Option<Stamp>,
     /// Reason why the file cannot be read; sightings are then kept only in memory. `None` if it can be read.
     unreadable: Option<String>,
@@ -123,7 +124,7 @@ struct PinsState {
     told: HashMap<NamespaceName, (Instant, u32)>,
     /// Index of the recorded names by shape, to find names that look alike; `None` if it must be built again.
     shapes: Option<ShapeIndex>,
-    /// Namespaces whose records are full. Remembered so that each is logged only once.
+    /// Namespaces for which no more definitions can be recorded. Remembered so that each is logged only once.
     full: HashSet<NamespaceName>,
 }
 
@@ -308,7 +309,7 @@ impl Pins {
         }
     }
 
-    /// Discards remembered judgements of these namespaces' lists, so that the next list is recorded as if it was not seen before.
+    /// Discards remembered judgements of these namespaces' lists, so that the next list is recorded as if it had not been seen.
     fn judge_anew<'a>(&self, names: impl IntoIterator<Item = &'a NamespaceName>) {
         for pins in names.into_iter().filter_map(|name| self.known(name)) {
             pins.forget_pages();
@@ -361,7 +362,7 @@ impl Pins {
                 });
             }
             Err(problem) => {
-                // The stamp of the unreadable file is kept, so that the file is not read again before it changes.
+                // The unreadable file's stamp (its metadata) is stored, so that the file is not read again before it changes.
                 state.stamp = stamp;
                 if state.unreadable.as_ref() != Some(&problem) {
                     tracing::error!("{problem}");
@@ -376,7 +377,8 @@ impl Pins {
         }
     }
 
-    /// Writes the records to the file, with the unwritten sightings and a change. The file is not written if nothing has changed.
+    /// Writes the records to the file, after adding the unwritten sightings and applying `change`. The file is not written if its
+    /// content would stay the same.
     fn write<T>(&self, change: impl FnOnce(&mut PinFile) -> T) -> Result<T, PinsError> {
         let Some(file) = &self.file else {
             let mut state = self.state();
@@ -441,8 +443,8 @@ impl Pins {
         PinsError::File(error)
     }
 
-    /// Records a sighting in memory, and wakes the writing task. Returns true if the version may be shown where pins are
-    /// enforced.
+    /// Records a sighting in memory, and wakes the task that writes the file. Returns true if the listed version may be shown to
+    /// clients where pins are enforced.
     fn see(&self, name: &NamespaceName, sighting: Sighting, hides: bool) -> bool {
         let mut state = self.state();
         let is_unreadable = state.unreadable.is_some();
@@ -575,7 +577,7 @@ impl PinsState {
     }
 }
 
-/// The namespaces for which `differ` returns true when it compares two contents of the file.
+/// The namespaces for which `differ` returns true when it is called with both contents of the file.
 fn namespaces(
     before: &PinFile,
     after: &PinFile,

@@ -18,7 +18,7 @@ const NAMED_MAX: usize = 10;
 /// The namespaces under `tools/` and the servers of a data directory, with the secrets that each receives.
 #[derive(Debug)]
 pub struct Recipients {
-    /// Default rule that decides which global secrets a namespace receives.
+    /// Rule for the namespaces without a rule of their own: which global secrets they receive.
     by_default: GlobalSecrets,
     /// Namespaces of Python tools, each with its rule for global secrets and the names of the secrets that it declares.
     namespaces: BTreeMap<NamespaceName, (GlobalSecrets, Vec<String>)>,
@@ -26,8 +26,8 @@ pub struct Recipients {
     servers: BTreeMap<NamespaceName, Vec<String>>,
     /// The namespace that is served under each name; `None` if that is not known.
     names: Option<Names>,
-    /// Values, by scope and key, that are not passed to the namespace of that name, because they were set for another namespace
-    /// that had the name before.
+    /// Values, as pairs of a namespace and a key, that the namespace does not receive, because they were set for a different
+    /// namespace that had the same name earlier.
     foreign: BTreeSet<(NamespaceName, String)>,
 }
 
@@ -95,7 +95,7 @@ impl Recipients {
         }
     }
 
-    /// Returns the reason why a value in the scope of a namespace is not passed to that namespace; `None` if it is passed.
+    /// Returns the reason why the namespace `name` does not receive the value `key` in its scope; `None` if it receives it.
     fn why_not(&self, key: &str, name: &NamespaceName) -> Option<&'static str> {
         if let Some(names) = &self.names {
             match names.winner(name) {

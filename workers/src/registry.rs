@@ -76,7 +76,7 @@ pub struct Namespace {
     pub prompts: Vec<Arc<Prompt>>,
     /// True if arguments of a prompt or template can be completed.
     pub completions: bool,
-    /// The namespace's Python files, each with the use that the worker made of it.
+    /// The namespace's Python files, each with the use that the worker made of it: loaded in one of several ways, or skipped.
     pub files: Vec<SourceFile>,
     /// Problems that do not prevent the namespace from being served: skipped files, lowered limits, a failed update.
     pub issues: Vec<Issue>,
@@ -91,12 +91,12 @@ pub struct Namespace {
     pub content_hash: [u8; 32],
     /// Value that another crate stores together with the namespace.
     pub attached: Attachment,
-    /// The worker that is still retried while `upstream` is [`UpstreamKind::Failed`]. The reloader owns it.
+    /// The worker that is still being restarted while `upstream` is [`UpstreamKind::Failed`]. The reloader owns the worker.
     pub recovering: Weak<Worker>,
 }
 
-/// A value that another crate attaches to a namespace, so that it needs no table and is dropped with the namespace. A copy of
-/// the namespace begins without a value, because it may be changed before it is served.
+/// A value that another crate attaches to a namespace. So that crate needs no table of namespaces, and the value is dropped
+/// with the namespace. A copy of the namespace begins without a value, because it may be changed before it is served.
 #[derive(Default)]
 pub struct Attachment(OnceLock<Arc<dyn Any + Send + Sync>>);
 
@@ -225,7 +225,7 @@ impl Namespace {
         )
     }
 
-    /// State of the namespace's worker, whether it serves or is still retried; `None` if there is no worker.
+    /// State of the worker that runs the namespace's tools or is still being restarted; `None` if there is no worker.
     pub fn worker_state(&self) -> Option<WorkerState> {
         match &self.upstream {
             UpstreamKind::Worker(worker) => Some(worker.state()),
@@ -294,8 +294,8 @@ pub struct Registry {
     current: ArcSwap<Snapshot>,
     /// The current snapshot, for tasks that wait for the next one. Requests read `current` instead, which needs no lock.
     published: watch::Sender<Arc<Snapshot>>,
-    /// Names, in lower case, of the client headers that are forwarded to at least one remote server. Computed once per snapshot,
-    /// because CORS preflight requests need them without a credential.
+    /// Names, in lower case, of the client headers that are forwarded to at least one remote server. Computed once per snapshot
+    /// instead of per request, because CORS preflight requests without a credential need them.
     passed_headers: ArcSwap<BTreeSet<String>>,
     /// Reason why the secrets cannot be read; `None` if they can be read.
     secrets_problem: ArcSwapOption<Issue>,
@@ -320,7 +320,7 @@ pub struct Registry {
     sandbox: OnceLock<Arc<SandboxHost>>,
     /// The pinned definitions of servers, if this process serves any servers.
     pins: OnceLock<Arc<Pins>>,
-    /// State of the gateway's start: the namespaces that are not in a snapshot yet.
+    /// State of the gateway's start, with the namespaces that are still starting.
     startup: Startup,
     /// Number of reloads of all namespaces, including those that changed nothing.
     reloads: watch::Sender<u64>,
@@ -438,7 +438,7 @@ impl Registry {
             servers.for_each(|it| pins.of(&it.name).set_mode(it.limits.pins));
         }
         let mut before = None;
-        // Done under the channel's lock, so that after two concurrent calls subscribers have the current snapshot.
+        // Done under the channel's lock: if two calls are concurrent, the subscribers finally have the snapshot that is current.
         self.published.send_modify(|published| {
             before = Some(self.current.swap(Arc::clone(&next)));
             self.passed_headers.store(passed_headers);

@@ -76,18 +76,18 @@ pub struct Reloader {
     vault: Mutex<Option<VaultFolder>>,
     /// Last usable content of the file of external servers.
     servers_file: Mutex<Arc<ServersFile>>,
-    /// Names and their namespaces, as the last run over all namespaces determined them.
+    /// The namespace or server that is served under each name, as the most recent run over all namespaces determined it.
     names: Mutex<Arc<Names>>,
     /// Recorded owners of secrets; `None` until they are read.
     owners: Mutex<Option<RecordedOwners>>,
     secrets: SecretsOf,
-    /// The secrets that were last read successfully; `None` before.
+    /// The secrets of the most recent successful read; `None` before the first one.
     last_secrets: Mutex<Option<Secrets>>,
     host: Arc<WorkerHost>,
     registry: Arc<Registry>,
     environments: Environments,
     metrics: ReloadMetrics,
-    /// Outcome of those parts of the next reload that other modules carried out, such as the configuration.
+    /// Outcome of the parts of the next reload that other modules carry out, such as the reload of the configuration.
     noted: Mutex<ReloadOutcome>,
     control: OnceLock<Handle>,
     queue: Mutex<RunQueue>,
@@ -320,7 +320,8 @@ impl Reloader {
         *lock(&self.vault) = Some(vault);
     }
 
-    /// Records the outcome of the configuration's part of the next reload. The metrics count a reload by its worst part.
+    /// Records the outcome of the reload of the configuration, which is a part of the next reload. The metrics count a reload by
+    /// its worst part.
     pub fn note(&self, outcome: ReloadOutcome) {
         let mut noted = lock(&self.noted);
         *noted = outcome.max(*noted);
@@ -395,7 +396,7 @@ impl Reloader {
             };
             let (own, is_over) = match ended {
                 RunEnd::Over(own) => (own, true),
-                // If there is no next run that takes over the installers, this run counts as over.
+                // A run that leaves its installers to the next run covered all namespaces, so the next run must cover them, too.
                 RunEnd::LeftInstalling(report) => (Ok(Arc::new(report)), next.is_none()),
             };
             let answer = match (&before, own) {
@@ -487,8 +488,8 @@ impl Reloader {
             .map(|member| member.identity.clone())
     }
 
-    /// Digest of the served namespaces: of their names, and of the files of those with a Python worker. Gateways that serve the
-    /// same namespaces have equal digests.
+    /// Digest of the names of all served namespaces, and of the files of the namespaces with a Python worker. Gateways that serve
+    /// the same namespaces have equal digests.
     pub fn sources(&self) -> [u8; 32] {
         let mut digest = Sha256::new();
         for (name, namespace) in &self.registry.snapshot().namespaces {

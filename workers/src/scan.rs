@@ -47,11 +47,11 @@ pub struct NamespaceSource {
     /// Reason why the namespace cannot be served; `None` if it can.
     pub failure: Option<SourceFailure>,
     /// Hash over names and contents of the namespace's sources: Python files, requirements, manifest, and the local packages
-    /// and wheels that requirements name. Data that a tool writes to the folder is not part of the hash.
+    /// and wheels that the requirements name. Data that a tool writes to the folder are not part of the hash.
     pub files_hash: [u8; 32],
     /// Hash over the local files that an installer reads in addition to `requirements.txt`: further lists of requirements, and
-    /// the content of local packages and wheels. Of packages that are used in place (`-e`) only the build files, the names of
-    /// their modules and the sources that need a compiler are included.
+    /// the content of local packages and wheels. A package that is used in place (`-e`) is included only with its build files,
+    /// the names of its modules, and the sources that need a compiler.
     pub packages_hash: [u8; 32],
     /// Hash over `files_hash` and the inode number and change time of each source, except those of local packages. It changes
     /// when a source is written, even if its content is the same again.
@@ -74,7 +74,7 @@ impl NamespaceSource {
         }
     }
 
-    /// Creates the failed source of a namespace that is served although its folder was removed, or has no Python file left.
+    /// Creates the failed source of a served namespace whose folder was removed or has no Python file left.
     pub(crate) fn unreadable(name: NamespaceName, dir: PathBuf) -> Self {
         let message = format!(
             "{}: no Python file is there any more; a reload (POST /reload or SIGHUP) takes the namespace as it is then",
@@ -293,7 +293,8 @@ pub(crate) fn look_at(
         walk.field(message.as_bytes());
         [0; 32]
     });
-    // Both files are hashed here by content, so that a change of them is detected even if the walk reached its limits.
+    // The manifest and the requirements are hashed here by content, so that a change of them is detected even if the walk
+    // reached its limits.
     walk.field(format!("{manifest:?}").as_bytes());
     let text = requirements.as_ref().map(|found| found.text.as_bytes());
     walk.field(text.unwrap_or_default());

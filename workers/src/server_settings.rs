@@ -43,7 +43,7 @@ pub enum ListMode {
 }
 
 /// Returns an error for limits that are out of bounds or do not apply to servers, and for invalid patterns. `processes` is the
-/// advice about the setting to use instead of the limit `processes`.
+/// advice in the error for the limit `processes`: the setting to use instead.
 pub(crate) fn check_limits(patch: &LimitsPatch, processes: &str) -> Result<(), InvalidServer> {
     let wrong = |key: &str, message: String| InvalidServer::new(format!("limits.{key}"), message);
     for (key, said, instead) in [

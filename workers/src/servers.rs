@@ -7,9 +7,9 @@
 //! external/config.yaml ──┘
 //! ```
 //!
-//! `check` takes the same steps up to this point, for operators who want to find problems before a start.
+//! `check` resolves servers in the same way without serving them, for operators who want to find problems before a start.
 //!
-//! No I/O: variables are passed in. An error of one server affects only its own outcome.
+//! No I/O: variables are passed in. An error of one server affects only the outcome of that server.
 
 mod check;
 mod claims;
@@ -261,8 +261,8 @@ fn one(
     }
 }
 
-/// The names of the variables that entries of servers refer to as `${NAME}`, by server. Contains the servers of the
-/// configuration and of `external/config.yaml` below the data directory; the file's are missing if it cannot be read.
+/// The names of the variables that the entries of servers refer to as `${NAME}`, by server. Contains the servers of the
+/// configuration, and those of `external/config.yaml` below the data directory unless that file cannot be read.
 pub fn named_variables(
     data: &Path,
     configured: &ServersConfig,

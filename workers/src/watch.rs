@@ -77,7 +77,7 @@ impl Watch {
         loop {
             // Handles:
             // - a change, after which nothing has changed for the configured time;
-            // - the time for the next check.
+            // - the time for the next check of the folders or poll of the files.
             tokio::select! {
                 () = &mut settled => break,
                 _ = look.tick() => self.look().await,
@@ -88,7 +88,7 @@ impl Watch {
         self.renew().await;
     }
 
-    /// Checks once: watches replaced folders again, or, when polling, compares the files with the previous poll.
+    /// Checks once: watches replaced folders again or, if files are polled, compares them with the previous poll.
     async fn look(&mut self) {
         let changed = match &mut self.means {
             Means::Told(_) => self.renew().await,

@@ -1,7 +1,7 @@
 //! Changes a single entry in a hand-written YAML text and keeps the remaining text unchanged, including comments.
 //!
-//! The text is changed by lines. The result is parsed and compared with the expected content. If they differ, because the text
-//! has a style that cannot be edited by lines, such as braces over several lines, the change is refused.
+//! The text is changed by lines. The result is parsed and compared with the expected content. If the two differ, because the
+//! text has a style that cannot be edited by lines, such as braces over several lines, the change is refused.
 
 use tooldock_base::yaml::{self, Mapping, Value};
 
@@ -262,7 +262,8 @@ impl Lines {
         end
     }
 
-    /// Returns the map that is the value of a key. If it is written as `{}`, the braces are removed, so that lines can be added.
+    /// Returns the map that is the value of a key. If the map is written as `{}`, the braces are removed, so that lines can be
+    /// added.
     fn open(&mut self, at: usize) -> Result<MapLines, CannotEdit> {
         let line = &mut self.0[at];
         let own = indent(line);

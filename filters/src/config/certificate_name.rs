@@ -14,7 +14,7 @@ pub enum CertificateName {
     Host(String),
     /// An IP address.
     Address(IpAddr),
-    /// A URI, for example a SPIFFE id.
+    /// An e-mail address.
     Email(String),
     /// A URI, for example a SPIFFE id.
     Uri(String),

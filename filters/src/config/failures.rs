@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tooldock_base::failures::FailureLimits;
 use tooldock_base::off_or;
 
-/// `off`, or the limits on wrong credentials beyond which they are delayed.
+/// `off`, or the number of wrong credentials that are answered without a delay, and the delays after that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailuresConfig {
     /// Wrong credentials are answered without a delay.
@@ -15,7 +15,7 @@ pub enum FailuresConfig {
     Slowed(FailureConfig),
 }
 
-/// The number of wrong credentials that are answered without a delay, and the delays of further ones.
+/// The number of wrong credentials that are answered without a delay, and the delays of all later ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FailureConfig {

@@ -96,7 +96,7 @@ pub enum TokenNamespaces {
     Claimed(ClaimedNamespaces),
 }
 
-/// `{ claim: NAME }`: names the claim of a token that lists the namespaces which the token gives access to.
+/// `{ claim: NAME }`: the name of a claim in which a token lists the namespaces that it gives access to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimedNamespaces {
@@ -147,7 +147,7 @@ pub struct WebLoginConfig {
     /// a public client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<ClientSecret>,
-    /// Scopes that a login at the web UI requests. Empty: all scopes that `scopes` of the issuer maps.
+    /// Scopes that a login at the web UI requests. Empty: all scopes in the issuer's `scopes` map.
     #[serde(default)]
     pub scopes: Vec<String>,
     /// Resource that a login at the web UI requests (`resource` parameter, RFC 8707).

@@ -17,7 +17,7 @@ use crate::rate::UsedBudget;
 /// The budgets that were used since the last report to the store, and how much was used of each.
 pub struct LimitUse<C: Clock = MonotonicClock> {
     used: Vec<BudgetUse>,
-    /// Local budgets that belong to the reported ones, in the same order.
+    /// For each entry of `used`, in the same order: the limit, and its local budget that the entry reports.
     budgets: Vec<(Arc<Rule<C>>, UsedBudget)>,
 }
 

@@ -25,16 +25,16 @@ pub(super) struct Jwt<'a> {
     signature: &'a str,
 }
 
-/// The members of a JWT's header that the gateway uses.
+/// The fields of a JWT's header that the gateway uses.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
     #[serde(default)]
     kid: Option<String>,
-    /// Extensions that a recipient must support. The gateway supports none, so a token with this member is refused.
+    /// Extensions that a recipient must support. The gateway supports none, so a token with this field is refused.
     #[serde(default)]
     crit: Option<Value>,
-    /// Set for unencoded claims (RFC 7797), which the gateway does not support: a token with this member is refused.
+    /// Set for unencoded claims (RFC 7797), which the gateway does not support: a token with this field is refused.
     #[serde(default)]
     b64: Option<Value>,
     #[serde(default)]
@@ -126,7 +126,7 @@ impl<'a> Jwt<'a> {
         match (right, id) {
             (true, _) => self.claims(),
             (false, Some(_)) => SignatureVerdict::Wrong,
-            // The token names no key, so it may be signed by a key that the issuer has added since.
+            // The token names no key, so it may be signed by a key that the issuer has added since the keys were fetched.
             (false, None) => SignatureVerdict::ByUnknownKey,
         }
     }

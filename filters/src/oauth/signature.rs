@@ -1,5 +1,5 @@
 //! Verifies signatures with the library `ring`, which is already used for TLS. The JWT library accepts an external implementation
-//! of cryptography. Its own would be a second implementation of the same algorithms.
+//! of cryptography. The implementation in the JWT library would be a second one of the same algorithms.
 
 use std::sync::OnceLock;
 

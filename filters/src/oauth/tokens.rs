@@ -165,7 +165,8 @@ impl<T: Clone> JudgedTokens<T> {
         }
     }
 
-    /// Adds the tokens of another cache with expired verdicts: they count as valid before, and each must be validated again.
+    /// Adds the tokens of another cache, and marks their verdicts as expired: each token counts as valid before, and must be
+    /// validated again.
     pub(super) fn remember(&self, others: &Self) {
         let others = others.read();
         for table in [&others.old, &others.young] {

@@ -115,7 +115,7 @@ pub fn present<'de, D: Deserializer<'de>>(
 pub enum Body<'a> {
     /// The body is a single message, which has been parsed.
     One(Message<'a>),
-    /// The messages of a batch, not parsed. Of a batch that is too large, only the first [`MESSAGES_MAX`] and one more.
+    /// The messages of a batch, not parsed. If the batch is too large, it is cut after one more than [`MESSAGES_MAX`] messages.
     Batch(Vec<&'a RawValue>),
 }
 

@@ -138,7 +138,7 @@ pub enum EraSupport {
     /// The server supports 2026-07-28; whether it also supports `initialize` is unknown. Servers do not declare it, and a process
     /// that has answered `server/discover` refuses `initialize`.
     ModernAtLeast,
-    /// The server supports both eras, but each of its processes only one of them.
+    /// The server supports both eras, but each of its processes supports only one of them.
     Dual,
 }
 

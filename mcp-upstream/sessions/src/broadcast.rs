@@ -39,7 +39,7 @@ const STEP: usize = 256;
 /// The sessions and listen requests that are notified of changes, by namespace, and the queue of changes.
 pub struct Audience {
     log: Arc<EventLog>,
-    /// The other replicas, to which changes are sent that only this replica learns of.
+    /// The other replicas of the gateway. A change that only this replica learns of is sent to them.
     replicas: Arc<Replicas>,
     /// Registered sessions and listen requests, by namespace. Entries are never removed; there is at most one for each namespace
     /// that was ever served.
@@ -47,7 +47,7 @@ pub struct Audience {
     /// Counters of announced list changes, by namespace, for code within the gateway that waits for them by
     /// [`Audience::overhear`].
     overheard: DashMap<NamespaceName, watch::Sender<u64>>,
-    /// Queue of changes, and whether the task that handles it runs. The lock is held only briefly.
+    /// Queue of changes, with a flag that is true while the task that handles the queue runs. The lock is held only briefly.
     noted: Mutex<PendingChanges>,
 }
 

@@ -1,5 +1,5 @@
-//! Contents of the error for a failed call that all protocols share: details for the caller, seconds to wait, and the HTTP status
-//! in REST and in the audit log.
+//! Parts of a failed call's error that are the same in all protocols: details for the caller and seconds to wait. Also the HTTP
+//! status in REST and in the audit log.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -33,13 +33,13 @@ pub struct Caller {
     pub profile: Arc<Profile>,
     /// True if the request contains the valid manager token; then errors may contain tracebacks.
     pub manager: bool,
-    /// Headers of the request. Configured ones are forwarded to remote servers.
+    /// Headers of the request. Those that the configuration of a remote server names are forwarded to it.
     pub headers: Option<Arc<HeaderMap>>,
     /// The namespaces that the credential gives access to.
     pub visibility: Visibility,
     /// The tools that the credential's scopes allow; `None` for a credential without scopes, which allows every tool.
     pub grant: Option<Arc<Grant>>,
-    /// Description of the caller's credential as the maker of API keys that the caller creates.
+    /// Identifies the caller's credential. It is recorded as the maker of API keys that the caller creates.
     pub maker: KeyMaker,
     /// The process at the other end of the relay's socket; `None` for callers by other transports.
     pub relay: Option<Arc<RelayPeer>>,

@@ -84,7 +84,7 @@ pub use view::{Access, View};
 
 /// Time for which a list is used without requesting it again, if its server does not announce changes.
 const FRESH: Duration = Duration::from_secs(300);
-/// Time for which a list is used without requesting it again, if its server announces changes and has announced none since.
+/// Time for which a list is used without requesting it again, if its server announces changes and has announced none meanwhile.
 const FRESH_IF_ANNOUNCED: Duration = Duration::from_secs(3600);
 /// Maximum number of tools for which the catalogue stores whether their calls may be repeated.
 const HINTS_MAX: usize = 10_000;
@@ -106,12 +106,12 @@ struct CatalogueState {
     pages: Pages,
     /// For each tool, whether its calls may be repeated.
     hints: HashMap<Arc<str>, bool>,
-    /// True if the hints must be extracted from the next page even if that page is unchanged.
+    /// True if the next page must update `hints` (whether calls may be repeated) even if that page is unchanged.
     stale: bool,
     version: u64,
-    /// Counter of approvals of definitions (pins) at the time of reading. If it has changed since, everything here is outdated.
+    /// Value of the counter of approvals (pins) when the lists were read. If the counter has changed, the lists are outdated.
     generation: u64,
-    /// The last complete list of tools. It may belong to an earlier version than `version`.
+    /// The most recently read complete list of tools. It may belong to an earlier version than `version`.
     tools: Option<KnownTools>,
     /// True if the server announces changes of its tools; then its list is used for longer.
     announces: bool,
@@ -257,7 +257,7 @@ impl Catalogue {
         let Some(page) = page else { return };
         let stale = std::mem::take(&mut inner.stale);
         let news = inner.hint(&page.entries);
-        // A page that did not fit into the store cannot be compared with the previous one; only its hints can.
+        // A page that did not fit into the store cannot be compared with the previous one, so the change of its hints decides.
         if kept || stale || news {
             inner.version = next_version();
             if kept && is_first && page.is_whole() {
@@ -309,8 +309,8 @@ impl Catalogue {
         self.announced.subscribe()
     }
 
-    /// Returns the list request that callers wait for who need the current tools. If it is a new one, a `BegunReading` is also
-    /// returned; the caller must carry it out.
+    /// Returns the list request for which callers wait if they need the current tools. If it is a new one, a `BegunReading` is
+    /// also returned; the caller must carry it out.
     pub fn begin(&self) -> (Arc<ListReading>, Option<BegunReading>) {
         let mut inner = self.lock();
         let version = inner.version;

@@ -37,7 +37,8 @@ pub(crate) use queue::{RecordQueue, Records};
 
 /// Number of buffered bytes at which the lines are written to the file.
 const BUFFER: usize = 64 * 1024;
-/// Maximum time that a batch of lines waits for the reader of a named pipe, and the interval of the attempts to write meanwhile.
+/// Time limit for writing a batch of lines to a named pipe whose reader is slow or missing. `PIPE_LOOK` is the interval of the
+/// attempts.
 const PIPE_PATIENCE: Duration = Duration::from_secs(1);
 const PIPE_LOOK: Duration = Duration::from_millis(10);
 /// Permissions of log files, which name people and addresses: only their owner and their group may read them.
@@ -66,7 +67,7 @@ pub struct LogFile {
     losses: Losses,
 }
 
-/// An open log file, with its identity: it shows whether the path still leads to this file.
+/// An open log file and its identity. A comparison of identities shows whether the path still leads to this file.
 #[derive(Debug)]
 struct OpenLogFile {
     file: File,

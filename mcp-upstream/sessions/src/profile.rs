@@ -82,7 +82,7 @@ pub enum SessionRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptRule {
-    /// `Accept` must list both media types by name from 2025-06-18 on; before that it must allow JSON.
+    /// `Accept` must list `application/json` and `text/event-stream` by name from 2025-06-18 on; before that it must allow JSON.
     Strict,
     /// `Accept` must allow JSON or a stream of events; the response has an allowed media type.
     Lenient,
@@ -200,7 +200,7 @@ impl Profile {
         }
     }
 
-    /// Rules of the process's own standard input and output: all protocol versions with a transport of lines, and a single
+    /// Rules for the standard input and output of the gateway's own process: the protocol versions up to 2025-11-25, and a single
     /// client.
     pub fn stdio(namespace: NamespaceName) -> Self {
         Self {

@@ -103,7 +103,7 @@ pub struct Announcement {
     /// Digest of the namespaces that the replica serves.
     #[serde(default)]
     pub sources: Option<Arc<str>>,
-    /// Last reload that the replica made because another replica requested it.
+    /// Most recent reload that the replica made because another replica requested it.
     #[serde(default)]
     pub reloaded: Option<AnnouncedReload>,
     /// True if the store lacks records of the replica's sessions, or changes to these records.
@@ -137,8 +137,8 @@ pub struct Heard {
 /// Interface to the directory of replicas. Stores implement it.
 #[async_trait]
 pub trait ReplicaDirectory: Send + Sync {
-    /// True for a directory on this machine: it loses no data, and its next beat shows that a process has ended. False for a
-    /// directory that is reached over the network.
+    /// True for a directory on this machine: it loses no data, and a beat made now detects at once that another process has
+    /// ended. False for a directory that is reached over the network.
     fn is_local(&self) -> bool {
         false
     }
@@ -185,7 +185,7 @@ pub trait ReplicaDirectory: Send + Sync {
     ) -> Result<Vec<Duration>, StoreError>;
 }
 
-/// State of a replica according to the last beats.
+/// State of a replica according to the most recent beats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
     /// The replica is this process.
@@ -210,16 +210,17 @@ pub struct Replicas {
     /// Number of pauses between accepted beats of this process that were longer than [`BEAT_LIFE`]; the time before the first
     /// accepted beat counts as one.
     lapses: AtomicU64,
-    /// Number of losses of the store's data that the beats of this replica have found.
+    /// Number of times that a beat of this replica found that the store had lost its data.
     losses: AtomicU64,
     behind: AtomicBool,
     outbox: Outbox,
     peers: Peers,
     unreachable: UnreachableReplicas,
     silent: SilentReplicas,
-    /// Last reload that another replica requested and this replica has made.
+    /// Most recent reload that another replica requested and this replica has made.
     reloaded: Mutex<Option<AnnouncedReload>>,
-    /// Number of the last reload that this replica requested of all replicas; `None` if the store did not accept the request.
+    /// Number of the most recent reload that this replica requested of all replicas; `None` if the store did not accept the
+    /// request.
     asked: Mutex<Option<u64>>,
     /// Notified to make the next beat at once, before its interval is over.
     due: Notify,
@@ -227,31 +228,32 @@ pub struct Replicas {
     predecessor: OnceLock<ReplicaId>,
 }
 
-/// State that the last beats have established.
+/// State of the replicas, as the most recent beats have shown it.
 #[derive(Debug, Clone)]
 struct Known {
     others: Arc<HashMap<ReplicaId, Announcement>>,
     settled: bool,
-    /// Start of the first beat that found another process with this replica's name; `None` if the last beat found none.
+    /// Start of the first of the beats that have found another process with this replica's name; `None` if the most recent beat
+    /// found none.
     rival: Option<Instant>,
-    /// True if the log states that another process has this replica's name.
+    /// True if the gateway has logged that another process has this replica's name, and not yet that this has ended.
     rival_told: bool,
     reloads: Option<u64>,
     /// Number of the newest news item received.
     seen: Option<u64>,
-    /// The digest of this replica's namespaces, as the last beat announced it.
+    /// The digest of this replica's namespaces, as the most recent beat announced it.
     sources: Option<Arc<str>>,
     /// The directory's clock minus this machine's, in milliseconds.
     clock_ahead: i64,
-    /// Time at which a beat last found that the store has lost its data; `None` if that never happened.
+    /// Most recent time at which a beat found that the store had lost its data; `None` if that never happened.
     lost: Option<Instant>,
-    /// True if the last beat failed.
+    /// True if the most recent beat failed.
     fails: bool,
-    /// Start of the last attempted beat.
+    /// Start of the most recent attempt to beat.
     tried: Instant,
-    /// Start of the last beat that the directory answered.
+    /// Start of the most recent beat that the directory answered.
     answered: Option<Instant>,
-    /// Start of the last beat that the directory accepted. Beats of a rival process are refused.
+    /// Start of the most recent beat that the directory accepted. Beats of a rival process are refused.
     accepted: Option<Instant>,
 }
 
@@ -371,7 +373,7 @@ impl Replicas {
         self.directory.is_some()
     }
 
-    /// True if another replica was up at the last beat.
+    /// True if another replica was up at the most recent beat.
     pub fn has_others(&self) -> bool {
         !self.known.borrow().others.is_empty()
     }
@@ -386,11 +388,12 @@ impl Replicas {
         local_millis().saturating_add_signed(ahead)
     }
 
-    /// State of a replica according to the last beats.
+    /// State of a replica according to the most recent beats.
     pub fn standing(&self, id: ReplicaId) -> Standing {
         let known = self.known.borrow();
         if id == self.own.id {
-            // Sessions with this number may be in use by another process of the same name, and a claim would take them from it.
+            // Sessions of the replica with this number may be in use by another process with the same replica name. A claim would
+            // take them from that process.
             return match known.rival {
                 Some(_) => Standing::Unclear,
                 None => Standing::Own,
@@ -674,8 +677,8 @@ impl Replicas {
             tracing::info!("the replicas can be heard again");
         }
         known.rival = heard.rival.then(|| known.rival.unwrap_or(began));
-        // A replica that was killed and restarted finds its own last beat, which is not another process of its name. The error is
-        // therefore logged only if the other process is found for longer than a beat counts.
+        // A replica that was killed and restarted finds the last beat of its own former process for a while, not a rival. The
+        // error is therefore logged only if the other process is found for longer than a beat is valid.
         let lasts = known
             .rival
             .is_some_and(|since| now - since > BEAT_LIFE + BEAT_EVERY);

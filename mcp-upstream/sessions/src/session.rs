@@ -123,7 +123,7 @@ impl Binding {
     }
 }
 
-/// A live session, shared by the table and the requests of the session.
+/// A live session, shared by the session table and the requests of the session.
 pub struct Session {
     id: SessionId,
     binding: Binding,
@@ -141,8 +141,8 @@ pub struct Session {
     subscriptions: Subscriptions,
     streams: OwnedStreams,
     questions: SessionInteractions,
-    /// Registration for the changes of the session's namespace (`broadcast::Audience`), made with the first general stream.
-    /// Dropping it ends the registration.
+    /// Registration for the changes of the session's namespace (`broadcast::Audience`), made when the client first opens a
+    /// general stream (by `GET`, not for a request). Dropping it ends the registration.
     seat: Mutex<Option<Seat>>,
     /// The backend, and the session at that backend, to which the session's requests are passed on; `None` in client mode.
     affinity: Mutex<Option<Arc<Affinity>>>,
@@ -162,8 +162,8 @@ pub struct Session {
 /// State that a session has at one MCP server. Only the upstream of that server can downcast it.
 type UpstreamPart = Arc<dyn Any + Send + Sync>;
 
-/// Registration of a session for the changes of its namespace, which ends when the value is dropped. Only the audience can
-/// downcast it.
+/// Registration of a session for the changes of its namespace, which ends when the value is dropped. Only `broadcast::Audience`,
+/// which created the value, can downcast it.
 pub(crate) type Seat = Box<dyn Any + Send + Sync>;
 
 /// Returns a text that identifies a session in logs: a part of a digest of its id, since the id itself is a credential.

@@ -78,7 +78,7 @@ struct Options {
     balancer: Balancer,
     /// Number of requests per session and minute.
     rate: f64,
-    /// Percentage of sessions that listen to a general stream.
+    /// Percentage of sessions that listen to a general stream (opened by `GET`, not for a request).
     listening: u32,
     /// Percentage of requests that are answered by a stream: progress, then the answer.
     streamed: u32,

@@ -79,26 +79,28 @@ pub use ledger::in_memory;
 use pulse::PulseSlot;
 use window::{Bounds, TrimOutcome, Window};
 
-/// Bounds on the unread events of a passing stream, not counting its newest event: 1024 events, 16 MiB.
+/// Bounds on the unread events of a passing stream (its events are dropped once read), not counting its newest event: 1024
+/// events, 16 MiB.
 const PASSING: Bounds = Bounds {
     events: 1024,
     bytes: 16 * 1024 * 1024,
 };
 
-/// Memory that a passing stream may use even when all passing streams together exceed their bound, in bytes: 64 KiB. A reader
-/// that reads at once therefore keeps its stream although other streams use up the total.
+/// Memory that a passing stream (its events are dropped once read) may use even when all passing streams together exceed their
+/// bound, in bytes: 64 KiB. A reader that reads at once therefore keeps its stream although other streams use up the total.
 const PASSING_SPARED: usize = 64 * 1024;
 
 /// A stream of events. Shared by its writer and its reader.
 pub struct Stream {
     number: u32,
-    /// Epoch of the session when the stream was opened. No event of an earlier epoch belongs to this stream.
+    /// Epoch of the session (number of its adoptions by processes) when the stream was opened. No event of an earlier epoch
+    /// belongs to this stream.
     epoch: u32,
     pulse: Arc<Pulse>,
     place: PulseSlot,
     /// Session of the stream; `None` for a stream without a session.
     session: Option<Weak<dyn StreamReaders>>,
-    /// Account of the memory of the principal's kept streams; `None` for a passing stream.
+    /// Account of the memory of the principal's kept streams; `None` for a passing stream, whose events are dropped once read.
     share: Option<Arc<Share>>,
     /// State of the stream. Critical sections are short; the lock is never held across an await.
     state: Mutex<StreamState>,
@@ -112,7 +114,7 @@ struct StreamState {
     staged: staged::StagedEvents,
     role: Role,
     phase: StreamPhase,
-    /// Number of the current reader, by which a reader that was replaced is recognized.
+    /// Number of the current reader. A reader with another number was replaced.
     reader: u32,
     attached: bool,
     /// True if the attached reader was too slow; it then gets no more events.
@@ -120,7 +122,8 @@ struct StreamState {
     waker: Option<Waker>,
     /// Sequence of the event without data that the first reader gets before any message.
     priming: Option<NonZeroU64>,
-    /// Tick of the pulse at the last write to the reader, from which the time of the next keep-alive comment is derived.
+    /// Tick of the keep-alive timer (`Pulse`) at the last write to the reader. The time of the next keep-alive comment depends on
+    /// it.
     wrote: u32,
     comment: bool,
     /// True while a writer waits for the reader to catch up.
@@ -130,7 +133,8 @@ struct StreamState {
     /// True if the current reader has once failed to catch up in time; writers then do not wait for it again.
     lagging: bool,
     ending: Ending,
-    /// Last frame that the reader gets when the pulse ends the stream; `None` for the usual retry time.
+    /// Last frame that the reader gets when the shared timer (`Pulse`) or an operator ends the stream; `None` for the usual retry
+    /// time.
     farewell: Option<Box<Bytes>>,
     /// True if the stream has an entry in its principal's account (`share`).
     listed: bool,
@@ -216,12 +220,13 @@ impl Drop for Finishing {
 }
 
 impl Stream {
-    /// Creates a passing stream without a session, for the response to one request.
+    /// Creates a passing stream (its events are dropped once read) without a session, for the response to one request.
     pub fn detached(pulse: &Arc<Pulse>) -> Arc<Self> {
         Self::passing(pulse, Role::Answer)
     }
 
-    /// Creates a passing stream without a session that stays open until its client or the gateway ends it.
+    /// Creates a passing stream (its events are dropped once read) without a session. It stays open until its client or the
+    /// gateway ends it.
     pub fn listening(pulse: &Arc<Pulse>) -> Arc<Self> {
         Self::passing(pulse, Role::Listen)
     }
@@ -269,10 +274,10 @@ impl Stream {
         }
     }
 
-    /// Adds a framed event to a passing stream. Returns false if the stream has ended: it was finished, its reader has
-    /// disconnected, or its reader was too slow. A reader is too slow if more than 1024 events or 16 MiB before the newest
-    /// event are unread, or more than 64 KiB while all passing streams together exceed their bound. Does nothing on a kept
-    /// stream, whose events are added through its [`EventLog`].
+    /// Adds a framed event to a passing stream (its events are dropped once read). Returns false if the stream has ended: it was
+    /// finished, its reader has disconnected, or its reader was too slow. A reader is too slow if more than 1024 events or 16 MiB
+    /// before the newest event are unread, or more than 64 KiB while all passing streams together exceed their bound. Does
+    /// nothing on a kept stream, whose events are added through its [`EventLog`].
     pub fn push(&self, frame: Bytes) -> bool {
         if self.share.is_some() {
             return false;
@@ -342,8 +347,8 @@ impl Stream {
         self.lock().phase != StreamPhase::Open
     }
 
-    /// Waits until a passing stream has lost its reader, or has ended because its reader was too slow. Keeps waiting if there
-    /// is no reader yet.
+    /// Waits until a passing stream (its events are dropped once read) has lost its reader, or has ended because its reader was
+    /// too slow. Keeps waiting if there is no reader yet.
     pub async fn reader_gone(&self) {
         loop {
             // The waiter is registered before the state is read, so that a reader that disconnects in between is not missed.
@@ -450,7 +455,7 @@ impl Stream {
         }
     }
 
-    /// Records a change of the window's memory in the account of kept or of passing streams.
+    /// Records a change of the memory of the stream's events in the total of kept or of passing streams.
     fn account(&self, before: usize, after: usize) {
         match &self.share {
             Some(share) => share.account(before, after),

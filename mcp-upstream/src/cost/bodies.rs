@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::*;
 
-/// Size of the bodies, in bytes: less than the maximum, so that the test takes a few seconds.
+/// Size of the bodies, in bytes: less than the maximum size of a request body, so that the test takes a few seconds.
 const BODY: usize = 256 * 1024;
 /// Maximum memory for answering a body in addition to the body itself, in bytes, for bodies of any size. A thousand responses
 /// in one batch take most of it.
@@ -62,7 +62,7 @@ const PLACES: &[&str] = &[
     r#"{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":LARGE}}"#,
 ];
 
-/// Modern request messages in which `LARGE` marks further positions.
+/// Modern request messages in which `LARGE` marks positions of a large value, in addition to those in `PLACES`.
 const MODERN_PLACES: &[&str] = &[
     modern_body!("tools/call", r#","name":"echo","arguments":LARGE"#),
     modern_body!("tools/call", r#","name":"echo","inputResponses":LARGE"#),
@@ -102,7 +102,7 @@ fn no_body_takes_much_more_memory_than_it_has() {
     let mut too_much = Vec::new();
     for (value, large) in large_values() {
         for place in PLACES {
-            // If the value occurs twice, each occurrence has half the size of a body.
+            // If the large value occurs twice in a message, each occurrence has half the size of a body.
             let body = match place.matches("LARGE").count() {
                 1 => place.replace("LARGE", &large),
                 _ => place.replacen("LARGE", &large, 1).replace("LARGE", "0"),

@@ -33,7 +33,8 @@ pub(super) struct CallRecord<A: Borrow<AuditSender>> {
     trace: Option<Arc<RequestTrace>>,
     namespace: Arc<Namespace>,
     reached: AtomicBool,
-    /// True for a call that another namespace runs, whose own record counts it for its principal.
+    /// True for a call that is delegated to another namespace. The record of the delegated call counts it for its principal
+    /// instead of this one.
     is_delegated: bool,
 }
 
@@ -97,7 +98,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         self.reached.load(Ordering::Relaxed) || declared.any(|tool| *tool.name == *name)
     }
 
-    /// Notes if the call is delegated to another namespace.
+    /// Notes whether the call is delegated to another namespace.
     pub(super) fn note_delegation(&mut self, call: &Arc<dyn UpstreamCall>) {
         self.is_delegated = call.delegate().is_some();
     }

@@ -87,7 +87,7 @@ pub(super) async fn take<'a>(
     Ok(Reply::empty(StatusCode::ACCEPTED))
 }
 
-/// Handles a message again after its `null` keys were removed.
+/// Handles a message again after its keys with the value `null` were removed.
 fn taken_again<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,

@@ -26,8 +26,8 @@ pub(super) async fn answer(
     call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
     let answer = of_call(core, cx, id, &call).await?;
-    // The error can replace only a complete response. After a streamed response, the client's next request is answered with
-    // the error.
+    // The error for the lost session can replace only a complete response. After a streamed response, the client's next request
+    // is answered with that error.
     let may_end = matches!(answer, Reply::Full { .. }) && call.has_lost_its_session();
     if let Some(session) = cx.session().filter(|_| may_end) {
         drop(answer);

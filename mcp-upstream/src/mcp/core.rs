@@ -26,7 +26,7 @@ use crate::upstream::http::port::HttpClient;
 use crate::upstream::system::Management;
 use crate::upstream::{SessionChanges, Upstreams};
 
-/// State that the functions use which the edge calls. There is one value per process.
+/// State of the functions that the edge calls. There is one value per process.
 pub(crate) struct Core {
     pub(crate) registry: Arc<Registry>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
@@ -50,7 +50,7 @@ pub(crate) struct Core {
     pub(crate) pulse: Arc<Pulse>,
     /// Registry of open streams without a session.
     pub(crate) open_streams: OpenStreams,
-    /// Limits on the number and the memory of long streams per principal.
+    /// Limits on the number and the memory of long-lived streams per principal.
     pub(crate) stream_limiter: StreamLimiter,
     /// Time after which the stream of an unanswered POST is closed, so that its client resumes it to get the response.
     pub(crate) poll_after: PollAfter,
@@ -66,7 +66,7 @@ pub(crate) struct Core {
     pub(crate) web: Option<Arc<WebFacts>>,
     /// Nonces for probes of the servers in front of the gateway.
     pub(crate) probes: Probes,
-    /// Counts of the calls of the last minute, for the web UI.
+    /// Counts of the calls in the past minute, for the web UI.
     pub(crate) figures: FigureNotes,
 }
 
@@ -133,7 +133,7 @@ pub struct ConfigurationChange {
 
 /// Interface to the certificates of listeners.
 pub trait CertificateEnds: std::fmt::Debug + Send + Sync {
-    /// Returns the name of each listener with TLS, and the time at which the first of its certificates expires, in seconds
-    /// since 1970.
+    /// Returns the name of each listener with TLS, and the earliest time at which a certificate of it expires, in seconds since
+    /// 1970.
     fn ends(&self) -> Vec<(String, i64)>;
 }

@@ -38,14 +38,14 @@ pub(crate) use body::{events_head, streamed};
 use delivery::{Step, StreamedCall};
 use running::RunningCalls;
 
-/// Maximum time that a call waits for its reader after one message: 5 s. The stream of a slower reader may then be ended, but
-/// its events remain in the log.
+/// Maximum time that a call waits after one message for the reader of its stream to catch up: 5 s. The stream of a slower reader
+/// may then be ended, but its events remain in the log.
 const PACE: Duration = Duration::from_secs(5);
-/// Maximum time that all waits of an exchange for its readers take together: 60 s. Without this bound, a reader that reads a
-/// little every few seconds would prolong the calls for hours.
+/// Maximum time that all waits of one POST's calls for their reader take together: 60 s. Without this bound, a reader that reads
+/// a little every few seconds would prolong the calls for hours.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Remaining time that the calls of an exchange may wait for slow readers.
+/// Remaining time that the calls of a POST may wait for slow readers.
 pub(crate) struct Patience(Duration);
 
 impl Default for Patience {
@@ -73,9 +73,9 @@ type Ready = SmallVec<[Bytes; 1]>;
 pub(crate) struct Exchange {
     core: Arc<Core>,
     session: Option<Arc<Session>>,
-    /// Namespace and principal of an exchange without a session; `None` in a session.
+    /// Namespace and principal of a POST without a session; `None` in a session.
     alone: Option<(NamespaceName, Option<Arc<str>>)>,
-    /// True if the exchange's stream begins with an event from which the client can resume.
+    /// True if the stream that answers the POST begins with an event from which the client can resume.
     primes: bool,
     /// Messages that were not sent yet; at the beginning only responses.
     ready: Ready,
@@ -91,9 +91,9 @@ pub(crate) struct Exchange {
     refused: Arc<OnceLock<RequestError>>,
 }
 
-/// Result of running an exchange while its POST waits.
+/// Result of running the calls of a POST while the POST waits.
 pub(super) enum ExchangeDelivery {
-    /// All calls have their responses, and none has sent another message.
+    /// All calls have their responses, and no call has sent a message before its response.
     Answers(Ready),
     /// A call has sent a message, or polling is due; the remaining messages follow in this stream.
     Events(Reply),
@@ -119,7 +119,8 @@ pub(super) async fn one(
 }
 
 impl Exchange {
-    /// Creates an exchange in this session, or for this caller without a session. It has no calls yet.
+    /// Creates an exchange (the running calls of a POST) in this session, or for this caller without a session. It has no calls
+    /// yet.
     pub(crate) fn new(core: &Arc<Core>, cx: &CallContext<'_>) -> Self {
         Self {
             core: Arc::clone(core),
@@ -223,8 +224,8 @@ impl Exchange {
         Ok(streamed(events, poll_at, ()))
     }
 
-    /// Sends all messages to the stream of an HTTP+SSE session: complete responses immediately, further messages from a separate
-    /// task.
+    /// Sends all messages to the stream of an HTTP+SSE session: complete responses immediately, the messages of calls that still
+    /// run from a separate task.
     pub(crate) async fn settle(mut self, session: Arc<Session>) {
         let target = Destination::Whole(session);
         for answer in std::mem::take(&mut self.ready) {
@@ -263,7 +264,7 @@ fn whose(cx: &CallContext<'_>) -> (NamespaceName, Option<Arc<str>>) {
     (cx.namespace.name.clone(), cx.caller.principal.clone())
 }
 
-/// An exchange whose POST is still waiting for the response.
+/// The running calls of a POST that is still waiting for the response.
 struct AwaitedExchange(Option<Exchange>);
 
 impl AwaitedExchange {
@@ -292,7 +293,7 @@ impl Drop for AwaitedExchange {
     }
 }
 
-/// Destination of an exchange's messages.
+/// Destination of the messages of a POST's calls.
 enum Destination {
     /// A separate stream of a session, whose events are kept in the event log.
     Logged {
@@ -340,7 +341,8 @@ impl Destination {
         }
     }
 
-    /// Returns a guard that finishes the stream at the end of the exchange; `None` for a stream that has other messages, too.
+    /// Returns a guard that finishes the stream when the calls of the POST have ended; `None` for the stream of an HTTP+SSE
+    /// session, which also has messages of other POSTs.
     fn finish_on_drop(&self) -> Option<Finishing> {
         match self {
             Self::Logged { stream, .. } | Self::Bare(stream) => Some(stream.finish_on_drop()),

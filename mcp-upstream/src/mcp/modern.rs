@@ -40,13 +40,13 @@ const LISTEN: &str = "subscriptions/listen";
 /// Calls that were suspended by a question, and wait for their clients' next requests.
 pub(crate) type SuspendedCalls = interaction::SuspendedCalls<delivery::ModernCall>;
 
-/// Returns true if a message belongs to the modern era. `asks` is the method and the members of a request or notification.
+/// Returns true if a message belongs to the modern era. `asks` is the method and the JSON members of a request or notification.
 /// `initialize` belongs to the legacy era, regardless of the headers (K-14).
 pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> bool {
     let method = asks.map(|(method, _)| method);
     if head.session.is_none() {
         let version = head.version.as_deref();
-        // A client that sends an unknown version before 2026-07-28 belongs to the legacy era, whose code answers with the
+        // A client that sends an unknown version older than 2026-07-28 belongs to the legacy era, whose code answers with the
         // error.
         let unknown = version
             .map(str::trim)
@@ -111,7 +111,7 @@ pub(super) fn batch_refused() -> RequestError {
     RequestError::Shape("2026-07-28 has no batches: send one message per POST".into())
 }
 
-/// A modern request: its id as raw JSON, its method, and its members.
+/// A modern request: its id as raw JSON, its method, and its JSON members.
 type Request<'a> = (&'a str, &'a str, &'a Members<'a>);
 
 async fn request(

@@ -301,7 +301,8 @@ async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(),
     }
 }
 
-/// Returns true if the name has only characters that no server treats as variants of others, such as upper case.
+/// Returns true if the name contains no character that a server might treat as a variant of another one, as upper case may be of
+/// lower case.
 fn is_plain(name: &str) -> bool {
     let plain =
         |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'/' | b':');

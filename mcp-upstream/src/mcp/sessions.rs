@@ -58,7 +58,7 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     if !head.accept.sse_named {
         return Err(RequestError::NotAcceptable("text/event-stream"));
     }
-    // Acquired before events are replayed: a client at its limit of streams must not take over an existing stream either.
+    // The permit is acquired before events are replayed: a client at its limit of streams must not take over an existing stream.
     let place = stream_place(core, caller, 0)?;
     let events = match &head.last_event_id {
         Some(id) => {

@@ -88,7 +88,7 @@ impl<K: Eq + Hash + Ord + Clone> Counts<K> {
         }
     }
 
-    /// Returns the names with the most calls, at most `most`, in no order.
+    /// Returns the names with the most calls, at most `most` of them, unordered.
     fn top(&self, most: usize) -> Vec<(K, Ends)> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = counts

@@ -30,7 +30,7 @@ struct Counts {
 
 type Note = BTreeMap<NamespaceName, Counts>;
 
-/// The readings of the counters of the last minute, at most `WINDOW / EVERY + 1` of them.
+/// Readings of the counters, taken during the last minute; at most `WINDOW / EVERY + 1` of them.
 #[derive(Debug, Default)]
 pub(crate) struct FigureNotes(Mutex<VecDeque<(Instant, Note)>>);
 
@@ -40,7 +40,7 @@ impl FigureNotes {
         let now = Instant::now();
         let note = read(metrics);
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The last reading that is older than the window is kept, since it is the beginning of the window.
+        // Of the readings older than the window, the most recent is kept, since it is the beginning of the window.
         while notes.get(1).is_some_and(|(at, _)| now - *at >= WINDOW) {
             notes.pop_front();
         }
@@ -148,8 +148,8 @@ impl Counts {
         }
     }
 
-    /// Returns a quantile of the calls' duration in milliseconds, interpolated within its bucket. Beyond the last finite bucket,
-    /// its upper bound is returned.
+    /// Returns a quantile of the calls' duration in milliseconds, interpolated within its bucket. If it lies beyond the
+    /// last finite bucket, that bucket's upper bound is returned.
     fn quantile(&self, quantile: f64) -> Option<f64> {
         let wanted = self.calls as f64 * quantile;
         let (mut low, mut below) = (0.0, 0);

@@ -98,12 +98,12 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::ServerFailure>, CallEr
     }
 }
 
-/// Returns true if a result without content has keys that the server defined itself, and can so be sent as the value. False for
-/// a result that is a question to the client (`input_required`).
+/// Returns true if a result without content has keys that the server defined itself; the result is then sent as the value. False
+/// for a result that is a question to the client (`input_required`).
 fn says_something(object: &RawValue) -> bool {
     let asks = spans::member(object, "resultType").map(RawValue::get);
     const ABOUT_ITSELF: [&str; 3] = ["_meta", "resultType", "isError"];
-    // An object with more keys than these must have other keys, so it need not be read.
+    // An object with more entries than `ABOUT_ITSELF` has at least one other key, so its keys need not be compared.
     let few = few_entries(object, ABOUT_ITSELF.len());
     asks != Some("\"input_required\"")
         && few.is_none_or(|all| all.iter().any(|(name, _)| !ABOUT_ITSELF.contains(&&**name)))

@@ -25,7 +25,7 @@ use crate::upstream::{Behind, ToolsWait};
 /// Time limit for reading the tool lists of all namespaces, when the tools that a credential opens are counted.
 const REACH_WAIT: Duration = Duration::from_secs(3);
 
-/// Maximum number of tools that one answer of `/explain` lists; the number of further tools is given instead.
+/// Maximum number of tools that one answer of `/explain` lists. Of the tools beyond it, only the number is given.
 const TOOLS_MAX: usize = 1000;
 
 /// Answers a question about the rights of a credential, as described in the body.
@@ -234,7 +234,7 @@ fn why_nothing(
     ]
 }
 
-/// Returns the names of all tools that a namespace offers to a principal, including hidden ones.
+/// Returns the names of all tools that a namespace offers to a principal, including hidden tools.
 async fn names(
     core: &Core,
     namespace: &Arc<Namespace>,

@@ -394,7 +394,7 @@ const FIXED_OPERATIONS: [&str; 5] = [
 ];
 
 fn fixed_paths(layout: &Layout) -> Map<String, Value> {
-    // The pattern excludes the characters that the gateway refuses in a path.
+    // The pattern for tool names excludes the characters that the gateway refuses in a path.
     let name = json!({
         "name": "name",
         "in": "path",
@@ -461,7 +461,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
         }
     }
     match paths {
-        // The listener for Tool Vault serves only these of the fixed paths.
+        // Of the paths that do not depend on tools, the listener for Tool Vault serves only these.
         Value::Object(mut paths) if layout.shape == RestShape::Vault => {
             paths.retain(|path, _| matches!(path.as_str(), "/health" | "/ready"));
             paths
@@ -525,7 +525,8 @@ fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String
 #[derive(Default)]
 struct UsedNames {
     names: BTreeSet<String>,
-    /// Next number to try for a name that was requested more than once. It avoids trying all earlier numbers again.
+    /// For each name that was requested more than once, the next number to try as its suffix, so that numbers that were
+    /// tried before are not tried again.
     next: HashMap<String, u64>,
 }
 

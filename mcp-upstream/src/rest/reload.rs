@@ -47,7 +47,7 @@ pub(crate) async fn reload(core: &Core) -> Reply {
             let settled = join_all(
                 started.map(|namespace| core.upstreams.of(namespace).settled(namespace).get()),
             );
-            // A server that takes longer than this shows its failure in `/ready` later.
+            // If a server takes longer than `SETTLE` to fail, only `/ready` shows its failure.
             let settled = timeout(SETTLE, settled);
             let replicas = core.sessions.replicas();
             let (_, others) = tokio::join!(settled, replicas.other_reloads());

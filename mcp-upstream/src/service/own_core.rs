@@ -18,7 +18,7 @@ use crate::reply::Reply;
 use crate::rest;
 use crate::upstream::system::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
 
-/// Principal under which the requests of the management tools stand in the audit log and in limits.
+/// Principal of the management tools' requests, in the audit log and for limits.
 const PRINCIPAL: &str = "manager";
 
 /// Reference to the service for the management tools. It is set later, since the tools are created before the service.

@@ -15,7 +15,8 @@ pub(super) fn report(pins: &Pins, audit: AuditSender) {
     pins.observe(Box::new(move |event| audit.send(record(event))));
 }
 
-/// Returns the audit record of an event. Its method is that of the list, and its subject is the definition.
+/// Returns the audit record of an event about a pin. The record's method is the method of the list, and its subject is the
+/// definition.
 fn record(event: &PinEvent) -> AuditRecord {
     AuditRecord {
         at: SystemTime::now(),

@@ -69,7 +69,7 @@ impl BreakerState {
 pub(crate) enum StartDecision {
     /// The process may be started.
     Yes,
-    /// Another attempt is running, whose outcome decides. The caller waits for it.
+    /// Another attempt to start a process is running, and its outcome decides. The caller waits for it.
     Wait,
     /// No process may be started before this time.
     Not(Instant),
@@ -82,7 +82,7 @@ pub(crate) struct Breaker {
     /// Times of the latest failures. At most [`BreakerRules::failures`] of them are kept.
     recent: VecDeque<Instant>,
     state: BreakerPhase,
-    /// Number of times that the breaker opened in a row. It is reset when a process has worked for the whole window.
+    /// Number of times in a row that the breaker opened. It is reset once a process has worked for the whole window.
     opened: u32,
 }
 

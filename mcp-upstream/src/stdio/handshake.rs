@@ -101,7 +101,7 @@ pub(crate) async fn probe(
     heard: &(dyn Fn(bool) + Send + Sync),
 ) -> Result<ProbeOutcome, NotOpened> {
     let end = Instant::now() + limit;
-    // The probe is abandoned without a cancellation, which a server that does not know the probe would not understand.
+    // The probe is abandoned without a cancellation: a server that does not know the probe would not understand that either.
     let params = identity.discover_params();
     let mut question = link
         .request("server/discover", Some(&params), None)?

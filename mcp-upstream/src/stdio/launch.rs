@@ -76,8 +76,8 @@ pub(crate) trait Launcher: Send + Sync {
     /// Returns the server's settings for sharing and keeping connections.
     fn settings(&self) -> StdioSettings;
 
-    /// Returns true if the launcher was made for this server object, or can keep its connections for it. Objects are compared by
-    /// address, not by value.
+    /// Returns true if the launcher was made for this server object, or can continue to use its connections for this
+    /// object. Objects are compared by address, not by value.
     fn is(&self, server: ServerRef<'_>) -> bool;
 
     /// Makes this version of the server the current one. Returns false if it was current already, or if the launcher cannot
@@ -127,7 +127,7 @@ pub(crate) trait Launcher: Send + Sync {
         false
     }
 
-    /// Returns the number of further backends to try if a backend does not open a connection.
+    /// Returns the maximum number of other backends to try if the first backend does not open a connection.
     fn further_backends(&self) -> usize {
         0
     }

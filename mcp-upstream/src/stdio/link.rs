@@ -132,7 +132,8 @@ pub(crate) trait Inbound: Send + Sync {
     /// own requests (named by `requestId`).
     fn notification(&self, notification: Notification<'_>);
 
-    /// Receives a notification that belongs to no call, with the owners of the calls that the server has not answered yet.
+    /// Receives a notification that belongs to no call, together with the owners of the calls that the server has not
+    /// answered yet.
     fn notification_beside(
         &self,
         notification: Notification<'_>,
@@ -175,7 +176,7 @@ pub(crate) enum LinkEnd {
     Disconnected,
     /// The server violated the protocol. The text describes the violation.
     Violation(&'static str),
-    /// The gateway closed the link.
+    /// The gateway itself closed the link.
     Ended,
 }
 

@@ -1,5 +1,5 @@
-//! Metrics of external servers by namespace; the resources of their operating-system processes are measured elsewhere. When the
-//! last pool of a namespace ends, its series are removed.
+//! Metrics of external servers by namespace; the resources of their operating-system processes are measured elsewhere.
+//! When the last pool of a namespace ends, the namespace's series are removed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -90,7 +90,7 @@ pub(super) struct PoolShared {
 
 struct PoolData {
     state: PoolStateMachine,
-    /// Processes that accept requests, or that did so and have not ended yet.
+    /// Processes that accept requests, or that accepted requests earlier and have not ended yet.
     live: BTreeMap<ProcessId, Arc<Process>>,
     waiters: HashMap<WaiterId, LeaseRequest>,
     next_waiter: WaiterId,
@@ -271,7 +271,7 @@ impl PoolShared {
             let _ = waiter.give.send(outcome.map(ProcessLease::activated));
         }
         self.wake.notify_one();
-        // This is done outside the lock, too: `away_since` may drop the last reference to a session.
+        // This is done outside the pool's lock: `away_since` may drop the last reference to a session.
         if !to_ask.is_empty() {
             let asked = to_ask.into_iter();
             let away = asked.filter_map(|(process, inbound)| {
@@ -392,7 +392,7 @@ impl PoolShared {
         }
     }
 
-    /// Returns true if the pool has a slot for this session.
+    /// Returns true if the pool has a slot (the place of at most one process) for this session.
     fn remembers(&self, tag: &Arc<str>) -> bool {
         self.lock().state.remembers(tag)
     }

@@ -170,8 +170,8 @@ impl Relay {
     }
 }
 
-/// Returns the function that checks the keys of connections. A key is valid while the current table contains it unchanged, it
-/// has not expired, and it gives access to the relay's namespace.
+/// Returns the function that checks the keys of connections. A key is valid while the current table of API keys contains
+/// it unchanged, it has not expired, and it gives access to the relay's namespace.
 fn counts(namespace: &NamespaceName, keys: KeyTables) -> Counts {
     let namespace = namespace.clone();
     Arc::new(move |key: &Arc<ApiKey>| {

@@ -37,7 +37,7 @@ struct RequestEntry {
 }
 
 impl Requests {
-    /// Creates the value without requests. `room`: the limits.
+    /// Creates an empty set of running requests. `room`: the limits on the requests.
     pub(super) fn within(room: Room) -> Self {
         Self {
             room,

@@ -202,7 +202,7 @@ impl Server {
         let (stdout, server_out) = std::io::pipe().expect("a pipe");
         let own = matches!(key, ConnectionKey::Session(_) | ConnectionKey::Exclusive);
         // A shared process may be opened only for the gateway's own `tools/list`, which is not recorded. So its opening is
-        // recorded with its first other line.
+        // recorded with the first line that is not this request.
         let opened = if own {
             self.opened.lock().expect("not poisoned").push(opened);
             None

@@ -90,8 +90,8 @@ use catalogue::EntryKind;
 use live::RunningAggregate;
 use member::{Home, MemberSlot};
 
-/// Maximum number of nested aggregates. The configuration allows no more; deeper nesting that the configuration cannot detect,
-/// such as a member that has become an aggregate since, is refused.
+/// Maximum number of nested aggregates. The configuration allows no more. Deeper nesting that arises after the configuration was
+/// checked, such as by a member that has become an aggregate, is refused when the member is used.
 const DEPTH_MAX: u8 = tooldock_workers::aggregate::DEPTH_MAX as u8;
 /// Instructions of an aggregate in its response to `initialize`.
 const INSTRUCTIONS: &str = "Tools and resources of several servers. Only active ones can be used: turn on what you need, and off what you do not, with toolman_activate, whose description lists all of them.";
@@ -209,7 +209,7 @@ impl AggregatesState {
             let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
             all.extract_if(|name, _| !is_served(name)).collect()
         };
-        // The removed aggregates are dropped outside of the lock, which ends the tasks of their members.
+        // Dropping the removed aggregates ends the tasks of their members. It happens after the lock is released.
         drop(gone);
     }
 
@@ -231,7 +231,8 @@ impl AggregatesState {
         {
             return Some(Arc::clone(live));
         }
-        // Read under the lock that the shutdown holds while it removes all aggregates, so that none is added after the shutdown.
+        // `stopped` is read under the lock that the shutdown holds while it removes all aggregates, so that none is added
+        // afterwards.
         if self.stopped.load(Ordering::Relaxed) {
             return None;
         }
@@ -258,7 +259,7 @@ impl AggregatesState {
         let live = Arc::new(live);
         let before = all.insert(namespace.name.clone(), Arc::clone(&live));
         drop(all);
-        // The former aggregate is dropped outside of the lock, which ends the tasks of removed members.
+        // Dropping the former aggregate ends the tasks of removed members. It happens after the lock is released.
         drop(before);
         Some(live)
     }
@@ -456,8 +457,8 @@ impl UpstreamTools for AggregateUpstream {
         Some(self.0.of(namespace)?.tool_list())
     }
 
-    /// The tools that are active for a client without a session (by the handle in its URL, if there is one), and that the
-    /// caller may use at their members.
+    /// The tools that are active for a client without a session, and that the caller may use at the tools' members. The active
+    /// set is that of the handle in the client's URL, if there is one.
     fn listed<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -511,7 +512,7 @@ impl UpstreamServer for AggregateUpstream {
             self.0.stopped.store(true, Ordering::Relaxed);
             std::mem::take(&mut *all)
         };
-        // All aggregates are dropped outside of the lock, which ends the tasks of their members.
+        // Dropping the aggregates ends the tasks of their members. It happens after the lock is released.
         drop(all);
     }
 
@@ -548,7 +549,8 @@ fn is_known(asked: &AggregateRequest<'_>, method: &str, members: &Members<'_>) -
     }
 }
 
-/// Writes the capabilities of an aggregate, regardless of its current members: a later member may offer entries of any kind.
+/// Writes the capabilities of an aggregate, regardless of its current members: a member added later may offer entries of any
+/// kind.
 fn describe(answer: &mut ResultWriter<'_>, with_tasks: bool) {
     let out = answer.key("capabilities");
     out.extend_from_slice(

@@ -91,7 +91,7 @@ pub(crate) struct ExternalServers {
     audience: Arc<Audience>,
     events: Arc<EventLog>,
     notices: notifications::NotificationQuota,
-    /// Key that seals state which a server expects to be returned by a client of another era.
+    /// Key that seals state of a server for a client of the other era, which returns the sealed state with a later request.
     key: SessionKey,
     changes: SessionChanges,
 }
@@ -100,7 +100,7 @@ pub(crate) struct ExternalServers {
 #[derive(Clone)]
 pub(crate) struct ClientUpstream(pub(crate) Arc<ExternalServers>);
 
-/// The right to use a connection, with the handler for its messages, while a request needs them.
+/// Held while a request uses a connection: the right to use it, and the handler for its messages.
 pub(crate) struct ConnectionLease {
     pub(crate) process: Arc<dyn ServerConnection>,
     /// Handler for server messages; `None` for shared connections.
@@ -146,8 +146,8 @@ impl ExternalServers {
         let speaks = match self.processes.known_to_speak(namespace, era) {
             Some(speaks) => speaks,
             None => {
-                // If the server has no shared connection, the gateway finds out over the first client's connection which eras it
-                // supports.
+                // If the server has no shared connection, the gateway uses the first client's connection to find out which eras
+                // the server supports.
                 let own = matches!(isolation, Isolation::Session | Isolation::Principal);
                 let headers = own.then(|| requester.opener()).flatten();
                 let opener = match (principal, headers) {
@@ -396,7 +396,7 @@ impl Upstream for ClientUpstream {
 
 impl UpstreamSessions for ClientUpstream {
     fn has_lost(&self, namespace: &Namespace, session: &Session) -> bool {
-        // The client's session was adopted from another gateway process, with which the server's session ended.
+        // The client's session was adopted from another gateway process. The server's session ended with that process.
         let keeps_state =
             matches!(&namespace.upstream, UpstreamKind::Remote(server) if server.spec.stateful);
         keeps_state && session.is_taken_up() || self.0.processes.has_lost(namespace, session.tag())

@@ -57,7 +57,7 @@ pub(crate) struct GlobalUpstream {
 }
 
 impl GlobalUpstream {
-    /// Creates the upstream for all namespaces of a registry, which `kinds` run.
+    /// Creates the upstream for all namespaces of a registry. `kinds`: the upstreams that run the namespaces.
     pub(crate) fn new(registry: Arc<Registry>, kinds: Upstreams, changes: SessionChanges) -> Self {
         registry.set_global(Arc::new(namespace()));
         Self {

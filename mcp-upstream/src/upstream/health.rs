@@ -13,7 +13,7 @@ pub(crate) struct MemberHealth {
     pub(crate) name: Arc<str>,
     /// Namespace of the member, if the namespace is served.
     pub(crate) namespace: Option<Arc<Namespace>>,
-    /// True if clients can also reach the member directly.
+    /// True if clients can also reach the member directly; false if they reach it only through the aggregate.
     pub(crate) is_served: bool,
     /// State of the member's offer, that is, of its tools, resources and prompts.
     pub(crate) offer: MemberOffer,
@@ -53,7 +53,7 @@ pub(crate) struct ServerHealth {
     pub(crate) breaker: Option<&'static str>,
     /// Number of requests that wait for a process.
     pub(crate) waiting: usize,
-    /// The last restart of a process that had ended unexpectedly.
+    /// The most recent restart of a process that had ended unexpectedly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_restart: Option<LastRestart>,
     /// Number of processes by state.
@@ -63,7 +63,7 @@ pub(crate) struct ServerHealth {
     pub(crate) lists: Vec<MendReport>,
 }
 
-/// The last restart of a process that had ended unexpectedly.
+/// The most recent restart of a process that had ended unexpectedly.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LastRestart {
     /// How the former process had ended: a value of the label `reason` of `tooldock_server_restarts_total`.

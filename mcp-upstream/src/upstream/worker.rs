@@ -346,7 +346,7 @@ fn has_resources(namespace: &Namespace) -> bool {
     !namespace.resources.is_empty() || !namespace.resource_templates.is_empty()
 }
 
-/// Reads a member of `params` that must be a string. `what` is the member's name for the error.
+/// Reads a key of `params` whose value must be a string. `what` is the key's name for the error.
 fn string_member<'a>(
     raw: Option<&'a RawValue>,
     what: &'static str,

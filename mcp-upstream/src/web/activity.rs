@@ -1,7 +1,7 @@
 //! `/api/activity`: the audit log as a list, newest records first, and as a stream.
 //!
-//! The log files are read directly, without an index. A record is identified by the day of its file and the offset of its line,
-//! which remains valid for as long as the file exists.
+//! The log files are read directly, without an index. A record is identified by the day of its file and the offset of its line.
+//! This identification remains valid for as long as the file exists.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};

@@ -1,4 +1,4 @@
-//! `/operator/doctor`: random values (nonces) by which `tooldock doctor` recognizes this gateway when it checks the servers in
+//! `/operator/doctor`: random values (nonces) by which `tooldock doctor` recognizes this gateway when it checks the proxies in
 //! front of it.
 
 use http::StatusCode;
@@ -9,7 +9,8 @@ use super::request::ApiRequest;
 use crate::mcp::Core;
 use crate::probe::{LIFE, NONCES_MAX};
 
-/// Responds with new nonces, and with the replicas that may answer them. The query's `n` is the number of nonces.
+/// Responds with new nonces, and with the state of the replicas, since any replica may receive the request with a nonce. The
+/// query's `n` is the number of nonces.
 pub(super) fn nonces(core: &Core, request: &ApiRequest) -> Answer {
     let number = match request.parameter("n") {
         None => 1,

@@ -206,7 +206,7 @@ impl ExportFile {
     ) -> io::Result<(String, Option<LogPosition>)> {
         let mut text = self.format.head();
         let (mut next, mut left) = (before, self.limit);
-        // Large enough for the permitted number of reads to reach the limit of records.
+        // Number of records per read, large enough for the permitted number of reads to reach the limit of records.
         let at_once = AT_ONCE.max(self.limit.div_ceil(self.reads));
         for _ in 0..self.reads {
             if client.strong_count() == 0 {

@@ -26,7 +26,8 @@ pub(super) struct ApiRequest {
     pub(super) body: Bytes,
     pub(super) content_type: String,
     pub(super) wants_events: bool,
-    /// True if the request comes from a command of the command line, by a listener of the profile `core`; false for `/api`.
+    /// True if the request comes from a command of the command line, over a listener of the profile `core`; false if it comes
+    /// over `/api`.
     pub(super) is_of_command: bool,
     /// True if the request was protected on its way from the client to the gateway, by TLS or because it did not leave this
     /// machine; false if it may have crossed a network unencrypted.

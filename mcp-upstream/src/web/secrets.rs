@@ -65,7 +65,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
             let Some(name) = name else { continue };
             let own = (server.name.to_string(), name.to_owned());
             let shared = (global.clone(), name.to_owned());
-            // A name that is a secret of neither scope may be an environment variable of the gateway.
+            // A name that is a secret neither of the server nor of all namespaces may be an environment variable of the gateway.
             let place = [own, shared].into_iter().find(|it| all.contains_key(it));
             if let Some(entry) = place.and_then(|place| all.get_mut(&place)) {
                 entry.1.push(server.name.to_string());

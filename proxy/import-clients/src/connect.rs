@@ -63,7 +63,7 @@ pub enum NotMerged {
         /// Description of the error. It quotes nothing of the file, which may contain secrets.
         reason: String,
     },
-    /// The key that should contain the servers has a value of another type.
+    /// The value of the key that should contain the servers is no map. Contains the key.
     #[error("{0}: is no map, so that no server can be added to it")]
     NoMap(String),
     /// The file already has an entry with this name.
@@ -132,7 +132,7 @@ impl McpClient {
     ///
     /// # Errors
     ///
-    /// When the text cannot be parsed, or has an entry of the name and `replace` is false.
+    /// When the text cannot be parsed, or has an entry with the same name and `replace` is false.
     pub fn merged(
         self,
         text: &str,

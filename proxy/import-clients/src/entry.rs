@@ -274,7 +274,7 @@ impl<'a> Reader<'a> {
         name
     }
 
-    /// Removes a variable from the variables without a value, since it has one after all.
+    /// Removes a variable from the list of variables without a value, since its value was found.
     pub(crate) fn has_value(&mut self, name: &str) {
         self.wanted.retain(|it| it.name != name);
     }
@@ -287,7 +287,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reports a key that is not imported, if omitting it gives clients no additional access.
+    /// Reports a key that is not imported and whose omission gives clients no additional access.
     pub(crate) fn lost(&mut self, line: usize, key: &str, why: &str) {
         self.note_at(line, Some(key), Weight::Lost, why.to_owned());
     }

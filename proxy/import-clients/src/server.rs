@@ -20,7 +20,7 @@ pub enum Kind {
 pub struct ClientServer {
     /// The name of the server in the client's file.
     pub label: String,
-    /// A valid name of a namespace, derived from the label. Other servers may have the same name.
+    /// A valid name of a namespace, derived from the label. Several servers of a file may get the same name.
     pub name: NamespaceName,
     /// Line of the server in the file, from 1.
     pub line: usize,

@@ -154,7 +154,7 @@ fn yaml(text: &str) -> Result<Node, Unreadable> {
 /// Finder for the line numbers of keys in YAML. The parser provides none, so each key is searched after the previous key.
 struct YamlLines<'a> {
     lines: Vec<&'a str>,
-    /// Index of the line in which the last key was found.
+    /// Index of the line in which the previous key was found.
     at: usize,
 }
 

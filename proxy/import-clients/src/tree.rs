@@ -30,7 +30,7 @@ pub(crate) struct Member {
 }
 
 impl Node {
-    /// The members of a map; empty for any other value.
+    /// The keys of a map, with their values; empty for any other value.
     pub(crate) fn members(&self) -> &[Member] {
         match &self.value {
             Value::Map(members) => members,

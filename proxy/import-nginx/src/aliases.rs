@@ -10,7 +10,8 @@ use crate::targets::Target;
 use crate::tree::Directive;
 use crate::yaml_text::{Map, Node};
 
-/// The paths that endpoints have in nginx, each with the locations that serve it and the namespaces that these become.
+/// The paths that endpoints have in nginx. Each path has the locations that serve it, and the namespace that each location
+/// becomes.
 #[derive(Default)]
 pub(crate) struct OldPaths<'a>(BTreeMap<String, Vec<(&'a Directive, NamespaceName)>>);
 

@@ -102,7 +102,7 @@ pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
     headers
 }
 
-/// The first proxied location in which no directive of the same kind sets the same header.
+/// The first proxied location that lacks the response header set by `header`: none of its directives of that name sets it.
 fn without<'e, 'a: 'e>(
     mut exposures: impl Iterator<Item = &'e Exposure<'a>>,
     header: &Directive,

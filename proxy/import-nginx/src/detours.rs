@@ -17,7 +17,7 @@ const ANSWERING: [&str; 7] = [
     "echo",
 ];
 
-/// Reports these directives for all proxied locations.
+/// Reports `try_files`, `error_page` and second directives that generate responses, for all proxied locations.
 pub(crate) fn list(sites: &Sites<'_>, report: &mut Report) {
     for exposure in sites.exposures.iter().filter(|it| it.pass.is_some()) {
         list_own(exposure, report);

@@ -55,7 +55,7 @@ pub(crate) enum Guard<'a> {
 pub(crate) struct Token<'a> {
     /// The value that a `map` assigns to the token, if it is a name.
     pub(crate) name: Option<&'a str>,
-    /// True if a `map` assigns a name to the token that must not be shown, since it would reveal parts of a token.
+    /// True if the name that a `map` assigns to the token must not be shown, since the name would reveal parts of a token.
     pub(crate) is_hidden: bool,
     /// SHA-256 of the token, in hexadecimal digits.
     pub(crate) digest: String,

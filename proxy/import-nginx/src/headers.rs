@@ -208,7 +208,7 @@ fn tells_name(name: &str, variables: &Variables<'_>) -> bool {
     false
 }
 
-/// Text for the report that names the part of a header's value which the environment variable must contain.
+/// Text for the report: the part of a header's value that the environment variable must contain.
 fn part(value: &str) -> &'static str {
     match scheme(value) {
         "" => "the value that stands here",

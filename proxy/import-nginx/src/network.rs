@@ -136,8 +136,8 @@ impl Networks {
             }
             let Some(network) = Network::parse(rule.first()) else {
                 report.security(rule, "is no network as 10.0.0.0/8");
-                // A rejected `allow` rule may have been the only one for some clients, so that clients which no other rule admits
-                // are refused.
+                // A rejected `allow` rule may have been the only rule that admits some clients. So clients that no remaining rule
+                // admits are refused.
                 closed |= allows;
                 continue;
             };
@@ -262,7 +262,8 @@ fn trusted<'a>(
     let header = exposure.scope.last("real_ip_header");
     let name = header.map_or("X-Real-IP", |it| it.first());
     let by_header = name.eq_ignore_ascii_case("x-forwarded-for");
-    // Without a listener that expects the PROXY protocol, no header names the client, and nginx does not change its address.
+    // Without a listener that expects the PROXY protocol, connections carry no PROXY header, and nginx uses the address of the
+    // connection itself.
     if name == "proxy_protocol" && !behind_proxy_protocol {
         return (Vec::new(), first);
     }

@@ -15,7 +15,7 @@ use crate::variables::{Key, Variables};
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
 
-/// Comment on `admission.origins` if no directive of nginx names an origin.
+/// Comment in the written configuration on `admission.origins`, if no directive of nginx names an origin.
 const NO_OTHER: &str = "nginx answers no page of another origin";
 const NO_COMMON: &str = "all locations of nginx let in no other page";
 const LIST: &str = "list the pages that may call, as https://chat.example.com";
@@ -80,15 +80,16 @@ pub(crate) fn write(
 struct PlacePages<'a> {
     pages: Pages,
     at: &'a Directive,
-    /// True if a condition of nginx refuses requests from all other pages; false if only response headers name the pages.
+    /// True if a condition of nginx refuses requests from pages that are not in `pages`; false if only response headers name the
+    /// pages.
     is_guarded: bool,
     /// True if a directive lists the origins, as `add_header Access-Control-Allow-Origin` does. False if there is no such
     /// directive; then only pages of the gateway's own host are admitted.
     is_named: bool,
 }
 
-/// Reports the pages that a location admits and others do not: the gateway refuses them at all locations. Returns true if there
-/// are any.
+/// Reports the pages that some locations admit and others do not. The gateway has one list for all locations and refuses these
+/// pages. Returns true if there are any.
 fn report_refused(
     places: &[PlacePages<'_>],
     origins: &BTreeSet<String>,
@@ -130,8 +131,8 @@ fn report_refused(
     has_refused
 }
 
-/// Returns the comment on the list of origins: the position of the first directive that names an origin in the list, apart
-/// from the servers' own origins.
+/// Returns the comment in the written configuration on `admission.origins`: the position of the first directive that names an
+/// origin of the list other than the nginx servers' own origins.
 fn comment(
     places: &[PlacePages<'_>],
     origins: &BTreeSet<String>,
@@ -146,7 +147,8 @@ fn comment(
             .any(|it| origins.contains(it) && (place.is_guarded || !own.contains(it))),
     };
     let named = places.iter().find(names);
-    // If no directive names an origin of the list and no page is refused, the comment cites any directive about origins.
+    // If no directive names an origin of the list, and the gateway refuses no page that nginx admits, the comment cites any
+    // directive that lists origins.
     let named = named.or_else(|| places.iter().find(|it| it.is_named && !has_refused));
     match named {
         Some(place) => place.at.place.to_string(),
@@ -226,7 +228,7 @@ fn answered_pages<'a>(
     }
     match (chosen, preflight) {
         (Some((origins, header)), _) => (Pages::Only(origins), header),
-        // Without another CORS header, the header of the response to preflight requests counts for all responses.
+        // If the only CORS header is that of responses to preflight requests, it counts for all responses.
         (None, Some(header)) => (named_pages(header, variables, report), header),
         (None, None) => (Pages::Only(BTreeSet::new()), exposure.at),
     }

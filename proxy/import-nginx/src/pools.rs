@@ -15,7 +15,8 @@ use crate::yaml_text::{Item, Map, Node};
 /// Maximum number of backends of one remote server in the gateway's configuration.
 const BACKENDS_MAX: usize = 1_000;
 
-/// Report line for a `hash` or `ip_hash` that is imported, since the gateway chooses a backend per session.
+/// Report line for an imported `hash` or `ip_hash`: nginx chooses the backend of each request by the hash, the gateway chooses
+/// one per session.
 const HASHED: &str = "a session stays at one backend, and a new session of the same client may get another: without a session, the backend is chosen by principal and address (balance: hash)";
 
 /// Default of nginx's `max_fails`: the number of failures after which a server is not used for a while.

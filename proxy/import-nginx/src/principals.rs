@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::report::Report;
 use crate::tree::Directive;
 
-/// Maximum length of a principal's name in bytes, without a number that is appended to it.
+/// Maximum length of a principal's name in bytes, not counting a number that may be appended.
 const NAME_MAX: usize = 60;
 
 /// Names that the gateway uses for principals without a name of their own; no imported client gets one of them.
@@ -36,8 +36,8 @@ struct NamedClient {
     namespaces: Vec<String>,
 }
 
-/// Makes a valid principal's name of a client's name: other characters become `-`. Returns `None` if the result is reserved or
-/// does not begin with an ASCII letter.
+/// Makes a valid principal's name of a client's name: characters that the gateway does not allow become `-`. Returns `None` if
+/// the result is reserved or does not begin with an ASCII letter.
 pub(crate) fn cleaned(name: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     let mut cleaned = String::new();
@@ -114,7 +114,7 @@ impl Principals {
         name
     }
 
-    /// Returns the name with a number at its end: the first that is free or already belongs to this client.
+    /// Appends a number from 2 to the cleaned name: the first number whose name is free or already belongs to this client.
     fn with_number(&self, cleaned: &str, given: &NamedClient) -> String {
         let numbers = 2..;
         let mut names = numbers.map(|number: u32| format!("{cleaned}-{number}"));

@@ -63,7 +63,8 @@ impl Report {
         });
     }
 
-    /// Reports a directive whose path is copied unchanged and is relative: nginx and the gateway start at different folders.
+    /// Reports a directive whose path is relative and is copied unchanged: nginx and the gateway resolve it against different
+    /// folders.
     pub(crate) fn path(&mut self, directive: &Directive) {
         if is_relative(directive.first()) {
             self.differs(directive, "is a path without a root: the gateway completes it by its working directory, and nginx by its own prefix. Write the whole path");

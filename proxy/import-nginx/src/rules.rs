@@ -24,7 +24,7 @@ pub(crate) struct Rules<'a> {
     pub(crate) host: Option<(&'a str, &'a Directive)>,
     /// The directive that refuses unencrypted connections; `None` if they are admitted.
     pub(crate) encrypted: Option<&'a Directive>,
-    /// True if nginx has a further condition on requests that cannot be imported.
+    /// True if nginx has a condition on requests that no field above describes and that cannot be imported.
     more: bool,
 }
 

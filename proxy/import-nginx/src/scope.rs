@@ -1,5 +1,5 @@
-//! Nested blocks of nginx, and the directives in force in a block: for most names, all directives of the innermost block that
-//! contains any of that name.
+//! Nested blocks of nginx, and the directives in force in a block: for most names, all directives of that name in the innermost
+//! block that contains one.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -37,8 +37,8 @@ impl<'a> Level<'a> {
         self.last(name).is_some_and(|it| it.first() == "on")
     }
 
-    /// Returns the directive that makes nginx answer every request to this block itself, so that none is proxied: a `return`, or
-    /// a `rewrite` of every path to another one.
+    /// Returns the directive by which nginx itself answers every request to this block and proxies none: a `return`, or a
+    /// `rewrite` of every path to another one.
     pub(crate) fn answers(&self) -> Option<&'a Directive> {
         let moves = |it: &&&Directive| {
             let everything = matches!(
@@ -90,7 +90,7 @@ impl<'a> Scope<'a> {
         level.map_or(&[], |level| level.all(name))
     }
 
-    /// Returns the innermost enclosing block that contains directives of this name.
+    /// Returns the innermost block of this scope that contains directives of this name.
     pub(crate) fn level_of(&self, name: &str) -> Option<&Rc<Level<'a>>> {
         let mut levels = self.levels.iter().rev();
         levels.find(|level| !level.all(name).is_empty())
@@ -120,8 +120,8 @@ impl<'a> Scope<'a> {
             .collect()
     }
 
-    /// Returns the `rewrite` directives that apply before the last one of the location: those of the server, then all but the
-    /// last one of the location.
+    /// Returns the `rewrite` directives that nginx applies before the location's last `rewrite`: those of the server, then all
+    /// but the last of the location.
     pub(crate) fn rewrites_before(&self) -> Vec<&'a Directive> {
         let of_server = self.server.iter().flat_map(|level| level.all("rewrite"));
         let own = self
@@ -132,8 +132,8 @@ impl<'a> Scope<'a> {
         of_server.chain(before).copied().collect()
     }
 
-    /// Returns the last wanted directive of this name in the location itself, or else in the server: nginx applies those of the
-    /// server first, so that those of the location prevail.
+    /// Returns the last directive of this name that `wanted` accepts: in the location itself, or, if it has none, in the server.
+    /// nginx applies the server's directives first, so that the location's directives prevail.
     pub(crate) fn own_or_of_server(
         &self,
         name: &str,

@@ -250,8 +250,9 @@ impl<'a> Sites<'a> {
         Ok(())
     }
 
-    /// Adds exposures for a file that proxies no requests but may admit or refuse some, such as a file included elsewhere. Its
-    /// locations count as exposures; without locations its servers, and without servers the complete file.
+    /// Adds exposures (locations whose settings are imported) for a file that proxies no requests but may admit or refuse some,
+    /// such as a file included elsewhere. Its locations count as exposures; without locations its servers, and without servers
+    /// the complete file.
     fn expose_what_is_there(&mut self, tree: &'a [Directive], outer: &Scope<'a>) {
         for (index, site) in self.sites.iter().enumerate() {
             let locations: Vec<_> = site

@@ -83,7 +83,7 @@ impl Target<'_> {
     }
 }
 
-/// Finds the target of an exposure.
+/// Finds the target of an exposure (a location that proxies requests).
 ///
 /// # Errors
 ///

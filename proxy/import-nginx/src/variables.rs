@@ -53,8 +53,8 @@ const SENT_NAME: &str = "a header that names the client";
 /// Kind of use of a variable: as source of a `map` without patterns, whose values do not contain the variable's text.
 const MAP_OF_TEXTS: &str = "a map of texts";
 
-/// Kinds of use in which a variable is tested or counted and its text reaches no server. A `map` or `if` with a pattern is not
-/// among them, since a captured text becomes another variable.
+/// Kinds of use in which a variable's text is no secret: the variable is tested, counted or logged, or sent as a client's name. A
+/// `map` or `if` with a pattern is not among them, since a captured text becomes another variable.
 const DECIDING: [&str; 7] = [
     SENT_NAME,
     MAP_OF_TEXTS,
@@ -65,7 +65,7 @@ const DECIDING: [&str; 7] = [
     "access_log",
 ];
 
-/// Words by which the name of a header shows that nginx sends the client's name in it.
+/// Words in the name of a header that show that the header carries the client's name.
 const NAMING: [&str; 8] = [
     "client",
     "user",

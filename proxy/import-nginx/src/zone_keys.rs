@@ -103,7 +103,7 @@ impl Key {
                     *clients.entry(value).or_default() += 1;
                     credentials.insert(credential);
                 }
-                // nginx counts all clients that match this line together.
+                // This line of the `map` has a constant value: nginx counts all clients that match the line together.
                 _ if is_literal => has_strangers = true,
                 _ => drop(keys.insert(Self::of_variable(only_variable(value)?)?)),
             }
@@ -125,8 +125,8 @@ impl Key {
     }
 }
 
-/// Returns true if at least `credentials` admitted tokens have this name. They become one principal, so that the gateway counts
-/// them together, too.
+/// Returns true if at least `credentials` admitted tokens have this name. Such tokens become one principal, so that the gateway
+/// counts their requests together, as nginx does.
 fn is_principal(name: &str, credentials: usize, view: &View<'_>) -> bool {
     let called = view.tokens().filter(|token| token.name == Some(name));
     let digests: BTreeSet<_> = called.map(|token| &token.digest).collect();

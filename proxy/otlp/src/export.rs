@@ -1,5 +1,5 @@
 //! The thread that exports to an OTLP receiver. It takes batches from the queues and sends them. A batch is sent again after a
-//! temporary failure, and dropped after any other.
+//! temporary failure, and dropped after any other failure.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};

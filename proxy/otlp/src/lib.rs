@@ -83,7 +83,7 @@ pub struct Settings {
     pub traces: bool,
     /// True if metrics are sent.
     pub metrics: bool,
-    /// Share of traces that are recorded, 0 to 1, of those that begin at the gateway. 0 records no trace, even if a client's
+    /// Share of recorded traces, 0 to 1, among the traces that begin at the gateway. 0 records no trace, even if a client's
     /// request asks for it.
     pub sample: f64,
     /// Time between two reports of metrics.

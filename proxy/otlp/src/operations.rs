@@ -17,8 +17,8 @@ const NAME: &str = "mcp.server.operation.duration";
 const BOUNDS: [f64; 14] = [
     0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 ];
-/// Maximum number of combinations of attributes. All further combinations are counted together, with the attribute
-/// `otel.metric.overflow`.
+/// Maximum number of combinations of attributes that are counted separately. All further combinations are counted together, with
+/// the attribute `otel.metric.overflow`.
 const SERIES_MAX: usize = 2000;
 
 /// Durations of MCP requests, by the requests' attributes.

@@ -76,7 +76,7 @@ impl<T: Weight> Queue<T> {
         let taken: Vec<T> = held.entries.drain(..count).collect();
         held.bytes -= taken.iter().map(Weight::bytes).sum::<usize>();
         if held.entries.is_empty() {
-            // After a backlog the memory is returned, up to the room for one batch.
+            // After a backlog the queue's memory is freed, except the room for one batch.
             held.entries.shrink_to(BATCH_MAX);
         }
         taken

@@ -37,7 +37,8 @@ impl TraceSink for ExportSink {
     }
 }
 
-/// Returns true if a trace is recorded: as the client's span demands, or else for the configured share of traces.
+/// Returns true if a trace is recorded: as the trace context of the client demands, or, without one, for the configured share of
+/// traces. With a share of 0, no trace is recorded.
 fn is_sampled(share: f64, parent: Option<&TraceContext>, trace_id: u128) -> bool {
     if share <= 0.0 {
         return false;

@@ -124,7 +124,7 @@ pub(crate) fn ask_for_tools(id: u64, key: &ApiKey) -> String {
 /// A tool call that is to be sent to the host.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    /// The caller that provides the tool; `None` for a tool of the host.
+    /// The id of the caller (the program that started this container) that provides the tool; `None` for a tool of the host.
     pub(crate) caller: Option<&'a str>,
     /// The tool's name at its owner, without the prefix that the MCP client sees.
     pub(crate) tool: &'a str,

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `options.rs` | the command line and the environment |
 //! | `server.rs` | the MCP server: both eras of the protocol, one message per line |
-//! | `message.rs` | the members of the MCP client's messages that this program uses |
+//! | `message.rs` | the fields of the MCP client's messages that this program uses |
 //! | `output.rs` | writing of answers and notifications, each as one line |
 //! | `relay.rs` | the connection to the host: calls in flight, and reconnects |
 //! | `pause.rs` | pauses between attempts to connect |

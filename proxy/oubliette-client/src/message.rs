@@ -1,4 +1,4 @@
-//! The members of the MCP client's messages that this program uses. Ids, tokens and arguments are kept as raw JSON, byte for
+//! The fields of the MCP client's messages that this program uses. Ids, tokens and arguments are kept as raw JSON, byte for
 //! byte.
 
 use serde::Deserialize;
@@ -29,15 +29,15 @@ pub(crate) struct Message {
     pub(crate) params: Option<Box<RawValue>>,
 }
 
-/// Deserializes a member that is present, even if its value is `null`. A message without an id is a notification, one with the id
-/// `null` is not.
+/// Deserializes a field that is present, even if its value is `null`. A message without an id is a notification; a message with
+/// the id `null` is not.
 fn present<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// The members of `params` that this program uses. A member of an unexpected type is treated as missing.
+/// The fields of `params` that this program uses. A field of an unexpected type is treated as missing.
 #[derive(Debug, Default)]
 pub(crate) struct RequestParams {
     /// The name of the called tool, in `tools/call`.

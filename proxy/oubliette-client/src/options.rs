@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Default path of the host's relay socket in containers.
 const SOCKET: &str = "/mcp/relay.sock";
-/// Default time to wait, in milliseconds, until the host has listed the tools of the container's caller (K-25).
+/// Default time to wait, in milliseconds, until the host has listed the tools of the caller, which started this container (K-25).
 const CALLER_WAIT_MS: u64 = 5000;
 /// Maximum of the configurable time to wait for the caller's tools, in milliseconds; no MCP client waits longer for its server.
 const CALLER_WAIT_MS_MAX: u64 = 600_000;

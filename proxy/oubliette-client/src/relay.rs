@@ -71,11 +71,11 @@ struct RelayConnector {
 struct RelayState {
     last_id: u64,
     calls: HashMap<u64, RelayCall>,
-    /// Id of the request for the tools that the host has not answered yet.
+    /// Id of the request for the host's tools while it is unanswered; `None` if there is no such request.
     asked: Option<u64>,
     ask_pause: Option<Duration>,
     tools: Tools,
-    /// True if the first request for the tools was answered, or could not be sent; the start waits for this.
+    /// True if the first request for the host's tools was answered or could not be sent; the start of the program waits for this.
     looked: bool,
     connected: bool,
     /// Number of connections opened so far.
@@ -126,7 +126,8 @@ impl Relay {
         state.connected
     }
 
-    /// Waits until the host has listed the caller's tools, the connection is lost, or `limit` has passed.
+    /// Waits until the host has listed the tools of the caller (which started this container), the connection is lost, or `limit`
+    /// has passed.
     pub(crate) fn wait_for_caller(&self, limit: Duration) {
         drop(self.wait(limit, |state| state.caller_known || !state.connected));
     }

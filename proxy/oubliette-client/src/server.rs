@@ -81,7 +81,7 @@ impl Server {
         };
         let versioned = message.jsonrpc.as_deref().map(RawValue::get) == Some("\"2.0\"");
         let Some(method) = message.method.as_deref() else {
-            // A message with an id and without a method is a response, and is ignored. Without an id it is malformed.
+            // A message without a method is a response if it has an id, and is then ignored. Without an id it is malformed.
             if message.id.is_none() || !versioned {
                 let reason = "a message has jsonrpc \"2.0\" and a method";
                 self.output.error(None, INVALID_REQUEST, reason, None);

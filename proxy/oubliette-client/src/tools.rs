@@ -14,7 +14,7 @@ const PREFIX: &str = "oubliette";
 /// Maximum number of tools that are taken from one list of the host; further ones are ignored.
 const TOOLS_MAX: usize = 2000;
 
-/// All tools of the host and of the caller.
+/// All tools of the host, and of the caller that started this container.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Tools {
     host: Vec<ToolDescription>,

@@ -84,7 +84,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Returns the unescaped value of a field; empty if it has none.
+    /// Returns the unescaped value of a field; empty if the entry has no value for it.
     pub(super) fn of(&mut self, field: LogField) -> Cow<'a, [u8]> {
         let entry = self.entry;
         let text = |text: Option<&'a str>| Cow::Borrowed(text.unwrap_or_default().as_bytes());

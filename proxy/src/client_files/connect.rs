@@ -149,8 +149,8 @@ fn url(arguments: &ConnectArgs, effective: &Effective) -> Result<String, String>
         None => match effective.config.admission.public_url.origin() {
             Some(origin) => {
                 let is_own = origin.parse::<CoreUrl>().is_ok_and(|it| it.is_local());
-                // The configuration file was not named, but found in the current folder. It may come from another author, whose
-                // URL could send the API key to any host.
+                // The configuration file was not named by the user, but found in the current folder. It may come from another
+                // author, and its public URL could send the API key to any host.
                 if arguments.config.is_none() && !is_own {
                     let source = effective
                         .source

@@ -96,7 +96,7 @@ fn of_file(file: &Path) -> Result<Import, String> {
     read(&file).map_err(|error| error.to_string())
 }
 
-/// The servers chosen for import so far, and the data for choosing further ones.
+/// The servers chosen for import so far, with the names that already exist in the gateway, and the option `--replace`.
 struct ServerSelection {
     taken: TakenNames,
     replace: bool,

@@ -251,7 +251,8 @@ fn write_config(path: &Path, before: &str, text: &str) -> Result<(), String> {
     write_atomically(&target, text.as_bytes(), mode).map_err(told)
 }
 
-/// Removes a server from the file that contains it. Returns the name of that file and key; `None` if there is no such server.
+/// Removes a server from the file that contains it. Returns the file, and for the configuration file also the section, as a text
+/// for the user; `None` if there is no such server.
 pub(super) fn remove(gateway: &Gateway, name: &NamespaceName) -> Result<Option<String>, String> {
     let mut file = LockedServers::open(gateway.data()).map_err(|error| error.to_string())?;
     if file.remove(name) {

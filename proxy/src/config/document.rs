@@ -34,8 +34,8 @@ struct DataFile {
     toolman: AggregatesConfig,
 }
 
-/// The section `upstreams` of `$DATA/config.yaml`. It cannot contain remote servers, since tool code could let the operator's
-/// credentials be sent to their addresses.
+/// The section `upstreams` of `$DATA/config.yaml`. It cannot contain remote servers, since tool code could choose the addresses
+/// to which the operator's credentials are sent.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct DataFileUpstreams {

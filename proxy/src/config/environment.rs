@@ -31,7 +31,7 @@ use super::listener::AuthScheme;
 use super::replicas::Peers;
 use super::{ConfigError, ListenerConfig, NamespaceRule, ProfileName, Role, Settings};
 
-/// For each configuration key that a variable has set, the name of the variable, which error messages about the key mention.
+/// Names of the environment variables that have set configuration keys, by key. Error messages about a key mention its variable.
 pub(crate) type SaidBy = BTreeMap<String, String>;
 
 /// An environment variable: its name, its configuration key, and the function that sets it.
@@ -265,7 +265,8 @@ impl Environment {
         Ok(())
     }
 
-    /// Returns the value of a variable, or the content of the file that its `_FILE` variable names. An error if both are set.
+    /// Returns the value of a variable, or the content of the file that its `_FILE` variable names. Returns an error if both are
+    /// set.
     fn said(&self, name: &'static str) -> Result<Option<VariableValue<'_>>, ConfigError> {
         let direct = self.text(name)?;
         let named = match secret_file::variable_of(name) {
@@ -328,7 +329,7 @@ pub(super) fn blame(error: ConfigError, said_by: &SaidBy) -> ConfigError {
     if let Some((_, name)) = said_by.iter().find(|(said, _)| is_about(said)) {
         return ConfigError::variable(name.clone(), format!("{reason} (it sets {key})"));
     }
-    // The reason may mention another key that a variable has set, such as the address of another listener.
+    // The error's reason may mention another key that a variable has set, such as the address of another listener.
     match said_by.iter().find(|(said, _)| reason.contains(*said)) {
         Some((said, name)) => ConfigError::key(key, format!("{reason} ({name} sets {said})")),
         None => error,

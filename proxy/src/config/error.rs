@@ -162,7 +162,8 @@ impl ConfigError {
     }
 }
 
-/// Returns the YAML parser's message without the key's path, which the error contains already, and in this configuration's terms.
+/// Returns the YAML parser's message without the key's path, which the error contains already, and in the terms of the gateway's
+/// configuration.
 fn plain_reason(key: &str, message: &str) -> String {
     // The parser quotes the value, and the value may be a token that was written here by mistake.
     if key.ends_with(".sha256") && message.contains("invalid ") {

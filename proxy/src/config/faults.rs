@@ -32,7 +32,8 @@ impl LeftOut {
         self.0.iter().any(within)
     }
 
-    /// Returns the index that an entry of the list `list` has in the file. `left` is its index without the ignored entries.
+    /// Returns the index of an entry in the list `list` of the file. `left` is the entry's index in the loaded configuration,
+    /// which does not count the ignored entries.
     fn counted(&self, list: &str, left: usize) -> usize {
         let index = |path: &String| {
             let inside = path.strip_prefix(list)?.strip_prefix('[')?;
@@ -93,14 +94,14 @@ pub(crate) fn all<T>(
             Err(error) => error,
         };
         let Some(key) = error.path().map(|path| options.left_out.in_file(path)) else {
-            // A fault without a key may be a consequence of the removed keys, and is only reported if there are none. Faults of
-            // variables are always reported.
+            // A fault without a key may be a consequence of the removed keys, and is only reported if no fault was found before
+            // it. Faults of variables are always reported.
             if faults.is_empty() || matches!(error, ConfigError::Variable { .. }) {
                 faults.push(error);
             }
             return Err(faults);
         };
-        // If a key below this one was removed, its absence may be the cause, and the fault is not reported.
+        // If a key below the faulty key was removed before, the fault may only be a consequence, and is not reported.
         if !options.left_out.touches(&key) {
             faults.push(error.at(&key).located(&options));
         }

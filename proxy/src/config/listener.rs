@@ -39,7 +39,7 @@ pub(crate) struct ListenerConfig {
     /// Changes of header fields in requests and responses of this listener.
     #[serde(default, skip_serializing_if = "HeadersConfig::is_empty")]
     pub(crate) headers: HeadersConfig,
-    /// Path prefix by which clients reach the gateway through a server in front of it; empty if there is none.
+    /// Path prefix by which clients reach the gateway through a proxy in front of it; empty if there is none.
     #[serde(default)]
     pub(crate) path_prefix: String,
     /// True if MCP 2026-07-28 is served on the same URLs as the older versions.

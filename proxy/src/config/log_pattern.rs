@@ -81,11 +81,11 @@ fields! {
     McpMethod = "mcp_method",
     /// The tool, prompt or resource that the MCP message names.
     Tool = "tool",
-    /// The tag of the MCP session, as in the audit log.
+    /// A tag derived from the id of the MCP session, as in the audit log.
     Session = "session",
     /// The outcome of the call: `ok`, or the code of the audit log.
     Outcome = "outcome",
-    /// Seconds that the call took, including the time it waited for a free place.
+    /// Seconds that the call took, including its wait for a free place among the concurrent calls.
     UpstreamTime = "upstream_time",
     /// The backends of a remote server to which the request was sent.
     UpstreamAddress = "upstream_addr",

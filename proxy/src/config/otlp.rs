@@ -51,7 +51,7 @@ pub(crate) struct OtlpSettings {
     /// The exported signals: traces, metrics, logs.
     #[serde(default = "all_signals")]
     pub(crate) signals: Vec<OtlpSignal>,
-    /// Share of traces that are recorded, 0 to 1, of those that begin at the gateway.
+    /// Share of recorded traces, 0 to 1, among the traces that begin at the gateway.
     #[serde(default = "every_trace")]
     pub(crate) sample: f64,
     /// Time between two exports of the metrics.

@@ -6,7 +6,7 @@ use std::fmt;
 use saphyr_parser::{Event, Marker, Parser};
 
 /// Maximum length of all paths together, in bytes; positions of later keys are not recorded. Many keys below a long key could
-/// otherwise need gigabytes.
+/// otherwise need gigabytes, since the path of each repeats the long key.
 const PATHS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Line and column of a character, both counted from 1.

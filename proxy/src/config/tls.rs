@@ -115,7 +115,7 @@ impl<'de> Deserialize<'de> for TlsVersion {
     }
 }
 
-/// The keys as they stand in the file: a single certificate as `cert` and `key`, several as `certificates`.
+/// The keys for certificates as they stand in the file: a single certificate as `cert` and `key`, several as `certificates`.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Spelling {

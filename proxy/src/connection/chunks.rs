@@ -19,15 +19,15 @@ pub(crate) struct Chunks {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkState {
-    /// In the line with a chunk's size. `ended` is true after the digits.
+    /// The parser is in the line with a chunk's size. `ended` is true after the digits.
     Size { bytes: u64, digits: u8, ended: bool },
-    /// In the data of a chunk, with the number of bytes that remain.
+    /// The parser is in the data of a chunk, with the number of bytes that remain.
     Data(u64),
-    /// In the line end that follows the data of a chunk.
+    /// The parser is in the line end that follows the data of a chunk.
     AfterData,
-    /// In the trailer fields after the last chunk.
+    /// The parser is in the trailer fields after the last chunk.
     Trailer { empty: bool },
-    /// After the end of the body.
+    /// The parser is after the end of the body.
     Over,
 }
 

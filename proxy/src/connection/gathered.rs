@@ -55,7 +55,7 @@ impl<C> GatheringStream<C> {
         &self.held[self.gone..]
     }
 
-    /// Records that this number of buffered bytes was written.
+    /// Records that `bytes` more of the buffered bytes were written.
     fn wrote(&mut self, bytes: usize) {
         self.gone += bytes;
         if self.gone == self.held.len() {

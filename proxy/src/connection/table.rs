@@ -27,7 +27,7 @@ use super::ConnectionLimits;
 /// Maximum number of table entries that are examined to find a connection to close.
 const LOOKS: usize = 256;
 
-/// Maximum number of connections above the maximum of open ones, while older connections are being closed for them.
+/// Number of connections by which the maximum may be exceeded while older connections are being closed to make room.
 const LEAVING_MAX: usize = 32;
 
 /// Maximum time for which a new connection waits for others to close before it is refused.
@@ -167,9 +167,9 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    /// Requests the closing of a waiting connection among the next [`LOOKS`] table entries. Connections without an admitted
-    /// request come first; of these, those of the client address with the most of them; of that address, those whose request was
-    /// refused.
+    /// Requests the closing of a waiting connection among the next [`LOOKS`] table entries: preferably one without an admitted
+    /// request; among these, one of the client address that has the most of them; of that address, preferably one whose request
+    /// was refused.
     fn make_room(&mut self) -> bool {
         let places = self.open.capacity();
         let mut found: Option<(_, usize)> = None;
@@ -198,7 +198,7 @@ impl ConnectionTable {
         self.open.get(at).is_some_and(|it| it.dismiss())
     }
 
-    /// Adds a connection without an admitted request to the count of its client address (`more`), or removes it.
+    /// Adds a connection without an admitted request to the count of its client address if `more` is true; removes it if false.
     fn count(&mut self, client: ClientNetwork, more: bool) {
         let count = self.strangers.entry(client).or_default();
         *count = if more { *count + 1 } else { *count - 1 };
@@ -209,7 +209,7 @@ impl ConnectionTable {
 }
 
 impl OpenConnection {
-    /// Records whether the last request was admitted by a credential.
+    /// Records whether the connection's last request was admitted by a credential.
     pub(crate) fn admitted(&self, admitted: bool) {
         if self.waiting.admitted.load(Ordering::Relaxed) != admitted {
             let mut table = self.connections.table();

@@ -36,7 +36,8 @@ pub(super) fn check(effective: &Effective) -> Vec<Finding> {
             }
         }
     }
-    // The general check also covers host names in certificates, and the certificates of replicas and for remote servers.
+    // The general check of the configuration's certificates also covers the host names in them, and the certificates of replicas
+    // and for remote servers. It runs only if no problem was found above.
     let is_said = unusable || findings.iter().any(|it| it.severity == Severity::Problem);
     if !is_said && let Err(error) = certificates::check(effective) {
         findings.push(Finding::problem(CHECK, error.to_string(), "tooldock check"));

@@ -43,8 +43,8 @@ pub(super) async fn check(
             urls.extend(url_of(&backend));
         }
     }
-    // Host names are skipped if the server may not have private addresses: this check does not verify the resolved address, as
-    // the gateway does.
+    // A remote server that may not have private addresses is skipped if it is named by a host name: unlike the gateway, this
+    // check does not verify the address to which the name resolves.
     let backends = servers.iter().flat_map(|server| {
         let may_ask = |it: &&Backend| server.allow_private || !matches!(it.host, Host::Name(..));
         server.backends.iter().filter(may_ask)
@@ -73,7 +73,8 @@ pub(super) async fn check(
     });
     let redis = async {
         let store = store_of(effective)?.ok()?;
-        // Failed attempts are repeated: the store's time limit is 50 ms, which the first connection exceeds on a busy machine.
+        // Failed attempts are repeated: the time limit of requests to Redis is 50 ms, which the first connection exceeds on a
+        // busy machine.
         let time = async {
             loop {
                 match store.time().await {

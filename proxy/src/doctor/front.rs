@@ -35,13 +35,14 @@ use crate::tls::CertificateEnd;
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes of a response's body that are read.
 const ANSWER_MAX: usize = 64 * 1024;
-/// Size of the body that the front should forward, in bytes, unless the gateway's own limit is lower. It is above nginx's default
-/// limit.
+/// Size of the body that proxies in front of the gateway should forward, in bytes, unless the gateway's own limit is lower. It is
+/// above nginx's default limit.
 const BODY: usize = 1_500_000;
-/// Number of requests that are sent to find out whether the front distributes a session's requests over several gateways.
+/// Number of requests that are sent to find out whether a proxy in front of the gateway distributes a session's requests over
+/// several gateways.
 const SPREAD: usize = 8;
-/// Number of streams that are read. The front counts as buffering only if the events of all of them arrive together, since on a
-/// busy machine this may happen to a single stream.
+/// Number of streams that are read. A proxy in front of the gateway counts as buffering only if the events of all streams arrive
+/// together: on a busy machine, this may happen to a single stream by chance.
 const STREAMS: usize = 3;
 /// An address of the range for documentation (RFC 5737), which no real client has.
 const NO_CLIENT: &str = "192.0.2.77";
@@ -162,7 +163,7 @@ struct Facts {
 }
 
 impl Facts {
-    /// Returns true if the probe connected to the gateway itself, and not to a server in front of it.
+    /// Returns true if the probe connected to the gateway itself, and not to a proxy in front of it.
     fn is_direct(&self) -> bool {
         let connected = self.connected.map(|it| it.to_string());
         connected.is_some() && connected == self.address
@@ -171,7 +172,7 @@ impl Facts {
 
 /// The reason why the gateway did not answer a probe.
 enum Failure {
-    /// Another server responded, or the gateway refused the request.
+    /// A program other than the gateway responded, or the gateway refused the request.
     Answered {
         status: StatusCode,
         /// The error code in the response, if it is an error of a gateway.
@@ -193,7 +194,7 @@ pub(super) struct Front<'a> {
 
 impl<'a> Front<'a> {
     /// Prepares the probes with the nonces that the gateway has issued. `ca` is a file with the certificates that verify the
-    /// front's certificate, in place of the system's.
+    /// certificate of the proxy in front of the gateway, in place of the system's.
     ///
     /// # Errors
     ///
@@ -406,7 +407,7 @@ impl<'a> Front<'a> {
         }
     }
 
-    /// Returns findings about headers that the front removes, and about its HTTP version.
+    /// Returns findings about headers that the proxy in front of the gateway removes, and about the HTTP version that it uses.
     fn headers(&self, facts: &Facts) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (name, _, is_needed, reason) in HEADERS {
@@ -550,7 +551,7 @@ impl Probes<'_> {
         vec![Finding::ok("front", said)]
     }
 
-    /// Checks whether a server in front of the gateway delays the events of streams until the stream ends.
+    /// Checks whether a proxy in front of the gateway delays the events of streams until the stream ends.
     async fn streams(&self) -> Vec<Finding> {
         for _ in 0..STREAMS {
             let times = match self.events("", PROBE_LIMIT).await {

@@ -169,7 +169,7 @@ impl AcceptLoop {
                     };
                     Arc::clone(&self.listening).take(accepted, tls, shutdown);
                     if self.listening.is_full() {
-                        // Connections that are to be closed get time for it before the next one is accepted.
+                        // The tasks of connections that are being closed get time to run before the next connection is accepted.
                         tokio::task::yield_now().await;
                         self.listening.way_out().await;
                     }

@@ -29,8 +29,8 @@ pub(super) enum LeadsTo {
     Processes,
     /// The namespace is a remote server, to which headers of the client may be sent.
     RemoteServer,
-    /// The request concerns all namespaces or an aggregate. Each member namespace checks the client itself, and may be a remote
-    /// server.
+    /// The request concerns all namespaces or an aggregate. Each of these namespaces checks the client itself, and may be a
+    /// remote server.
     OtherNamespaces,
 }
 
@@ -126,7 +126,8 @@ impl Gateway {
         let verdict = rules.admission.admit(&tooldock_filters::AdmissionRequest {
             parts: header,
             fields,
-            // The count of header bytes is only known for requests of clients: a forwarded request also contains a passport.
+            // The number of header bytes is only known for requests of clients: a forwarded request also contains headers that
+            // the forwarding replica has added.
             header_bytes: session
                 .as_http1()
                 .filter(|_| passage.arrival.is_none())
@@ -216,7 +217,7 @@ impl Gateway {
 
     /// Loads the newest rules for a request whose admission is repeated.
     pub(super) fn renew(&self, passage: &mut Passage) {
-        // The counts are read before the rules: the rules may then be newer than the counts, but never older.
+        // The numbers of changes are read before the rules: the rules may then be newer than the numbers, but never older.
         passage.readmissions = self.service.readmissions();
         passage.generation = self.registry.load().generation;
         passage.rules = self.rules.load_full();

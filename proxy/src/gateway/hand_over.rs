@@ -355,7 +355,7 @@ fn accepts_v1(headers: &HeaderMap) -> bool {
 }
 
 /// Returns the handle of a toolset in a query such as `/mcp/toolman?toolset=…`, without decoding. Only routes of a single
-/// namespace accept it. OpenAPI documents do not, since their paths would lead to other tools.
+/// namespace accept it. Routes of OpenAPI documents do not, since the paths in a document would lead to other tools.
 fn toolset(namespace: RouteNamespace, query: Option<&str>) -> Option<Arc<str>> {
     let is_of_one = matches!(
         namespace,

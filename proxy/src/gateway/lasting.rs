@@ -22,7 +22,8 @@ use tooldock_filters::{Fields, Principal};
 use super::Gateway;
 use crate::stream::End;
 
-/// The validity of the credential that admitted a request. Most tokens of the configuration have none, since they never end.
+/// The validity of the credential that admitted a request. Requests with a token of the configuration usually have no such value,
+/// since most of these tokens never expire.
 pub(super) struct Lasting {
     ends: Option<SystemTime>,
     principal: Arc<str>,

@@ -29,7 +29,7 @@ const BODY_MAX: usize = 32 * 1024;
 /// Error message if the issuer cannot be asked. The cause is only in the log, since the client has no credentials yet.
 const UNREACHABLE: &str = "the gateway cannot ask the issuer now; its log has the cause";
 
-/// Error message if no such login has begun, or another browser has begun it.
+/// Error message for a request that completes no login that has begun, or one that another browser has begun.
 const NOT_BEGUN: &str = "This login was not begun in this browser, took longer than 10 minutes, or has ended already. Begin again.";
 
 impl Gateway {

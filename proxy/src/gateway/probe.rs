@@ -90,7 +90,7 @@ impl Gateway {
             "body_max": rules.bodies.bytes,
         });
         Reply::Full {
-            // The probe checks whether servers in front of the gateway remove this response header.
+            // The probe checks whether proxies in front of the gateway remove this response header.
             head: Head::json(StatusCode::OK).with(SESSION, HeaderValue::from_static("probe")),
             body: Bytes::from(facts.to_string()),
         }

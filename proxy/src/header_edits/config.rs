@@ -1,4 +1,4 @@
-//! The key `listeners[].headers:` — headers that are set and removed. This module only parses; the module above decides which
+//! The key `listeners[].headers:` — headers that are set and removed. This module only parses; `header_edits.rs` decides which
 //! headers may be changed.
 
 use std::collections::BTreeMap;

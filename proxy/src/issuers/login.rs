@@ -66,7 +66,7 @@ pub(crate) enum LoginFailure {
     Unreachable(String),
 }
 
-/// The used members of a token endpoint's response. It has no `Debug`, since it contains a token.
+/// The fields of a token endpoint's response that the gateway uses. It has no `Debug`, since it contains a token.
 #[derive(Deserialize)]
 struct TokenAnswer {
     access_token: String,

@@ -20,7 +20,7 @@ pub(super) const DOCUMENT_MAX: usize = 1024 * 1024;
 /// Time limit for fetching a document of an issuer.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The used members of an issuer's metadata.
+/// The fields of an issuer's metadata that the gateway uses.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Metadata {
     pub(super) issuer: String,

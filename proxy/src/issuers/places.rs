@@ -15,14 +15,16 @@ use tooldock_filters::network::network_of;
 
 use super::lock;
 
-/// Maximum numbers of concurrent questions to one issuer: about tokens that were accepted before, and about unknown tokens.
+/// Maximum number of concurrent questions to one issuer about tokens that were accepted before. The constant below is the maximum
+/// for unknown tokens.
 const COUNTED_MAX: usize = 128;
 const UNKNOWN_MAX: usize = 128;
 
 /// Maximum number of running and waiting questions about unknown tokens of one client address; further ones are refused.
 const SHARE: usize = 16;
 
-/// Maximum time for which a question waits for a place. It is longer than a request waits for the answer.
+/// Maximum time for which a question waits for a place (a permit to ask the issuer). It is longer than a request waits for the
+/// answer.
 const PLACE_WAIT: Duration = Duration::from_secs(4);
 
 /// Minimum time between two waits of a client address for newer keys.
@@ -31,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum number of client addresses for which the last wait is stored. Further clients may not wait.
 const PATIENT_MAX: usize = 4_096;
 
-/// The places for questions to one issuer.
+/// The places (permits) for concurrent questions to one issuer.
 pub(super) struct Places {
     counted: Arc<Semaphore>,
     unknown: Arc<Semaphore>,
@@ -60,7 +62,7 @@ impl Places {
         })
     }
 
-    /// Creates the claim of a question about a token that was accepted before.
+    /// Creates the entry in the issuer's limits for a question about a token that was accepted before.
     pub(super) fn of_counted(&self) -> Claim {
         Claim {
             places: Arc::clone(&self.counted),
@@ -68,7 +70,8 @@ impl Places {
         }
     }
 
-    /// Creates the claim of a question about an unknown token; `None` if its client address has too many questions.
+    /// Creates the entry in the issuer's limits for a question about an unknown token; `None` if the client address has too many
+    /// questions.
     pub(super) fn of_unknown(self: &Arc<Self>, client: IpAddr) -> Option<Claim> {
         let network = network_of(client);
         let mut shares = lock(&self.shares);
@@ -89,7 +92,7 @@ impl Places {
 }
 
 impl Claim {
-    /// Waits for a place, for at most [`PLACE_WAIT`]; `None` if none became free.
+    /// Waits for a place (a permit to ask the issuer), for at most [`PLACE_WAIT`]; `None` if none became free.
     pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).acquire_owned();
         timeout(PLACE_WAIT, place).await.ok()?.ok()
@@ -113,8 +116,8 @@ impl Drop for Share {
 pub(super) struct Patience(Mutex<HashMap<IpAddr, Instant>>);
 
 impl Patience {
-    /// Returns true, and stores the time, if a client may wait for newer keys. If it may not, its token by an unknown key is
-    /// refused immediately.
+    /// Returns true, and stores the time, if a client may wait for newer keys. If false, the client's token is refused
+    /// immediately, since no known key has signed it.
     pub(super) fn take(&self, client: IpAddr, now: Instant) -> bool {
         let network = network_of(client);
         let mut waited = lock(&self.0);

@@ -36,8 +36,8 @@ pub(super) struct Schedule {
     failures: u32,
     /// Time of the last successful fetch; `None` before the first.
     fetched: Option<Instant>,
-    /// Time until which the last fetched keys count as the newest, so that unknown keys are refused; `None` before the first
-    /// fetch.
+    /// Time until which the keys of the last fetch count as the newest; until then, tokens with an unknown key are refused
+    /// without a fetch. `None` before the first fetch.
     newest_until: Option<Instant>,
     /// Time at which the last fetch began.
     departed: Instant,
@@ -90,8 +90,8 @@ impl Schedule {
         self.flight.is_none() && (now >= self.next || unknown)
     }
 
-    /// Records the begin of a fetch. Returns the URL of the keys, or `None` if the fetch has to read the issuer's metadata first.
-    /// Only regular fetches read them again.
+    /// Records the begin of a fetch. Returns the URL of the keys, or `None` if the fetch has to read the URL from the issuer's
+    /// metadata first. Only regular fetches read the metadata again.
     pub(super) fn take_off(&mut self, flight: Flight, now: Instant) -> Option<String> {
         self.flight = Some(flight);
         self.unknown = false;

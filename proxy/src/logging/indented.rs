@@ -3,10 +3,11 @@
 
 use std::io::{self, Write};
 
-/// Text before each line of an event after the first.
+/// Indentation of the second and each later line of an event.
 const INDENT: &str = "    ";
 
-/// A writer that indents each line of an event after the first. Each write must be a complete event that ends with a line break.
+/// A writer that indents the second and each later line of an event. Each write must be a complete event that ends with a line
+/// break.
 pub(super) struct IndentingWriter<W>(pub(super) W);
 
 /// Returns true for a character after which a terminal or a log viewer may begin a new line.

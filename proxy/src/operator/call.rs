@@ -32,7 +32,7 @@ pub(super) async fn run(arguments: CallArgs) -> Outcome {
     mcp::known("namespace", &arguments.namespace, names, "tooldock tools")?;
     let session = mcp::open(&client, &arguments.namespace, Conversation::new()).await?;
     let outcome = called(&session, &arguments, given).await;
-    // A failure is ignored: the call's outcome is already available, and the session expires by itself.
+    // A failure to close the session is ignored: the call's outcome is already available, and the session expires by itself.
     let _ = session.cancel().await;
     let result = outcome?;
     let is_error = result["isError"] == true;
@@ -73,7 +73,7 @@ async fn called(
     let logs = session.peer_info();
     if logs.is_some_and(|info| info.capabilities.logging.is_some()) {
         let level = serde_json::from_value(json!({ "level": LOG_LEVEL }));
-        // A failure is ignored: the server then decides which log messages it sends.
+        // A failure to set the log level is ignored: the server then decides which log messages it sends.
         let _ = session.set_level(level.expect("a level")).await;
     }
     let params: CallToolRequestParams =

@@ -73,7 +73,7 @@ impl GatewayClient {
                 _ => (at.url.to_string(), *tls),
             },
         };
-        // Without TLS, no file of trusted certificates is read; it may be missing then.
+        // Without TLS the file of trusted certificates is not needed and therefore not read, so it may be missing.
         let trust = if tls { &at.trust } else { &CoreTrust::Any };
         let http = builder
             .tls_backend_preconfigured(trust.client().map_err(unusable)?)
@@ -295,7 +295,7 @@ impl EventSource<'_> {
     }
 }
 
-/// The host name to expect in the gateway's certificate. `None` if an address is expected instead.
+/// The host name to expect in the gateway's certificate. `None` if no such name is set, or the set name is an IP address.
 fn tls_name(gateway: &RunningGateway) -> Option<String> {
     let name = gateway.address.tls_name.clone()?;
     name.parse::<IpAddr>().is_err().then_some(name)

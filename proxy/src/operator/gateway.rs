@@ -54,7 +54,8 @@ impl RunningGateway {
 
     fn found(arguments: &GatewayArgs) -> Result<Self, String> {
         let given = given_token(arguments.token_file.as_deref())?;
-        // If both are given, no configuration is read: this machine may have none, or one for another gateway.
+        // If the URL and the token are both given, no configuration is read: this machine may have none, or one for another
+        // gateway.
         if let (Some(url), Some(token)) = (&arguments.url, &given) {
             let url: CoreUrl = url.parse().map_err(|error| format!("--url: {error}"))?;
             let address = trusted(url.into(), &arguments.trust)?;

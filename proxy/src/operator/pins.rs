@@ -108,7 +108,7 @@ fn state(pin: &Value) -> Cell {
     Cell::new(state).coloured(colour)
 }
 
-/// The version to show: the newest one that waits for approval, or else the newest approved one.
+/// The version of a recorded definition to show: the newest one that waits for approval, or else the newest approved one.
 fn current(pin: &Value) -> &Value {
     let waiting = list(&pin["pending"]).last();
     let current = waiting.or_else(|| list(&pin["approved"]).last());
@@ -173,7 +173,7 @@ fn told(pin: &Value, text: &mut TerminalText) {
             word(&pin["state"]),
             word(&version["digest"]),
         ));
-        // For the newest version, the differences may be stored with the definition instead of the version.
+        // The differences of the newest version may be stored in the definition's record and not in the version's.
         let is_last = at + 1 == versions.len();
         let differences = match list(&version["differences"]) {
             [] if is_last => list(&pin["differences"]),

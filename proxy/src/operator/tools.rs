@@ -61,7 +61,7 @@ pub(super) async fn run(arguments: ToolsArgs) -> Outcome {
 async fn tools_of(client: &GatewayClient, namespace: &str) -> Outcome<Vec<rmcp::model::Tool>> {
     let session = mcp::open(client, namespace, Lister).await?;
     let tools = mcp::list(&session).await;
-    // A failure is ignored: the list has arrived, and the session expires by itself.
+    // A failure to close the session is ignored: the list has arrived, and the session expires by itself.
     let _ = session.cancel().await;
     tools
 }

@@ -51,7 +51,7 @@ type Servers = HashMap<NamespaceName, Versions>;
 #[derive(Default)]
 struct Versions {
     served: Option<ServedPool>,
-    /// Pools of other versions. Each exists only while a request uses it.
+    /// Pools of versions other than the served one. Each exists only while a request uses it.
     others: Vec<Weak<Pool>>,
 }
 
@@ -122,7 +122,7 @@ impl RemoteClient {
         }
     }
 
-    /// Makes `server` the served version of its server, and returns its pool.
+    /// Makes `server`, which is one version of a remote server's configuration, the served version. Returns its pool.
     fn serve_by(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
         let pool = self.pool(servers, server);
         let versions = servers.entry(server.name.clone()).or_default();
@@ -148,7 +148,8 @@ impl RemoteClient {
         self.pool(&mut lock(&self.servers), server)
     }
 
-    /// The pool of the version `server`, whether it is served or not. Creates the pool if it does not exist.
+    /// Returns the pool of `server`, which is one version of a remote server's configuration, whether it is the served version
+    /// or not. Creates the pool if it does not exist.
     fn pool(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
         let known = servers.get(&server.name);
         if let Some(found) = known.and_then(|known| known.of(server)) {

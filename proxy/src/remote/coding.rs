@@ -224,7 +224,7 @@ impl BodyDecoder {
         Some((coding, received.freeze()))
     }
 
-    /// Drops the copy of the undecoded body, so that it is not forwarded to the client.
+    /// Drops the copy of the undecoded body, so that the client gets the decoded body instead of this copy.
     pub(super) fn forget_received(&mut self) {
         self.received = None;
     }

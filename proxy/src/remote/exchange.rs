@@ -28,8 +28,8 @@ use crate::timeout::fast_timeout;
 /// Time limit for reading the response of a backend that closed its connection while the request's body was being written.
 const EARLY_ANSWER: Duration = Duration::from_millis(200);
 
-/// Minimum time for which a standing stream may be silent, regardless of `timeouts.idle`. Servers without keep-alive messages
-/// send data on it only when their tools change.
+/// Minimum time for which a standing stream (a stream that belongs to no request) may be silent, regardless of `timeouts.idle`.
+/// Servers without keep-alive messages send data on it only when their tools change.
 const STANDING_SILENCE: Duration = Duration::from_secs(60 * 60);
 
 /// Maximum size in bytes of a body that is copied behind its head on a TLS connection, so that both fit into one TLS record.

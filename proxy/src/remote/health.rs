@@ -89,7 +89,7 @@ impl Health {
         self.has_answered
     }
 
-    /// Returns true if the backend gets no requests for the only reason that its last check got no answer in time.
+    /// Returns true if the backend gets no requests only because its last check got no answer in time.
     pub(super) fn is_silent(&self) -> bool {
         self.silent && self.ejected.is_none()
     }

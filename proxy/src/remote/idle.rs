@@ -41,8 +41,8 @@ impl Idle {
         }
     }
 
-    /// Removes and returns the connection of the current runtime that became idle last. Connections that are closed, too old, or
-    /// at an address that the name no longer has, are dropped.
+    /// Removes and returns the connection of the current runtime that became idle most recently. Drops connections that are
+    /// closed, too old, or lead to an address to which the name no longer resolves.
     pub(crate) fn take(
         &self,
         still_has: impl Fn(&SocketAddr) -> bool,

@@ -25,7 +25,7 @@ metric_table! {
             "Authorizations of the gateway at a remote server that count no more: issuer (the server names another authorization server), configuration, unbound or refused";
     }
     {
-        /// The metrics in use. The metrics of a backend are removed when their last user is dropped.
+        /// The metrics of the backends in use. The metrics of a backend are removed when the last reference to them is dropped.
         known: Mutex<HashMap<(NamespaceName, BackendId), Weak<Series>>> = Mutex::default();
     }
 }
@@ -65,13 +65,13 @@ impl RemoteMetrics {
 }
 
 impl RemoteMetrics {
-    /// Counts an authorization of the gateway at a remote server that has become invalid.
+    /// Counts that an authorization of the gateway at a remote server has become invalid.
     pub(super) fn authorization_ended(&self, namespace: &NamespaceName, reason: &'static str) {
         let labels = [namespace.as_str(), reason];
         self.authorizations_ended.with_label_values(&labels).inc();
     }
 
-    /// Removes the counts of invalid authorizations of a namespace that is no longer a remote server.
+    /// Removes a namespace's counts of invalid authorizations. Called when the namespace is no longer a remote server.
     pub(super) fn forget_ends(&self, namespace: &NamespaceName, reasons: &[&'static str]) {
         for reason in reasons {
             let labels = [namespace.as_str(), reason];

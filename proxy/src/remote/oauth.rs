@@ -129,7 +129,8 @@ struct TokenState {
     refused: Option<HeaderValue>,
     /// The time of the last failed fetch, and its reason as text for clients.
     failed: Option<(Instant, String)>,
-    /// The reason for the end of the authorization that was logged and counted last. A repeated reason is not logged again.
+    /// The reason for the end of the authorization that was logged and counted most recently. A repeated reason is not logged
+    /// again.
     ended: Option<End>,
 }
 
@@ -338,7 +339,8 @@ impl RemoteTokens {
             if renews && entry.flight.available_permits() > 0 {
                 let (tokens, entry, server) =
                     (Arc::clone(self), Arc::clone(entry), Arc::clone(server));
-                // At most one such task runs per entry, and the time limit of a fetch bounds its duration.
+                // At most one renewal of a token that is still valid runs per entry, and the time limit of a fetch bounds its
+                // duration.
                 self.control.spawn(async move {
                     let Ok(_flight) = entry.flight.try_acquire() else {
                         return;
@@ -482,8 +484,8 @@ impl TokenEntry {
         failed.is_some_and(|(at, _)| now.saturating_duration_since(*at) < PAUSE)
     }
 
-    /// The reason of a fetch that failed after `began`, the time at which a caller began to wait, or less than [`PAUSE`] before.
-    /// `None` if there was no such failure.
+    /// The reason of the last fetch if it failed after `began` (the time at which a caller began to wait) or less than
+    /// [`PAUSE`] before `began`. `None` if there was no such failure.
     fn failed_since(&self, began: Instant) -> Option<String> {
         let state = lock(&self.state);
         let (at, reason) = state.failed.as_ref()?;

@@ -39,7 +39,8 @@ pub(super) struct Core {
     pub(super) tokens: Arc<RemoteTokens>,
     pub(super) in_flight: AtomicUsize,
     pub(super) series: Arc<Series>,
-    /// The pool of the served version that the backend belongs to, if any.
+    /// The pool to which the backend belongs in the served version of the configuration. Empty if the served version does not
+    /// contain the backend.
     pub(super) served_in: Mutex<Weak<Pool>>,
 }
 
@@ -64,8 +65,8 @@ pub(super) struct Pool {
     pub(super) members: Vec<Arc<PoolMember>>,
     /// Backends that a reload removed from the configuration and that still have running requests.
     pub(super) leaving: Mutex<Vec<Arc<PoolMember>>>,
-    /// State of the balancing among usable primaries (first) and among usable backups (second). It is rebuilt when another set of
-    /// backends is usable.
+    /// State of the balancing among usable primaries (first) and among usable backups (second). It is rebuilt when the set of
+    /// usable backends changes.
     choices: [ArcSwapOption<Choice>; 2],
     /// Held while a slow backend is evaluated. Otherwise two slow backends could each be counted as the other's replacement.
     slow: Mutex<()>,
@@ -97,7 +98,8 @@ impl Pool {
         members.filter(move |(_, member)| member.spec.backup == backup && member.takes_new(now))
     }
 
-    /// Returns true if a backend is usable that is not in `avoid`. `backup` selects the backups or the primaries.
+    /// Returns true if a usable backend is not in `avoid`. Looks only at the backups if `backup` is true, only at the primaries
+    /// otherwise.
     fn is_left(&self, backup: bool, avoid: &[BackendId], now: Instant) -> bool {
         let mut usable = self.usable(backup, now);
         usable.any(|(_, member)| !avoid.contains(&member.spec.id))
@@ -157,7 +159,7 @@ impl Pool {
         })
     }
 
-    /// Returns true if all other backends of the pool have the weight 0, so that only this one gets requests.
+    /// Returns true if all backends of the pool other than `member` have the weight 0, so that only `member` gets requests.
     fn is_only(&self, member: &PoolMember) -> bool {
         let mut others = self.members.iter();
         !others.any(|it| it.spec.id != member.spec.id && it.spec.weight > 0)
@@ -308,8 +310,9 @@ impl PoolMember {
         }
     }
 
-    /// Applies a bad or missing response to the health. Such a response may be the fault of a tool, and therefore of a client. So
-    /// the last usable backend is not ejected for it; the health checks find out whether that backend answers at all.
+    /// Applies a bad or missing response to the health. Such a response may be the fault of a tool, and therefore of a client.
+    /// So a backend is not ejected for it if it is the only one that is still usable; the health checks find out whether that
+    /// backend answers at all.
     fn note_bad_answer(&self, problem: String) {
         let Some(pool) = lock(&self.core.served_in).upgrade() else {
             return;
@@ -342,7 +345,7 @@ impl PoolMember {
     }
 }
 
-/// Implements the trait for backends of `tooldock_upstream` for a member of the pool.
+/// A backend of a pool, in the type that implements the trait `Backend` of `tooldock_upstream`.
 struct MemberBackend(Arc<PoolMember>);
 
 impl MemberBackend {
@@ -410,7 +413,7 @@ async fn send_again(
     Ok(Some(sent))
 }
 
-/// Counts a request as running at a backend. Dropping the value ends that; `ended` also reports the outcome.
+/// Counts a request as running at a backend. Dropping the value decrements the count; `ended` also reports the outcome.
 pub(super) struct BackendInFlight(Option<Arc<PoolMember>>);
 
 impl BackendInFlight {

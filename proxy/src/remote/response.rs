@@ -404,8 +404,8 @@ fn is_persistent(version: Version, headers: &HeaderMap) -> bool {
                 && !says(b"close")
                 && !headers.contains_key(header::TRANSFER_ENCODING)
         }
-        // A response with `Transfer-Encoding` and `Content-Length` does not keep the connection: a proxy in between may have used
-        // the other one of the two, and then the ends of the body differ.
+        // After a response with both `Transfer-Encoding` and `Content-Length`, the connection is not kept: a proxy in between
+        // may have used the header that the gateway ignores, and then the two disagree about the end of the body.
         _ => !both && !says(b"close"),
     }
 }

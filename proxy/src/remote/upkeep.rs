@@ -25,7 +25,7 @@ const CHECKS_MAX: usize = 32;
 const ANSWER_MAX: usize = 64 * 1024;
 
 /// The body of a health check: an MCP request that every server answers with a result or an error. The request names a session
-/// that does not exist. Without that, some servers would open a session for each check and keep it.
+/// that does not exist. Without a session, some servers would open one for each check and keep it.
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":"tooldock-check","method":"ping"}"#;
 const NO_SESSION: HeaderValue = HeaderValue::from_static("tooldock-check");
 

@@ -120,7 +120,8 @@ impl ServerCertVerifier for NamedCertificates {
     ) -> Result<ServerCertVerified, Error> {
         let judged = (self.rules).verify_server_cert(certificate, intermediates, name, ocsp, now);
         match judged {
-            // The dates have been verified before this error, but the name has not.
+            // The library has verified the certificate's dates before it returned this error, but has not verified the host
+            // name.
             Err(error) if is_of_an_authority(&error) && self.named.contains(certificate) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())

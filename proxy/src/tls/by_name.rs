@@ -15,8 +15,8 @@ use super::KeyPair;
 pub(super) struct ByName {
     /// The certificate for clients that request no name, or a name without a certificate.
     default: Arc<CertifiedKey>,
-    /// The certificates by name, in lower case. The key for a wildcard name begins with a dot. It matches names with exactly one
-    /// label before that dot.
+    /// The certificates by name, in lower case. The key for a wildcard name begins with a dot. Such a key matches names with
+    /// exactly one label before that dot.
     names: HashMap<Box<str>, Arc<CertifiedKey>>,
 }
 

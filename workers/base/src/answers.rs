@@ -91,7 +91,7 @@ struct AnswerLedger {
     closing: usize,
     /// The counted responses by principal.
     owners: HashMap<AnswerOwner, OwnedAnswers>,
-    /// Sequence number of the response that began to wait last.
+    /// Sequence number of the response that began to wait most recently.
     turn: u64,
 }
 
@@ -108,7 +108,7 @@ struct ClaimState {
     account: AnswerAccount,
     /// Number of bytes that the claim counts. It is changed only under the ledger's lock.
     bytes: AtomicUsize,
-    /// True if the response was closed because others needed the memory. It is set once, under the ledger's lock.
+    /// True if the response was closed because other responses needed the memory. It is set once, under the ledger's lock.
     is_closed: AtomicBool,
     closed: Notify,
 }
@@ -231,8 +231,8 @@ impl AnswerLedger {
         true
     }
 
-    /// Selects the next response to close. Of the principals whose responses may be closed, it takes the one with the most bytes,
-    /// and of that one the response that has waited longest for its client.
+    /// Selects the next response to close. Of the principals whose responses may be closed, the principal with the most counted
+    /// bytes is taken; of its responses, the one that has waited longest for its client.
     fn longest_waiting(
         &mut self,
         owner: &AnswerOwner,

@@ -23,7 +23,7 @@ pub struct Budget {
 pub struct BudgetUse {
     /// Digest of the limit and of the key to which it applies. It is the same in all replicas.
     pub name: [u8; 16],
-    /// The use since the last exchange, as the time that is needed to replenish it.
+    /// The use since the last exchange with the other replicas, as the time that is needed to replenish it.
     pub taken: Duration,
     /// Time until the budget is full again, as far as this replica can tell.
     pub whole_in: Duration,
@@ -48,7 +48,7 @@ impl Budget {
         used.div_ceil(self.rate.get())
     }
 
-    /// Returns true if a smaller fraction of this budget remains than of the other.
+    /// Returns true if a smaller fraction of this budget remains than of the budget `other`.
     pub fn is_tighter_than(&self, other: &Self) -> bool {
         let part = |left: u32, of: u32| u64::from(left) * u64::from(of);
         part(self.left, other.quota) < part(other.left, self.quota)

@@ -115,8 +115,8 @@ pub struct NamespacesConfig {
     pub ceilings: Ceilings,
     /// The operator's limits by namespace. They take precedence over all other limits and may exceed the ceilings.
     pub overrides: BTreeMap<NamespaceName, LimitsPatch>,
-    /// Limits from the operator's file only, for the case that `$DATA/config.yaml` was merged into the other fields. See `narrow`
-    /// in `tooldock-workers`.
+    /// The limits of the operator's file alone, if `$DATA/config.yaml` was merged into the other fields; otherwise `None`. See
+    /// `narrow` in `tooldock-workers`.
     #[serde(skip)]
     pub operator: Option<Arc<OperatorLimits>>,
 }

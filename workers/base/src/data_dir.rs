@@ -79,8 +79,8 @@ pub struct DataDir {
     /// True if this process holds `gateway.lock` exclusively. False while a replaced gateway is still shutting down
     /// (`--upgrade`), and always if replicas share the directory.
     sole: Arc<AtomicBool>,
-    /// The locked file `gateway.lock`. `None` if another process has the lock and this one uses the directory besides it
-    /// ([`DataDir::beside`]).
+    /// The locked file `gateway.lock`. `None` if another process holds the lock and this process uses the directory at the same
+    /// time ([`DataDir::beside`]).
     _lock: Option<File>,
     /// The gateway that used the data directory before ([`DataDir::predecessor`]).
     predecessor: Option<GatewayProcess>,
@@ -546,7 +546,7 @@ fn remove_stale_sockets(directory: &Path) -> Result<(), DataDirError> {
         let path = entry.map_err(io_error("read", directory))?.path();
         if path.is_dir() && !path.is_symlink() {
             remove_stale_sockets(&path)?;
-            // Fails for a folder that still contains a socket. It is kept.
+            // Removing fails for a folder that still contains a socket. Such a folder is kept.
             let _ = fs::remove_dir(&path);
             continue;
         }

@@ -17,11 +17,11 @@ pub(crate) struct ReadyEntry {
 }
 
 impl ReadyEntry {
-    /// Reads the one member of the definition that the gateway needs. The definition itself is not changed.
+    /// Reads the one JSON field of the definition that the gateway needs. The definition itself is not changed.
     ///
     /// # Errors
     ///
-    /// The problem with the definition: it is not an object, or a member is missing or of the wrong kind.
+    /// The problem with the definition: it is not an object, or a field is missing or of the wrong kind.
     pub(crate) fn key<'a, T: Deserialize<'a>>(&'a self) -> Result<T, String> {
         let text = self.definition.get();
         // Arrays are refused here, because serde would accept an array in place of a struct.
@@ -32,8 +32,8 @@ impl ReadyEntry {
     }
 }
 
-/// Declares a type of objects that a worker may announce. One member of the definition is the key by which clients refer to the
-/// object.
+/// Declares a type of objects that a worker may announce. One JSON field of the definition is the key by which clients refer to
+/// the object.
 macro_rules! announced {
     ($(#[$about:meta])* $name:ident by $(#[$key_about:meta])* $key:ident, $member:literal) => {
         $(#[$about])*

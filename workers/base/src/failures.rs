@@ -23,13 +23,14 @@ const KEYS_MAX: usize = 16_384;
 const SHARDS: usize = 16;
 /// Maximum number of doublings of the delay. The delay has then reached its maximum in any case.
 const DOUBLINGS_MAX: u32 = 20;
-/// The first delay in a spell.
+/// The delay after the first failure that starts one. Each later delay is twice as long as the one before it, up to the
+/// maximum.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 
 /// The number of failures without a delay, and the limits of the delays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailureLimits {
-    /// Number of failures of one key with which a spell begins; at least 1.
+    /// Number of failures of one key that are refused without a delay; at least 1. Later failures are delayed.
     pub free: u32,
     /// Time without failures after which the count of a key is reset.
     pub window: Duration,
@@ -42,7 +43,7 @@ pub struct FailureLimits {
 pub enum FailureOutcome {
     /// The wrong credential is refused immediately.
     Answered,
-    /// The wrong credential is refused immediately, and is the first failure of a spell.
+    /// The wrong credential is refused immediately. It is the failure that starts the first delay of its key.
     SpellBegan,
     /// The wrong credential was sent during the delay that earlier failures of its key have caused. Contains the rest of that
     /// delay.
@@ -74,7 +75,7 @@ pub struct FailureTable {
 #[derive(Debug, Default)]
 struct Shard {
     spells: HashMap<u64, Spell>,
-    /// The spell that is shared by all keys for which this shard has no free entry.
+    /// The failures and delays that are counted together for all keys for which this shard has no free entry.
     overflow: Spell,
     /// Earliest time of the next search for entries that can be removed.
     next_sweep: Duration,

@@ -97,7 +97,7 @@ impl Gate {
         Ok(self.turn(waiting.ok_or(QueueFull)?).await)
     }
 
-    /// Waits until a call may continue that gave its permit back while it waited for its client. The call is never refused,
+    /// Waits for a new permit for a call that returned its permit while it waited for its client. The call is never refused,
     /// because its work would be lost. The number of calls that wait for their clients is limited elsewhere.
     pub async fn resume(&self, principal: &Principal) -> Permit {
         if let Ok(running) = Arc::clone(&self.running).try_acquire_owned() {

@@ -20,7 +20,7 @@ pub(crate) fn url_logins(text: &str) -> Vec<Range<usize>> {
     logins_by_words(text, |begin| UrlWord::at(text, begin))
 }
 
-/// End and last `@` of a word of a text that contains a URL.
+/// The end and the last `@` of a word that contains a URL.
 #[derive(Clone, Copy)]
 struct UrlWord {
     /// Position at which the word ends, in bytes from the beginning of the text.

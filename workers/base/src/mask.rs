@@ -47,7 +47,8 @@ const KNOWN: [&str; 27] = [
     "oub_",
     "SG.",
 ];
-/// Prefixes that occur only in credentials. A word with another known prefix is masked only if its rest mixes letters and digits.
+/// Prefixes that occur only in credentials. A word with any other prefix of `KNOWN` is masked only if its rest mixes letters and
+/// digits.
 const CERTAIN: [&str; 14] = [
     "ghp_",
     "gho_",
@@ -162,8 +163,8 @@ pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String
     masked.collect()
 }
 
-/// Masks the value of a one-letter option that is attached to it: `-pPASSWORD`, `-uUSER:PASSWORD`, `-HName: value`,
-/// `-eNAME=value`. Returns `None` for other arguments.
+/// Masks a value that is attached to its one-letter option: `-pPASSWORD`, `-uUSER:PASSWORD`, `-HName: value`, `-eNAME=value`.
+/// Returns `None` for other arguments.
 fn attached(argument: &str) -> Option<String> {
     let (letter, said) = attached_option(argument)?;
     let shown = match letter {
@@ -508,7 +509,7 @@ fn has_token_in(word: &str, is_dense: &mut dyn FnMut(&str) -> bool) -> bool {
     /// Minimum number of characters of a token whose prefix also occurs in ordinary words.
     const UNCERTAIN_MIN: usize = 12;
     let is_end = |c: char| !c.is_ascii_alphanumeric();
-    // Start of the last component that looks random by itself: a token that starts before it includes it.
+    // Start of the last component of the word that looks random by itself; a token that starts before this component includes it.
     let mut last_dense: Option<Option<usize>> = None;
     let mut is_token = |known: &str, at: usize| {
         if word[..at].ends_with(|c: char| c.is_ascii_alphanumeric()) {

@@ -15,7 +15,7 @@ pub const UNIX: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 pub const UNIX_NAME: &str = "unix";
 
 /// A network in CIDR notation; an address without a prefix is a network of this address alone. `unix` is the network of the
-/// clients of Unix sockets; besides it, only `0.0.0.0/0` contains them.
+/// clients of Unix sockets; of all other networks, only `0.0.0.0/0` contains these clients.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr(IpNet);

@@ -12,7 +12,7 @@ use crate::scope::ToolScope;
 #[derive(Debug, Clone)]
 pub struct ToolPolicy {
     own: Lists,
-    /// The operator's lists, if they differ from the namespace's own. A tool must be allowed by both.
+    /// The operator's allow and deny lists, if they differ from the namespace's own; a tool must then be allowed by both sources.
     within: Option<Box<Lists>>,
     /// The effects of the tools, such as running code. A scope must include a tool's effects as well as its name.
     effects: ToolEffects,

@@ -23,9 +23,9 @@ use crate::names::NamespaceName;
 
 /// Minimum duration of a poll that counts as long.
 pub const LONG: Duration = Duration::from_millis(50);
-/// Maximum age of the reading of a thread's processor time when a poll begins; an older reading is renewed.
+/// Maximum age, at the start of a poll, of the last reading of the thread's processor time; an older reading is renewed.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(10);
-/// Minimum time between two log lines. A poll with more than twice the processor time of all logged ones is logged at once.
+/// Minimum time between two log lines. A poll with at least twice the processor time of any poll logged so far is logged at once.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of bytes of an MCP method's name that are kept for the log.
 const METHOD_MAX: usize = 32;
@@ -148,7 +148,7 @@ impl PollWatch {
     }
 
     /// Returns true if a poll with this processor time must be logged: no line was logged recently, or the poll was much longer
-    /// than all logged ones.
+    /// than any poll logged so far.
     fn has_a_line(&self, computed: Duration) -> bool {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = lines.last.is_none_or(|last| last.elapsed() >= LINE_EVERY);
@@ -167,7 +167,7 @@ pub struct WatchedFuture<'a, F> {
     future: F,
     watch: &'a PollWatch,
     subject: PollSubject,
-    /// The method of the message that was read in an earlier poll; empty if none was.
+    /// The method of the message that was read in an earlier poll; empty if no message was read.
     method: MethodNote,
     /// Time at which the creation of the future began; `None` after the first poll.
     began: Option<Instant>,

@@ -85,9 +85,9 @@ pub struct Names(BTreeMap<NamespaceName, NameDecision>);
 struct NameDecision {
     winner: Claim,
     losers: Vec<Claim>,
-    /// Changes of the winner's configuration by another file that were refused.
+    /// Refused changes that another file would have made to the winner's configuration.
     refused: Vec<String>,
-    /// Further issues of the winning namespace.
+    /// Issues of the winning namespace that `Names::note` added.
     notes: Vec<Issue>,
 }
 
@@ -202,8 +202,8 @@ impl Names {
         Self(names)
     }
 
-    /// Adds the changes that `$DATA/config.yaml` would make to the operator's servers and that were refused, for the issues of
-    /// their names.
+    /// Adds refused changes: those that `$DATA/config.yaml` would have made to the operator's servers. They are reported as
+    /// issues of the servers' names.
     #[must_use]
     pub fn with_refused(mut self, refused: &BTreeMap<NamespaceName, Vec<String>>) -> Self {
         for (name, refused) in refused {
@@ -240,7 +240,7 @@ impl Names {
         winner.enabled.then_some(winner.origin)
     }
 
-    /// Issues of a name: claims to it that lost, and refused changes of its namespace.
+    /// Issues of a name: claims to it that lost, refused changes of its namespace, and the issues added by `Names::note`.
     pub fn issues(&self, name: &NamespaceName) -> Vec<Issue> {
         self.0
             .get(name)
@@ -265,7 +265,7 @@ impl Names {
             .collect()
     }
 
-    /// Names whose served namespace has another origin than before, or under which no namespace is served any more.
+    /// Names whose served namespace has another origin than in `before`, or under which no namespace is served any more.
     pub fn changed_hands<'a>(&'a self, before: &'a Self) -> Vec<&'a NamespaceName> {
         let all = before.0.iter();
         let changed = all

@@ -13,8 +13,8 @@ use crate::secret::Secret;
 const MARK: &[u8] = b"[redacted]";
 /// Minimum length of a value that is hidden, in bytes. Hiding shorter values, such as every `1`, would make logs unreadable.
 const SECRET_MIN: usize = 4;
-/// Minimum length, in bytes, of a line of a multi-line value, such as a key in PEM, that is hidden by itself. Output is logged
-/// line by line, so the complete value would never be found.
+/// Minimum length, in bytes, from which a single line of a multi-line value, such as a key in PEM, is hidden. Output is logged
+/// line by line, so the complete value would never be found in it.
 const PART_MIN: usize = 8;
 
 /// The secret values that are hidden in texts.
@@ -38,7 +38,7 @@ impl Redactor {
                     push_forms(&mut needles, part);
                     needles.push(part.to_owned());
                 }
-                // The complete value in its escaped forms, which write all its lines as one.
+                // The complete value is hidden in its escaped forms only: these write all its lines as one.
                 push_forms(&mut needles, whole);
             } else if whole.len() >= SECRET_MIN {
                 push_forms(&mut needles, whole);
@@ -68,7 +68,8 @@ impl Redactor {
         !self.is_empty() && (is_escaped() || needles.any(|needle| needle.find(json).is_some()))
     }
 
-    /// Returns the line with all values hidden. If the line was `cut`, its end is hidden, too, if a value begins with it.
+    /// Returns the line with all values hidden. If the line was `cut`, an end that may be the beginning of a value is hidden,
+    /// too.
     pub fn hide(&self, line: Vec<u8>, cut: bool) -> Vec<u8> {
         self.needles
             .iter()

@@ -77,8 +77,8 @@ pub fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes the permissions of a file that exceed a mode. Otherwise another user could lock a lock file, or read the file with
-/// the secrets' names. A file that belongs to another user, or that has further hard links, is not changed.
+/// Removes those permissions of a file that are not part of a mode. With them, another user could lock a lock file, or read the
+/// file with the secrets' names. A file that belongs to another user, or that has several hard links, is not changed.
 pub fn tighten(file: &File, mode: u32) {
     let Ok(found) = file.metadata() else { return };
     let beyond = found.mode() & 0o777 & !mode;

@@ -8,7 +8,7 @@ pub fn can_stand_in_path(tool: &str) -> bool {
     !tool.contains(is_odd) && !tool.split('/').any(|part| matches!(part, "" | "." | ".."))
 }
 
-/// Purpose of an HTTP request, by which its handler is selected.
+/// Purpose of an HTTP request; it determines the request's handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RouteId {
     /// MCP over Streamable HTTP, in the legacy versions and in 2026-07-28.

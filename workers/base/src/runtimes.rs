@@ -13,8 +13,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// Interval of the timer that each runtime always has. It is shorter than the time limits of calls, so that this timer, and
-/// not one of a call, is the next to expire.
+/// Interval of the timer that each runtime always has. It is shorter than the time limits of calls, so the next timer to expire
+/// is always this one, and never the time limit of a call.
 const STANDING_TIMER: Duration = Duration::from_secs(1);
 
 /// Selects the proxy's runtimes in turn. The list is empty until the proxy has started.
@@ -67,9 +67,9 @@ impl Runtimes {
     }
 }
 
-/// Keeps a timer pending in the current runtime that expires before the time limits of calls. A runtime wakes itself when a
-/// timer is set that expires before all its others, which costs a system call and an iteration of the event loop. Without this
-/// timer, that would happen for the time limit of every call of a client that sends one call at a time.
+/// Keeps a timer pending in the current runtime; the timer expires before the time limits of calls. If a timer is set that
+/// expires before all others of its runtime, the runtime wakes itself, which costs a system call and an iteration of the event
+/// loop. Without this timer, that would happen for the time limit of every call of a client that sends one call at a time.
 async fn keep_a_timer() {
     loop {
         sleep(STANDING_TIMER).await;

@@ -6,7 +6,7 @@ use crate::names::NamespaceName;
 /// Code of the failure that a variable named in the server's configuration is not set.
 pub const MISSING: &str = "missing_variable";
 
-/// Code of any other failure of a server's configuration.
+/// Code of a failure of a server's configuration other than an unset variable or a secret of another namespace.
 pub const INVALID: &str = "invalid_config";
 
 /// Code of the failure, and of the issue, that a stored secret belongs to another namespace that had the same name.

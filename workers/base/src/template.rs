@@ -202,7 +202,7 @@ impl Template {
     }
 }
 
-/// A template in which only personal names are still to be filled in.
+/// A template in which all values are filled in except the personal ones, which are different for each principal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parts(Vec<Part>);
 

@@ -79,7 +79,7 @@ pub fn make_pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("made");
 }
 
-/// Runs `work` in a thread and returns its result; panics if it does not end in time, because it blocks.
+/// Runs `work` in a thread and returns its result; panics if `work` does not end in time, which means that it blocks.
 #[cfg(any(test, feature = "testing"))]
 pub fn without_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);

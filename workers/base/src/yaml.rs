@@ -11,7 +11,7 @@ pub use serde_yaml::{
 /// largest size needs far fewer.
 const READER_STEPS_MAX: usize = 500_000_000;
 
-/// Returns true if the parser can read a text in about a second. The number of brackets times the length is the estimate.
+/// Returns true if the parser can read a text in about a second. The estimated steps are the number of brackets times the length.
 pub fn readable_in_time(text: &[u8]) -> bool {
     let brackets = text
         .iter()

@@ -509,7 +509,7 @@ fn progress(line: &str) -> Option<Progress> {
 }
 
 /// Returns true if a git process was killed because a file exceeded the size limit. git then reports the signal, or only that
-/// its unpacking process ended without an error message; for all other failures there is such a message.
+/// its unpacking process ended, without an error message of that process; after any other failure there is such a message.
 fn ended_by_size(status: ExitStatus, said: &str) -> bool {
     let silently = said.contains("invalid index-pack output")
         && said.matches("fatal:").count() == 1

@@ -136,7 +136,7 @@ fn entries(answer: &Value) -> Option<Vec<RegistryEntry>> {
             entries.push(entry(text(server, &["package"]), kind));
         }
     }
-    // The registry lists every version of a server; only the first is kept.
+    // The registry lists every version of a server. Only the first entry of each package of a server is kept.
     let mut seen = std::collections::BTreeSet::new();
     entries
         .retain(|it| seen.insert((it.name.clone(), it.package_type.clone(), it.package.clone())));
@@ -144,7 +144,7 @@ fn entries(answer: &Value) -> Option<Vec<RegistryEntry>> {
     Some(entries)
 }
 
-/// The first of the named members of a JSON object that is a non-empty string.
+/// Looks up the named fields of a JSON object in turn; returns the first value that is a non-empty string.
 fn text(value: &Value, names: &[&str]) -> Option<String> {
     let mut found = names.iter().filter_map(|name| value.get(name)?.as_str());
     found.find(|it| !it.is_empty()).map(str::to_owned)

@@ -110,8 +110,8 @@ impl Personal {
         }
     }
 
-    /// The principal or operator that must have authorized the gateway for calls of that principal; `None` if no authorization is
-    /// needed.
+    /// The principal, or the operator, whose authorization of the gateway the calls of a principal need; `None` if no
+    /// authorization is needed.
     pub fn authorizer(
         &self,
         namespace: &NamespaceName,

@@ -59,8 +59,8 @@ pub struct Secrets(Arc<All>);
 struct All {
     values: Values,
     meta: Meta,
-    /// Servers that get no personal values, because another server of the same name used them, with the origin of that server if
-    /// it is known.
+    /// Servers that get no personal values, because these belong to another server that had the same name; each with the origin
+    /// of that other server, if it is known.
     not_personal: BTreeMap<NamespaceName, Option<Origin>>,
 }
 
@@ -105,7 +105,7 @@ impl Secrets {
         Self::new(values, self.0.meta.clone())
     }
 
-    /// All values whose scope is a namespace, each with the name of the namespace and its key.
+    /// All values whose scope is a namespace, each with the namespace's name and the value's key.
     fn of_scopes(&self) -> impl Iterator<Item = (&str, &str, &Secret)> {
         let scopes = self.0.values.namespaces.iter();
         scopes.flat_map(|(scope, own)| {
@@ -137,8 +137,8 @@ impl Secrets {
         }))
     }
 
-    /// Returns `Some` if the server of this name gets no personal values, because another namespace used the name for them. The
-    /// inner value is that namespace's origin, or `None` if it is unknown.
+    /// Returns `Some` if the server of this name gets no personal values, because these belong to another namespace that had the
+    /// name. The inner value is that namespace's origin, or `None` if it is unknown.
     pub fn personal_owner(&self, name: &NamespaceName) -> Option<Option<Origin>> {
         self.0.not_personal.get(name).copied()
     }

@@ -70,8 +70,8 @@ pub fn kernel_support(guard: &Path) -> KernelSupport {
     serde_json::from_slice(&text).unwrap_or_default()
 }
 
-/// Lets other threads, as a rule, preempt this thread as soon as they wake up. For threads for which no call waits. Processes
-/// that they start are not affected.
+/// Lets other threads, as a rule, preempt this thread as soon as they wake up. Meant for threads for whose work no call waits.
+/// Processes that this thread starts are not affected.
 pub fn give_way() {
     slice::lengthen();
 }
@@ -177,7 +177,7 @@ pub struct Child {
     stderr: Option<ChildStderr>,
     /// Exit status of the command as the guard reported it. Stored, since a caller may stop waiting before the guard is reaped.
     reported: Option<Exit>,
-    /// Exit status of the command, set when the guard is reaped, too.
+    /// Exit status of the command; `None` until the guard, too, has ended and is reaped.
     exit: Option<Exit>,
     metrics: ProcessMetrics,
     /// Name of the command's sandbox in the log; `None` without a sandbox.
@@ -390,7 +390,8 @@ impl Child {
         );
     }
 
-    /// Ends the process tree of a guard that was killed. Its processes are found by group, parent and tag.
+    /// Ends the process tree of a guard that was killed. The tree's processes are found by process group, by parent, and by
+    /// the tag (an environment variable that all of them inherit).
     async fn end_lost_tree(&self) {
         self.metrics.killed("guard_lost");
         let (root, tag) = (self.root, self.tag.clone());

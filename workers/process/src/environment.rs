@@ -122,8 +122,8 @@ pub struct Environments {
     scripts: Semaphore,
     /// Output of the installers, by namespace, for operators.
     output: RecentOutput,
-    /// The last toolchain, used again as long as its files exist. The mutex protects only the pointer and is never held across an
-    /// await.
+    /// The toolchain that was made last; it is used as long as its files exist. The mutex protects only the pointer and is never
+    /// held across an await.
     current: Mutex<Option<Arc<Toolchain>>>,
     /// Semaphore with one permit, which is needed to make the toolchain.
     making: Semaphore,

@@ -59,7 +59,7 @@ metric_table! {
             "Process trees that had to be killed";
     }
     {
-        /// Metrics of the external server to which the processes belong; they are counted there, too.
+        /// Metrics of the external server whose processes these are; the processes are counted in them, too. `None` for others.
         server: Option<Arc<ServerSeries>> = None;
     }
 }

@@ -137,7 +137,7 @@ pub enum BuilderErrorCode {
     TooLarge,
     /// The time limit was exceeded.
     TimedOut,
-    /// Another failure, such as a missing program.
+    /// Any failure that has no kind of its own here, such as a missing program.
     Failed,
 }
 

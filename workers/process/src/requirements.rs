@@ -16,9 +16,9 @@ pub const REQUIREMENTS_BYTES_MAX: u64 = 1024 * 1024;
 /// Content of a `requirements.txt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirements {
-    /// Path of the file. Relative paths in it are relative to its folder.
+    /// Path of the `requirements.txt`. Relative paths in the file are relative to its folder.
     pub path: PathBuf,
-    /// Text of the file.
+    /// Text of the `requirements.txt`.
     pub text: String,
 }
 

@@ -92,7 +92,7 @@ pub struct HostFacts {
 #[derive(Debug, Default)]
 pub struct SandboxHost {
     facts: ArcSwap<HostFacts>,
-    /// Explanations of refused accesses, by namespace; all its processes share them.
+    /// Explanations of refused accesses, by namespace; all processes of a namespace share them.
     hints: Mutex<BTreeMap<NamespaceName, (SandboxMode, Arc<RefusalHints>)>>,
 }
 
@@ -173,7 +173,7 @@ impl SandboxHost {
         }
     }
 
-    /// Replaces the facts for processes that are started from now on.
+    /// Replaces the facts about the gateway, for processes that are started from now on.
     pub fn set(&self, facts: HostFacts) {
         self.facts.store(Arc::new(facts));
     }
@@ -298,7 +298,7 @@ impl SandboxHost {
         if let Some(home) = home.as_deref().and_then(below_data) {
             for folder in HOME_FOLDERS {
                 let folder = home.join(folder);
-                // The folder is created now: in the sandbox it could not be, since the folder above it is covered.
+                // The folder is created now: it could not be created in the sandbox, since the folder above it is covered.
                 let _ = fs::create_dir(&folder);
                 // `.config` is not writable, because the installers of all namespaces read their configuration there.
                 let writable = folder.ends_with(".cache")
@@ -376,7 +376,7 @@ impl SandboxHost {
             }
             read.retain(|it| it.is_absolute());
             write.retain(|it| it.is_absolute());
-            // The folder of the code may only be read; other own folders, such as that of the socket, may be written, too.
+            // The folder of the code may only be read; the process's other folders, such as that of its socket, may be written.
             let code = process.cwd;
             let is_code = |it: &KeptPath| it.path == code && !write.contains(&it.path);
             kept = kept
@@ -410,7 +410,7 @@ impl SandboxHost {
                 network,
                 own_ports: facts.ports.clone(),
                 memory: policy.memory.map(|it| it.as_u64()),
-                // Without its own user namespace, the kernel would count all processes of the user, so the limit is not set.
+                // Without its own user namespace, a sandbox is charged for all processes of the user, so no limit is set.
                 pids: policy.pids.filter(|_| own_user_namespace),
                 cpu: policy.cpu,
             }),

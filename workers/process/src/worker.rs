@@ -3,10 +3,10 @@
 //! # Theory of operation
 //!
 //! A [`Worker`] is a handle for its *members*, one for each of its processes. Each member has a *supervisor* task, which passes
-//! events to the pure state machine in `state` and carries out the resulting actions; it starts *instances*, each of which owns
-//! one process from its spawn to the end of its last descendant. A ready instance publishes its connection, and
-//! [`Worker::call`] uses that of the member with the fewest calls: no call passes through a supervisor. A process that asks to
-//! be recycled is replaced without a gap, so for a while its member has two instances.
+//! events to the pure state machine in `state` and carries out the resulting actions. The supervisor starts *instances*, each of
+//! which owns one process from its spawn to the end of its last descendant. A ready instance publishes its connection, and
+//! [`Worker::call`] uses the connection of the member with the fewest calls: no call passes through a supervisor. A process that
+//! asks to be recycled is replaced without a gap, so for a while its member has two instances.
 //!
 //! ```text
 //! Worker ── member ──watch──▶ supervisor ──▶ state::step           (control runtime)
@@ -19,7 +19,7 @@
 //! [`CallSink`] receives them, and a [`Replier`] sends the answers to the process that asked. The questions of a process fail
 //! when it ends; the other members continue.
 //!
-//! Dropping the last `Arc` of a worker ends its supervisor, its processes and their descendants.
+//! Dropping the last `Arc` of a worker ends its supervisors, its processes and their descendants.
 
 mod blocked;
 mod boot;
@@ -266,8 +266,8 @@ impl Worker {
             WorkerMember::start(spec, Arc::clone(&host), &common)
         };
         let members = spec.sockets().map(start).collect();
-        // Created after the members: each of them has a handle of the namespace's metrics too, and the metrics are removed when
-        // the last handle is dropped.
+        // The metrics of a namespace are removed when their last handle is dropped. This handle is created after the members,
+        // because each member has a handle of them, too.
         let suppressed = host
             .metrics
             .worker(&spec.namespace)
@@ -329,7 +329,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// The function's own error, or `worker_unavailable`, `overloaded`, `result_too_large` or `internal_error` of this module.
+    /// The function's own error; or `worker_unavailable`, `overloaded`, `result_too_large` or `internal_error` from the gateway.
     pub async fn call(
         &self,
         call: WorkerCall,
@@ -439,7 +439,7 @@ impl Worker {
         Some((member, member.link()?))
     }
 
-    /// Waits for a starting process, until one accepts calls.
+    /// Waits until a starting process accepts calls.
     async fn wait_for_link(
         &self,
         deadline: Instant,

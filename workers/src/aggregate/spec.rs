@@ -57,7 +57,7 @@ pub struct Member {
     pub prefix: String,
     /// Kind of the member, with its configuration.
     pub kind: MemberKind,
-    /// Maximum time that a list of the aggregate's tools waits for the member.
+    /// Maximum time that a request for the list of the aggregate's tools waits for this member.
     pub connect_timeout: Duration,
     /// Hash that the member's definitions must have; otherwise the member is not published. `None`: not checked.
     pub pin: Option<Pin>,

@@ -20,17 +20,17 @@ use crate::server_settings::{Isolation, ListMode, check_limits};
 /// Configuration key `upstreams.stdio:`, with the servers by namespace.
 pub type StdioServersConfig = BTreeMap<NamespaceName, StdioServerConfig>;
 
-/// Maximum number of arguments, and of variables, of one server.
+/// Maximum number of arguments of one server, and maximum number of its environment variables.
 const ENTRIES_MAX: usize = 1_000;
-/// Maximum length of a command, an argument or a value, in bytes; the kernel accepts no longer ones.
+/// Maximum length of a command, an argument or a value, in bytes; the kernel does not accept longer ones.
 const TEXT_MAX: usize = 128 * 1024 - 1;
 /// Allowed range of a configured number of processes; a machine cannot run more.
 const PROCESSES: RangeInclusive<usize> = 1..=100_000;
-/// Allowed range of the number of spare processes. A spare process needs as much memory as one that is used.
+/// Allowed range of the number of spare processes, each of which needs as much memory as a process in use.
 const SPARES: RangeInclusive<usize> = 0..=100;
 
-/// Defines the keys of a server. Those in `settings` define the sharing and lifetime of its processes; each is written once,
-/// with its default.
+/// Defines the configuration keys of a stdio server. The keys in `settings` define the sharing and lifetime of the server's
+/// processes; each is written once, with its default.
 macro_rules! server_keys {
     (settings {$( $(#[$doc:meta])* $key:ident: $type:ty = $default:expr; )*}) => {
         /// Configuration of a stdio server. `Default` contains the defaults of all keys except `command`, which has none.
@@ -135,8 +135,8 @@ server_keys! {
         /// Age at which a process is replaced by a new one.
         #[serde(with = "humantime_serde")]
         max_lifetime: Duration = Duration::from_secs(24 * 3600);
-        /// Maximum time for which a shared process may withhold log messages of other clients after a cancelled call; it is then
-        /// replaced.
+        /// Maximum time for which a shared process may withhold the log messages of all clients after one client's call was
+        /// cancelled; the process is then replaced.
         #[serde(with = "humantime_serde")]
         isolation_mute: Duration = Duration::from_secs(30);
         /// Maximum number of concurrent processes of the server.

@@ -37,7 +37,7 @@ pub(crate) struct ServersFile {
     pub(crate) remarks: Vec<String>,
 }
 
-/// Origin of the command in a server's entry: a name in a registry, or written in the entry.
+/// Origin of the command in a server's entry: looked up by a name in a registry, or written in the entry itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum CommandSource {
@@ -66,8 +66,8 @@ impl ServersFile {
         Ok(file.unwrap_or_default())
     }
 
-    /// Reads another file of the same format, with the cached answers of registries from the same folder; `None` if the file does
-    /// not exist.
+    /// Reads a file other than `external/config.yaml` that has its format, with the cached answers of registries from the file's
+    /// folder; `None` if the file does not exist.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ pub(crate) fn check_entry(entry: Value) -> Result<StdioServerConfig, InvalidServ
     server(entry, &RegistryCache::new())
 }
 
-/// End of the error message for a key that only remote servers have.
+/// End of the error message for a key in a stdio server's entry that only remote servers have.
 const REMOTE: &str = "belongs to a remote server, which is reached over HTTP; remote servers stand in the operator's \
                       configuration (upstreams.remote), and a server here has a command or the name of a package";
 

@@ -204,8 +204,8 @@ impl InstallStep {
     }
 }
 
-/// Returns the arguments for `npx --yes --package=PACKAGE -c :`, from those of `npx -y PACKAGE ARGS`. The shell command `:`
-/// does nothing.
+/// Converts the arguments of `npx -y PACKAGE ARGS` to those of `npx --yes --package=PACKAGE -c :`, which installs the package
+/// and runs the shell command `:`, which does nothing.
 fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let (options, package) = split(args, NPX_FLAGS, NPX_VALUES)?;
     let named = |it: &&&str| {
@@ -213,7 +213,7 @@ fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>
     };
     let mut step: Vec<String> = options.iter().map(|it| (*it).to_owned()).collect();
     if !options.iter().any(|it| named(&it)) {
-        // If a program of that name exists, npx would run it and install nothing.
+        // If a program with the package's name exists, npx would run it and install nothing.
         if package.starts_with(['.', '/', '~']) || may_be_there(package) {
             return None;
         }
@@ -226,8 +226,8 @@ fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>
     Some(step)
 }
 
-/// Returns the arguments for `uvx --from PACKAGE python -I -S -c ""`, from those of `uvx PACKAGE ARGS`. The Python command
-/// imports nothing of the package.
+/// Converts the arguments of `uvx PACKAGE ARGS` to those of `uvx --from PACKAGE python -I -S -c ""`, which installs the package
+/// and runs a Python command that imports nothing of it.
 fn uvx(args: &[&str]) -> Option<Vec<String>> {
     let (options, command) = split(args, UVX_FLAGS, UVX_VALUES)?;
     let from = |it: &&str| *it == "--from" || it.starts_with("--from=");
@@ -266,7 +266,7 @@ fn split<'a>(
     }
 }
 
-/// Returns true if `npx` may find a program of that name without installing a package. A name with a scope or a version is
+/// Returns true if `npx` may find a program called `name` without installing a package. A name with a scope or a version is
 /// always a package.
 fn may_be_there(name: &str, spec: &StdioSpec) -> bool {
     if name.contains(['@', '/', ':']) {

@@ -267,8 +267,8 @@ impl ChildTask {
             // The caller of `spawn` was dropped, so no process is needed.
             return;
         }
-        // The start is not cancelled half-way; the guard's time limit bounds it. If it is no longer needed, the started process
-        // is ended and counted below.
+        // The start is not cancelled half-way; the guard's time limit bounds it. If the process is no longer needed after its
+        // start, it is ended and counted below.
         let spawned = Child::spawn(&process, &self.host.guard, &metrics).await;
         let mut child = match spawned {
             Ok(child) => child,
@@ -313,7 +313,7 @@ impl ChildTask {
                 said,
             })
             .ok_or_else(|| "its pipes cannot be used".to_owned());
-        // If the receiver was dropped, `stop` is cancelled or the pipes are dropped, so the process ends soon.
+        // If the receiver was dropped, then `stop` is cancelled or the pipes close, and either ends the process soon.
         let _ = started.send(outcome);
         let exit = self.live(&mut child).await;
         tracing::debug!(namespace = %self.server.name, pid, %exit, "a server process ended");

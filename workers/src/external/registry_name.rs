@@ -68,8 +68,8 @@ pub(super) fn launch(
     })
 }
 
-/// Returns true for the forms of a package name that npx installs from the registry: `name`, `@scope/name`, either with
-/// `@version`. npx would take other forms as an option, a path, an address, or, for `a/b`, a repository on GitHub.
+/// Returns true for the forms of a package name that npx installs from the registry: `name` and `@scope/name`, each with or
+/// without `@version`. npx would read other forms as an option, a path, an address, or, for `a/b`, a repository on GitHub.
 fn is_npm(text: &str) -> bool {
     let (scope, name) = match text.strip_prefix('@').map(|rest| rest.split_once('/')) {
         Some(Some((scope, name))) => (Some(scope), name),
@@ -86,8 +86,8 @@ fn is_npm(text: &str) -> bool {
         && version.is_none_or(is_version)
 }
 
-/// Returns true for the forms of a package name that uvx installs from the index: `name`, `name[extra]`, either with
-/// `@version` or `==version`.
+/// Returns true for the forms of a package name that uvx installs from the index: `name` and `name[extra]`, each with or
+/// without `@version` or `==version`.
 fn is_pypi(text: &str) -> bool {
     let (name, version) = match text.split_once("==").or_else(|| text.split_once('@')) {
         Some((name, version)) => (name, Some(version)),

@@ -32,7 +32,8 @@ pub struct StdioSpec {
     pub program: PathBuf,
     /// Arguments of the program. They are visible to every user of the machine, and must not contain secrets.
     pub args: Vec<OsString>,
-    /// Complete environment of the program, sorted by name; the gateway's own is not inherited. Values print as `[redacted]`.
+    /// Complete environment of the program, sorted by name; it does not inherit the gateway's environment. Values print as
+    /// `[redacted]`.
     pub env: Vec<(OsString, Secret)>,
     /// Variables whose values are personal values of the calling principal.
     pub personal: Personal,
@@ -52,7 +53,7 @@ impl ExternalServer {
         let mut hash = Sha256::new();
         let names: Vec<_> = spec.env.iter().map(|(name, _)| name).collect();
         let settings = format!("{:?}{:?}", spec.settings, spec.personal);
-        // The `Debug` form quotes paths and texts, so that different lists never result in equal text.
+        // The `Debug` form quotes paths and texts, so that different lists never result in the same bytes to hash.
         for part in [
             name.as_str(),
             &format!("{:?}", spec.program),
@@ -86,7 +87,7 @@ impl ExternalServer {
         server
     }
 
-    /// Returns the server with the sandbox of the limits that are in force.
+    /// Returns the server with this sandbox, as defined by the limits in force.
     #[must_use]
     pub fn in_sandbox(&self, sandbox: &Sandbox) -> Self {
         let mut spec = self.spec.clone();

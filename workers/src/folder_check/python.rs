@@ -34,8 +34,8 @@ pub struct PythonCheck<'a> {
 }
 
 impl PythonCheck<'_> {
-    /// Returns the errors in the Python files of a folder. If the namespace has an environment, the files are imported, as a
-    /// reload does, and the remaining ones are parsed; otherwise all are only parsed.
+    /// Returns the errors in the Python files of a folder. All files are parsed. If the namespace has an environment, they are
+    /// first imported, as a reload does.
     pub(super) fn findings(
         &self,
         source: &NamespaceSource,
@@ -50,8 +50,8 @@ impl PythonCheck<'_> {
             Some(environment) => self.imported(source, environment, variables, secrets),
             None => Vec::new(),
         };
-        // All files are parsed as well, since no tool may import a helper module. The environment's version of Python parses
-        // them.
+        // All files are parsed in addition to the import, since a helper module may be imported by no tool. They are parsed
+        // by the environment's version of Python.
         let own = environment.map(|it| it.join("bin/python").display().to_string());
         let python = own.as_deref().unwrap_or(&self.workers.python);
         let parsed = parsed(source, python).into_iter();

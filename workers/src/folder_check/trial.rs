@@ -28,7 +28,7 @@ const LINE_MAX: u64 = 16 * 1024 * 1024;
 /// Time limit for parsing the files.
 const PARSE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Maximum wait for the end of a process's standard error, after the process has ended.
+/// Maximum time to read the remaining standard error of a process after the process has ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Maximum number of bytes that are kept of a line of standard error.
 const LAST_LINE_MAX: u64 = 4096;

@@ -171,7 +171,7 @@ pub(super) fn sync_folder(path: &Path) -> Result<(), NotDone> {
     synced.map_err(|error| NotDone::io("sync", path, &error))
 }
 
-/// The directory of all namespaces' folders, and the names that the configuration and `external/config.yaml` use.
+/// The directory with the folders of all namespaces, and the names that the configuration and `external/config.yaml` use.
 #[derive(Clone)]
 pub(super) struct Tools {
     dir: PathBuf,

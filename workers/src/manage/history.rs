@@ -207,7 +207,7 @@ pub(super) fn entries(folder: &Folder) -> Result<Vec<FolderEntry>, NotDone> {
     let read = read.map_err(|error| NotDone::io("read", &folder.path, &error))?;
     let entry = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
-        // The metadata is that of the entry itself, so that a symlink does not count as a regular file.
+        // The metadata is that of a symlink itself and not of its target, so that a symlink does not count as a regular file.
         let found = entry.metadata().ok()?;
         found.is_file().then(|| FolderEntry {
             name,

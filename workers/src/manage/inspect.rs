@@ -37,8 +37,8 @@ pub struct FoundTool {
     pub problem: Option<String>,
 }
 
-/// A problem in the code of a tool file: a short, stable reason, and the remedy. The remedy does not mention how to send the
-/// corrected code, because people upload it while models call a tool.
+/// A problem in the code of a tool file: a short, stable reason, and the remedy. The remedy does not mention how the corrected
+/// code is sent, because that differs: people upload a file, models call a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The reason, as a constant text by which callers can recognize it.
@@ -63,7 +63,7 @@ impl FileInspection {
         tools.filter(move |tool| !is_helper && tool.problem.is_none())
     }
 
-    /// The reasons why the gateway would not serve the file's other tools, as one line per tool.
+    /// The reasons why the gateway would not serve some of the file's tools, as one line for each of these tools.
     pub fn issues(&self) -> Vec<String> {
         let told = |tool: &FoundTool| {
             let problem = match self.is_helper() {
@@ -76,7 +76,8 @@ impl FileInspection {
         self.tools.iter().filter_map(told).collect()
     }
 
-    /// Returns the first problem because of which the file may not be written (MGR-09). A helper module needs no tools.
+    /// Returns the first problem because of which the file may not be written (MGR-09). A file without tools is such a
+    /// problem, except for a helper module.
     pub fn fault(&self) -> Option<Fault> {
         let fault = |error, details| Some(Fault { error, details });
         if let Some(reason) = &self.error {

@@ -74,7 +74,7 @@ fn folders(tools: &Path) -> io::Result<Vec<NamespaceName>> {
     Ok(names.collect())
 }
 
-/// The lock files of requirements that are being added, each with its namespace.
+/// The lock files that exist while requirements are added, each with its namespace.
 fn locks(venvs: &Path) -> Vec<(PathBuf, NamespaceName)> {
     let entries = fs::read_dir(venvs).into_iter().flatten().flatten();
     let locks = entries.filter_map(|entry| {

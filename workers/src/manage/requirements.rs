@@ -98,7 +98,7 @@ impl Workspace {
                 path: candidate.0.path().to_owned(),
                 text: after,
             });
-            // An error of the previous requirements is ignored, since the new ones may correct it.
+            // An error in the old `requirements.txt` is ignored, since the new requirements may correct it.
             source.failure = None;
             Ok(Adding {
                 source,
@@ -157,8 +157,8 @@ impl Workspace {
         self.install_source(&source).await
     }
 
-    /// The last lines that the installers of a namespace printed, including installations by a reload. They are updated while the
-    /// result is in use.
+    /// The last lines that the installers of a namespace printed, including installers that a reload ran. The returned value also
+    /// receives the lines that are printed later.
     pub fn installer_output(&self, namespace: &NamespaceName) -> Arc<RecentLines> {
         self.environments.output(namespace)
     }
@@ -172,7 +172,7 @@ impl Workspace {
         }
         let installed = async {
             let toolchain = {
-                // Taken so that two tasks do not create the toolchain at the same time.
+                // The permit is held so that two tasks do not create the toolchain at the same time.
                 let turn = self.toolchain_turn.acquire().await;
                 let toolchain = self.environments.toolchain().await;
                 drop(turn);
@@ -189,7 +189,7 @@ impl Workspace {
         })
     }
 
-    /// Installs packages into the manager's own environment, in addition to the installed ones.
+    /// Installs packages into the environment of the manager itself, in addition to the packages that are installed there.
     ///
     /// # Errors
     ///
@@ -291,7 +291,7 @@ fn lines(text: &str) -> Vec<String> {
     lines.filter(asks).map(bare).collect()
 }
 
-/// Returns the text of a `requirements.txt` in which exactly one line names the package: `package`.
+/// Returns the text of a `requirements.txt` with the line `package`, and without other lines for the same package.
 fn with(text: &str, package: &PackageSpec) -> Result<String, NotDone> {
     if text.lines().any(|line| line.trim_end().ends_with('\\')) {
         return Err(NotDone(format!(

@@ -99,7 +99,7 @@ impl Workspace {
         .await
     }
 
-    /// Returns true if `external/registry-cache.yaml` contains the package of the server with this registry name.
+    /// Returns true if `external/registry-cache.yaml` contains the package of the server that registries know as `name`.
     pub async fn registry_is_cached(&self, name: &str) -> bool {
         let (data, name) = (self.data.root().to_owned(), name.to_owned());
         let cached = blocking(move || Ok(is_cached(&data, &name)));

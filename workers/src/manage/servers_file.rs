@@ -1,5 +1,5 @@
-//! Changes of `external/config.yaml` by commands that run next to the gateway: several servers are changed in one step.
-//! Comments in the file are kept if its style allows it.
+//! Changes of `external/config.yaml` by commands that run in a process next to the gateway. Several servers are changed in one
+//! step, and comments in the file are kept if its style allows it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,8 @@ pub struct LockedServers {
     tools: PathBuf,
     _lock: FileLock,
     text: String,
-    /// The parsed content of the file. `text` contains the same changes, unless the file's style does not allow them.
+    /// The parsed content of the file, with the changes. `text` contains the same changes, unless the file's style does not allow
+    /// changing it in place.
     tree: Mapping,
     is_rewritten: bool,
 }

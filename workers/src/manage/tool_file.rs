@@ -16,8 +16,8 @@ use super::{FileInspection, NotDone, ToolFileName, Workspace, blocking};
 
 /// Maximum size of a tool file that a manager writes, in bytes.
 pub const TOOL_FILE_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum size of a file that was not written by a manager, in bytes. A larger one is neither read nor stored as an earlier
-/// version.
+/// Maximum size of a tool file that was written by other means than a manager, in bytes. A larger one is neither read nor
+/// stored as an earlier version.
 pub(super) const KEPT_BYTES_MAX: usize = 4 * TOOL_FILE_BYTES_MAX;
 /// Name of the subfolder with earlier versions of tool files. The scan ignores it.
 pub(super) const HISTORY: &str = ".history";
@@ -25,7 +25,7 @@ pub(super) const HISTORY: &str = ".history";
 const VERSIONS_MAX: usize = 10;
 /// Maximum number of tool files of one namespace that are listed.
 pub(super) const FILES_MAX: usize = 1000;
-/// Maximum size of all tool files of a namespace that are read to list their declarations, in bytes.
+/// Maximum total size of the tool files of a namespace whose declarations are listed, in bytes.
 const LISTED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Result of replacing or removing a tool file.
@@ -53,8 +53,8 @@ impl Workspace {
         let files = self.tool_files(namespace).await?;
         match self.inspect(&files).await {
             Ok(inspected) => Ok(inspected),
-            // A single file may have exceeded the parser's limits. The files are inspected one by one, so that only that one
-            // fails.
+            // A single file may have exceeded the parser's limits, so that all failed. The files are inspected one by one, so
+            // that only that file fails.
             Err(error) => {
                 tracing::warn!(%namespace, %error, "tool files are inspected one by one");
                 let mut inspected = Vec::new();

@@ -7,9 +7,9 @@ use tooldock_base::precedence::Source;
 use crate::remote::Mode;
 use crate::servers::ServersConfig;
 
-/// Removes unusable entries from a restricted configuration, so that the data file's other restrictions stay in force. An invalid
-/// server of the data file is omitted. A server of the operator is disabled if the data file restricts it in a way that cannot
-/// be applied. Returns a sentence for each that begins with the key.
+/// Removes unusable entries from a restricted configuration, so that the other restrictions of the data file stay in force. An
+/// invalid server of the data file is omitted. A server of the operator is disabled if the data file restricts it in a way that
+/// cannot be applied. Returns a sentence for each of these servers; it begins with the configuration key.
 pub fn fit(
     namespaces: &NamespacesConfig,
     servers: &mut ServersConfig,
@@ -34,7 +34,7 @@ pub fn fit(
                 ));
                 server.enabled = false;
             }
-            // The mistake is in the operator's file, and is reported when that file is checked.
+            // The mistake is in the operator's own entry, and is reported when the operator's file is checked.
             _ => {}
         }
         true

@@ -1,7 +1,7 @@
-//! Canonical form of a definition, whose bytes depend only on the definition's meaning, and its digest.
+//! Canonical form of a definition, whose bytes depend only on the definition's meaning, and the digest of that form.
 //!
-//! Keys are sorted and spaces are removed. If an object contains a key twice, both members are kept in their order: clients
-//! differ in the member that they read, so both matter.
+//! Keys are sorted and spaces are removed. If an object contains a key twice, both values are kept in their order: some clients
+//! read the first value and some the last, so both matter.
 
 use std::fmt::{self, Write as _};
 
@@ -18,7 +18,7 @@ pub(super) enum Node {
     Text(String),
     /// A JSON array.
     List(Vec<Node>),
-    /// Members of a JSON object, sorted by key.
+    /// Keys and values of a JSON object, sorted by key.
     Object(Vec<(String, Node)>),
 }
 
@@ -126,7 +126,7 @@ impl<'de> Deserialize<'de> for Node {
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
-                // The sort is stable, so members with equal keys keep their order.
+                // The sort is stable, so values with equal keys keep their order.
                 members.sort_by(|one, other| one.0.cmp(&other.0));
                 Ok(Node::Object(members))
             }

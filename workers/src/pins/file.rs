@@ -14,7 +14,7 @@ use super::record::{FORMAT, PinFile};
 
 /// Maximum size of `pins.json`, in bytes.
 const FILE_MAX: u64 = 512 * 1024 * 1024;
-/// Maximum time that a writer waits for the lock.
+/// Maximum time that a writer waits for the lock of `pins.json`.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Path of `pins.json`.
@@ -108,7 +108,7 @@ impl PinsFile {
         )
     }
 
-    /// Acquires the lock of the writers.
+    /// Acquires the lock that a process must hold while it writes the file.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@ pub(super) const TEXT_MAX: usize = 8 * 1024;
 pub(super) const BLANKS_MAX: usize = 200;
 /// Maximum number of findings that are reported for one definition.
 const FINDINGS_MAX: usize = 8;
-/// Maximum number of other words between two words of a pattern.
+/// Maximum number of words that may stand between two successive words of a pattern.
 const GAP_MAX: usize = 3;
 /// Maximum length of a finding's place, in characters.
 const PLACE_MAX: usize = 200;
@@ -40,9 +40,9 @@ const DETAIL_MAX: usize = 200;
 const NAME_MAX: usize = 64;
 /// Maximum size of the texts of one definition that are searched, in bytes: 256 KiB.
 const SEARCHED_MAX: usize = 256 * 1024;
-/// Maximum number of JSON values of one definition that are searched.
+/// Maximum number of JSON values that are searched in one definition.
 const NODES_MAX: usize = 20_000;
-/// Maximum number of tag characters after the black flag of a regional flag emoji, including the closing tag.
+/// Maximum number of tag characters, including the closing tag, that follow the black flag in the emoji of a region.
 const FLAG_TAGS_MAX: usize = 7;
 
 /// Patterns of words. A text matches a pattern if it contains a word of each list, in the order of the lists, with at most
@@ -140,9 +140,9 @@ struct Search<'a> {
     found: Vec<Finding>,
     /// Keys and positions on the path from the definition to the value that is being searched.
     place: Vec<Segment<'a>>,
-    /// Remaining size of texts that may be searched, in bytes.
+    /// Number of bytes of text that may still be searched.
     bytes: usize,
-    /// Remaining number of values that may be searched.
+    /// Number of JSON values that may still be searched.
     nodes: usize,
 }
 
@@ -417,8 +417,8 @@ fn joins(before: Option<char>, after: Option<char>) -> bool {
     (is_pictorial(before) && is_pictorial(after)) || (shapes(before) && shapes(after))
 }
 
-/// Returns true if a variation selector is legitimate: it follows a character that has variants, and is not followed by another
-/// selector.
+/// Returns true if a variation selector (it selects a variant of the preceding character) is legitimate: the preceding
+/// character has variants, and no second selector follows.
 fn varies(before: Option<char>, after: Option<char>) -> bool {
     let selects = |it: char| matches!(it, '\u{fe00}'..='\u{fe0f}' | '\u{e0100}'..='\u{e01ef}');
     if after.is_some_and(selects) {
@@ -433,7 +433,7 @@ fn varies(before: Option<char>, after: Option<char>) -> bool {
     })
 }
 
-/// Returns true if a tag character belongs to a regional flag emoji: a black flag, at most six tags, and the closing tag.
+/// Returns true if a tag character belongs to the emoji of a region's flag: a black flag, at most six tags, and the closing tag.
 fn is_of_flag(all: &[char], at: usize) -> bool {
     let is_tag = |it: char| matches!(it, '\u{e0000}'..='\u{e007f}');
     let near = at.saturating_sub(FLAG_TAGS_MAX)..at;
@@ -468,7 +468,7 @@ fn instruction(text: &str) -> Option<String> {
         return Some((*phrase).to_owned());
     }
     let plain = lower.replace(['\'', '’'], "");
-    // The end of a sentence becomes a word that no pattern contains. It still counts as a word between two words of a pattern.
+    // The end of a sentence becomes a word that no pattern contains, so it counts as a word between two words of a pattern.
     let plain = plain.replace(['.', '!', '?', ';'], " \u{1} ");
     let words: Vec<&str> = plain
         .split(|it: char| !it.is_alphanumeric() && it != '\u{1}')
@@ -564,8 +564,8 @@ fn look(character: char) -> char {
     }
 }
 
-/// Returns the finding for a name that looks like `other`, another name of the same namespace. `None` stands for a name of
-/// another namespace, which is not disclosed, because callers of this namespace may not be allowed to see it.
+/// Returns the finding for a name that looks like `other`, a name in the same namespace. `other` is `None` if the similar name
+/// is in another namespace: that name is not disclosed, because callers of this namespace may not be allowed to see it.
 pub(super) fn look_alike(name: &str, other: Option<&str>) -> Finding {
     let other = match other {
         Some(other) => format!("{} of the same server", brief(other)),

@@ -27,12 +27,14 @@ pub struct NamespacePins {
     name: NamespaceName,
     pins: Arc<Pins>,
     mode: AtomicU8,
-    /// Number of decisions that may have changed which entries are shown. Lists judged before must be judged again.
+    /// Number of decisions that may have changed which entries are shown. When it grows, lists that were judged before must be
+    /// judged again.
     generation: AtomicU64,
-    /// Number of changes that made remembered judgements invalid. Pages judged before must be recorded again.
+    /// Number of changes that made remembered judgements invalid. When it grows, pages that were judged before must be recorded
+    /// again.
     epoch: AtomicU64,
     judged: Mutex<VecDeque<JudgedPage>>,
-    /// Names of definitions whose last listed version was hidden.
+    /// Names of definitions whose most recently listed version was hidden.
     hidden: Mutex<HashSet<(PinKind, String)>>,
     /// Recorded names that the current complete list does not contain. Remembered so that each is logged only once.
     missing: Mutex<HashSet<(PinKind, String)>>,
@@ -99,7 +101,7 @@ impl NamespacePins {
         decoded(self.mode.load(Ordering::Relaxed))
     }
 
-    /// Sets the mode. If either the old or the new mode hides entries, lists must be judged again.
+    /// Sets the mode. If the old mode or the new mode hides entries, lists must be judged again.
     pub fn set_mode(&self, mode: PinMode) {
         let before = decoded(self.mode.swap(encoded(mode), Ordering::Relaxed));
         if before != mode {
@@ -126,7 +128,7 @@ impl NamespacePins {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Records the entries of a page, and returns the entries that may be shown: all of them, unless pins are enforced.
+    /// Records the entries of a page, and returns for each entry if it may be shown. All may be shown unless pins are enforced.
     pub fn judge(&self, page: &ListPage<'_>) -> Judgement {
         let (mode, epoch) = (self.mode(), self.epoch.load(Ordering::Acquire));
         if mode == PinMode::Off {
@@ -253,7 +255,7 @@ impl NamespacePins {
         if lock(&self.hidden).contains(&(kind, name.to_owned())) {
             return Some("its definition waits for the approval of an operator");
         }
-        // A tool can only be called after it was listed, and so judged. A prompt can be requested by its name alone.
+        // A tool can be called only after a list of tools was judged. A prompt can be requested by name without any list.
         let is_unknown = kind == PinKind::Prompt && !self.pins.has_approved(&self.name, kind, name);
         is_unknown.then_some("no approved definition of this name is known: list the prompts first if the server has it")
     }

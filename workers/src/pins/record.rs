@@ -22,14 +22,15 @@ pub(super) const NAME_MAX: usize = 1024;
 const APPROVED_MAX: usize = 8;
 /// Maximum number of unapproved versions of one definition; the oldest is dropped first.
 const PENDING_MAX: usize = 4;
-/// Number of versions of one definition after which no further version is recorded: the server then seems to vary the definition
-/// for each caller.
+/// Number of recorded versions of one definition after which no more are recorded: the server then seems to vary the
+/// definition from caller to caller.
 pub(super) const VERSIONS_MAX: u32 = 16;
-/// Maximum size of the unwritten sightings, in bytes: 16 MiB. The oldest are dropped; the records in memory still contain them.
+/// Maximum size of the sightings (listed definitions) that wait to be written to the file, in bytes: 16 MiB. The oldest are
+/// dropped from those that wait; the records in memory still contain them.
 pub(super) const UNWRITTEN_MAX: usize = 16 * 1024 * 1024;
 /// Estimated size in memory of a sighting without its texts, in bytes.
 const SIGHTING_SIZE: usize = 256;
-/// Maximum number of pages of a server's first list; the first list counts as complete after that many.
+/// Maximum number of pages of a server's first list. After that many pages, the first list counts as complete.
 const FIRST_PAGES_MAX: u32 = 100;
 
 /// Kind of a pinned definition.
@@ -128,7 +129,7 @@ impl PartialEq for NamespaceRecord {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct ListRecord {
-    /// True once the first list was read to its end; definitions that appear later are new.
+    /// True once the first list was read to its end; names that appear in later lists count as new.
     pub(super) complete: bool,
     /// Number of pages of the first list that were read so far.
     #[serde(skip_serializing_if = "is_zero")]
@@ -223,7 +224,8 @@ pub struct Approval {
     pub skipped: Vec<(PinKind, String, Vec<String>)>,
 }
 
-/// Sightings that were not written to the file yet: each version once, at most [`UNWRITTEN_MAX`] bytes in total.
+/// Sightings (listed definitions) that were not written to the file yet. Contains each version once, and at most
+/// [`UNWRITTEN_MAX`] bytes in total.
 #[derive(Debug, Default)]
 pub(super) struct Unwritten {
     sightings: VecDeque<Sighting>,
@@ -295,13 +297,13 @@ impl PinFile {
         list.entries.get(name)
     }
 
-    /// Returns true if the approved versions of a namespace differ between the two contents of the file.
+    /// Returns true if the approved versions of a namespace differ between the contents `before` and `after` of the file.
     pub(super) fn decides(before: &Self, after: &Self, namespace: &str) -> bool {
         before.approved(namespace) != after.approved(namespace)
     }
 
-    /// Returns true if a definition of a namespace lost its record, or the approved versions differ between the two contents of
-    /// the file.
+    /// Returns true if `before` has a record of a definition of the namespace that `after` does not have, or if the approved
+    /// versions differ.
     pub(super) fn drops(before: &Self, after: &Self, namespace: &str) -> bool {
         let is_dropped = before.lists(namespace).any(|(kind, list)| {
             let is_kept = |name: &String| after.entry(namespace, kind, name).is_some();
@@ -342,8 +344,8 @@ impl PinFile {
             Seen::PageEnd { last } => {
                 let has_records = own.lists.values().any(|it| !it.entries.is_empty());
                 let list = own.lists.entry(sighting.kind).or_default();
-                // As long as nothing of a server is recorded, an empty list does not count as its first one: the server may still
-                // be starting.
+                // If nothing of a server is recorded yet, an empty list does not count as the server's first list: the server
+                // may still be starting.
                 if !list.complete && has_records {
                     list.pages += 1;
                     list.complete = *last || list.pages >= FIRST_PAGES_MAX;
@@ -438,7 +440,7 @@ impl NamespaceRecord {
             }
             let mut waiting = entry.pending.iter();
             if let Some(at) = waiting.position(|it| it.digest == version.digest) {
-                // The version that the server lists now is moved to the end.
+                // The version that the server has just listed becomes the newest pending version.
                 entry.pending[at..].rotate_left(1);
                 return SightingOutcome::Pending(entry.state());
             }
@@ -473,7 +475,7 @@ impl NamespaceRecord {
         let entry = list.entries.entry(name.to_string()).or_default();
         entry.count += 1;
         let before = entry.bytes();
-        // In the first list every definition without findings is approved. With the mode `warn`, so is one that appears later.
+        // A definition without findings is approved if it is in the first list, or, with the mode `warn`, if it is new.
         let outcome = if is_clean && !is_known && (first || mode != PinMode::Enforce) {
             entry.approved.push(version);
             SightingOutcome::Recorded { first }
@@ -523,7 +525,7 @@ impl EntryRecord {
         self.versions().any(|it| it.digest == digest)
     }
 
-    /// Returns true if so many versions of the definition were recorded that no further ones are.
+    /// Returns true if the definition has so many recorded versions that no more are recorded.
     pub(super) fn is_varying(&self) -> bool {
         self.count > VERSIONS_MAX
     }
@@ -568,7 +570,7 @@ impl EntryRecord {
             let extra = versions.len().saturating_sub(max);
             versions.drain(..extra);
         }
-        // The definitions of older approved versions are dropped, because differences are shown only from the newest one.
+        // The text of each approved version except the newest is dropped, because differences are shown only from the newest.
         let old = self.approved.len().saturating_sub(1);
         for version in &mut self.approved[..old] {
             version.definition = None;

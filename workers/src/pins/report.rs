@@ -14,7 +14,7 @@ use super::{PinEvent, Pins, PinsState};
 
 /// Maximum number of names that [`PinCounts`] contains for each state; further ones are only counted.
 const NAMED_MAX: usize = 20;
-/// Maximum number of names that the index stores for one shape.
+/// Maximum number of names that the index of similar names stores for one shape.
 const ALIKE_MAX: usize = 4;
 /// Maximum number of differences, and of findings, in a log line.
 const LOGGED_MAX: usize = 5;
@@ -80,7 +80,7 @@ pub struct PinCounts {
     /// Names of definitions with findings; at most 20.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub suspicious: Vec<String>,
-    /// Number of further unapproved definitions, whose names are omitted.
+    /// Number of unapproved definitions whose names are omitted from the lists of names.
     #[serde(skip_serializing_if = "is_zero")]
     pub more: usize,
 }
@@ -99,7 +99,7 @@ impl PinCounts {
         self.changed.is_empty() && self.new.is_empty() && self.suspicious.is_empty()
     }
 
-    /// Adds the counts and names of another namespace's definitions.
+    /// Adds the counts and names in `other`, which are those of a second namespace.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
         for (state, count) in other.states {
@@ -185,7 +185,7 @@ impl Pins {
                 }
             }
         }
-        // The lock is released first, because the comparisons take time and sightings must not wait for them.
+        // The lock is released here: the following comparisons take time, and sightings must not wait for them.
         drop(state);
         let pins = found.into_iter();
         pins.map(|(own, kind, name, entry)| pin(own, kind, name, &entry))
@@ -282,8 +282,8 @@ impl Pins {
         state.unreadable.is_none() && entry.is_some_and(|it| !it.approved.is_empty())
     }
 
-    /// Returns true if a version of a definition must be searched for findings. Recorded versions were searched before, and
-    /// further versions of a definition with too many are not recorded.
+    /// Returns true if a version of a definition must be searched for findings. A recorded version was already searched, and a
+    /// definition with too many versions gets no more recorded ones, so neither is searched.
     pub(super) fn is_searched(
         &self,
         namespace: &NamespaceName,
@@ -332,7 +332,7 @@ impl ShapeIndex {
         index
     }
 
-    /// Adds a name. Of each shape only the first few different names are stored.
+    /// Adds a name. Only the first few different names of each shape are stored.
     pub(super) fn add(&mut self, namespace: &str, kind: PinKind, name: &str) {
         let names = self.0.entry((kind, findings::shape(name))).or_default();
         if names.len() < ALIKE_MAX && !names.iter().any(|(other, _)| other == name) {

@@ -21,7 +21,7 @@ use crate::scan;
 /// Maximum time that a request waits for a starting namespace.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Retry delay that a client is sent if its namespace is still starting.
+/// Delay after which a client is told to send its request again if the namespace is still starting.
 pub const TRY_AGAIN: Duration = Duration::from_secs(2);
 
 /// Maximum number of requests that wait for starting namespaces. Further ones get an error with a retry delay.
@@ -41,7 +41,7 @@ pub struct Startup {
 pub struct ExpectedNamespaces {
     /// Names from the configuration and from the file of external servers.
     pub names: BTreeSet<NamespaceName>,
-    /// Tools directory, whose folders are further names. `None` after the first scan.
+    /// Tools directory: the names of its folders count in addition to `names`. `None` after the first scan.
     pub tools_dir: Option<PathBuf>,
 }
 
@@ -51,7 +51,7 @@ struct Stage {
     expected: ExpectedNamespaces,
     /// Time at which the first scan began; `None` if there is no scan.
     began: Option<Instant>,
-    /// Namespaces that are published as failed because they have no environment yet. Their environment is still being retried.
+    /// Namespaces that are published as failed because they have no environment yet. Attempts to build it continue.
     retried: BTreeSet<NamespaceName>,
 }
 
@@ -135,7 +135,7 @@ impl Startup {
         });
     }
 
-    /// Records that a namespace without an environment is published, and will be retried.
+    /// Records that a namespace without an environment is published as failed, and that attempts to build it continue.
     pub(crate) fn retried(&self, name: &NamespaceName) {
         self.stage
             .send_modify(|stage| _ = stage.retried.insert(name.clone()));
@@ -147,7 +147,7 @@ impl Startup {
             .send_if_modified(|stage| stage.retried.remove(name));
     }
 
-    /// Records that no namespace is retried any more, because later reloads start them.
+    /// Records that no environment is being built in the background any more, because later reloads build them.
     pub(crate) fn made_all(&self) {
         self.stage.send_if_modified(|stage| {
             let any = !stage.retried.is_empty();
@@ -156,8 +156,8 @@ impl Startup {
         });
     }
 
-    /// Returns true if a namespace is published as failed only because it has no environment yet, and the environment is being
-    /// retried. Such a namespace counts as starting.
+    /// Returns true if a namespace is published as failed only because it has no environment yet, and attempts to build the
+    /// environment continue. The namespace then counts as starting.
     pub fn is_retried(&self, name: &NamespaceName) -> bool {
         self.stage.borrow().retried.contains(name)
     }

@@ -1,6 +1,6 @@
-//! Installations of packages that may outlive the run that began them. If another run waits, a run over all namespaces ends
-//! while its installers continue, and the next run waits for them. So a slow package index does not delay changes of other
-//! namespaces.
+//! Installations of packages that may outlive the reload run that began them. If a second run is requested, a run over all
+//! namespaces ends while its installers continue, and the second run waits for them. So a slow package index does not delay
+//! changes of namespaces that need no installer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -152,7 +152,7 @@ impl Reloader {
             }
         };
         result.send_replace(Some(installed));
-        // Dropping it aborts this task, which has no work left.
+        // Dropping the installation aborts this task, which has no work left.
         drop(own);
     }
 }

@@ -1,9 +1,9 @@
 //! Automatic reloads of single namespaces.
 //!
 //! If a worker's process ended or must be replaced, and the files have changed since the last reload, the worker refuses to
-//! start another process and reports that. Then only this namespace is reloaded, so that clients list the loaded tools. Changed
-//! folders of other namespaces still wait for a requested reload. While the namespace is not served, its reload is retried at
-//! growing intervals.
+//! start another process and reports the refusal. Then only this namespace is reloaded, so that clients list the tools that are
+//! loaded. Changes in folders of other namespaces still wait for a requested reload. If the namespace cannot be served, its
+//! reload is retried at growing intervals.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +113,7 @@ impl Reloader {
                 last: None,
                 delay: Duration::ZERO,
             });
-            // Another task reloads this namespace already, and checks it again before it ends.
+            // Another task already reloads this namespace, and will check before it ends if the namespace needs one more reload.
             if std::mem::replace(&mut pace.busy, true) {
                 return;
             }
@@ -134,11 +134,11 @@ impl Reloader {
                 break;
             }
             let failed = self.reload_only(name).await.is_err();
-            // Other failures were logged by the run, and the loop tries again. During shutdown it ends.
+            // The run has logged a failure, and the loop tries again. During shutdown the loop ends instead.
             if failed && self.closing.is_cancelled() {
                 return;
             }
-            // The time is measured from the end of the reload, so that the next one counts as soon even after a long reload.
+            // The delay is measured from the end of this reload, so that even after a long reload the next one counts as early.
             if let Some(pace) = lock(&self.itself).paces.get_mut(name) {
                 pace.last = Some(Instant::now());
             }
@@ -172,9 +172,9 @@ impl Reloader {
         }
     }
 
-    /// Records whether the files of a namespace changed while its worker started. Returns true the first time they did; the
-    /// namespace must be reloaded once more then. If they change again during that start, returns false, since it would otherwise
-    /// be reloaded for ever.
+    /// Records if the files of a namespace changed while its worker started. Returns true the first time they did: the namespace
+    /// must then be reloaded once more. If they change again during the start after that reload, returns false, since the
+    /// namespace would otherwise be reloaded for ever.
     pub(super) fn settle(&self, name: &NamespaceName, changed: bool) -> bool {
         let mut itself = lock(&self.itself);
         match changed {

@@ -1,5 +1,5 @@
-//! Names in a run of the reload: several sources may claim a name, and one of them is served. If a name then belongs to another
-//! namespace than before, the former namespace ends.
+//! Names in a run of the reload: several sources may claim a name, and only one of them is served under it. If a name now
+//! belongs to a different namespace than in the previous run, the former namespace ends.
 
 use std::sync::Arc;
 
@@ -87,8 +87,8 @@ impl Reloader {
         })
     }
 
-    /// Records the owners of secrets. Returns true if they are stored together with the values. Otherwise, logs that if `tell` is
-    /// true.
+    /// Records the owners of secrets. Returns true if the owners are stored together with the secrets' values. If they are not,
+    /// logs that if `tell` is true.
     async fn record_owners(&self, owners: Owners, tell: bool) -> bool {
         let source = self.secrets.clone();
         let recorded = tokio::task::spawn_blocking(move || source.0.record_owners(&owners)).await;
@@ -107,8 +107,8 @@ impl Reloader {
         false
     }
 
-    /// Puts these names into force, and logs each new issue. A namespace whose name now belongs to another namespace ends: it is
-    /// added to `changes` as removed, and missing in the returned snapshot, so that none of its state is kept.
+    /// Puts these names into force, and logs each new issue. If a name now belongs to a different namespace, the former one ends:
+    /// it is added to `changes` as removed, and missing in the returned snapshot, so that the new one gets none of its state.
     pub(super) fn adopt_names(
         &self,
         names: &Arc<Names>,

@@ -33,10 +33,11 @@ use super::{ReloadError, ReloadFailure, ReloadReport, Reloader, RunEnd, Surround
 use crate::registry::{LastReload, Namespace, Registry, Snapshot, UpstreamKind};
 use crate::scan::{NamespaceSource, ignored};
 
-/// Time that ready namespaces wait for others before they are published without them.
+/// Time that ready namespaces wait for namespaces that are still starting; then the ready ones are published.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
-/// Time after which a run over all namespaces may leave its running installers to the next run, if a caller waits for that one.
+/// Time after which a run over all namespaces may leave its running installers to the next run, if a caller waits for the next
+/// run.
 const INSTALLS_WAITED: Duration = Duration::from_secs(5);
 
 /// Time after which the gateway counts as ready although the first scan still waits for installations of packages.
@@ -108,7 +109,7 @@ pub(super) async fn run(reloader: Arc<Reloader>, scope: ReloadScope) -> RunEnd {
     RunEnd::Over(answer)
 }
 
-/// Result of a run: its report, and whether it covers all namespaces of the run.
+/// Result of a run of the reload.
 struct Finished {
     report: ReloadReport,
     /// False if installers were left to the next run; true if the run covered all its namespaces.
@@ -140,7 +141,7 @@ impl Run {
     fn new(reloader: Arc<Reloader>, mut scope: ReloadScope) -> Self {
         let before = reloader.registry.snapshot();
         if let ReloadScope::Only(names) = &mut scope {
-            // Namespaces that were removed or became external servers meanwhile have no folder to reload.
+            // Namespaces that were removed or became external servers since the request have no folder to reload.
             names.retain(|name| reloader.has_folder_of(name));
         }
         Self {
@@ -180,8 +181,8 @@ impl Run {
                 let externals = reloader.externals(&names, &self.secrets);
                 (externals, reloader.aggregates(&names).await)
             }
-            // If the configuration has given a folder's name to another namespace meanwhile, the folder is not in the list and
-            // counts as removed.
+            // A folder whose name the configuration has meanwhile given to a server or an aggregate is not among the
+            // sources, so it counts as removed.
             ReloadScope::Only(_) => (Vec::new(), Vec::new()),
         };
         let folders = sources.iter().map(|source| &source.name);
@@ -295,7 +296,7 @@ impl Run {
         if starter.is_none() {
             startup.made_all();
         }
-        // If the example namespace was excluded before, its task is already running.
+        // If the example namespace was already excluded from an earlier run, its task is running.
         let new = starter.filter(|it| !is_known(&it.name));
         startup.scanned(late);
         reloader.registry.reloaded();
@@ -380,7 +381,7 @@ impl Run {
             code,
             message: error.message.clone(),
         });
-        // If the namespace got new limits in this run that are not published yet, that version is used.
+        // If this run has given the namespace new limits that are not published yet, the version with these limits is used.
         let current = match self.changes.get(name) {
             Some(Change::Publish(relimited)) => Some(relimited),
             _ => self.before.namespaces.get(name),
@@ -390,7 +391,7 @@ impl Run {
             .insert(name.clone(), Change::Publish(namespace));
     }
 
-    /// Waits for the namespaces that are starting, and publishes those that are ready from time to time. Returns false if the run
+    /// Waits for the namespaces that are starting; while it waits, it publishes those that are ready. Returns false if the run
     /// ends early and leaves its installers to the next run.
     async fn collect(
         &mut self,
@@ -475,7 +476,7 @@ impl Run {
                 Err(error) => {
                     let name = names.remove(&error.id());
                     match (error.is_cancelled(), &name) {
-                        // The task may have started a worker before it was aborted.
+                        // The aborted task may have started a worker, which serves no namespace.
                         (true, Some(name)) => self.reloader.retire_unpublished(name),
                         _ => self.interrupted(&error, name.as_ref()),
                     }
@@ -618,8 +619,8 @@ impl Run {
             }
         }
         self.before = reloader.registry.snapshot();
-        // Started after the publication: otherwise the published failure could overwrite the success of a worker that recovers
-        // immediately.
+        // Recovery is watched only from here on: before the publication, a worker that recovers immediately could publish its
+        // success, and the failure would then overwrite it.
         for (wanted, worker) in self.recovering.drain(..) {
             recover(&reloader, wanted, worker);
         }

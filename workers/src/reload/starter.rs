@@ -1,7 +1,7 @@
-//! The example namespace that the first start of a gateway creates: its environment is built in the background, and retried if
-//! packages cannot be downloaded.
+//! The example namespace that the first start of a gateway creates: its environment is built in the background, and the
+//! attempt is repeated if packages cannot be downloaded.
 //!
-//! As long as its folder is unchanged, neither the first scan nor a reload of other namespaces waits for it.
+//! As long as the example's folder is unchanged, neither the first scan nor a reload of other namespaces waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,8 @@ const RETRY_FIRST: Duration = Duration::from_secs(5);
 /// Maximum delay between two attempts to build the environment.
 const RETRY_MAX: Duration = Duration::from_secs(120);
 
-/// Removes the example namespace from the sources of a run that would need a base environment only for it, and returns it.
+/// Removes the example namespace from the sources of a run and returns it, if the run would need a base environment only for
+/// this namespace.
 pub(super) fn taken_out(
     reloader: &Reloader,
     sources: &mut Vec<NamespaceSource>,

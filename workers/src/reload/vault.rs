@@ -1,5 +1,5 @@
-//! Folders of a reload, including the folder of Tool Vault's namespace, which may be outside `tools/`; and issues about names of
-//! folders and tools that paths of older surfaces use.
+//! Folders of a reload, including the folder of Tool Vault's namespace, which may be outside `tools/`. Also issues about
+//! folders and tools whose names are used as paths by the web interfaces of ToolDock v1 and Tool Vault.
 
 use std::io;
 use std::path::Path;
@@ -34,7 +34,8 @@ pub(super) fn scan_for(
             }
             Ok(sources)
         }
-        // A folder that is missing or incomplete counts as unreadable here; only a requested reload removes its namespace.
+        // In an automatic reload, a missing or incomplete folder counts as unreadable; only a requested reload removes
+        // its namespace.
         ReloadScope::Only(names) => names
             .iter()
             .map(|name| {

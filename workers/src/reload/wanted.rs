@@ -28,7 +28,7 @@ pub(super) use tooldock_base::issue::UPDATE;
 /// Code of the [`Issue`] that a namespace's files declare no tools, resources or prompts.
 const NO_TOOLS: &str = "no_tools";
 
-/// Maximum number of bytes of a worker's line in addition to the result: member names, and escapes in content blocks.
+/// Maximum number of bytes of a worker's line in addition to the result: names of JSON fields, and escapes in content blocks.
 const FRAME_OVERHEAD: u64 = 64 * 1024;
 
 /// Maximum number of calls that one namespace may run, queue or suspend, whatever the configuration sets. A semaphore has a
@@ -59,7 +59,7 @@ pub(super) struct DesiredNamespace {
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) files_hash: [u8; 32],
-    /// Id of the toolchain; `None` if it is unavailable. Without it, running workers are not replaced because of their toolchain.
+    /// Id of the toolchain; `None` if the toolchain is unavailable. In that case no running worker is replaced because of it.
     pub(super) toolchain: Option<String>,
     pub(super) sync_concurrency: usize,
     pub(super) processes: usize,
@@ -142,9 +142,9 @@ impl DesiredNamespace {
 
     /// Returns true if `current` already has the wanted state, so that nothing must be published.
     pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
-        // If the files are changed back after a failed update, the content is the same as the served one, but the namespace must
-        // be published again, so that the issue of the failed update disappears. Issues about name collisions, missing secrets
-        // and files that are not read as tools are compared as well, because the content hash does not cover their causes.
+        // If the files are changed back after a failed update, the content equals the served content, but the namespace must be
+        // published again, so that the issue of the failed update disappears. Issues about name collisions, missing secrets and
+        // files that are not read as tools are compared as well, because the content hash does not cover their causes.
         let told = [
             COLLISION,
             MISSING_SECRET,
@@ -258,8 +258,8 @@ impl DesiredNamespace {
         secrets.chain(&self.variables.hidden).cloned().collect()
     }
 
-    /// Time for the running calls of a namespace that was replaced or removed, according to its limits. The time for a client's
-    /// answer to a question is added, because such a call can continue only in the process that began it.
+    /// Time that the running calls of a namespace get after it was replaced or removed, according to its limits. The limit for a
+    /// client's answer is added, because a call that asked its client can continue only in the process that began it.
     pub(super) fn drain_of(namespace: &Namespace) -> Duration {
         let asking = match namespace.has_context() {
             true => namespace.limits.ask_timeout,
@@ -268,8 +268,8 @@ impl DesiredNamespace {
         drain(&namespace.limits, &namespace.tool_limits, asking)
     }
 
-    /// Time for the last calls of a replaced process of this namespace. It includes the time for a client's answer, because the
-    /// declarations of the process are not known yet. The drain ends earlier when no calls remain.
+    /// Time that the last calls of a replaced process of this namespace get. It includes the time for a client's answer, because
+    /// it is not known yet if the process will ask clients. The drain ends earlier when no calls remain.
     pub(super) fn drain(&self) -> Duration {
         drain(&self.limits, &self.tool_limits, self.limits.ask_timeout)
     }
@@ -347,8 +347,8 @@ pub(super) fn relimited(
     issues.retain(|issue| issue.code != CLAMPED);
     issues.extend(clamped);
     Some(Arc::new(Namespace {
-        // An invalid pattern excludes all callers, because it might have been meant to exclude some. It can only be the
-        // operator's: the patterns of the namespace's own file were valid when it was started.
+        // An invalid pattern excludes all callers, because it might have been meant to exclude some. Only the
+        // operator's pattern can be invalid here: those of the namespace's own file were valid when it was started.
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         issues,
         gate: gate(Some(current), limits.max_concurrency.local(), limits.queue),
@@ -384,8 +384,8 @@ pub(super) fn noted(current: &Namespace, code: &'static str, message: String) ->
     })
 }
 
-/// The declarations that the namespace `current` is served with, without their issues. The process that declared them may have
-/// been replaced since.
+/// The declarations with which the namespace `current` is served, without their issues. A later process may have replaced the
+/// process that declared them.
 pub(super) fn declared_by(current: &Namespace) -> Declarations {
     Declarations {
         tools: current.tools.clone(),
@@ -420,7 +420,7 @@ pub(crate) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parki
     }
 }
 
-/// Longest possible duration of the last call of a process. `asking` is the time for a client's answer.
+/// Longest possible duration of the last call of a process. `asking` is the time limit for a client's answer to a question.
 fn drain(
     limits: &Limits,
     tool_limits: &BTreeMap<String, ToolLimits>,

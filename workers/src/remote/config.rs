@@ -56,8 +56,8 @@ pub struct RemoteServerConfig {
     pub allow_private: bool,
     /// Changes to the headers of forwarded requests.
     pub headers: HeadersConfig,
-    /// Value of the header `Authorization` in every request. With `pass`, the header of the client's own request is forwarded, if
-    /// it contains an access token of `admission.oauth`.
+    /// Value of the header `Authorization` in every request. With `pass`, the header of the client's request is forwarded if it
+    /// contains an access token that `admission.oauth` accepts.
     pub credentials: Option<Template>,
     /// Names in `credentials` and `headers.set` for which each principal stores its own value.
     pub personal: Vec<String>,
@@ -117,7 +117,7 @@ pub enum Balance {
     RoundRobin,
     /// The backend with the fewest requests in flight, relative to its weight, is used.
     LeastBusy,
-    /// A random backend is used, with a probability in proportion to its weight.
+    /// A backend is chosen at random, with a probability in proportion to its weight.
     Random,
     /// The backend is selected by a hash of the client, so that each client always uses the same one.
     Hash,
@@ -127,7 +127,7 @@ pub enum Balance {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Requests are forwarded unchanged if nothing in them needs to change; otherwise the gateway's own MCP client sends them.
+    /// A request is forwarded unchanged if nothing in it needs to change; otherwise the gateway's own MCP client sends it.
     Auto,
     /// Requests are always forwarded unchanged.
     PassThrough,

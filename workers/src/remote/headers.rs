@@ -22,7 +22,7 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-/// Headers that the MCP protocol or the message itself determines. They cannot be configured.
+/// Headers whose values follow from the MCP protocol or from the message. They cannot be configured.
 const DECIDED: [&str; 12] = [
     "accept",
     "accept-encoding",
@@ -39,7 +39,7 @@ const DECIDED: [&str; 12] = [
 ];
 
 /// Headers with credentials for the gateway itself. They are never forwarded, because a server could use them to call the
-/// gateway. The only exception are clients' OAuth access tokens, with `credentials: pass`.
+/// gateway. The only exception are OAuth access tokens of clients, if `credentials: pass` is set.
 const OF_THE_GATEWAY: [&str; 2] = ["authorization", "x-manager-token"];
 
 /// Configuration key `headers:` of a remote server: changes to the headers of forwarded requests.

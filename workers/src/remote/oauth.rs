@@ -184,8 +184,8 @@ impl OAuthConfig {
         Ok(())
     }
 
-    /// Returns the user who must authorize the gateway: each principal, or the operator once; `None` if no authorization is
-    /// needed.
+    /// Returns who must authorize the gateway at the authorization server: each principal, or the operator once. `None` if no
+    /// authorization is needed.
     pub(super) fn authorized_by(&self) -> Option<AuthorizedBy> {
         match (self.grant, self.personal) {
             (Grant::ClientCredentials, _) => None,

@@ -25,7 +25,7 @@ pub struct RemoteServer {
     pub name: NamespaceName,
     /// The server's backends and settings.
     pub spec: RemoteSpec,
-    /// Hash over the name and everything in the spec except secrets. Those are compared directly and never hashed.
+    /// Hash over the name and everything in the spec except secrets. Secrets are compared directly and never hashed.
     pub content_hash: [u8; 32],
 }
 
@@ -145,9 +145,9 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl RemoteSpec {
-    /// Sharing of the sessions that the gateway's own client opens. With `auto`, sessions are not shared if each client sends its
-    /// own credentials, because unsolicited messages of a server, such as log messages, then concern a single user. Sessions with
-    /// personal credentials are shared only within one principal.
+    /// Rule for sharing the sessions that the gateway's own MCP client opens at the server. With `auto`, sessions are not shared
+    /// if each client sends its own credentials: unsolicited messages of the server, such as log messages, then concern a single
+    /// user. Sessions with personal credentials are shared only within one principal.
     pub fn sharing(&self) -> Isolation {
         let logged_in = self.headers.pass.iter().any(|name| name == "authorization");
         match self.isolation {
@@ -163,7 +163,7 @@ impl RemoteServer {
     pub fn new(name: NamespaceName, spec: RemoteSpec) -> Self {
         let mut hash = Sha256::new();
         // The `Debug` form quotes texts, so that different specs never result in equal text, and prints secrets as `[redacted]`.
-        // It omits the queries of the backends' URLs, so those are added.
+        // It omits the queries of the backends' URLs, so the queries are added.
         let targets: Vec<_> = spec.backends.iter().map(|it| &it.backend.target).collect();
         for part in [name.as_str(), &format!("{spec:?}"), &format!("{targets:?}")] {
             hash.update((part.len() as u64).to_le_bytes());
@@ -223,7 +223,7 @@ impl RemoteServer {
             && *credentials == new.credentials
             && *personal == new.personal
             && *oauth == new.oauth
-            // A configured header may contain a credential that identifies the gateway's user.
+            // A header value that contains a secret may identify the user as whom the gateway calls the server.
             && *secrets == new.secrets
             && *tls == new.tls
     }
@@ -234,8 +234,9 @@ impl RemoteServer {
         String::from_utf8_lossy(&hidden).into_owned()
     }
 
-    /// Returns at most `max` characters of a text that may quote the server, with the server's secrets and `more` masked. Secrets
-    /// are masked before the text is shortened. Beginnings of secrets are masked where the given text was already shortened.
+    /// Returns at most `max` characters of a text that may quote the server, with the server's secrets and `more` masked.
+    /// Secrets are masked before the text is shortened. If the given text was already cut off in a secret, the secret's
+    /// beginning is masked, too.
     pub fn excerpt(&self, text: &str, more: &[Secret], max: usize) -> String {
         let redactor = Redactor::new(self.spec.secrets.iter().chain(more));
         let hide = |text: &str| {

@@ -1,4 +1,4 @@
-//! Issues about files and folders below `tools/` that seem to be served but are not, each with advice.
+//! Issues, each with advice, about files and folders below `tools/` that a user might expect to be served, but that are not.
 //!
 //! They are found by names and by the text of files: nothing is imported or run.
 

@@ -91,7 +91,8 @@ impl<'a> Walk<'a> {
         local: &LocalFiles,
     ) -> Result<[u8; 32], String> {
         let mut installed = Sha256::new();
-        // Files in the namespace's own folder were already hashed as its sources, so their hash is reused.
+        // The files of the namespace's own folder were already hashed as its sources. Their hash is used if that folder is itself
+        // named as a package.
         let own: [u8; 32] = self.hash.clone().finalize().into();
         for (list, content) in &local.lists {
             let relative = list.strip_prefix(folder).unwrap_or(list);
@@ -110,13 +111,13 @@ impl<'a> Walk<'a> {
                 field(&mut installed, b"missing");
                 continue;
             };
-            // A folder of packages outside of the tools directory is skipped: it may contain packages for others, whose changes
-            // must not count as changes of this namespace.
+            // A folder outside of the tools directory in which the installer looks for packages is skipped: it may also contain
+            // packages of others, whose changes must not count as changes of this namespace.
             if *how == Use::Links && !real.starts_with(self.tree) {
                 continue;
             }
             let is_own = folder.starts_with(&real);
-            // The package is hashed separately, because its hash is added to both hashes.
+            // The package is hashed separately, because its hash is added to two hashes: `self.hash` and `installed`.
             let before = std::mem::take(&mut self.hash);
             self.compiled = Sha256::new();
             if !is_own {
@@ -384,7 +385,7 @@ fn is_source(name: &OsStr, depth: usize) -> bool {
     bytes.ends_with(b".py")
         || depth == 0 && name == MANIFEST_FILE
         || bytes.starts_with(b"requirements") && bytes.ends_with(b".txt")
-        // These files matter if the namespace's folder is itself installed as a package: `-e .`.
+        // These files matter if the namespace's folder is installed as a package, by the requirement `-e .`.
         || ["pyproject.toml", "setup.cfg", "MANIFEST.in"]
             .iter()
             .any(|file| name == *file)

@@ -1,5 +1,5 @@
-//! Check of external servers for `tooldock check`: the servers that a reload would create, and problems that otherwise appear
-//! only when a server is started. Nothing is started and nothing is written.
+//! Check of external servers for `tooldock check`: the servers that a reload would create, and problems that would otherwise
+//! appear only when a server is started. Nothing is started and nothing is written.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -60,7 +60,7 @@ pub struct Finding {
 
 /// Checks all servers, as far as possible without starting them.
 ///
-/// `claims` are the names that all other sources use: the configuration, and folders.
+/// `claims` are the names that sources other than `external/config.yaml` use: the configuration, and folders.
 pub fn check(
     data: &Path,
     configured: &ServersConfig,

@@ -1,7 +1,7 @@
-//! Fingerprint of all files that a reload reads: a single number that changes with them, to detect changes by polling.
+//! Fingerprint of all files that a reload reads: a single number that changes with the files, to detect changes by polling.
 //!
-//! It is computed from names, sizes, times and inode numbers, without reading contents. No path is stored, so the memory does
-//! not depend on the number of files.
+//! The fingerprint is computed from names, sizes, times and inode numbers, without reading contents. No path is stored, so the
+//! memory needed does not depend on the number of files.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher};
@@ -63,7 +63,7 @@ fn add(path: &Path, hash: &mut DefaultHasher) -> bool {
     let facts = (metadata.dev(), metadata.ino(), metadata.mode());
     facts.hash(hash);
     if metadata.is_dir() {
-        // The time of a folder is omitted, because it also changes with ignored files.
+        // The time of a folder is omitted, because it also changes when files that a reload ignores are created or removed.
         return true;
     }
     (metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(hash);

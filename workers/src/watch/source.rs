@@ -68,7 +68,7 @@ impl ChangeWatcher {
             if let Some(identity) = now {
                 match self.watcher.watch(&folder, mode) {
                     Ok(()) => drop(self.watched.insert(folder, identity)),
-                    // The folder was removed meanwhile. The next check finds it if it is created again.
+                    // The folder was removed meanwhile. If it is created again, the next check of the folders finds it.
                     Err(error) if matches!(error.kind, notify::ErrorKind::PathNotFound) => {}
                     Err(error) => return Err(error),
                 }

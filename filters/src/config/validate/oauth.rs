@@ -11,7 +11,7 @@ use crate::config::{Introspection, JwksSource, OauthConfig, TokenNamespaces};
 
 /// Maximum number of issuers in the configuration.
 const ISSUERS_MAX: usize = 16;
-/// Maximum number of scopes of one issuer in the configuration, and maximum number of its audiences.
+/// Maximum number of scopes of one issuer in the configuration, and also of audiences of one issuer.
 const LISTED_MAX: usize = 100;
 /// Maximum length of a configured value that is compared with a value in a token, in bytes.
 const TEXT_MAX: usize = 1_024;

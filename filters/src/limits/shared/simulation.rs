@@ -17,7 +17,8 @@ use crate::limits::{CountedBy, RateLimits, Subject};
 const TURN: Duration = Duration::from_millis(10);
 /// Number of clock steps between two exchanges of a replica with the store (as in `proxy/serve/shared_limits.rs`).
 const EXCHANGE: usize = 10;
-/// Age that the store assumes for the times that a replica reports (`OPERATION_MAX` of the store's connection).
+/// Time by which the store shortens the times that a replica reports, since they are that old when they arrive
+/// (`OPERATION_MAX` of the store's connection).
 const KNOWN_AGE: Duration = Duration::from_millis(50);
 /// Maximum number of budgets in one exchange with the store.
 const BUDGETS: usize = 512;

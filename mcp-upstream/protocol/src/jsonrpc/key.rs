@@ -124,7 +124,7 @@ pub enum KeyLookup<'a> {
 }
 
 impl Key {
-    /// The object that is the value of this key, if its keys are defined by the protocol, too.
+    /// The object that is the value of this key; `None` unless the protocol defines the keys of that object.
     pub const fn below(self) -> Option<Level> {
         match self {
             Self::Params => Some(Level::Params),

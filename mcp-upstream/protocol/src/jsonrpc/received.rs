@@ -1,11 +1,11 @@
-//! Describes a received body that is not an answer to its request, for the caller and the log. The body's contents are left out.
+//! Describes a body that does not answer the request it was received for, for the caller and the log. Its contents are left out.
 
 use super::{Message, message, plain};
 
 /// Maximum number of characters of an id in the description.
 const ID_SHOWN: usize = 40;
 
-/// Describes a body that is not an answer to its request. The text is used after the words "answered with".
+/// Describes a body that does not answer the request it was received for. Error messages write it after "answered with".
 pub fn received(body: &[u8]) -> String {
     let size = body.len();
     if body.trim_ascii().is_empty() {

@@ -37,8 +37,8 @@ pub trait Asker: Send + Sync {
     fn forward_answer(&self, id: &RawId, number: u64, response: &Response) -> bool;
 }
 
-/// A request of a server to its client. It is answered exactly once: if the value is dropped without an answer, with an error. A
-/// request that the server has cancelled gets no response.
+/// A request of a server to its client. It is answered exactly once: if the value is dropped without an answer, the server gets
+/// an error. A request that the server has cancelled gets no response.
 pub struct ServerRequest {
     id: RawId,
     /// Distinguishes this request from earlier requests of the server with the same id.

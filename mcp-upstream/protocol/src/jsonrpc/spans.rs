@@ -61,7 +61,7 @@ pub fn find<'a>(object: &'a str, name: &str) -> Option<&'a str> {
 /// Returns true if a text may contain a key, without parsing it. A key may be written with escapes: any letter as `\u` and four
 /// digits, and a slash as `\/`. If the text contains such an escape that the key could use, the result is true.
 pub fn may_hold(text: &[u8], name: &str) -> bool {
-    /// Searches for both escapes. Built once, since building a search costs more than searching a typical text.
+    /// Searches for the escapes `\u` and `\/`. Built once, since building a search costs more than searching a typical text.
     static ESCAPES: LazyLock<[Finder<'static>; 2]> =
         LazyLock::new(|| ["\\u", "\\/"].map(Finder::new));
     let [letter, slash] = &*ESCAPES;

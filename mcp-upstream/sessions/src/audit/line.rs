@@ -107,7 +107,7 @@ fn peer(line: &mut Vec<u8>, peer: &RelayPeer) {
     }
 }
 
-/// Appends a field with a text. `name` contains the field's name with the punctuation around it, so that it is copied at once.
+/// Appends a field with a text. `name` is the field's name with the punctuation around it, so that both are copied in one step.
 fn text(line: &mut Vec<u8>, name: &'static [u8], text: &str) {
     line.extend_from_slice(name);
     // The loop does not end early, so that the compiler can vectorize it.

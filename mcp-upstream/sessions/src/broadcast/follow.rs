@@ -10,8 +10,8 @@ use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 
 use super::{Audience, Change};
 
-/// Whenever the registry publishes a new snapshot, notifies the clients of each namespace that differs from the snapshot before.
-/// Snapshots in quick succession are announced together. Ends when the registry is dropped.
+/// Whenever the registry publishes a new snapshot, notifies the clients of each namespace that has changed since the
+/// previous snapshot. Snapshots in quick succession are announced together. Ends when the registry is dropped.
 pub async fn follow(audience: Arc<Audience>, registry: Arc<Registry>) {
     let mut published = registry.subscribe();
     let mut seen = registry.snapshot();

@@ -102,7 +102,7 @@ impl StreamListener {
         }
     }
 
-    /// Returns those of the given changes that the listen request subscribes to.
+    /// Returns the given changes without those that the listen request does not subscribe to.
     pub(super) fn among(&self, changes: &Changes) -> Vec<Change> {
         let lists = [
             (changes.tools && self.tools, Change::Tools),

@@ -50,7 +50,7 @@ impl Drop for KeptText {
 }
 
 impl ToolList {
-    /// The stored document for this view and these settings, of which `form` is the digest; `None` if it must be generated.
+    /// The stored document for this view and for settings with the digest `form`; `None` if it must be generated.
     pub fn document(&self, form: &[u8; 32], view: View<'_>) -> Option<Bytes> {
         let view = view.fingerprint();
         let documents = self.documents.lock();

@@ -18,8 +18,8 @@ pub(super) const FAILED: Duration = Duration::from_secs(5);
 /// Result of reading a server's tools: the tools, or the reason why they could not be read.
 pub type ReadingOutcome = Result<Arc<ToolList>, CallError>;
 
-/// A reading of the tools, in progress or finished. If the caller that began it disconnects, it continues. So callers of a server
-/// that does not respond each wait for at most one reading.
+/// A reading of the tools, in progress or finished. The reading continues if the caller that began it disconnects. So callers of
+/// a server that does not respond each wait for at most one reading.
 #[derive(Debug)]
 pub struct ListReading {
     started: Instant,

@@ -25,8 +25,8 @@ use crate::caller::{Caller, Visibility};
 /// The properties of a caller on which its views depend.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// True if the caller's credential, or another one on its listener, does not give access to every namespace; then lists are
-    /// private to the caller.
+    /// True if clients of the same listener may get different lists, because credentials give access to certain namespaces
+    /// only or have scopes; then lists are private to the caller.
     scoped: bool,
     /// The tools that the credential's scopes allow; `None` for a credential without scopes, which allows every tool.
     grant: Option<Arc<Grant>>,

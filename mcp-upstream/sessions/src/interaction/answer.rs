@@ -18,8 +18,8 @@ const REFUSAL_MAX: usize = 512;
 pub enum Responder {
     /// The question was asked by a worker's function, which waits for the answer with the question's key.
     Function(Replier),
-    /// The question is a request of a stdio server. The guard counts it as unanswered, if it belongs to a call. The request is
-    /// boxed to keep the state of questions small.
+    /// The question is a request of a stdio server. The guard, present if the question belongs to a call, counts it as
+    /// unanswered. The request is boxed to keep the state of questions small.
     Request(Box<ServerRequest>, Option<OpenQuestionGuard>),
     /// The question belongs to an `input_required` result. All its questions must be answered before the server is called again.
     Round(oneshot::Sender<Result<Bytes, CallError>>),

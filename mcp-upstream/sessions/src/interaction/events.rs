@@ -138,9 +138,9 @@ impl EventSender {
         self.0.put(PeerEvent::InputRequests(questions))
     }
 
-    /// Queues the message that withdraws a question. If the server's message does not fit into the queue, the gateway's message
-    /// is queued instead. That one is queued even if the queue is full: it is short, and there is at most one for each question
-    /// that the receiver has read. Never waits.
+    /// Queues the message that withdraws a question. If the MCP server's message does not fit into the queue, the gateway's
+    /// shorter message is queued instead, even if the queue is full: there is at most one such message for each question that the
+    /// receiver has read. Never waits.
     pub(super) fn take_back(&self, message: TakenBack) {
         let TakenBack { own, ours } = message;
         let event = |message| PeerEvent::Message {

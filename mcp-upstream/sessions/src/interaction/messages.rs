@@ -9,8 +9,9 @@ use super::PeerEvent;
 
 /// Message that withdraws a question from a client, in two versions: the MCP server's and the gateway's.
 pub struct TakenBack {
-    /// Message of the MCP server, with the question's id replaced by the id that the gateway has sent to the client; `None` if
-    /// there is none. Its length is limited only by the maximum length of any message.
+    /// The MCP server's message that withdraws the question, with the server's id of the question replaced by the id that the
+    /// gateway has sent to the client; `None` if the server sent no such message. Limited only by the maximum length of any
+    /// message.
     pub own: Option<Bytes>,
     /// The gateway's message, which is short. Used if the server's message is missing or does not fit into the queue.
     pub ours: Bytes,
@@ -32,7 +33,7 @@ pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
     out
 }
 
-/// Builds the withdrawal of a question from the server's `message`, in which `id` replaces the server's id of the question.
+/// Builds the withdrawal of a question from the MCP server's `message`. `id` replaces the server's id of the question.
 pub(super) fn taken_back(id: u64, message: &[u8]) -> TakenBack {
     let text = std::str::from_utf8(message).ok();
     let own = text.and_then(|text| splice::with_request_id(text, &id.to_string()));

@@ -39,8 +39,9 @@ struct OpenQuestions {
 }
 
 impl SessionInteractions {
-    /// Creates an empty table for a session that was resumed `epoch` times. Each epoch begins with new ids, so that an answer
-    /// to a question of an earlier process is recognized as too late. JavaScript represents the ids exactly up to epoch 2^21.
+    /// Creates an empty table of questions for a session that processes have adopted `epoch` times. Each epoch begins with new
+    /// ids, so that an answer to a question of an earlier process is recognized as too late. JavaScript represents the ids
+    /// exactly up to epoch 2^21.
     pub(crate) fn of_epoch(epoch: u32) -> Self {
         let table = OpenQuestions {
             last: u64::from(epoch) << 32,
@@ -105,7 +106,7 @@ impl SessionInteractions {
         }
     }
 
-    /// Number of questions that are open, or were withdrawn since the last question was asked.
+    /// Number of questions that are open, including those that were withdrawn after the most recent question was asked.
     pub(crate) fn len(&self) -> usize {
         self.lock().open.len()
     }

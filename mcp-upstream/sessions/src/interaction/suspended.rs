@@ -26,7 +26,8 @@ use crate::replicas::{ReplicaId, Replicas, Standing};
 /// Length of a suspended call's number, in bytes. The number is random, so that it cannot be guessed, although the seal of the
 /// state would suffice to protect the call.
 const ID_BYTES: usize = 16;
-/// Length of a state, in bytes: replica, number, expiry in milliseconds of Unix time, digest of the bound request.
+/// Length of a request state before it is sealed, in bytes: number of the replica, number of the call, expiry in milliseconds of
+/// Unix time, digest of the bound request.
 const STATE_BYTES: usize = 4 + ID_BYTES + 8 + 32;
 
 /// Maximum size of arguments that are compared by value, in bytes: 64 KiB. Parsed values use up to forty times the memory.
@@ -49,7 +50,7 @@ pub enum ResumeRefusal {
          send the request again without it"
     )]
     Gone,
-    /// The call waits in the replica with this number, which cannot be reached now.
+    /// The call waits in a replica that cannot be reached now. The field is the number of that replica.
     #[error(
         "the call waits in another replica that cannot be reached now; try again in a few seconds"
     )]
@@ -86,7 +87,7 @@ struct SuspensionTable<T>(Mutex<HashMap<NamespaceName, NamespaceCalls<T>>>);
 /// The suspended calls of one namespace.
 struct NamespaceCalls<T> {
     entries: HashMap<SuspensionId, SuspensionEntry<T>>,
-    /// Number of suspended calls of each principal, by which its share of the namespace's maximum is enforced.
+    /// Number of suspended calls of each principal, so that no principal exceeds its share of the namespace's maximum.
     shares: Shares,
 }
 
@@ -98,7 +99,8 @@ struct SuspensionEntry<T> {
 }
 
 impl<T: Suspendable> SuspendedCalls<T> {
-    /// Creates an empty table. `key` seals the states, and each state contains the number of this replica.
+    /// Creates an empty table of suspended calls. `key` seals the request states, and each state contains the number of this
+    /// replica.
     pub fn new(key: SessionKey, replicas: Arc<Replicas>) -> Self {
         Self {
             key,
@@ -107,8 +109,8 @@ impl<T: Suspendable> SuspendedCalls<T> {
         }
     }
 
-    /// Suspends a call until `expires` and returns the state that takes it out. At most `max` calls of the namespace are kept,
-    /// and for each principal only its share; an ended call makes room for another one.
+    /// Suspends a call until `expires` and returns the sealed state with which a retry takes the call out. At most `max` calls of
+    /// the namespace are kept, and for each principal only its share; an ended call makes room for another one.
     pub fn suspend(
         &self,
         call: T,
@@ -148,7 +150,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
         Ok(state)
     }
 
-    /// Takes a call out by its state, if the state was created for this request.
+    /// Takes a suspended call out by its request state, if the state was created for this request.
     pub async fn take(&self, state: &str, bound: BoundRequest<'_>) -> Result<T, ResumeRefusal> {
         let (replica, id) = self.open(state, bound)?;
         match self.replicas.settled_standing(replica).await {
@@ -303,8 +305,8 @@ impl<T> Drop for SuspensionGuard<T> {
 }
 
 impl<T: Suspendable> SuspensionGuard<T> {
-    /// Keeps the call until a retry takes it, its entry is removed, or its time is over; in the last two cases the call is
-    /// dropped.
+    /// Keeps the suspended call until a retry takes it, its entry is removed, or `expires` is reached. Without a retry the call
+    /// is dropped.
     async fn run(
         self,
         mut call: T,

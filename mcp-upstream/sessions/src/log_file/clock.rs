@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use time::{Date, OffsetDateTime};
 
-/// Formatter of times, with the calendar fields of the last second.
+/// Formatter of times. Keeps the calendar fields of the second that it formatted most recently.
 #[derive(Debug, Default)]
 pub struct Clock(Option<Second>);
 

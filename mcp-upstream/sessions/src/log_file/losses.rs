@@ -103,7 +103,7 @@ impl Losses {
         self.episode().is_some()
     }
 
-    /// Logs the losses that were not logged yet. Called at the end of the log.
+    /// Logs the losses that were not logged yet. Called when the log's writer ends.
     pub(super) fn end(&self) {
         let over = self.episode().take();
         if let Some(Episode { lost, .. }) = over {

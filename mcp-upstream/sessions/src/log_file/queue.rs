@@ -12,7 +12,7 @@ use super::losses::Losses;
 const RECORDS: usize = 16_384;
 /// Maximum number of bytes that the records in the queue may refer to, not counting the records themselves.
 const BYTES: usize = 64 * 1024 * 1024;
-/// Number of records for which capacity is kept after a burst.
+/// Number of records for which memory stays allocated after a burst.
 const ROOM_KEPT: usize = 1024;
 
 /// A request's entry in a log, before it is formatted as a line.
@@ -172,7 +172,7 @@ impl<'q, R> Records<'q, R> {
         }
     }
 
-    /// Records that this many records with this many bytes were written, or counted as lost.
+    /// Notes that `records` records, which refer to `bytes` bytes of memory, were written or counted as lost.
     pub(crate) fn written(&self, records: usize, bytes: usize) {
         let mut waiting = self.0.lock();
         waiting.held -= records;

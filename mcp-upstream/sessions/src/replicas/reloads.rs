@@ -13,7 +13,7 @@ use super::{Announcement, Replicas};
 /// packages, is reported as pending.
 const OTHERS_MAX: Duration = Duration::from_secs(5);
 
-/// Last reload that a replica made because another replica requested it.
+/// Most recent reload that a replica made because another replica requested it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnnouncedReload {
     /// Number of the reload: how many reloads have been requested of all replicas, including this one.
@@ -66,14 +66,15 @@ impl Replicas {
         *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the last reload if its number is above the store's count: the store has lost its data and counts from zero again.
+    /// Forgets the most recent reload if its number is above the store's count: the store has lost its data and counts from zero
+    /// again.
     pub(super) fn count_reloads_from(&self, reloads: u64) {
         let mut last = self.reloaded.lock().unwrap_or_else(PoisonError::into_inner);
         last.take_if(|last| last.number > reloads);
     }
 
-    /// Outcomes of the last reload that this replica requested, sorted by the name of the replica. Waits for them for 5 s at
-    /// most. `None` for a gateway without replicas.
+    /// Outcomes of the most recent reload that this replica requested, sorted by the name of the replica. Waits for them for 5 s
+    /// at most. `None` for a gateway without replicas.
     pub async fn other_reloads(&self) -> Option<Vec<OtherReload>> {
         self.directory.as_ref()?;
         let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);

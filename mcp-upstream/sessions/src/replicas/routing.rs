@@ -5,8 +5,8 @@ use std::future::Future;
 
 use super::{Announcement, ReplicaId, Replicas, Standing};
 
-/// Maximum number of attempts to route one request. Further attempts are needed if its session moves to another replica
-/// meanwhile.
+/// Maximum number of attempts to route one request. A second and a third attempt are needed only if the session moves to another
+/// replica during the attempt before.
 const TRIES: usize = 3;
 
 /// Request that this replica can answer or forward to another replica.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Announcement, ReplicaId};
 
-/// Last announcements of the replicas that count as gone by their beats, but have not been found to have ended.
+/// Most recent announcements of the replicas that count as gone by their beats, but have not been found to have ended.
 #[derive(Debug, Default)]
 pub(super) struct SilentReplicas(Mutex<HashMap<ReplicaId, Announcement>>);
 

@@ -1,5 +1,5 @@
-//! Affinity of a session that is passed through: the backend of a remote server that gets its requests, and the session that the
-//! server opened there.
+//! Affinity of a session whose requests are passed through to a remote server: the backend that receives the requests, and the
+//! session that the remote server opened at that backend.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};

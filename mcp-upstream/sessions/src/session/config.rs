@@ -12,7 +12,8 @@ use zeroize::Zeroizing;
 use crate::profile::INITIALIZED_WAIT;
 pub use crate::stream::config::EventLogConfig;
 
-/// Minimum of [`SessionsConfig::bytes`] and of the bound for one principal, in bytes: the maximum size of one session.
+/// Minimum of [`SessionsConfig::bytes`] and of the bound for one principal, in bytes: a bound must leave room for at least one
+/// session of maximum size.
 pub const BYTES_MIN: usize = 1024 * 1024;
 
 /// `sessions:`: lifetimes of sessions, and bounds on the events of their streams.

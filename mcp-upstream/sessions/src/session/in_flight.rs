@@ -1,4 +1,4 @@
-//! Running calls of a session, by which a client cancels a call by its request id.
+//! Running calls of a session. They are found by request id, so that a client can cancel a call.
 //!
 //! The number of entries needs no separate bound, because the bounds on the calls of a namespace apply: a call runs or waits in
 //! its gate (`max_concurrency` and `queue` calls), or it waits for its client with one of the `max_parked` permits. Any other
@@ -59,7 +59,7 @@ impl fmt::Debug for dyn CancelNotice {
     }
 }
 
-/// A call's entry in the table; dropping it removes the call and marks the session as used.
+/// A call's entry among the running calls of its session. Dropping it removes the call and marks the session as used.
 #[derive(Debug)]
 pub struct InFlightCall {
     session: Arc<Session>,

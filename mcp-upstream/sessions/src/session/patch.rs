@@ -34,7 +34,7 @@ pub enum SessionPatch {
     Subscribe(Arc<str>),
     /// Unsubscribes from a resource.
     Unsubscribe(Arc<str>),
-    /// The backend that now gets this session's requests, and the backend's own session for them.
+    /// The backend that gets this session's requests from now on, and the session that was opened at that backend for them.
     Affinity(Affinity),
     /// The complete set of tools and resources that the session activated and deactivated in an aggregate. Replaces the earlier
     /// set.
@@ -104,7 +104,7 @@ impl Session {
                 self.set_toolset(toolset.clone());
                 Ok(true)
             }
-            // Only the record changes: the live session assigned this number when it created the stream.
+            // Only the record changes: the live session assigned the stream's number when it created the stream.
             SessionPatch::OpenStream(_) => Ok(true),
         }
     }

@@ -1,5 +1,5 @@
-//! Readers of a session's streams: a session is in use while a stream has a reader. If the table has skipped a session because of
-//! its readers, the table is notified when the last of them disconnects.
+//! Readers of a session's streams. A session is in use while a stream has a reader: the session table then skips it in the search
+//! for sessions to close, and is notified when the session's last reader disconnects.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::{Session, SessionId};
 use crate::stream::{OwnedStreams, StreamOwner, StreamReaders};
 
-/// Skipped sessions whose last reader has disconnected, so that the table checks them again. A session is listed at most once
-/// for each time that it was skipped.
+/// Sessions that the table had skipped because of their readers, and whose readers have all disconnected since. The table checks
+/// them again. A session is listed at most once for each time that it was skipped.
 #[derive(Debug, Default)]
 pub(super) struct ReleasedSessions(Mutex<Vec<SessionId>>);
 
@@ -29,12 +29,12 @@ impl ReleasedSessions {
 }
 
 impl Session {
-    /// Marks the session as skipped, if one of its streams has a reader. Returns false, without the mark, if none has.
+    /// Marks the session as skipped in the table's search for idle sessions, if one of its streams has a reader. Returns false,
+    /// without the mark, if none has.
     pub(super) fn set_aside(&self, released: &Arc<ReleasedSessions>) -> bool {
         let _ = self.released.set(Arc::clone(released));
         self.set_aside.store(true, Ordering::SeqCst);
-        // Both orders of these steps and of a reader that disconnects are safe: the reader sees the mark, or is no longer
-        // counted here.
+        // A reader may disconnect before or after these steps. In both orders it sees the mark, or is no longer counted here.
         self.streams.any_read() || !self.set_aside.swap(false, Ordering::SeqCst)
     }
 }

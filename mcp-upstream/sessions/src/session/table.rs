@@ -1,13 +1,13 @@
 //! The live sessions of this process. Records of sessions are changed only through this table.
 //!
-//! A lookup accesses a sharded map and one atomic. The index of last uses is updated lazily: it stores the last use that it has
-//! seen of each session. When an entry comes first in the order although its session was used since, the entry is inserted again
-//! with the newer time. Expiry and eviction never walk the whole table; their cost grows with the number of uses and of ended
-//! sessions.
+//! A lookup accesses a sharded map and one atomic. The index of last uses is updated lazily: a use of a session does not change
+//! the index. If an entry is the next to expire, but its session was used after the time in the entry, the entry is inserted
+//! again with the newer time. Expiry and eviction never walk the whole table; their cost grows with the number of uses and of
+//! ended sessions.
 //!
-//! A session is *live* in the process that has its calls, streams and questions. With a store, a session also has a record,
-//! from which another process can continue it (`adopt`). Without a store nothing is recorded, and sessions end with the
-//! process.
+//! A session is *live* in the process that has its calls, streams and questions. With a store, a session also has a record.
+//! Another process can continue the session from that record (`adopt`). Without a store nothing is recorded, and sessions end
+//! with the process.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -50,8 +50,8 @@ const SWEEP_MAX: Duration = Duration::from_millis(500);
 /// The live sessions of this process. An id is valid only while it is in the table or in the store.
 pub struct SessionTable {
     sessions: DashMap<SessionId, Arc<Session>>,
-    /// Index of the sessions. It is locked to create, weigh, remove and expire sessions, never for a lookup, and always before
-    /// the locks of a session. The lock is never held across an await.
+    /// Index of the sessions. It is locked to add, measure, remove and expire sessions, but never for a lookup. The lock is taken
+    /// before the locks of a session, and never held across an await.
     index: Mutex<Index>,
     limits: TableLimits,
     key: SessionKey,
@@ -60,7 +60,7 @@ pub struct SessionTable {
     events: Arc<EventLog>,
     /// Store of session records; `None` if there is no store, so that sessions end with this process.
     store: Option<Arc<dyn SessionStore>>,
-    /// Other processes that may have sessions of the store.
+    /// The replicas of this gateway: this process, and others that may have sessions of the same store.
     replicas: Arc<Replicas>,
     doubts: Doubts,
     adoptions: Adoptions,
@@ -72,7 +72,7 @@ pub struct SessionTable {
     forgetful: std::sync::atomic::AtomicBool,
 }
 
-/// Bounds of the table.
+/// Bounds of the session table.
 #[derive(Debug, Clone, Copy)]
 pub struct TableLimits {
     /// Lifetime of a session after its last use.
@@ -96,7 +96,7 @@ pub enum Located {
     Absent,
     /// The session is live in this process.
     Live(Arc<Session>),
-    /// The session was only recorded in the store, and is now live in this process.
+    /// This process has just adopted the session from its record in the store.
     Adopted(Created),
     /// The session is live in another replica.
     Elsewhere(ReplicaId),
@@ -181,7 +181,7 @@ impl SessionTable {
         Ok(Created { session, evicted })
     }
 
-    /// Home of a session that is live in this process.
+    /// Home of a session that is live in this process: this replica, and the session's epoch.
     fn home(&self, session: &Session) -> Home {
         Home {
             replica: self.replicas.own(),

@@ -43,13 +43,13 @@ impl EntryId {
 }
 
 impl Toolset {
-    /// Returns `Some(true)` for an activated entry, `Some(false)` for a deactivated one, and `None` if the entry is as in the
-    /// start set.
+    /// Returns `Some(true)` for an activated tool or resource, `Some(false)` for a deactivated one, and `None` if it is as in the
+    /// aggregate's start set.
     pub fn says(&self, entry: EntryId) -> Option<bool> {
         self.0.get(&entry).copied()
     }
 
-    /// Turns an entry on or off. Nothing is stored if the entry is then as in the start set.
+    /// Turns a tool or resource on or off. Nothing is stored if it is then as in the aggregate's start set.
     pub fn set(&mut self, entry: EntryId, on: bool, at_start: bool) {
         if on == at_start {
             self.0.remove(&entry);
@@ -58,7 +58,7 @@ impl Toolset {
         }
     }
 
-    /// Removes the differences of entries for which `keeps` returns false.
+    /// Removes the differences of the tools and resources for which `keeps` returns false.
     pub fn retain(&mut self, keeps: impl Fn(EntryId) -> bool) {
         self.0.retain(|entry, _| keeps(*entry));
     }
@@ -73,12 +73,12 @@ impl Toolset {
         self.0.is_empty()
     }
 
-    /// The approximate memory of the set, in bytes.
+    /// The approximate memory of the toolset, in bytes.
     pub fn bytes(&self) -> usize {
         self.0.len() * 4 * ENTRY_BYTES
     }
 
-    /// Encodes the set as bytes, which are then sealed.
+    /// Encodes the toolset as bytes, which the caller then seals.
     pub fn to_bytes(&self) -> Vec<u8> {
         let entries = self.0.iter();
         let bytes = entries.flat_map(|(id, on)| id.0.into_iter().chain([u8::from(*on)]));

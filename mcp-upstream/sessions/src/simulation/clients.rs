@@ -26,7 +26,7 @@ const TRIES: usize = 120;
 #[derive(Default)]
 pub(super) struct Client {
     pub(super) id: Option<SessionId>,
-    /// Replica of the client's last request.
+    /// Replica of the client's most recent request.
     pub(super) at: Option<usize>,
     pub(super) listens: bool,
     /// True once the session was not found. A real client would open a new session then.
@@ -34,13 +34,14 @@ pub(super) struct Client {
     /// True while the client's stream is being opened.
     pub(super) opening: bool,
     pub(super) stream: Option<OpenStream>,
-    /// Last event that the client has received.
+    /// Most recent event that the client has received.
     pub(super) seen: Option<EventId>,
     /// Number of list changes that the client was notified of.
     pub(super) changes: u32,
 }
 
-/// General stream of a client, with two replicas: the one that received the request for it, and the one that writes it.
+/// General stream of a client (opened by `GET`), with two replicas: the one that received the request for the stream, and the one
+/// that writes it.
 pub(super) struct OpenStream {
     subscription: Subscription,
     entry: Arc<Gateway>,

@@ -80,7 +80,7 @@ pub(super) struct Figures {
     /// The simulated faults in their order, and a digest of the traffic.
     pub(super) plan: Vec<String>,
     pub(super) parts: Vec<Part>,
-    /// Number of clients whose last request was not answered.
+    /// Number of clients whose final request was not answered.
     pub(super) unanswered: usize,
     /// Number of clients whose session was not found.
     pub(super) lost_sessions: usize,
@@ -89,7 +89,7 @@ pub(super) struct Figures {
     pub(super) lost_events: usize,
     pub(super) doubled_events: usize,
     pub(super) pings: usize,
-    /// Number of listening clients that were not notified of the last change of a namespace.
+    /// Number of listening clients that were not notified of the most recent change of a namespace.
     pub(super) unheard_changes: usize,
     pub(super) listening: usize,
     /// Memory of the process with all sessions open, in bytes.

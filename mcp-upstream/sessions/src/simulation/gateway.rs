@@ -57,7 +57,7 @@ pub(super) enum Ask {
     Call,
     /// A call that is answered by a stream: progress, then the response.
     Streamed,
-    /// Opening of a general stream; with an event id, the stream is resumed after that event.
+    /// Opening of a general stream (`GET`); with an event id, the stream is resumed after that event.
     Listen(Option<EventId>),
 }
 

@@ -242,8 +242,8 @@ impl Course {
             let slot = self.faults.usize(0..self.world.options.replicas);
             let seconds = Duration::from_secs(self.faults.u64(3..12));
             self.fault(fault, slot, seconds).await;
-            // Sessions of the killed replica that were not used since then exist only in the store, and a later fault that loses
-            // its data would end them. A request in each session makes them live again.
+            // Sessions of the killed replica that were not used since it was killed exist only in the store. A later fault that
+            // loses the store's data would end them. A request in each session makes them live again.
             if fault == Fault::Killed {
                 self.ask_all().await;
             }

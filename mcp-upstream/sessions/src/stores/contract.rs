@@ -201,8 +201,8 @@ impl Made {
             .expect("works");
     }
 
-    /// Reads the newest messages of a stream, and the sequence of the newest event that was left out. The opening comes first,
-    /// if it is stored.
+    /// Reads the newest messages of a stream, and the sequence of the newest event that was left out. The stored opening (how the
+    /// stream was opened) comes first, if there is one.
     async fn read(&self, session: &SessionId, number: u32, max: usize) -> (Vec<String>, u64) {
         let stream = StreamRef { session, number };
         let replay = self.stores.events.read(stream, max).await.expect("works");
@@ -514,7 +514,7 @@ fact!(forget_ends_all_streams_of_one_session, |store| {
         store.append(&session, number, &opened(0, &[])).await;
         store.append(&session, number, &message(9, "{}")).await;
     }
-    // This stream has no opening, because it could not be stored.
+    // The opening of this stream (how it was opened) is not stored, because storing it has failed.
     store.append(&session, 5, &message(9, "{}")).await;
     store.append(&other, 1, &message(9, "{}")).await;
     store.stores.events.forget(&session).await.expect("works");

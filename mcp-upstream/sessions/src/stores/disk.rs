@@ -48,7 +48,7 @@ const BUSY: Duration = Duration::from_secs(2);
 /// Size of the write-ahead log, in pages of 4 KiB, above which a write copies the log into the file itself: 64 MiB.
 const LOG_PAGES_MAX: u32 = 16 * 1024;
 
-/// Bounds on the rows of the file.
+/// Bounds on the contents of the SQLite file.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Time for which a record is kept after the last use of its session.

@@ -39,8 +39,8 @@ use keys::Keys;
 use link::{Link, OPERATION_MAX};
 pub use url::{RedisUrl, RedisUrlError};
 
-/// Number of session lifetimes for which a record is kept. Processes renew the record of a session in use less than once per
-/// lifetime, and a record must not expire before its session.
+/// Number of session lifetimes for which a record is kept. More than one lifetime may pass until a process renews the record of a
+/// session in use, and the record must not expire before the session.
 const LIFETIMES: u32 = 2;
 /// Maximum number of sessions that are touched in one round trip, so that it ends within the time limit of an operation.
 const TOUCHED_AT_ONCE: usize = 512;
@@ -55,7 +55,7 @@ static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("red
 pub struct RedisStore {
     link: Arc<Link>,
     keys: Keys,
-    /// Time for which a record is kept after its last use.
+    /// Time for which a record is kept after the last use of its session.
     record_ttl: Duration,
     /// Bounds of the events of one stream.
     bounds: EventLogConfig,

@@ -38,15 +38,15 @@ type Principal = Option<Arc<str>>;
 /// Accounts the memory of all kept streams.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// Sequence that was assigned last.
+    /// Sequence (number of an event) that was assigned most recently.
     sequence: AtomicU64,
     bytes: AtomicUsize,
     limits: EventLogConfig,
     bounds: Bounds,
     /// Maximum memory that the streams of one session may use together, in bytes.
     session_max: usize,
-    /// Accounts of the principals that have streams. The account of a principal without streams is removed by the next sweep.
-    /// Locked before the entries of an account; never together with a stream's lock.
+    /// Accounts of the memory that each principal's kept streams use. The account of a principal without streams is removed by
+    /// the next sweep. Locked before the entries of an account; never together with a stream's lock.
     shares: Mutex<HashMap<Principal, Weak<Share>>>,
     pub(super) metrics: Arc<StreamMetrics>,
 }
@@ -93,7 +93,7 @@ impl Ledger {
         self.sequence.fetch_max(sequence, Ordering::Relaxed);
     }
 
-    /// Sequence that was assigned last.
+    /// Sequence (number of an event) that was assigned most recently.
     pub(super) fn newest_sequence(&self) -> u64 {
         self.sequence.load(Ordering::Relaxed)
     }
@@ -102,7 +102,7 @@ impl Ledger {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the account of a principal, which is created on first use.
+    /// Returns the account of the memory of a principal's kept streams. It is created on first use.
     pub(super) fn share(self: &Arc<Self>, principal: Option<&Arc<str>>) -> Arc<Share> {
         let mut shares = self.shares();
         let known = shares.get(&principal.cloned()).and_then(Weak::upgrade);
@@ -143,8 +143,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the account of the principal that uses the most memory. Walks all accounts: there are few principals, and this is
-    /// called only when the total is reached.
+    /// Returns the memory account of the principal that uses the most memory. Walks all accounts: there are few principals, and
+    /// this is called only when the total is reached.
     fn fullest(&self) -> Option<Arc<Share>> {
         let shares = self.shares();
         let shares = shares.values().filter_map(Weak::upgrade);

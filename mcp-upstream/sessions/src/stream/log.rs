@@ -49,14 +49,15 @@ pub struct EventLog {
     ledger: Arc<Ledger>,
     /// Store that keeps events outside of this process; `None` if there is none.
     store: Option<Arc<dyn EventStore>>,
-    /// True if the last attempt to store an event has failed.
+    /// True if the most recent attempt to store an event has failed.
     fails: AtomicBool,
 }
 
 impl EventLog {
-    /// Creates a log within these bounds, whose streams use this pulse.
+    /// Creates a log within these bounds. Its streams use the keep-alive timer `pulse`.
     ///
-    /// The total of [`EventLogConfig`] also bounds the passing streams of the pulse, separately from the kept streams.
+    /// The total of [`EventLogConfig`] also bounds the passing streams of the timer (their events are dropped once read),
+    /// separately from the kept streams.
     pub fn new(limits: EventLogConfig, pulse: Arc<Pulse>, metrics: Arc<StreamMetrics>) -> Self {
         pulse.bound_passing(in_memory(limits.total));
         Self {
@@ -370,7 +371,8 @@ impl EventLog {
         let own = begin_of(session.epoch());
         let newest = own.saturating_add(self.ledger.newest_sequence());
         let (stream, forgotten) = match found {
-            // The event belongs to a stream of another process with the same number, of which this process has no events.
+            // Another process opened a stream with the same number, and the event belongs to that stream. This process does not
+            // have the events of that stream.
             StreamLookup::Kept(stream) if !stream.may_have(id.sequence) => {
                 if !stream.is_general() {
                     return Err(ResumeError::Unknown);

@@ -13,7 +13,8 @@ use super::{Stream, StreamKind};
 const KEPT_MAX: usize = 32;
 
 /// Maximum number of request streams that a process opens without recording them while the store fails. A process that adopts
-/// the session skips that many numbers, so that a client that resumes one of those streams never gets another one.
+/// the session skips that many numbers: a client that resumes one of those streams then never gets the events of a different
+/// stream.
 pub(crate) const UNRECORDED_MAX: u32 = 1 << 12;
 
 /// Number of sequences that are left unused after the newest stored event of a stream that this process has adopted. The former
@@ -28,7 +29,7 @@ pub(super) const UNSTORED_MAX: u64 = 1 << 35;
 /// adoptions.
 const EPOCH_SEQUENCES: u64 = 2 * UNSTORED_MAX;
 
-/// Returns the sequence after which the events of an epoch are numbered.
+/// Returns the sequence (event number) after which the events of a session's epoch are numbered.
 pub(super) fn begin_of(epoch: u32) -> u64 {
     u64::from(epoch) * EPOCH_SEQUENCES
 }
@@ -132,7 +133,7 @@ impl StreamCounts {
         }
     }
 
-    /// Returns the last number of a request stream that an earlier process may have used without recording it.
+    /// Returns the highest number of a request stream that an earlier process may have used without recording it.
     pub(crate) fn behind_unrecorded(self) -> u32 {
         let last = self.requests.saturating_add(UNRECORDED_MAX);
         last.saturating_mul(2).saturating_sub(1)
@@ -261,8 +262,9 @@ impl OwnedStreams {
         drop(removed);
     }
 
-    /// Frees memory until the streams use at most `max` bytes, beginning with the oldest. First finished streams without a
-    /// reader are removed, then the events of other streams without a reader. `but` and streams with a reader are not changed.
+    /// Frees memory until the streams use at most `max` bytes, beginning with the oldest. First finished streams without a reader
+    /// are removed, then the events of unfinished streams without a reader. The stream `but`, and streams with a reader, are not
+    /// changed.
     pub(crate) fn shrink(&self, max: usize, but: &Arc<Stream>) {
         let mut list = self.lock();
         if list.streams.len() < 2 {
@@ -302,7 +304,8 @@ impl OwnedStreams {
         }
     }
 
-    /// Ends the long streams. Each sends its client the time after which to reconnect. Streams of requests continue.
+    /// Ends the long streams (notifications and `/sse`). Each sends its client the time after which to reconnect. Streams of
+    /// requests continue.
     pub(crate) fn end_long(&self) {
         for stream in self.lock().streams.clone() {
             if let Some(waker) = stream.end() {

@@ -25,7 +25,8 @@ const SLOT_BITS: u32 = 7;
 /// Difference between the retry times of successive slots, so that clients reconnect at different times after a shutdown.
 const RETRY_STEP: Duration = Duration::from_millis(30);
 
-/// Timer of the keep-alive comments of all streams. It can also end the streams, and counts the memory of passing streams.
+/// Timer of the keep-alive comments of all streams. It can also end the streams, and counts the memory of passing streams (their
+/// events are dropped once read).
 pub struct Pulse {
     tick_every: Duration,
     tick: AtomicU32,
@@ -111,14 +112,15 @@ impl Pulse {
         }
     }
 
-    /// Ends every long stream, after it has sent its client the time after which to reconnect. Long streams that are opened later
-    /// end immediately. Streams of calls continue until their response is sent.
+    /// Ends every long stream (notifications, `/sse`, `subscriptions/listen`), after it has sent its client the time after which
+    /// to reconnect. Long streams that are opened later end immediately. Streams of calls continue until their response is sent.
     pub fn end_all(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.end_present();
     }
 
-    /// Ends the long streams that have a reader now, as [`Pulse::end_all`] does. Streams that are opened later are not affected.
+    /// Ends the long streams (notifications, `/sse`, `subscriptions/listen`) that have a reader now, as [`Pulse::end_all`] does.
+    /// Streams that are opened later are not affected.
     pub fn end_present(&self) {
         let mut wakers = Vec::new();
         let slots = self.slots();
@@ -138,7 +140,7 @@ impl Pulse {
         &self.metrics
     }
 
-    /// Number of the last tick.
+    /// Number of the most recent tick.
     pub(super) fn now(&self) -> u32 {
         self.tick.load(Ordering::Relaxed)
     }

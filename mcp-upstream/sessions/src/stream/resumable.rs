@@ -1,4 +1,5 @@
-//! Operations on a stream that the event log and the pulse use, in addition to those of its writer and its reader.
+//! Operations on a stream that the event log and the keep-alive timer (`Pulse`) use, in addition to those of its writer and its
+//! reader.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -19,16 +20,16 @@ use super::{
 
 /// State of a stream after events were removed from it.
 pub(super) struct RemainingEvents {
-    /// Sequence and time of the oldest event, by which the principal's account orders the stream; `None` without events, in which
-    /// case the stream has no entry there.
+    /// Sequence and time of the oldest event. The principal's account orders its streams by them. `None` without events: the
+    /// stream then has no entry in the account.
     pub(super) oldest: Option<(u64, Instant)>,
     /// True if nothing can be read from the stream any more, so that it can be dropped.
     pub(super) useless: bool,
 }
 
 impl Stream {
-    /// Creates a stream of a session that is opened in the given epoch. With `prime` its first reader first gets an event without
-    /// data, from whose id it can resume.
+    /// Creates a stream of a session that is opened in the given epoch (number of the session's adoptions). With `prime` its
+    /// first reader first gets an event without data, from whose id the client can resume.
     pub(super) fn of_session(
         pulse: &Arc<Pulse>,
         kind: StreamKind,
@@ -71,7 +72,7 @@ impl Stream {
         let before = replay.dropped;
         let mut events = replay.events.iter();
         let opening = events.find(|event| matches!(event.kind, EventKind::Opened { .. }));
-        // Without its opening, a stream may belong to any epoch, so the lowest is assumed.
+        // If the stored opening is missing, the stream may belong to any epoch, so the lowest is assumed.
         let epoch = opening.map_or(0, |event| epoch_of(event.sequence));
         let place = (number, epoch);
         let stream = Self::new(pulse, role, place, Some(session), Some(share), 0);
@@ -145,7 +146,7 @@ impl Stream {
         !state.attached && state.phase != StreamPhase::Open
     }
 
-    /// The memory of the stream's window, as counted in the total of kept streams, in bytes.
+    /// Memory of the events of the stream, as counted in the total of kept streams, in bytes.
     pub(crate) fn cost(&self) -> usize {
         self.lock().window.cost()
     }
@@ -294,7 +295,8 @@ impl Stream {
         self.moved.notify_waiters();
     }
 
-    /// Makes the stream a listener's stream: the pulse may then end it, after sending `farewell` as its last event.
+    /// Changes the role of the stream to `Listen`: the shared timer (`Pulse`) may then end it, after sending `farewell` as its
+    /// last event.
     pub(crate) fn listen(&self, farewell: Bytes) {
         let mut state = self.lock();
         let gauges = state.attached.then(|| self.pulse.metrics());
@@ -312,8 +314,8 @@ impl Stream {
         wake(waker);
     }
 
-    /// Ends a long stream after its remaining events and its last frame. Other streams are not changed. Returns the waker of the
-    /// reader, which the caller must wake.
+    /// Ends a long stream (notifications, `/sse`, `subscriptions/listen`) after its remaining events and its last frame. Streams
+    /// of requests are not changed. Returns the waker of the reader, which the caller must wake.
     pub(super) fn end(&self) -> Option<Waker> {
         let mut state = self.lock();
         if !state.role.is_long() || state.ending != Ending::No {
@@ -323,8 +325,8 @@ impl Stream {
         state.waker.take()
     }
 
-    /// Ends a stream at an operator's request. A long stream ends as by the pulse, so that its client reconnects as usual. Any
-    /// other stream is finished.
+    /// Ends a stream at an operator's request. A long stream (notifications, `/sse`, `subscriptions/listen`) first sends its last
+    /// frame, so that its client reconnects as usual. The stream of a request is finished.
     pub(super) fn end_for_operator(&self) {
         let is_long = self.lock().role.is_long();
         match is_long {
@@ -334,7 +336,7 @@ impl Stream {
         }
     }
 
-    /// Requests a keep-alive comment, unless the stream has written since the tick `tick_before`. Called by the pulse.
+    /// Requests a keep-alive comment, unless the stream has written since the tick `tick_before`. Called by the keep-alive timer.
     pub(super) fn comment(&self, tick_before: u32) -> Option<Waker> {
         let mut state = self.lock();
         if state.wrote == tick_before {

@@ -41,7 +41,7 @@ impl StagedEvents {
         Some(waiting.sequence)
     }
 
-    /// Marks an event as stored or failed, and returns the events that become visible to the reader by this.
+    /// Marks an event as stored or failed. Returns the events that thereby become visible to the reader.
     fn settle(&mut self, sequence: u64) -> Vec<(u64, Bytes)> {
         let Some(waiters) = &mut self.0 else {
             return Vec::new();

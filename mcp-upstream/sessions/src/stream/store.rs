@@ -21,8 +21,8 @@ pub struct StreamRef<'a> {
 /// An event of a stream in the store.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredEvent {
-    /// Sequence of the event. Sequences increase within a stream. The sequence of an opening is in the range of the stream's
-    /// epoch, even if the client got no event to resume from.
+    /// Sequence of the event. Sequences increase within a stream. The event that opened a stream has a sequence in the range of
+    /// the stream's epoch, even if the client got no event to resume from.
     pub sequence: u64,
     /// The kind of the event, with its content.
     pub kind: EventKind,
@@ -73,8 +73,8 @@ pub trait EventStore: Send + Sync {
         event: &StoredEvent,
     ) -> Result<AppendOutcome, StoreError>;
 
-    /// Reads the opening and the newest messages of a stream, at most `max` messages. The result is empty if the stream is
-    /// unknown.
+    /// Reads the stored opening of a stream (how it was opened) and its newest messages, at most `max` messages. The result is
+    /// empty if the stream is unknown.
     ///
     /// # Errors
     ///

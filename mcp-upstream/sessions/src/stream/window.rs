@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// Memory of one event in addition to its bytes, as counted in the total over all streams.
 const EVENT_OVERHEAD: usize = 64;
 
-/// Bounds of one window.
+/// Bounds of one stream's window (its remaining events).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Maximum number of events in the window.

@@ -23,8 +23,8 @@ pub(crate) fn events_head() -> Head {
         )
 }
 
-/// Builds a streamed response that ends with its events, or at `until`, after which its client polls. `owned` is dropped with
-/// the body.
+/// Builds a streamed response that ends when its events end, or at `until`: the client then polls for the remaining events.
+/// `owned` is dropped with the body.
 pub(crate) fn streamed<T: Send + 'static>(
     events: Subscription,
     until: Option<Instant>,
@@ -44,7 +44,7 @@ pub(crate) fn streamed<T: Send + 'static>(
     }
 }
 
-/// Builds a streamed response whose task is aborted when the response is dropped. `owned` is dropped with it.
+/// Builds a streamed response whose task is aborted when the response is dropped. `owned` is dropped with the response.
 pub(super) fn tied<T: Send + 'static>(
     events: Subscription,
     task: JoinHandle<()>,

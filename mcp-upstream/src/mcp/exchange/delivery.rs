@@ -23,7 +23,7 @@ pub(super) struct StreamedCall {
     driver: CallDriver<Bytes>,
     session: Option<Arc<Session>>,
     progress_token: Option<String>,
-    /// Messages of the last event that were not returned yet: at most one per question of the event.
+    /// Messages of the most recent event that were not returned yet: at most one per question of the event.
     messages: VecDeque<Vec<u8>>,
 }
 

@@ -63,7 +63,7 @@ const INPUTS_MAX: usize = 1000;
 ///
 /// # Errors
 ///
-/// `InvalidParams` unless `inputResponses` is an object with at most 1000 members, all of which are objects.
+/// `InvalidParams` unless `inputResponses` is an object with at most 1000 entries, all of which are objects.
 pub(super) fn inputs<'a>(members: &Members<'a>) -> Result<Inputs<'a>, RequestError> {
     let Some(raw) = members.get(Key::InputResponses) else {
         return Ok(Vec::new());

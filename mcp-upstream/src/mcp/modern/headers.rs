@@ -18,7 +18,7 @@ mod number;
 /// Maximum depth of nested `properties` that are searched for mirrored parameters.
 const MAX_DEPTH: usize = 16;
 
-/// Members of a property's schema that concern headers.
+/// Keys of a property's schema that concern headers.
 #[derive(Default, Deserialize)]
 struct Property<'a> {
     #[serde(
@@ -39,9 +39,9 @@ pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static
         .then(|| "MCP-Protocol-Version is not the version in params._meta".into())
 }
 
-/// Compares all other mirrored headers of a request with its body. Headers of a tool's parameters are found by the tool's input
-/// schema, if the caller may see the tool. Returns the first difference; `None` if headers and body agree, or if the message
-/// arrived without HTTP headers.
+/// Compares the mirrored headers of a request, except the version header, with its body. Headers of a tool's parameters are found
+/// by the tool's input schema, if the caller may see the tool. Returns the first difference; `None` if headers and body agree, or
+/// if the message arrived without HTTP headers.
 pub(super) fn fault(
     head: &McpHead,
     tool: Option<&ToolEntry>,

@@ -51,8 +51,8 @@ pub(super) struct UpstreamSession {
     at: Mutex<Option<BackendSession>>,
     /// Ids of the server's events from which the client may resume a stream.
     events: Arc<EventIds>,
-    /// True if the session is recorded in a store. Dropping it then leaves the server's session open, since another process may
-    /// continue with it.
+    /// True if the gateway's session is recorded in a store. Dropping this value then leaves the server's session open,
+    /// since another process may continue with it. False: dropping it ends the server's session.
     recorded: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct BackendSession {
     version: Option<ProtocolVersion>,
     /// The client's headers that are sent with the request that ends the session.
     headers: Option<Arc<HeaderMap>>,
-    /// The principal whose credentials the request that ends the session uses; `None` if the credentials belong to no principal.
+    /// The principal whose credentials are sent with the request that ends the session; `None` if they belong to no principal.
     principal: Option<Arc<str>>,
     let_go: bool,
 }
@@ -194,7 +194,7 @@ impl Up<'_> {
         }
     }
 
-    /// Opens a session at any backend that is not in `avoid`. The server's session is ended again when the result is dropped.
+    /// Opens a session at any backend that is not in `avoid`. Dropping the result ends that session at the server.
     pub(super) async fn open(
         &self,
         body: Bytes,

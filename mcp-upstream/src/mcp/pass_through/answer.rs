@@ -108,7 +108,7 @@ pub(super) fn judged(
             &response.headers,
         ))),
         _ if status.is_success() => Ok(()),
-        // A JSON body with an error status is the server's refusal of this message, which is forwarded to the client.
+        // A JSON body with an error status is the server's refusal of this message. It is forwarded to the client.
         _ if !response.is_refusal() && kind == BodyKind::Json => Ok(()),
         _ => Err(refusal()),
     }
@@ -118,7 +118,7 @@ pub(super) fn judged(
 struct Incoming {
     head: Head,
     body: Box<dyn ResponseBody>,
-    /// The length of the message that the backend announced, in bytes; 0 if it announced none.
+    /// The message's length as the backend announced it, in bytes; 0 if it announced none.
     announced: u64,
     /// The bytes of the message that were read so far.
     held: Bytes,

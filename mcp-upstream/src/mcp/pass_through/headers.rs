@@ -46,8 +46,8 @@ pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> Heade
     up
 }
 
-/// Returns the `Accept` header for the server. Servers require both media types by name. So both are sent if the client's
-/// `Accept` covers everything, and on lenient listeners, where the gateway converts the response.
+/// Returns the `Accept` header for the server. Servers require that it names both JSON and event streams. So both are sent if
+/// the client's `Accept` covers everything, and on lenient listeners, where the gateway converts the response.
 fn accept(client: &HeaderMap, rule: AcceptRule) -> HeaderValue {
     match client.get(ACCEPT) {
         _ if rule == AcceptRule::Lenient => BOTH_TYPES,

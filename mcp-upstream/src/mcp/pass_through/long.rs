@@ -177,7 +177,7 @@ impl Drop for BreakOffGuard {
     }
 }
 
-/// Hides secrets in an event, unless it contains a successful answer or a request to the client.
+/// Hides secrets in an event, unless the event contains a successful answer or a request to the client.
 fn shown(event: Bytes, secrets: &CallSecrets) -> Bytes {
     if secrets.are_none() {
         return event;

@@ -30,7 +30,7 @@ pub(super) struct PendingMessage {
     era: Era,
     /// The raw JSON id of the client's request; `None` if the message is not a request.
     id: Option<Box<str>>,
-    /// The engine's record of the call; taken when the end of the call is recorded.
+    /// The engine's record of the call; `None` once the end of the call is recorded.
     call: Option<Box<PassedCall>>,
     /// The backend that responded; `None` until then.
     backend: Option<BackendId>,
@@ -249,7 +249,7 @@ impl PendingMessage {
         self.is_over();
     }
 
-    /// Marks the request as finished: dropping the guard no longer sends a cancellation to the server.
+    /// Marks the request as finished: if the client disconnects later, no cancellation is sent to the server.
     fn is_over(&mut self) {
         if let Some(cancel) = &mut self.cancel {
             cancel.wanted = false;
@@ -284,7 +284,7 @@ impl PendingMessage {
         sent: Option<StatusCode>,
     ) {
         match outcome {
-            // The server still works on a request that timed out, so dropping the guard sends the cancellation.
+            // The server still works on a request that timed out, so a cancellation is sent when the message is dropped.
             Err(CallErrorCode::ExecutionTimeout) => {
                 if let Some(cancel) = &mut self.cancel {
                     cancel.wanted = true;

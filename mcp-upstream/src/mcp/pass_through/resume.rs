@@ -29,7 +29,7 @@ pub(super) struct EventIds {
 }
 
 impl EventIds {
-    /// Records that the session was reopened at the server: event ids from before can no longer be resumed.
+    /// Records that the session was reopened at the server: clients can no longer resume from event ids that they got before.
     pub(super) fn reopened(&self) {
         *self.lock() = Some(VecDeque::new());
     }

@@ -63,7 +63,8 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> MessageKind {
         is_plain &= !matches!(key, IS_ERROR_KEY | ERROR_KEY | METHOD_KEY);
     });
     if !is_value {
-        // The text is not a JSON value: the body was cut off, which is possible without a length, or it is nested very deep.
+        // The text cannot be read as JSON: the body was cut off (unnoticed if its length was not announced), or is nested
+        // very deep.
         let found = |word: &Finder<'_>| word.find(text).is_some();
         is_plain = !(found(&IS_ERROR) || found(&ERROR) || found(&METHOD));
     }
@@ -102,7 +103,7 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> MessageKind {
 }
 
 /// Classifies a complete message, and returns it with its kind. An irregular message is normalized first: optional keys that
-/// are `null` are removed, the request's spelling of the id is restored, and an error without an id gets it.
+/// are `null` are removed, the request's spelling of the id is restored, and an error without an id gets the request's id.
 pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, MessageKind) {
     let said = read(&text, asked);
     if !said.may_be_odd() {

@@ -299,8 +299,8 @@ impl<'a> Up<'a> {
     }
 
     /// Returns true if a session moves to another backend with this message, because a reload removed its backend. The session
-    /// stays there while it has other requests in flight: the removed backend finishes these, and the client's answers to the
-    /// server's questions belong to them.
+    /// stays at the removed backend while other requests of the session are in flight there: that backend finishes them, and the
+    /// client's answers to the server's questions belong to them.
     fn is_to_leave(&self, session: &Session, at: &Affinity, what: &Outgoing<'_>) -> bool {
         let backends = &self.server.spec.backends;
         let is_configured = backends.iter().any(|it| it.id.as_str() == &*at.backend);

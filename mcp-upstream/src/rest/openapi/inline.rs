@@ -190,7 +190,7 @@ impl Inliner<'_> {
         }
         self.left = self.left.checked_sub(target.bytes)?;
         let schema = target.schema;
-        // Definitions are left as they are at depth 0 only, which is the whole document. A target is a part of the document, so
+        // Definitions stay unexpanded only at depth 0, the root of the document. A target is a part of the document, so
         // its depth is at least 1.
         Some(self.expand(schema, depth.max(1)))
     }
@@ -224,7 +224,7 @@ fn merged(target: Value, mut beside: Map<String, Value>) -> Value {
     }
 }
 
-/// Removes the definitions that no reference uses, directly or through other definitions.
+/// Removes the definitions that no remaining reference uses, directly or through other definitions.
 fn leave_out_unused(schema: &mut Value) {
     let Value::Object(keywords) = schema else {
         return;

@@ -100,7 +100,8 @@ impl LinkCall {
         matches!(&self.sent, SendProgress::Unless(unsent) if unsent.is_session_gone())
     }
 
-    /// Returns true for a failed call that the server refused because it does not know the session.
+    /// Returns true for a failed call that the server refused because it does not know the session. The server may have
+    /// begun to process the call.
     pub(crate) fn is_session_refused(&self) -> bool {
         matches!(&self.sent, SendProgress::Unless(unsent) if unsent.is_session_refused())
     }

@@ -48,7 +48,7 @@ struct OpenLanes {
     /// The runtime in which the link's reader runs.
     own: runtime::Id,
     lanes: Vec<Arc<Lane>>,
-    /// True once the link has ended; no delivery queue is opened then.
+    /// True once the link has ended; no delivery queue is created after that.
     over: bool,
 }
 
@@ -61,8 +61,8 @@ impl Lanes {
         }))
     }
 
-    /// Records the runtime in which the link's reader runs. Responses to earlier calls are still delivered through their delivery
-    /// queues.
+    /// Records the runtime in which the link's reader runs now. Responses to calls that already have a delivery queue are
+    /// still delivered through it.
     pub(super) fn read_in(&self, own: runtime::Id) {
         lock(&self.0).own = own;
     }
@@ -127,7 +127,7 @@ struct LaneAnswers {
 
 /// Task of a delivery queue: delivers the queued responses until the delivery queue is ended.
 async fn carry(lane: LeavesNothing) {
-    // This vector is swapped with the delivery queue's at each delivery, so that both keep their capacity.
+    // At each delivery this vector is swapped with the vector of the delivery queue, so that both keep their capacity.
     let mut answers = Vec::new();
     loop {
         lane.0.filled.notified().await;

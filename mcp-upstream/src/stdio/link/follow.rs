@@ -27,7 +27,7 @@ pub(crate) struct Homes {
 }
 
 impl Homes {
-    /// Creates the list. Reader and writer are started in `first`.
+    /// Creates the list of runtimes. The link's reader and writer are started in `first`.
     pub(crate) fn new(first: Handle, all: Arc<[Handle]>) -> Self {
         Self { first, all }
     }
@@ -42,7 +42,7 @@ impl Homes {
 /// Record of the runtimes of a link's recent callers, kept by the reader to decide whether it moves.
 pub(super) struct Follow {
     homes: Arc<[Handle]>,
-    /// The lane of the latest read with a single response.
+    /// The lane (delivery queue to one runtime) of the latest read with a single response.
     lane: Option<Arc<Lane>>,
     reads: u32,
 }

@@ -9,8 +9,9 @@ const OPEN_MAX: usize = 1000;
 /// Maximum size of the id of a server's request, in bytes. The id is stored and sent again in the response.
 const ID_MAX: usize = 4096;
 
-/// The ids of a server's requests that wait for a response. A server may reuse an id after a response or a cancellation. So each
-/// request also gets a number, and a late response to an earlier request cannot answer the later one.
+/// The ids of a server's requests that wait for a response. A server may use an id again after a response or a
+/// cancellation. So each request also gets a number, by which a late response to the earlier request with an id is
+/// told from a response to the later request.
 #[derive(Debug, Default)]
 pub(super) struct ServerRequests {
     open: HashMap<RawId, u64>,

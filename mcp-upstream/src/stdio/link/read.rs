@@ -71,8 +71,8 @@ impl LinkReader {
         }
     }
 
-    /// Starts the reading task in this runtime. It reads until the link has ended, which it then closes, or until it moves to
-    /// another runtime.
+    /// Starts the reading task in this runtime. It reads until the reader moves to another runtime, or until the link has
+    /// ended; in that case it closes the link.
     pub(super) fn begin(self, runtime: &Handle) {
         let shared = Arc::clone(&self.link.0);
         let spawn = || runtime.spawn(self.run()).abort_handle();
@@ -85,8 +85,8 @@ impl LinkReader {
         self.begin(&to);
     }
 
-    /// Reads until the link has ended (`None`), or until the reader should move to another runtime, which is returned. The pipe
-    /// is then registered with that runtime already.
+    /// Reads until the link has ended, or until the reader should move. Returns the runtime to move to, with which the pipe
+    /// is already registered; `None` if the link has ended.
     async fn read(&mut self) -> Option<Handle> {
         let shared = Arc::clone(&self.link.0);
         loop {
@@ -420,7 +420,7 @@ fn notify(
     if method == "notifications/cancelled"
         && let Some(request) = members.name(Key::RequestId)
     {
-        // The server has cancelled that request and expects no response to it.
+        // The server has cancelled one of its own requests and expects no response to it.
         shared.questions().take_back(&RawId::new(request));
     }
     let params = members.raw(Key::Params);

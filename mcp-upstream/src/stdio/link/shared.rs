@@ -83,7 +83,7 @@ impl PipeEnd {
 pub(super) enum SendProgress {
     /// Position in the pipe's byte stream at which the request's line begins.
     At(u64),
-    /// The transport's record of how far it sent the request.
+    /// The record of a transport other than a pipe: how the request failed, if it failed.
     Unless(Unsent),
 }
 
@@ -247,9 +247,9 @@ impl LinkCore {
         }
     }
 
-    /// Sends a small error in place of a response for which the outbox has no room, since the server would otherwise wait for
-    /// ever. A server that sends requests and never reads the responses is ended, since each such error would let it send another
-    /// request.
+    /// Sends a small error in place of a response for which the outbox has no room; without any response the server would
+    /// wait for ever. If the server sends requests and never reads the responses, it is ended, since each such error would
+    /// let it send another request.
     fn refuse_answer(&self, id: &RawId) -> bool {
         if let Wire::Pipe(pipe) = &self.wire
             && pipe.outbox().is_swamped()

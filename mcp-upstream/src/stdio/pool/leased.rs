@@ -88,7 +88,7 @@ impl ProcessLease {
         &self.tried
     }
 
-    /// Returns the backend of a remote server; `None` for a process.
+    /// Returns the backend of the leased session of a remote server; `None` for a process.
     pub(crate) fn backend(&self) -> Option<&BackendId> {
         self.process.backend()
     }

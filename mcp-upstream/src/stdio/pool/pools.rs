@@ -60,7 +60,8 @@ impl Drop for Pool {
 }
 
 impl Pools {
-    /// Creates the value without any pool. A server gets its pool and its first process when it is added to the registry.
+    /// Creates the set of pools, which is empty at first. A server gets its pool and first process when it is added to the
+    /// registry.
     pub(crate) fn new(
         launchers: Arc<dyn Launchers>,
         control: Handle,
@@ -78,7 +79,7 @@ impl Pools {
         )
     }
 
-    /// Creates the value like [`Self::new`], with other time limits after which a process is treated as hung.
+    /// Creates the set of pools like [`Self::new`], with other time limits after which a process is treated as hung.
     pub(super) fn with_patience(
         launchers: Arc<dyn Launchers>,
         control: Handle,
@@ -401,7 +402,7 @@ impl Pools {
         if let Some(pool) = self.serving(server) {
             return Ok(pool);
         }
-        // The request may have begun before a reload replaced its server. It is then sent to the current server's pool.
+        // The request may have begun before a reload replaced its server. The request is then sent to the current server's pool.
         let current = self.registry.find(name);
         match current.as_deref().and_then(served) {
             Some(current) if !self.ended.load(Ordering::Acquire) => Ok(self.make(current)),
@@ -458,8 +459,8 @@ impl Pools {
             catalogue,
             ..shared
         });
-        // The state is read under the lock: once the new pool is visible, another task may retire the old one, which drops its
-        // state.
+        // The former pool's state is read under the lock: once the new pool is visible, another task may retire the former
+        // pool, and the state is then dropped.
         let before = own.last().map(|pool| pool.shared.lasting());
         let driver = Driver::new(Arc::clone(&shared)).run();
         let driver = self.control.spawn(driver).abort_handle();

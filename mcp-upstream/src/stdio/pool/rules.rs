@@ -73,7 +73,7 @@ pub(super) struct PoolRules {
     pub(super) breaker: BreakerRules,
     /// True if the state of a session is lost with its process. The process is then not replaced, and the session fails.
     pub(super) keeps_state: bool,
-    /// True if requests that may share a connection are spread over several backends, which health checks select.
+    /// True if requests that may share a connection are spread over several backends; health checks decide which are used.
     pub(super) spreads: bool,
     /// Time that a process of several clients gets to finish its calls when it is ended.
     pub(super) drain: Duration,

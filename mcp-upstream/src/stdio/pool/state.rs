@@ -70,7 +70,7 @@ pub(in crate::stdio) struct PoolStateMachine {
     /// Reason why a process last ended by itself; cleared when a process starts.
     last_end: Option<ProcessFailure>,
     last_restart: Option<UnaskedRestart>,
-    /// Time of the last step. All timers that were due then have been handled.
+    /// Time of the most recent step. All timers that were due at that time have been handled.
     looked_at: Option<Instant>,
     room: RoomDemand,
 }
@@ -111,7 +111,7 @@ struct PoolSlot {
     process: Option<ProcessId>,
     open: Arc<OpenAs>,
     replay_state: Arc<ReplayState>,
-    /// Number of failures of the slot in a row.
+    /// Number of failures in a row of the processes in this slot.
     failures: u32,
     /// Time before which no process is started in this slot, even for a request.
     not_before: Option<Instant>,
@@ -654,7 +654,7 @@ impl PoolStateMachine {
             .collect()
     }
 
-    /// Returns the last case of a process that ended by itself and was replaced.
+    /// Returns the most recent case of a process that ended by itself and was replaced.
     pub(super) fn last_restart(&self) -> Option<UnaskedRestart> {
         self.last_restart
     }
@@ -793,7 +793,7 @@ impl PoolSlot {
         }
     }
 
-    /// Creates a slot with this set of subscriptions and log level, or with an empty one.
+    /// Creates a slot. `state`: the subscriptions and log level that the slot uses; `None` for a slot that has none yet.
     fn lasting(open: Arc<OpenAs>, state: Option<Arc<ReplayState>>, now: Instant) -> Self {
         let fresh = Self::new(open, now);
         Self {

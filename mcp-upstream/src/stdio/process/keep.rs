@@ -174,7 +174,8 @@ impl Keeper {
                     tries -= 1;
                     Some(server)
                 }
-                // The handshake was refused, and it is not known yet whether the server works without one. So this is tried next.
+                // The handshake was refused, and it is not known yet whether the server works without one. So opening without a
+                // handshake is tried next.
                 Err(_) if tried && order.server.is_none() => {
                     tries -= 1;
                     Some(EraSupport::Modern)

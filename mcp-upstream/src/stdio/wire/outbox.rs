@@ -205,8 +205,8 @@ impl<P> Outbox<P> {
         Batch::From(self.appended - batch.len() as u64)
     }
 
-    /// Records that the bytes before this position may be written to the pipe. Returns false if writing has ended; they must not
-    /// be written then.
+    /// Records that the bytes before this position may be written to the pipe. Returns false if writing has ended; the bytes
+    /// must not be written then.
     pub(in crate::stdio) fn reach(&mut self, byte: u64) -> bool {
         if !self.ended {
             self.reached = byte;

@@ -34,8 +34,8 @@ type Fits = Box<dyn Fn(usize) -> bool + Send>;
 pub(crate) enum ServerLine {
     /// A complete line. It is not empty, and has no white space or byte order mark around it and no carriage returns in it.
     Whole(Bytes),
-    /// A line that was too long and was skipped. `size`: its size in bytes. If they were found, the id of the call that it
-    /// answers, or of the request that it contains, is given.
+    /// A line that was too long and was skipped. `size`: its size in bytes. If it was found, the id is given too: that of
+    /// the call that the line answers, or of the request that the line contains.
     TooLong {
         answered: Option<u64>,
         requested: Option<u64>,
@@ -159,7 +159,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
         Some(ServerLine::Whole(whole.freeze().slice(span)))
     }
 
-    /// Reads a line that is too long to its end. Only the id of its call or request is kept.
+    /// Skips to the end of a line that is too long. Only the id of the line's call or request is kept.
     async fn skip(&mut self) -> Result<ServerLine, LinesEnd> {
         let mut scan = IdScan::default();
         let mut size = 0_u64;

@@ -356,7 +356,7 @@ impl Conversation {
             status_only: false,
             trace: None,
         };
-        // This is checked first, since a key for other namespaces must not reveal whether this namespace exists.
+        // The key's namespaces are checked first, since a key for other namespaces must not reveal whether this one exists.
         if !key.namespaces().opens(name) {
             return Err(self.invalid_key(id, "the API key does not open the relay's namespace"));
         }

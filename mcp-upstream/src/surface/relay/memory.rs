@@ -20,9 +20,9 @@ use tooldock_credentials::keys::ApiKey;
 
 use super::room::Counts;
 
-/// Divisor of the total memory: clients without a valid key may use one part in this number.
+/// Divisor: all clients without a valid key together may use the total memory divided by this number.
 const STRANGERS_PART: usize = 4;
-/// Divisor of the memory for clients with a valid key: a single key may use one part in this number.
+/// Divisor: a single key may use the memory for clients with a valid key divided by this number.
 const KEY_PART: usize = 4;
 
 /// The memory for long frames of a relay's clients.

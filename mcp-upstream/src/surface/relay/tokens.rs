@@ -145,8 +145,8 @@ impl UpstreamCall for TokenCall {
         &self.facts
     }
 
-    /// Checks the caller's key itself, not its scopes for tools: scopes refer to the namespace's tools, and these tools are not
-    /// among them.
+    /// Checks the rights of the caller's key itself. The key's scopes are not checked: they refer to the tools of the
+    /// namespace, and the tools that manage keys are not among those.
     fn admit(&self) -> Result<(), CallError> {
         match may_use(&self.key) {
             true => Ok(()),

@@ -26,8 +26,8 @@ const PATTERNS_MAX: usize = 100;
 const EXPLAINED_MAX: usize = 10;
 /// Maximum size in bytes of a call that an error message suggests as a correction. Longer calls are not suggested.
 const COMPLETED_MAX: usize = 4096;
-/// Maximum number of characters for names in a confirmation: for the only list, and for each of two lists (activated and
-/// deactivated names). The whole confirmation stays below 200 characters.
+/// Maximum number of characters for the names in a confirmation: `ONE_LIST` if entries were only activated or only deactivated,
+/// `BOTH_LISTS` for each of the two lists if both happened. The whole confirmation stays below 200 characters.
 const ONE_LIST: usize = 90;
 const BOTH_LISTS: usize = 40;
 
@@ -181,8 +181,9 @@ fn such_as(shown: &CatalogueView<'_>) -> String {
     call.map_or_else(String::new, |call| format!(", for example {call}"))
 }
 
-/// The call of `toolman_activate` with the caller's arguments and all four lists, for the end of an error. A string is converted
-/// to a list with that string; other values that are not lists of strings are replaced by empty lists.
+/// The call of `toolman_activate` with the caller's arguments, and with all four lists of names (`tools_on` and so on), for the
+/// end of an error. A string is converted to a list with that string; all other values except lists of strings become empty
+/// lists.
 fn completed(shown: &CatalogueView<'_>, arguments: &BTreeMap<String, Value>) -> String {
     let lists = LISTS.map(|key| match arguments.get(key) {
         Some(Value::String(name)) => json!([name]),

@@ -162,7 +162,7 @@ impl<'a> AggregateRequest<'a> {
         }
     }
 
-    /// The facts of a call, by which the engine admits and records it.
+    /// The facts of a call (such as its method and subject) that the engine needs to admit and record it.
     pub(super) fn facts(&self, method: &str, subject: &str, arguments: Bytes) -> CallFacts {
         CallFacts {
             namespace: Arc::clone(&self.cx.namespace),
@@ -356,7 +356,8 @@ impl<'a> AggregateRequest<'a> {
 pub(super) struct PublishedName<'a> {
     /// The published name of the tool or prompt, or the published URI.
     pub(super) name: &'a str,
-    /// The aggregate's tool that the client called to reach the entry (`toolman_call`), and its arguments.
+    /// The aggregate's tool through which the client called the entry (`toolman_call`), and the arguments of that tool; `None` if
+    /// the client called the entry directly.
     pub(super) by_way_of: Option<(&'static str, Bytes)>,
 }
 

@@ -20,7 +20,8 @@ pub(super) struct MemberCall {
     pub(super) facts: CallFacts,
     /// The member's own call, which does the work.
     pub(super) call: Arc<dyn UpstreamCall>,
-    /// The aggregate's tool by which the client called the member's entry (`toolman_call`), and its arguments.
+    /// The aggregate's tool through which the client called the member's entry (`toolman_call`), and the arguments of that tool;
+    /// `None` if the client called the entry directly.
     pub(super) by_way_of: Option<(&'static str, Bytes)>,
     /// The member's name in the audit log.
     pub(super) via: Arc<str>,
@@ -97,7 +98,7 @@ impl UpstreamCall for MemberCall {
         self.call.has_lost_its_session()
     }
 
-    /// This function is not called for members, since the engine runs the member's call instead.
+    /// Never called: the engine runs the member's call (`delegate`) in place of this one.
     fn start(self: Arc<Self>, peer: Peer) -> Work {
         Arc::clone(&self.call).start(peer)
     }
@@ -111,7 +112,7 @@ pub(super) struct OwnCall {
     refused: Option<CallError>,
 }
 
-/// The work of an aggregate's own call, which the engine starts after its limits.
+/// The work of an aggregate's own call. The engine starts it after its limits have admitted the call.
 pub(super) type OwnWork = std::pin::Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl OwnCall {

@@ -68,14 +68,14 @@ pub(super) struct PublishedEntry {
     /// The name or URI of the entry at the member.
     pub(super) own: Arc<str>,
     pub(super) published: Arc<str>,
-    /// The original name with its prefix, if `published` replaces some of its characters.
+    /// The prefixed name as the member spells it, if some of its characters are replaced in `published`; `None` if none are.
     pub(super) unsafe_name: Option<Arc<str>>,
     /// The member's definition with the published name in it.
     pub(super) definition: String,
     /// The description as shown in the catalogue's text, on one line.
     pub(super) description: String,
     pub(super) id: EntryId,
-    /// True if the entry is active in the start set.
+    /// True if the entry is active for clients that have not changed their active set (the start set).
     pub(super) start: bool,
     /// The published name prepared for comparisons with unknown names. Computed on first use.
     pub(super) shape: OnceLock<NameShape>,
@@ -86,8 +86,8 @@ pub(super) struct PublishedEntry {
 pub(super) struct Catalogue {
     entries: Vec<PublishedEntry>,
     by_name: HashMap<(u8, Arc<str>), usize>,
-    /// The last entries of unavailable servers. Their names stay reserved, so that servers later in the aggregate's file do not
-    /// publish other entries under them.
+    /// Entries from the last offers of servers that are unavailable now. Their names stay reserved, so that servers later in the
+    /// aggregate's file do not publish other entries under them.
     away: HashMap<(u8, Arc<str>), PublishedEntry>,
 }
 
@@ -210,7 +210,7 @@ impl Catalogue {
         self.named(EntryKind::Tool, published)
     }
 
-    /// The last entry with this published name of an unavailable server.
+    /// The tool that a server, unavailable now, last offered under this published name.
     pub(super) fn away_tool(&self, published: &str) -> Option<&PublishedEntry> {
         self.away.get(&(EntryKind::Tool.family(), published.into()))
     }
@@ -307,7 +307,7 @@ struct AssignedName {
 /// Assigns the names under which entries are published.
 struct Publisher {
     names: ToolNames,
-    /// Published names, of all members' entries, that need no replaced characters.
+    /// Prefixed names of all members' entries that are published with unchanged characters.
     plain: HashSet<(u8, String)>,
     /// Published names that were assigned so far.
     given: HashSet<(u8, String)>,

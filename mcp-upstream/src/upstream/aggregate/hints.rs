@@ -90,5 +90,6 @@ impl AggregateRequest<'_> {
     }
 }
 
-/// Message for callers on the relay's socket, which cannot send a handle: the reason why they always have the start set.
+/// Message for callers on the relay's socket, which cannot send a handle: the reason why they always have the tools that are
+/// active at the start.
 pub(super) const NOWHERE: &str = "calls by the relay's socket have the tools of active_toolsets, unless the aggregate's file says activation_scope = \"principal\" or \"process\"";

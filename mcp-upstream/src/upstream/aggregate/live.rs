@@ -22,9 +22,9 @@ pub(super) struct RunningAggregate {
     pub(super) aggregate: Arc<Aggregate>,
     /// The members, in the order of the aggregate's file.
     pub(super) slots: Vec<Arc<MemberSlot>>,
-    /// The last catalogue, with the offers from which it was built.
+    /// The catalogue that was built last, with the offers from which it was built.
     built: Mutex<Option<BuiltCatalogue>>,
-    /// Warnings that were logged about the last catalogue, so that only new ones are logged.
+    /// Warnings about the catalogue that were already logged, so that only new ones are logged.
     warned: Mutex<HashSet<String>>,
     /// The active sets that the aggregate stores for principals or for all clients. They survive a reload of the configuration.
     pub(super) sets: Arc<SharedSets>,
@@ -79,7 +79,7 @@ impl RunningAggregate {
         self.build(&mut built)
     }
 
-    /// Builds the catalogue of the members' current offers; returns the last one if the offers are the same.
+    /// Builds the catalogue of the members' current offers; returns the existing catalogue if the offers are unchanged.
     fn build(&self, built: &mut Option<BuiltCatalogue>) -> BuiltCatalogue {
         let offers: Vec<_> = self.slots.iter().map(|slot| slot.offered()).collect();
         if let Some(built) = &*built
@@ -125,7 +125,7 @@ impl RunningAggregate {
         Arc::clone(list)
     }
 
-    /// The number of the current catalogue. A list that was built with the same number is still current.
+    /// Version number of the current catalogue. A list that was built for the same version is still current.
     pub(super) fn version(&self) -> u64 {
         self.built().version
     }

@@ -26,7 +26,8 @@ use super::{AggregatesState, Kinds, is_aggregate, nested};
 use crate::stdio::pool::Presence;
 use crate::supervise::supervise;
 
-/// The objects that members use: the registry of namespaces, their upstreams, and the audience of changes.
+/// The objects that members use: the registry of namespaces, the namespaces' upstreams, the audience that is notified of changed
+/// lists, and the runtime of background tasks.
 #[derive(Clone)]
 pub(super) struct Home {
     pub(super) registry: Arc<Registry>,
@@ -205,7 +206,7 @@ impl Keeper {
         let mut pace = Pace::default();
         // The namespace of the published offer, if there is one.
         let mut offered_by: Option<Arc<Namespace>> = None;
-        // Reasons why lists were missing at the last reading. They were logged then, and are not logged again.
+        // Reasons for missing lists that were logged after the previous reading, so that they are not logged again.
         let mut unlisted = Vec::new();
         loop {
             published.mark_unchanged();
@@ -312,7 +313,7 @@ impl Keeper {
             Err(reason) if is_there => return Err(ReadingFailure::Refused(reason)),
             Err(reason) => return Err(ReadingFailure::Unfit(Why::Unread(reason))),
         };
-        // An offer that equals the published one was already compared with the pin.
+        // An offer that equals the published one was already compared with the pin (the digest that the configuration expects).
         if before.is_some_and(|before| reading.offer.changes(before).is_empty()) {
             return Ok(reading);
         }
@@ -506,7 +507,7 @@ async fn turned(presence: &mut Option<watch::Receiver<Presence>>, offers: bool) 
         return;
     }
     loop {
-        // Waits for a change even if the server is running now: its last request may have failed although it ran, and would fail
+        // Waits for a change even if the server is running now: the request to it may have failed while it ran, and would fail
         // again.
         if presence.changed().await.is_err() {
             return std::future::pending().await;

@@ -53,7 +53,7 @@ pub(super) struct OfferEntry {
 }
 
 impl Offer {
-    /// The kinds of lists that clients must read again if the other offer replaces this one. The list of tools changes whenever
+    /// The kinds of lists that clients must read again if `other` replaces this offer. The list of tools changes whenever
     /// resources change, since it contains the catalogue of resources.
     pub(super) fn changes(&self, other: &Self) -> Vec<Change> {
         let resources = self.resources != other.resources || self.templates != other.templates;

@@ -33,8 +33,8 @@ pub(super) struct MemberReading {
     pub(super) left_out: Vec<String>,
 }
 
-/// Reads all lists of a namespace. A server whose tools cannot be listed is unusable; other lists that fail are taken from
-/// `before`.
+/// Reads all lists of a namespace. A server whose tools cannot be listed is unusable; if another list cannot be read, its entries
+/// are taken from `before` (the previous offer).
 ///
 /// # Errors
 ///

@@ -45,7 +45,7 @@ pub(super) enum Why {
     Missing,
     /// The member's server ended.
     Ended,
-    /// The offer differs from the member's `pin`. Contains the full text for the log.
+    /// The offer's digest differs from the `pin` that the configuration expects. Contains the full text for the log.
     Pin(String),
     /// The offer could not be read. Contains the message of the server, or of a failure in the gateway. For the log only, since
     /// the message may contain paths, commands and other output of a server.

@@ -131,8 +131,8 @@ impl Switches {
     }
 }
 
-/// Lock that lets activations of one session run one after the other, so that each of them is applied to the result of the former
-/// one, in this process and in the store.
+/// Lock that lets activations of one session run one after the other, so that each is applied to the result of the previous one,
+/// in this process and in the store.
 struct SessionTurn {
     /// Semaphore with one permit, which an activation holds while it changes the set.
     turn: Semaphore,
@@ -187,7 +187,8 @@ impl SharedSets {
         own.unwrap_or_default()
     }
 
-    /// Changes the stored set of the principal or process that `keep` names. Returns true if the set changed.
+    /// Changes the set that the aggregate stores for a principal or for all clients, as `keep` says. Returns true if the set
+    /// changed.
     ///
     /// # Errors
     ///

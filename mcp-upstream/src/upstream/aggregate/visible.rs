@@ -3,10 +3,10 @@
 //! | member | visible |
 //! |---|---|
 //! | a server of the aggregate alone | all that the file's policy allows |
-//! | a namespace that is served anyway | to callers with access to that namespace, all that its policy allows |
+//! | a namespace that clients can also call directly | to callers with access to that namespace, all that its policy allows |
 //! | another aggregate | by the same rules, for its members |
 //!
-//! Tools are further narrowed to those that the scopes of the caller's credential open in their own namespaces.
+//! A tool is visible only if the scopes of the caller's credential also open it in its own namespace.
 //!
 //! If a session's own instance of a server has permanently ended, that server offers nothing in the session (AGG-35).
 
@@ -23,7 +23,7 @@ use crate::upstream::ServerCopy;
 pub(super) struct Visible(Box<[OnceLock<Option<Arc<Namespace>>>]>);
 
 impl Visible {
-    /// Creates an empty table for this number of members. A member's namespace is looked up when it is first needed.
+    /// Creates the value for this number of members. No namespace is looked up yet: each lookup is made when it is first needed.
     pub(super) fn new(members: usize) -> Self {
         Self((0..members).map(|_| OnceLock::new()).collect())
     }

@@ -209,8 +209,9 @@ impl ServerCall {
         self.coerced.get().unwrap_or(&self.request)
     }
 
-    /// Checks the arguments of a call over REST against the tool's schema; MCP clients check theirs. Done after the engine has
-    /// admitted the call, so that a call with invalid arguments counts for limits and audit, as at a worker.
+    /// Checks the arguments of a call over REST against the tool's schema; MCP clients check their arguments themselves. Done
+    /// after the engine has admitted the call, so that a call with invalid arguments counts for limits and audit, as it does at a
+    /// worker.
     async fn check_arguments(&self) -> Result<(), CallError> {
         // A server that does not list its tools reports wrong arguments itself.
         let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
@@ -420,7 +421,7 @@ impl ServerCall {
         // Only lists of shared connections are cached: a principal's list concerns no other client.
         if leased.place.key == ConnectionKey::Shared
             && !self.requester.is_told_apart()
-            // The tools may have changed while the page was mended, which makes it outdated.
+            // A page is outdated if the tools have changed while it was mended.
             && is_current
             && let Some(page) = self.page(opening)
             && let ResponseOutcome::Result(result) = &answer.outcome()
@@ -645,7 +646,7 @@ impl ServerCall {
         })
     }
 
-    /// The properties of the request to which a sealed state is bound.
+    /// The properties of the request that a sealed state is bound to, so that a different request cannot use the state.
     fn bound(&self) -> BoundRequest<'_> {
         BoundRequest {
             principal: self.requester.principal.as_deref(),
@@ -837,7 +838,8 @@ impl ServerCall {
     }
 }
 
-/// Waits until a server has read all messages sent before, by a ping. An error counts as a response.
+/// Sends a ping and waits for its response, which shows that the server has read all messages sent before. An error counts as a
+/// response.
 async fn has_read(process: &dyn ServerConnection) {
     if let Ok(sent) = process.request("ping", None, None) {
         let _ = timeout(READ_WAIT, sent.answer).await;

@@ -154,7 +154,7 @@ impl ExternalServers {
             let (external, namespace) = (Arc::clone(self), Arc::clone(whose.namespace));
             let principal = whose.principal.cloned();
             let catalogue = Arc::clone(catalogue);
-            // At most one such task runs per catalogue, and it ends at the time limit of a call.
+            // At most one task per catalogue reads the tools, and it ends at the time limit of a call.
             tokio::spawn(async move {
                 let whose = ListOwner {
                     namespace: &namespace,
@@ -168,7 +168,7 @@ impl ExternalServers {
         (reading, is_own)
     }
 
-    /// Reads the tools from the shared process, which lists for all clients even if calls have processes of their own. For a
+    /// Reads the tools from the shared process, which lists tools for all clients, even if calls use other processes. For a
     /// server that the gateway calls with the caller's credentials, reads them from the principal's process.
     async fn read_tools(
         self: &Arc<Self>,
@@ -228,8 +228,8 @@ fn list_mode(namespace: &Namespace) -> ListMode {
     }
 }
 
-/// Waits for the response to a list method; after [`PATIENCE`], returns the last good list if there is one. A request that is
-/// abandoned for that reason makes its process suspect.
+/// Waits for the response to a list method; after [`PATIENCE`], returns the last good list if there is one. If a request is
+/// abandoned for that reason, its process is checked, since it may be stuck.
 pub(super) async fn or_last_good<T, E>(
     attempt: impl Future<Output = Result<T, E>>,
     last_good: impl FnOnce() -> Option<T>,

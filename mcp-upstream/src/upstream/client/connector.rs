@@ -179,7 +179,7 @@ pub(crate) trait Connector: Send + Sync {
     /// Reports to the pools that a session has a reader again and must receive notifications of its subscriptions.
     fn session_returned(&self, _: &Arc<str>) {}
 
-    /// The server's last description of itself, preferably from an opening in this era.
+    /// The most recent description that the server gave of itself, preferably from an opening in this era.
     fn last_opening(&self, namespace: &Namespace, era: Era) -> Option<ServerInfo>;
 
     /// The server's catalogue for all clients, the same object for as long as the namespace is served.
@@ -214,10 +214,10 @@ pub(crate) trait Connector: Send + Sync {
     /// Waits until a new server serves, has failed, or turns out to take long.
     async fn settled(&self, _: &Namespace) {}
 
-    /// Ends a client's subscription to a resource. Does not wait.
+    /// Ends a client's subscription to a resource. Does not wait for the server's response.
     fn unsubscribe(&self, namespace: &Namespace, key: &ConnectionKey, era: Era, uri: &str);
 
-    /// Counts a request that was answered from a last good answer.
+    /// Counts a request that was answered with the server's last good response, because the server itself did not answer.
     fn fell_back(&self, _: &Namespace, _: LastGood) {}
 
     /// Counts a message that a server should not have sent.

@@ -73,7 +73,7 @@ async fn of_server(
         None if common && let Some(opening) = last(external, namespace, client) => {
             return Ok(opening);
         }
-        // The start of the client's own process, or of an unknown server, may take as long as its own time limit.
+        // Waits for the start of the client's own process, or of an unknown server, up to the time limit of the start.
         None => leased.await,
     };
     match outcome {

@@ -90,7 +90,7 @@ struct PeerCall {
     names: Option<TaskNames>,
     /// Answers to the server's questions that the client sent along with the call: a JSON object of objects.
     inputs: Option<Bytes>,
-    /// Number of questions of the call so far, by kind. The keys of questions contain it.
+    /// Numbers of the call's questions so far, by kind. The key of a question contains its number.
     asked: [u32; 3],
 }
 

@@ -191,7 +191,8 @@ fn declares_any(capabilities: &str) -> bool {
             .iter()
             .any(|(key, value)| asks(key) && *value != "null");
     }
-    // If one of these three keys is repeated, serde returns an error, and the client counts as one that cannot be asked.
+    // If the key of one of these capabilities (sampling, elicitation, roots) is repeated, serde returns an error, and the client
+    // counts as one that cannot be asked.
     serde_json::from_str::<CapabilityFields<'_>>(capabilities).is_ok_and(|declared| {
         declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
     })

@@ -188,7 +188,7 @@ fn end_of_call(cx: &CallContext<'_>) -> Instant {
 }
 
 /// Applies the deadline of a call to a request. If a process does not respond in time, its lease ends without a response, and the
-/// process is marked as suspect.
+/// process is checked, since it may be stuck.
 async fn in_time<T>(
     cx: &CallContext<'_>,
     method: &str,

@@ -147,7 +147,7 @@ impl RequestTasks {
             return Some(refusal("Task not found"));
         }
         let known = leased.process.tasks();
-        // On its own process, a client that can be asked may run tasks itself, and its messages may name those. They are not
+        // A client that can be asked may run tasks itself, and its messages to its own process may name them. Such names are not
         // checked.
         let checked = self.about_one || leased.is_common();
         if checked && !self.ids.iter().all(|id| known.owns(principal, id)) {

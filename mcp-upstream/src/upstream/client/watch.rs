@@ -29,8 +29,8 @@ pub(crate) enum NotWatched {
 }
 
 impl Watch {
-    /// Subscribes to resources through a leased process. If the server refuses a resource, the subscriptions before it are
-    /// ended again.
+    /// Subscribes to resources through a leased process. If the server refuses a resource, the subscriptions made so far are
+    /// ended.
     pub(super) async fn begin(
         external: &Arc<ExternalServers>,
         namespace: &Arc<Namespace>,

@@ -230,7 +230,7 @@ fn may_deny_session(body: &[u8]) -> bool {
     body.len() <= REFUSAL_MAX && memchr::memmem::find(body, b"-32001").is_some()
 }
 
-/// Reads the beginning of a refusal's body, in which an error about the session is searched.
+/// Reads the beginning of a refusal's body, so that it can be searched for an error about the session.
 pub(crate) async fn refusal_words(body: &mut dyn ResponseBody) -> Result<BytesMut, BodyError> {
     let mut read = BytesMut::new();
     while read.len() < REFUSAL_MAX

@@ -20,7 +20,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// Maximum depth of nested `properties` that are searched for mirrored arguments.
 const DEPTH_MAX: usize = 16;
 
-/// A message to a backend, with those of its values that the HTTP headers depend on.
+/// A message to a backend, and the values in it that are mirrored in HTTP headers.
 pub(super) struct Outgoing<'a> {
     method: Option<Cow<'a, str>>,
     members: Option<Members<'a>>,

@@ -209,7 +209,7 @@ impl Launcher for RemoteLauncher {
     }
 }
 
-/// A session at a backend, with the personal secrets of its principal that it was opened with.
+/// A session at a backend, and the principal's personal secrets with which it was opened.
 struct RemoteSession {
     session: Arc<Session>,
     id: BackendId,

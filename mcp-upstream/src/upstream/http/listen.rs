@@ -41,7 +41,7 @@ pub(super) async fn run(session: Arc<Session>) {
                     take(&session, None, event);
                 }
             }
-            // The server had a stream before, so 404 means that it does not know the session.
+            // The server had a stream before, so 404 means that the server does not know the session.
             Ok(response) if had_one && response.status == StatusCode::NOT_FOUND => {
                 session.lose();
                 return;

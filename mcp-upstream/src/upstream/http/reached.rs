@@ -46,7 +46,7 @@ impl CurrentServer {
         self.refused.swap(false, Ordering::Relaxed)
     }
 
-    /// Makes another version of the server the current one. Returns false if it is current already.
+    /// Makes `server` the current version of the server. Returns false if it is the current version already.
     pub(super) fn adopt(&self, server: &Arc<RemoteServer>, client: &dyn HttpClient) -> bool {
         let other = !Arc::ptr_eq(&self.version.load().server, server);
         if other {

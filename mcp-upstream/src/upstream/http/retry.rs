@@ -1,8 +1,8 @@
 //! Rule for repeating a message at another backend, in client mode and in pass-through mode.
 //!
-//! `retry.max` is the number of further backends to which a message may be sent. The first backend always gets the message. A
-//! further backend gets it only if no part of the message can have reached the former backend, or if the message may safely run
-//! twice. After a timeout, no other backend is tried, since the message's own time limit is then over as well.
+//! `retry.max` is the maximum number of backends to which a message may be sent after the first one failed. Such a backend gets
+//! the message only if no part of it can have reached the former backend, or if the message may safely run twice. After a
+//! timeout, no other backend is tried, since the message's own time limit is then over as well.
 
 use tooldock_workers::remote::RemoteRetry;
 

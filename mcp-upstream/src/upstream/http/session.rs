@@ -71,10 +71,11 @@ pub(super) struct Session {
     lost: watch::Sender<bool>,
     /// True once the backend responded that it does not know the session. The session then need not be ended at the backend.
     gone: AtomicBool,
-    /// True if the former session was dropped because of an error that may concern only the request, and this session has not yet
+    /// True if the session replaces one that was dropped because of an error that may concern only the request, and has not yet
     /// answered a client's request. If the error is repeated, it is returned to the client.
     follows_refusal: AtomicBool,
-    /// Running requests by id. The map is plain data, so a panic leaves it usable; tasks are spawned under the lock.
+    /// Running requests by id. The map is plain data, so it remains usable after a panic, such as one while a task is spawned
+    /// under the lock.
     calls: Mutex<HashMap<u64, SessionCall>>,
     listening: Mutex<Option<AbortHandle>>,
     sends: Arc<Semaphore>,
@@ -534,8 +535,8 @@ impl Session {
             SessionVerdict::Known => None,
             SessionVerdict::Unknown => Some(self.session_is_gone()),
             SessionVerdict::Refused { in_words } => {
-                // An error that was repeated in this session concerns the request, and is returned as the response to the
-                // request.
+                // If this session replaced one that was dropped for the same error, the repetition shows that the error concerns
+                // the request. It is returned as the response to the request.
                 if self.follows_refusal.swap(false, Ordering::Relaxed) && !in_words {
                     return None;
                 }
@@ -598,7 +599,7 @@ impl Session {
         self.incoming.lost();
     }
 
-    /// Records that the connection ended without a request of the gateway.
+    /// Records that the connection has ended on its own. Unlike `lose`, this does not notify `incoming`.
     pub(super) fn note_lost(&self) {
         self.lost.send_replace(true);
     }
@@ -651,8 +652,8 @@ impl Session {
         let mut failed = self.failed(code, &what);
         failed.error = failed.error.caused_by(error.kind.as_str(), &*error.message);
         failed.is_unsent = error.unsent;
-        // An earlier attempt may have sent the request to this backend before the connection ended. The failed attempt to reach
-        // the backend again does not count as a further one.
+        // The failed attempt is reported like a lost session, so that it does not count as a further attempt: an earlier attempt
+        // may have sent the request to this backend before the connection ended.
         let retries = self.server.spec.retry.max > 0;
         failed.is_session_gone = left && error.unsent && retries && self.may_move();
         failed

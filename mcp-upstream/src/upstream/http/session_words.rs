@@ -13,7 +13,7 @@ const NEAR: usize = 8;
 /// Maximum distance from a denial to the word "session" after it, in words.
 const BEFORE: usize = 5;
 
-/// Denials of one word that are searched before "session".
+/// Denials of one word that are searched for in the words before "session".
 const DENIALS_BEFORE: [&str; 20] = [
     "no",
     "invalid",
@@ -36,7 +36,7 @@ const DENIALS_BEFORE: [&str; 20] = [
     "requires",
     "absent",
 ];
-/// Denials of several words that are searched before "session".
+/// Denials of several words that are searched for in the words before "session".
 const PHRASES_BEFORE: [&str; 6] = [
     "cannot find",
     "could not find",
@@ -45,7 +45,7 @@ const PHRASES_BEFORE: [&str; 6] = [
     "unable to find",
     "failed to find",
 ];
-/// Denials of one word that are searched after "session".
+/// Denials of one word that are searched for in the words after "session".
 const DENIALS_AFTER: [&str; 26] = [
     "notfound",
     "unknown",
@@ -74,7 +74,7 @@ const DENIALS_AFTER: [&str; 26] = [
     "evicted",
     "mismatch",
 ];
-/// Denials of several words that are searched after "session".
+/// Denials of several words that are searched for in the words after "session".
 const PHRASES_AFTER: [&str; 18] = [
     "not found",
     "not be found",

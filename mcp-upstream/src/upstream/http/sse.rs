@@ -198,7 +198,7 @@ fn target(endpoint: &str, base: &str, own: Option<(bool, String)>) -> Option<Str
     if endpoint.starts_with('?') {
         return Some(format!("{base}{endpoint}"));
     }
-    // An address of another scheme, such as `javascript:`, is refused.
+    // An address with a scheme but no host, such as `javascript:`, is refused.
     let first = endpoint.split(['/', '?']).next().unwrap_or_default();
     if first.contains(':') {
         return None;

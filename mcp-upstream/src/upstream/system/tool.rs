@@ -1,9 +1,9 @@
-//! Definition of a management tool: a Rust type for its parameters and one for its result, from which its schemas are derived,
-//! its texts for models, and a function.
+//! Definition of a management tool: a function, texts for models, and Rust types for the parameters and the result, from which
+//! the tool's schemas are derived.
 //!
 //! A new tool is a type that implements [`ManagementTool`], in a file of its group in `tools/`, and a line in the table of
-//! `tools.rs`. Parameters derive `Deserialize` with `deny_unknown_fields` and `JsonSchema`; the comments of their fields are
-//! the descriptions for models. Wrong, missing and unknown arguments are refused before the tool runs.
+//! `tools.rs`. Parameters derive `Deserialize` with `deny_unknown_fields` and `JsonSchema`; the comments of their fields are the
+//! descriptions for models. Wrong, missing and unknown arguments are refused before the tool runs.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -84,7 +84,7 @@ impl Hints {
         ..Self::ADDS
     };
 
-    /// Marks a tool that also communicates with servers elsewhere.
+    /// Marks a tool that also communicates with servers outside of ToolDock (MCP's `openWorldHint`).
     pub(super) const fn elsewhere(mut self) -> Self {
         self.open_world = true;
         self
@@ -267,8 +267,8 @@ fn raw(value: &Value) -> Arc<RawValue> {
         .into()
 }
 
-/// The schema of a tool's arguments: an object without references, which clients that generate forms cannot resolve. Optional
-/// members do not also allow `null`, which is read like a missing member.
+/// The schema of a tool's arguments: an object without references, since clients that generate forms cannot resolve references.
+/// Optional arguments do not also allow `null`, because `null` is read like a missing argument.
 fn input_schema<T: JsonSchema>() -> Value {
     let mut schema = schema::<T>(SchemaSettings::draft2020_12());
     for property in properties(&mut schema) {
@@ -297,7 +297,7 @@ fn is_empty(default: &Value) -> bool {
     default.is_null() || default.as_array().is_some_and(Vec::is_empty)
 }
 
-/// The schemas of an object's members.
+/// The schemas of an object's properties.
 fn properties(schema: &mut Value) -> impl Iterator<Item = &mut Value> {
     let members = schema["properties"].as_object_mut();
     members.into_iter().flat_map(|members| members.values_mut())
@@ -336,9 +336,9 @@ fn remove_number_formats(schema: &mut Value) {
     }
 }
 
-/// The schema of `structuredContent`: only an object and the names of its members. It is kept short, since an agent that manages
-/// has the definitions of all tools in its context, and sees each result itself. If the result is a list, the schema describes
-/// the object in which the list is wrapped.
+/// The schema of `structuredContent`: only an object and the names of its keys. It is kept short, since an agent that manages has
+/// the definitions of all tools in its context, and sees each result itself. If the result is a list, the schema describes the
+/// object in which the list is wrapped.
 fn output_schema<T: JsonSchema>() -> Value {
     let schema = schema::<T>(SchemaSettings::draft2020_12().for_serialize());
     let names = match schema["properties"].as_object() {

@@ -58,8 +58,8 @@ fn named(text: &str) -> Result<&'static Mode, String> {
     })
 }
 
-/// Returns the half of the gateway that a process runs, by `--role` (`said`) or by the mode. An error if they contradict each
-/// other.
+/// Returns the half of the gateway that a process runs, by `--role` (`said`) or by the mode. Returns an error if they contradict
+/// each other.
 pub(super) fn role(environment: &Environment, said: Role) -> Result<Role, ConfigError> {
     match (of(environment)?, said) {
         (None, said) => Ok(said),

@@ -38,7 +38,8 @@ impl GivenArguments {
             Some(text) if text.trim_start().starts_with('{') => given.object = object(text)?,
             Some(text) => match text.strip_prefix('@') {
                 Some(file) => given.object = object(&read_file("--json", file)?)?,
-                // The text is no value of --json but the argument after it: `--json key=value`.
+                // The text is not a JSON object, so it is not the value of `--json` but the next argument, as in `--json
+                // key=value`.
                 None => {
                     given.json_is_wanted = true;
                     words.push(text);
@@ -137,7 +138,8 @@ pub(super) fn typed(text: &str, property: &Value, root: &Value) -> Result<Value,
     ))
 }
 
-/// Returns true if the value has one of the JSON types. A string is not parsed further: `"1"` is a string, not a number.
+/// Returns true if the value has one of the JSON types in `types`. A string is not parsed further: `"1"` is a string, not a
+/// number.
 fn is_of(value: &Value, types: &[&str]) -> bool {
     let takes = |name: &str| types.contains(&name);
     match value {

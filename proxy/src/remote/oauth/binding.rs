@@ -62,7 +62,7 @@ impl Binding {
     /// Returns the reason why the authorization is not valid for the server as it is configured now; `None` if it is valid. The
     /// text continues the phrase "it was given for".
     ///
-    /// Removed backends are no such reason: the tokens may still be sent to the remaining ones.
+    /// A removed backend does not make the authorization invalid: the tokens may still be sent to the remaining backends.
     pub(super) fn differs(
         &self,
         server: &RemoteServer,
@@ -118,7 +118,7 @@ impl Binding {
         None
     }
 
-    /// Returns the first of the issuers `named` if none of them is the issuer of this authorization. Otherwise returns `None`.
+    /// Returns the first issuer in `named` if the issuer of this authorization is not in `named`. Otherwise returns `None`.
     pub(super) fn another<'a>(&self, named: &'a [String]) -> Option<&'a str> {
         let own = self.issuer.as_deref()?;
         let is_own = |it: &String| issuer::is_same(it, own);

@@ -252,7 +252,7 @@ impl Http {
     ///
     /// # Errors
     ///
-    /// When the address is not allowed, or sent no response of bounded length.
+    /// When the address is not allowed, no response arrived, or the response is too long.
     pub(super) async fn send(
         &self,
         request: Request<Vec<u8>>,

@@ -187,7 +187,7 @@ async fn adopt(
     if let Some(before) = before.filter(another) {
         return Ok(Err(format!("the authorization was given at {before}")));
     }
-    // Normalized in the same way as by the OAuth library.
+    // The resource is normalized in the same way as by the OAuth library.
     let resource = Url::parse(&spec.resource).map_or_else(|_| spec.resource.clone(), String::from);
     Ok(Ok(Binding::new(server, spec, &metadata, resource)))
 }

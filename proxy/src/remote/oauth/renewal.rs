@@ -52,7 +52,8 @@ pub(super) async fn renew(
     let before = kept.credentials.token_response.as_ref();
     let refresh = before.and_then(|it| it.refresh_token());
     let refresh = refresh.ok_or_else(|| RenewalError::Over("it has no refresh token".into()))?;
-    // The secret of a configured client is read from the current configuration, that of a registered client from the record.
+    // The secret of a client that the operator has configured is read from the current configuration; that of a client that the
+    // gateway has registered itself is read from the stored authorization.
     let secret = match bound.registration {
         Registration::Configured => spec.client_secret.as_ref().map(|it| it.expose().to_owned()),
         Registration::Dynamic => kept.client_secret.clone(),

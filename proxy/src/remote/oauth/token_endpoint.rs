@@ -122,7 +122,7 @@ fn decoded(text: &str) -> String {
     decoded.map_or_else(|| text.to_owned(), |(_, value)| value)
 }
 
-/// The other form in which a client can send its secret.
+/// The alternative to `form` for sending a client's secret: the body instead of the header, or the header instead of the body.
 pub(super) fn other(form: ClientAuth) -> ClientAuth {
     match form {
         ClientAuth::Basic => ClientAuth::Post,
@@ -143,7 +143,7 @@ pub(super) fn refuses_client(answer: &Response<Vec<u8>>) -> bool {
     }
 }
 
-/// The members of a response's body, which may be JSON or a form. `None` if it is neither.
+/// The parameters in a token endpoint's response, whose body may be JSON or a form. `None` if it is neither.
 fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
     let body = answer.body().strip_prefix(b"\xef\xbb\xbf");
     let body = body.unwrap_or(answer.body());
@@ -169,7 +169,7 @@ fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
 /// argument contains secrets from the response itself.
 pub(super) type Words<'a> = dyn Fn(&str, &[Secret]) -> String + Sync + 'a;
 
-/// The members of a JSON object. Members that cannot be read, such as numbers out of range, are omitted.
+/// The fields of a JSON object. Fields that cannot be read, such as numbers out of range, are omitted.
 fn json_members(json: &[u8]) -> Option<Map<String, Value>> {
     let members = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(json).ok()?;
     let members = members.into_iter();
@@ -232,7 +232,8 @@ pub(super) fn normalized(
     Ok(normalized)
 }
 
-/// Rewrites the members of a token response in the form that the library reads. Members that cannot be read are removed.
+/// Rewrites the parameters of a token response in the form that the OAuth library reads. Parameters that cannot be read are
+/// removed.
 fn mend(token: &mut Map<String, Value>) {
     if !token.get("token_type").is_some_and(Value::is_string) {
         token.insert("token_type".into(), "bearer".into());
@@ -288,10 +289,10 @@ fn until_expiry(bearer: &str) -> Option<u64> {
         .filter(|it| *it > 0)
 }
 
-/// Names of response members whose values are secrets.
+/// Names of the parameters in a token endpoint's response whose values are secrets.
 const SECRETS: [&str; 4] = ["access_token", "refresh_token", "id_token", "client_secret"];
 
-/// The members of an error response, without secrets. `None` if the response contains no error.
+/// The parameters of an error response, without secrets. `None` if the response contains no error.
 fn error(members: &Map<String, Value>, words: &Words<'_>) -> Option<Map<String, Value>> {
     let secrets = SECRETS.iter().filter_map(|key| members.get(*key)?.as_str());
     let secrets: Vec<_> = secrets.map(Secret::new).collect();

@@ -38,7 +38,8 @@ pub(super) struct Reason {
 }
 
 impl Reason {
-    /// Appends a text to both texts. It must not contain anything that clients may not read.
+    /// Appends `more` to the text for the log and to the text for clients. It must not contain anything that clients may not
+    /// read.
     pub(super) fn followed_by(self, more: &str) -> Self {
         Self {
             logged: format!("{}{more}", self.logged),
@@ -46,7 +47,7 @@ impl Reason {
         }
     }
 
-    /// Applies a function to both texts.
+    /// Applies a function to the text for the log and to the text for clients.
     pub(super) fn map(self, change: impl Fn(&str) -> String) -> Self {
         Self {
             logged: change(&self.logged),

@@ -42,8 +42,8 @@ macro_rules! limits {
         pub struct Limits {
             $($(#[$doc])* pub $number: $kind,)*
             $($(#[$other_doc])* pub $other: $type,)*
-            /// The operator's lists for tools and principals, if the lists above may come from others, too. Both must then allow
-            /// a tool and a principal.
+            /// The operator's own lists for tools and principals, if `tools_allow`, `tools_deny` and `principals` may come from
+            /// other sources, too. A tool or principal must then be allowed by both.
             #[serde(skip)]
             pub within: Option<Box<AccessLists>>,
         }
@@ -84,7 +84,7 @@ macro_rules! limits {
                 $(self.$number = self.$number.min(most.$number);)*
             }
 
-            /// Creates a patch that sets all limits of this value.
+            /// Creates a patch that sets each limit to its value in these limits.
             pub fn patch(&self) -> LimitsPatch {
                 LimitsPatch {
                     $($number: Some(self.$number),)*
@@ -260,7 +260,8 @@ pub struct ToolLimits {
 }
 
 impl ToolLimits {
-    /// Lowers both numbers to those of `own`. If `own` does not set a number, the number of the namespace is used instead.
+    /// Lowers the time limit and the maximum result size to those of `own`. If `own` does not set a number, that of the
+    /// namespace is used instead.
     pub fn lower_to(&mut self, own: Option<&Self>, namespace: &Limits) {
         let own = own.copied().unwrap_or_default();
         let timeout = own.timeout.unwrap_or(namespace.timeout);

@@ -284,11 +284,11 @@ impl Sandbox {
         said
     }
 
-    /// Checks the values.
+    /// Checks the settings of the sandbox.
     ///
     /// # Errors
     ///
-    /// The first invalid value, with its key.
+    /// The first invalid setting, with its key.
     pub fn check(&self) -> Result<(), String> {
         for (key, paths) in [("read", &self.read), ("write", &self.write)] {
             if paths.len() > ENTRIES_MAX {

@@ -179,7 +179,7 @@ impl<'a> Scan<'a> {
             if marks == 0 {
                 at += STEP;
                 plain_steps += 1;
-                // After so many bytes without a special byte, the string is probably long, such as a text without line ends. A
+                // After `STRIDE` bytes without a special byte, the string is probably long, such as a text without line ends. A
                 // larger step is then faster.
                 if plain_steps * STEP >= STRIDE {
                     at += plain(self.bytes.get(at..).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Masks passwords in mistyped addresses before errors quote them, at any position.
+//! Masks passwords at any position of a mistyped address, before an error quotes the address.
 
 use super::{MASK, text as masked_text, url};
 

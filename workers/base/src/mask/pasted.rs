@@ -307,7 +307,7 @@ fn is_in_text(text: &str) -> bool {
 fn is_in_urls(text: &str) -> bool {
     let is_password = |login: &str| match login.split_once(':') {
         Some((_, said)) => !said.is_empty() && !is_reference(said),
-        // A user name alone, as in URLs of Git servers, is not a credential.
+        // A user name alone, as in URLs of Git servers, is not a credential unless it looks random, like a token.
         None => is_dense(login) && !is_reference(login),
     };
     let mut logins = url_logins(text).into_iter();

@@ -33,11 +33,11 @@ pub struct Origin<'a> {
 pub struct CallEnd<'a> {
     /// Label of the method, such as `tools/call`; `other` for methods that the protocol does not define.
     pub method: &'static str,
-    /// Attribute name, and name of the called tool or prompt; `None` if it does not exist.
+    /// Name of a span attribute, and the called tool's or prompt's name as its value; `None` if there is no such tool or prompt.
     pub target: Option<(&'static str, &'a Arc<str>)>,
     /// The `error.type` of the call; `None` if it succeeded.
     pub error: Option<&'static str>,
-    /// Further attributes of the request's span.
+    /// Attributes of the request's span in addition to method, target, namespace and error.
     pub attributes: Vec<Attribute>,
 }
 
@@ -160,7 +160,7 @@ impl RequestTrace {
         );
     }
 
-    /// Begins a span for a step of the gateway's work, which ends when the returned value is dropped.
+    /// Begins a span for a step of the gateway's work. The span ends when the returned value is dropped.
     pub fn part(self: &Arc<Self>, name: &'static str) -> Interval {
         Interval {
             trace: Arc::clone(self),

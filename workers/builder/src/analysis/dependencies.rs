@@ -193,7 +193,8 @@ impl Dependencies {
         let workspace = manifest
             .get("workspace")
             .and_then(|it| it.get("dependencies"));
-        // Members of a Cargo workspace may omit a version that the workspace specifies, so the workspace's table is read first.
+        // Members of a Cargo workspace may omit a version that the workspace specifies, so the workspace's dependencies are read
+        // first.
         for table in [workspace, own].into_iter().flatten() {
             for (name, version) in table.as_table().into_iter().flatten() {
                 self.add(name, version_of(version));

@@ -14,7 +14,8 @@ use tree_sitter::Node;
 use super::SourceFacts;
 use super::syntax::{File, children, dedent, is_tool_name, last_name, unescape};
 
-/// Maximum number of steps when a name is resolved to its value or a schema to its parameters; deeper ones are ignored.
+/// Maximum number of steps for resolving a name to its value, or a schema to its parameters. A name or schema that needs more
+/// steps is ignored.
 const DEPTH_MAX: usize = 12;
 
 pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
@@ -40,7 +41,7 @@ pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     }
 }
 
-/// Syntax nodes of the values of a file's names: constants, and members of enumerations as `Enum.MEMBER`.
+/// The values of a file's constants and enumeration members (`Enum.MEMBER`), as syntax nodes, by name.
 fn values<'t>(file: &File<'t>) -> HashMap<String, Node<'t>> {
     let mut values = HashMap::new();
     for node in file.nodes() {

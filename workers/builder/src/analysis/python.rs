@@ -210,7 +210,7 @@ fn added(file: &File<'_>, arguments: &[Node<'_>]) -> Option<FoundTool> {
     of_function(file, function)
 }
 
-/// The parameters that a JSON Schema declares, which is written as a Python dictionary.
+/// The tool parameters that a JSON Schema declares. The schema is written in the source as a Python dictionary.
 fn of_schema(file: &File<'_>, schema: Node<'_>) -> Vec<FoundParameter> {
     let Some(properties) = member(file, schema, "properties") else {
         return Vec::new();

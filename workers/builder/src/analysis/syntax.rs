@@ -35,7 +35,7 @@ impl<'t> File<'t> {
         facts.hosts.extend(names::hosts(self.text(node)));
     }
 
-    /// Adds an environment variable that the file reads to the facts, if its name looks like that of a credential.
+    /// Adds to the facts an environment variable that the file reads, if the variable's name looks like that of a credential.
     pub(super) fn look_at_variable(name: &str, facts: &mut SourceFacts) {
         if names::is_credential(name) {
             facts.secrets.insert(name.to_owned());

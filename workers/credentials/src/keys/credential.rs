@@ -1,5 +1,5 @@
-//! Creators of keys that are not keys themselves: entries of the configuration, and access tokens. Checks that their entries
-//! still cover the keys that they created.
+//! Creators of API keys that do not use an API key themselves: entries of the configuration, and access tokens. Checks that
+//! their entries still cover the keys that they created.
 //!
 //! A key created by an entry has no more rights than the entry. It is valid only while the configuration contains the entry, and
 //! while the entry's namespaces include the key's. The key's record contains a salted hash of the entry, so an entry of the same

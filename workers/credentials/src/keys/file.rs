@@ -72,8 +72,8 @@ struct Storing<'a> {
     keys: &'a [KeyRecord],
 }
 
-/// Reads the keys of the file and the file's stamp. A key is marked as invalid if the key that created it is. If there is no
-/// file, returns no keys and no stamp.
+/// Reads the keys of the file and the file's stamp. A key is marked as invalid if the key that created it is invalid. If there
+/// is no file, returns no keys and no stamp.
 pub(super) fn read(path: &Path) -> Result<(Vec<KeyRecord>, Option<Stamp>), KeysError> {
     let told = |source: io::Error| KeysError::Io {
         doing: "read",

@@ -20,8 +20,8 @@ struct OwnEnd {
     revoked: Option<SystemTime>,
 }
 
-/// Limits each key to the validity of its creators: it expires at the earliest of their ends, and is revoked if one of them is
-/// missing from the file.
+/// Limits each key to the validity of its creators: the key ends, by expiry or revocation, no later than any of them, and is
+/// revoked if one of them is missing from the file.
 pub(super) fn settle(records: &mut [KeyRecord]) {
     if records.iter().all(|record| record.maker.is_none()) {
         return;
@@ -125,8 +125,8 @@ impl KeyRecord {
         opens_all(&self.namespaces, namespaces)
     }
 
-    /// The creator of the key for display: the id of the creating key; its principal if the creator is not a key, or if the
-    /// record is from before ids were stored. `None` for a key that the operator created.
+    /// The creator of the key for display: the id of the creating key, or the principal of a creator that is not a key. A record
+    /// written before ids were stored also yields the principal. `None` for a key that the operator created.
     pub fn shown_maker(&self) -> Option<String> {
         let id = self.maker.map(|id| id.to_string());
         let credential = || self.credential.as_ref().map(|it| it.principal.clone());

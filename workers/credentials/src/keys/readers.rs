@@ -1,14 +1,13 @@
-//! Notifies the running gateways that use a file of API keys of its changes.
+//! Notifies running gateways of changes of the file of API keys that they use.
 //!
 //! ```text
 //! $DATA/keys.json.gateways/   one socket for each running gateway
-//!
 //!   writer ── connects, after the file is replaced ──▶ gateway ── reads the file ──▶ answers
 //! ```
 //!
 //! A writer waits for the answers, so a new key is valid, or a revoked key invalid, when the writer's command returns. A gateway
 //! binds its socket before it reads the file for the first time, so it does not miss a change that is made in between. If a
-//! notification fails, the gateway still checks the file several times a second.
+//! notification fails, the gateway still detects the change, since it checks the file several times a second.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,7 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// Suffix that is appended to the path of the file of keys: the folder with the gateways' sockets.
+/// Suffix that, appended to the path of the file of keys, gives the path of the folder with the gateways' sockets.
 const SUFFIX: &str = ".gateways";
 
 /// Maximum time that a writer waits for the answers of all gateways together.
@@ -87,7 +86,7 @@ impl Drop for ChangeSocket {
     }
 }
 
-/// Numbers of running gateways that were notified of a change.
+/// Result of notifying the running gateways of a change: numbers of those that confirmed it in time, and of the others.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Heard {
     /// Number of gateways that confirmed in time that they have read the changed file.

@@ -44,14 +44,15 @@ pub struct KeyRecord {
     /// Name of the key's owner. Several keys may have the same name, so that a key can be replaced by another.
     pub name: String,
     /// Name of the key's creator, which precedes the key's own name in its principal; `None` if the operator created the key. So
-    /// a creator cannot obtain the rights of another principal by giving its name to a key.
+    /// a creator cannot obtain the rights of another principal by giving that principal's name to a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<String>,
-    /// Id of the key that created this key; this key becomes invalid when that key does. `None` for other creators, and for keys
-    /// created before this field existed.
+    /// Id of the key that created this key; this key becomes invalid when that key does. `None` if the creator is not a key, and
+    /// for keys created before this field existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maker: Option<KeyId>,
-    /// Creator of the key, if it is not a key. The key becomes invalid if the creator's entry is removed from the configuration.
+    /// Creator of the key, if the creator is a configured entry or an access token and not a key. The key becomes invalid if the
+    /// creator's entry is removed from the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<CredentialRecord>,
     /// Scopes of the key. It may call the tools that any of them allows.

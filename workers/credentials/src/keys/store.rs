@@ -65,17 +65,17 @@ struct KeyStoreState {
     /// Entries of the configuration that may create keys; `None` if the configuration is unknown, and then no key that such an
     /// entry created is valid.
     makers: Option<KeyMakers>,
-    /// Stamp of the file that was read last, whether or not it could be used.
+    /// Stamp (metadata that identify a version) of the file of keys that was read last, whether or not it could be used.
     seen: Option<Stamp>,
-    /// Stamp of the last file that could not be used, so that each such file is logged once.
+    /// Stamp (metadata that identify a version) of the last file of keys that could not be used, so that each is logged once.
     unusable: Option<Stamp>,
     /// True if the times of last use could not be written; the failure is then not logged again.
     uses_unwritten: bool,
 }
 
 impl KeyStoreState {
-    /// Marks keys as revoked if the entry of the configuration that created them does not cover them, and all keys that these
-    /// created. The file is not changed, since an entry may be added again.
+    /// Marks keys as revoked if the entry of the configuration that created them does not cover them; keys that a marked key
+    /// created are marked, too. The file is not changed, since an entry may be added again.
     fn end_keys(&self, records: &mut [KeyRecord]) {
         let ended = match &self.makers {
             Some(makers) => makers.end_keys(records),
@@ -271,7 +271,7 @@ impl KeyStore {
         }
     }
 
-    /// All keys, oldest first. The time of last use is the later one of the file's and this process's.
+    /// All keys, oldest first. A key's time of last use is the later of the time in the file and the time known to this process.
     ///
     /// # Errors
     ///
@@ -327,8 +327,8 @@ impl KeyStore {
         let path = self.path.display();
         let read = file::read(&self.path);
         if !was_there && matches!(read, Ok((_, None))) {
-            // The file still does not exist: no key was created yet. A gateway that is just starting is
-            // already notified of changes.
+            // The file still does not exist, so no key was created yet, and there is no change to publish. A gateway gets
+            // here while it starts, since it can be notified of changes before it has read the file.
             return;
         }
         let published = read.and_then(|(records, stamp)| {
@@ -374,7 +374,8 @@ impl KeyStore {
         }
     }
 
-    /// Sets the entries of the configuration. Keys that entries created are then valid only if these entries cover them.
+    /// Sets the entries of the configuration that may create keys. Keys that entries created are then valid only if these entries
+    /// cover them.
     pub fn set_makers(&self, makers: KeyMakers) {
         let mut state = self.state();
         if state.makers.as_ref() == Some(&makers) {
@@ -489,7 +490,7 @@ impl KeyStore {
         state.seen = stamp;
         self.changes.send_replace(());
         if lost {
-            // Announced after the table is in force, since callers are admitted again with the new table.
+            // The loss is announced only after the new table is in force, since callers are then admitted again with that table.
             self.losses.send_modify(|count| *count += 1);
         }
     }

@@ -19,7 +19,8 @@ use super::record::{self, KeyLimit, KeyRecord, KeyState};
 use super::store::KeyStore;
 use super::text;
 
-/// Resolution of a key's time of last use, in seconds. So threads that serve the same key rarely write to the shared value.
+/// Resolution of a key's time of last use, in seconds. It is coarse, so that threads that serve the same key rarely write to
+/// the shared value.
 const USE_STEP_SECONDS: u64 = 60;
 
 /// All API keys at one moment.
@@ -179,7 +180,7 @@ impl ApiKey {
         (used > 0).then(|| UNIX_EPOCH + Duration::from_secs(used))
     }
 
-    /// Returns true if the file's time of last use is older than this process's by at least `step`.
+    /// Returns true if the key's time of last use in the file is older than the one known to this process, by at least `step`.
     pub(super) fn is_written_behind(&self, step: Duration) -> bool {
         let written = self.written.load(Ordering::Relaxed);
         let since = self.used.load(Ordering::Relaxed).saturating_sub(written);
@@ -322,7 +323,7 @@ impl KeyTable {
     }
 }
 
-/// Compiled scopes and namespaces, shared by the keys that have the same ones while a table is compiled.
+/// Compiled scopes and namespaces. While a table is compiled, keys with equal scopes or equal namespaces share them.
 #[derive(Default)]
 struct KeyCompiler {
     scopes: Arc<ScopeTable>,
@@ -362,7 +363,8 @@ impl KeyCompiler {
         })
     }
 
-    /// The tools that a key's scopes allow. A scope that was removed from the configuration allows none; the others remain valid.
+    /// The tools that a key's scopes allow. A scope that was removed from the configuration allows no tool; the key's remaining
+    /// scopes stay valid.
     fn tools(&mut self, record: &KeyRecord) -> Arc<ToolScope> {
         if let Some(known) = self.tools.get(&record.scopes) {
             return Arc::clone(known);

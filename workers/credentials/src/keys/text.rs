@@ -89,7 +89,7 @@ pub(super) fn generate(kind: KeyKind, id: KeyId) -> Result<Secret, getrandom::Er
 
 /// Fills `place` with random characters of an alphabet, all equally likely.
 fn random(place: &mut [u8], alphabet: &[u8]) -> Result<(), getrandom::Error> {
-    // Larger bytes are discarded: they would make the alphabet's first characters more likely than the others.
+    // Bytes from `fair` on are discarded: they would make the alphabet's first characters more likely than the others.
     let fair = 256 / alphabet.len() * alphabet.len();
     let mut bytes = zeroize::Zeroizing::new([0; 64]);
     let mut filled = 0;

@@ -99,7 +99,7 @@ struct FileId {
 }
 
 impl AuthorizationStore {
-    /// Creates the store in the folder of these secrets; its file is encrypted with the same key. `personal` is notified of each
+    /// Creates the store in the folder of `secrets`, whose key also encrypts the store's file. `personal` is notified of each
     /// change, so that calls use new authorizations.
     pub fn new(secrets: Arc<SecretStore>, personal: Arc<PersonalSecrets>) -> Self {
         Self {
@@ -191,7 +191,7 @@ impl AuthorizationStore {
     }
 
     /// Writes all authorizations again, encrypted under the current key of the secrets. Must be called after
-    /// [`SecretStore::rekey`], with the content that was read before.
+    /// [`SecretStore::rekey`] changed that key; writes the content that was read under the previous key.
     ///
     /// # Errors
     ///

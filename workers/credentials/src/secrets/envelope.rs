@@ -20,7 +20,7 @@ use super::key::{ITERATIONS_MAX, ITERATIONS_MIN, SecretsKey};
 const CIPHER: &str = "AES-256-GCM";
 const KDF: &str = "PBKDF2-HMAC-SHA256";
 const KDF_1: &str = "pbkdf2-sha256";
-/// Number of PBKDF2 iterations of a file of version 1 that does not specify it.
+/// Number of PBKDF2 iterations for files of version 1 that do not specify the number.
 const ITERATIONS_1: u32 = 390_000;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;

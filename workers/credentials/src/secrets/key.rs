@@ -1,7 +1,7 @@
 //! The key of the secret store: a text that the operator sets, and the encryption keys derived from it.
 //!
 //! Deriving a key takes a quarter of a second on purpose. A process derives each key only once per salt. Since the salt of the
-//! file changes only with the key, a gateway derives at its first read and not at later reloads.
+//! file changes only with the key, a gateway derives it at its first read and not at later reloads.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -94,7 +94,7 @@ impl SecretsKey {
         let mut key = DerivedKey::default();
         let text = self.text.expose().as_bytes();
         match iterations {
-            // Equivalent to the other arm, but compiled within the crate `pbkdf2`: test builds optimise only that crate.
+            // Derives the same key as the general case, but within the crate `pbkdf2`: test builds optimise only that crate.
             ITERATIONS => {
                 let algorithm = Algorithm::Pbkdf2Sha256;
                 pbkdf2_hmac_with_params(text, salt, algorithm, Params::RECOMMENDED, &mut *key);

@@ -105,8 +105,8 @@ impl Meta {
         without.map(|(key, _)| key.as_str())
     }
 
-    /// Corrects the entries to match the values. The two files are written one after the other, so they may differ after a crash.
-    /// In the result, a key with a value is set, and a key without a value is a placeholder.
+    /// Corrects the entries to match the values. The files of entries and of values are written one after the other, so they may
+    /// differ after a crash. In the result, a key with a value is set, and a key without a value is a placeholder.
     pub(super) fn healed(&self, values: &Values) -> Self {
         let mut healed = self.clone();
         let named = healed.namespaces.values_mut();

@@ -18,8 +18,8 @@ use super::{Scope, SecretsError, check_new_key};
 pub struct DeclaredSecret {
     /// Name of the secret, which is that of the environment variable.
     pub key: String,
-    /// Names to which the variable's default text under `env` refers; used if the secret has no value. `None` if `env` does not
-    /// set the variable.
+    /// Names of the references in the default text that `env` gives to the variable; used if the secret has no value. `None` if
+    /// `env` does not set the variable.
     pub default: Option<Vec<String>>,
 }
 
@@ -51,7 +51,7 @@ pub struct SecretsCheck {
 }
 
 impl SecretNames {
-    /// Creates an access to a store that shows names and statuses only.
+    /// Gives access to a store without a way to read its values.
     pub fn of(store: Arc<SecretStore>) -> Self {
         Self(store)
     }

@@ -40,8 +40,8 @@ pub const OWNERS_FILE: &str = "secrets.owners.enc";
 const MODE: u32 = 0o600;
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Maximum time that the gateway waits for the lock to record owners while a command writes secrets. After that, they are
-/// recorded at the next reload.
+/// Maximum time that the gateway waits for the lock to record owners while a command writes secrets. If the time is over, the
+/// owners are recorded at the next reload.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The owners of all values, and of the personal values of each server's callers.
@@ -77,7 +77,7 @@ struct OwnedValue {
 
 /// The secrets that the currently served namespaces may receive, as computed from the owners of the values.
 pub struct BoundSecrets {
-    /// The secrets without the values that belong to other namespaces.
+    /// The secrets without the values that the served namespaces must not receive.
     pub secrets: Secrets,
     /// The owners of all values, including those that this computation added.
     pub owners: Owners,
@@ -99,7 +99,8 @@ impl Owners {
         self.incomplete
     }
 
-    /// Adds the owners of another record for values that have none in this record, or whose recorded owner had an earlier value.
+    /// Adds the owners of another record for values without an owner in this record, and for values that have changed since this
+    /// record's owner was recorded.
     fn complete_with(&mut self, other: Self, secrets: &Secrets) {
         let current: BTreeMap<_, _> = secrets
             .of_scopes()
@@ -189,7 +190,8 @@ impl Owners {
     }
 }
 
-/// Returns true if a namespace of the origin `served` may receive credentials that belong to the origin `owner` of that name.
+/// Returns true if a namespace of the origin `served` may receive credentials whose owner is a namespace of the same name and the
+/// origin `owner`.
 fn may_have(served: Origin, owner: Origin) -> bool {
     served == owner || served.source == Source::Operator
 }
@@ -222,8 +224,8 @@ fn not_known(key: &str, scope: &str) -> Issue {
 }
 
 impl SecretStore {
-    /// The owners in the file of values, supplemented by those in the file of owners. For a value in both, the former is used, so
-    /// an outdated file of owners has no effect.
+    /// The owners in the file of values, supplemented by those in the file of owners. If both name an owner of a value, that of
+    /// the file of values is used, so an outdated file of owners has no effect.
     ///
     /// # Errors
     ///
@@ -280,7 +282,7 @@ impl SecretStore {
     }
 
     /// Returns true if this process may replace the file of values: it is not a link, and belongs to this user. Write permission
-    /// is not checked, because every tool runs as this user and could remove it.
+    /// is not checked: every tool runs as this user, and could prevent the replacement by removing the permission.
     fn is_own_file(&self) -> bool {
         fs::symlink_metadata(self.values_file()).is_ok_and(|found| {
             found.is_file() && found.uid() == rustix::process::geteuid().as_raw()
@@ -321,7 +323,7 @@ impl SecretStore {
     /// When the file cannot be written.
     pub(super) fn write_owners_file(&self, owners: &Owners) -> Result<(), SecretsError> {
         let json = Zeroizing::new(serde_json::to_vec(owners).expect("texts are JSON"));
-        // Encrypted with the salt of the values: its key is already derived, and deriving another one takes a quarter of a
+        // The salt of the values is used, since the key for it is already derived; deriving another one takes a quarter of a
         // second.
         let salt = self.load().ok().and_then(|loaded| loaded.salt);
         let sealed = store::sealed(&json, &self.protection(), salt)?;

@@ -78,8 +78,8 @@ impl<V> ScopedEntries<V> {
         }
     }
 
-    /// Removes an entry; returns true if there was one. Also removes the table of a namespace or principal without further
-    /// entries.
+    /// Removes an entry; returns true if there was one. Also removes the table of the namespace or principal if no entry is left
+    /// in it.
     pub(super) fn remove(&mut self, key: &str, scope: &Scope) -> bool {
         match scope {
             Scope::Global => self.global.remove(key).is_some(),

@@ -1,6 +1,6 @@
-//! A temporary file with a text that a person edits. It is in memory if the system has such a file system, can be read by its
-//! owner only, and is wiped and removed in every case except `kill -9`. Files left by `kill -9` are removed when the next
-//! temporary file of the same store is created.
+//! A temporary file with a text that a person edits. It is stored in memory if the system has a file system for that, can be
+//! read by its owner only, and is wiped and removed in every case except `kill -9`. Files left by `kill -9` are removed when the
+//! next temporary file of the same store is created.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -61,7 +61,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Path of the file.
+    /// Path of the temporary file.
     pub fn path(&self) -> PathBuf {
         self.0.join(FILE)
     }

@@ -190,8 +190,8 @@ impl Document {
         (values, without)
     }
 
-    /// Checks the sections of an edited text. Both `global` and `namespaces` are required: if an editor saved an empty file, not
-    /// all secrets must be removed. A section with owners is refused, since they must not be edited.
+    /// Checks the sections of an edited text. Both `global` and `namespaces` are required, so that an empty file, which an editor
+    /// may have saved, does not remove all secrets. A section with owners is refused, since they must not be edited.
     pub(super) fn check_sections(&self, text: &[u8]) -> Result<(), SecretsError> {
         let sections = yaml::from_slice::<Option<yaml::Mapping>>(text);
         let sections = sections.ok().flatten().unwrap_or_default();

@@ -104,7 +104,8 @@ impl Confinement {
         [OPTION.into(), text.into()]
     }
 
-    /// Returns true if the guard decides about each connection; false if there are no connections or the kernel lacks support.
+    /// Returns true if the guard decides about each connection; false if the sandbox allows no connections, or the kernel lacks
+    /// support.
     fn supervises_connections(&self) -> bool {
         self.support.connections && self.network != NetworkRule::None
     }

@@ -15,7 +15,7 @@
 //! | to the guard | one byte with a descriptor | only with `--stdin`, and first: the command's standard input, else `/dev/null` |
 //! | | `T` | SIGTERM to the command's group |
 //! | | `K` | SIGKILL to everything below the guard |
-//! | | end of file | SIGTERM, [`GRACE`], then as `K`; so do SIGTERM, SIGINT, SIGHUP and SIGQUIT to the guard itself |
+//! | | end of file | SIGTERM, [`GRACE`], then as `K`; a SIGTERM, SIGINT, SIGHUP or SIGQUIT to the guard has this effect, too |
 //! | to the gateway | `pid <n>` | the command runs |
 //! | | `failed <message>` | it could not be started; the guard exits with 127 |
 //! | | `refused <address>` | the sandbox refused a connection; once for each address |
@@ -158,8 +158,8 @@ struct Guard {
 
 impl Guard {
     fn start(mut command: Command, sandbox: Option<Confinement>) -> io::Result<Self> {
-        // The process gets a name other than the gateway's: a `pkill` of the gateway must not kill the guards, which then end the
-        // gateway's children.
+        // The process gets a name other than the gateway's: a `pkill` of the gateway must not kill the guards, too, since they
+        // have to end the gateway's children.
         let _ = rustix::thread::set_name(c"guard");
         // Must precede the start of the command: processes that detach themselves become children of the guard, not of process 1.
         set_child_subreaper(Some(getpid()))?;
@@ -190,7 +190,8 @@ impl Guard {
         if let Some(confined) = confined
             && let Err(error) = confined.supervise(report)
         {
-            // The command is killed, since its calls of `connect` would never be answered.
+            // The thread that decides about connections did not start. The command is killed, since its calls of `connect`
+            // would never be answered.
             tree::kill_each(&tree::descendants(getpid()));
             return Err(error);
         }

@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 
 use super::slice;
 
-/// Nice value of the processes. They get a tenth of the time of other processes on the same core, so they finish on a busy
-/// machine, too.
+/// Nice value of processes of low priority. They get a tenth of the time of other processes on the same core, so they finish on
+/// a busy machine, too.
 const NICENESS: i32 = 10;
 
 /// Starts a command with a low priority, which its descendants inherit.

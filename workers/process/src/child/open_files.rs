@@ -38,7 +38,7 @@ pub fn raise() -> Option<u64> {
     limit()
 }
 
-/// Arguments for a guard with the soft limit with which this process was started; `None` if the limit was not raised.
+/// Arguments that tell a guard the soft limit with which this process was started; `None` if the limit was not raised.
 pub(super) fn for_children() -> Option<[String; 2]> {
     BEFORE
         .get()

@@ -2,10 +2,10 @@
 //! rate.
 //!
 //! A child that floods its output is not slowed down and does not flood the log: lines beyond the rate are not logged, and their
-//! number is logged once per window. Secrets that the owner of the child named are hidden. While a server is asked a question
-//! that it may not understand, its output is held back. The last line is kept ([`LastLine`]), and a limited number of recent
-//! lines, including those beyond the rate ([`RecentLines`]). Output is not interpreted, except that the owner of the child may
-//! receive certain lines, which are then not logged ([`Pump::divert`]).
+//! number is logged at most every ten seconds. Secrets that the owner of the child named are hidden. While a server is asked a
+//! question that it may not understand, its output is held back. The last line is stored ([`LastLine`]), and a limited number of
+//! recent lines, including those beyond the rate ([`RecentLines`]). Output is not interpreted, except that the owner of the child
+//! may receive certain lines, which are then not logged ([`Pump::divert`]).
 
 mod address;
 mod hold;
@@ -78,7 +78,7 @@ impl OutputLimit {
         }
     }
 
-    /// Stores each last line in `last`, for explanations of the child's end. Must be called after [`OutputLimit::hiding`].
+    /// Stores the most recent line in `last`, for explanations of the child's end. Must be called after [`OutputLimit::hiding`].
     pub fn remembering(self, last: &LastLine) -> Self {
         last.hiding(&self.redactor);
         Self {
@@ -87,7 +87,7 @@ impl OutputLimit {
         }
     }
 
-    /// Also stores the recent lines for operators. `pid` is the process that prints them.
+    /// Stores the recent lines for operators, in addition to logging them. `pid` is the process that prints them.
     pub fn keeping(self, lines: Arc<RecentLines>, pid: Option<u32>) -> Self {
         Self {
             recent: Some((lines, pid)),
@@ -400,7 +400,7 @@ fn is_layout(character: char) -> bool {
     )
 }
 
-/// Converts a line to text without secrets that cannot look like another log line or control a terminal.
+/// Converts a line to text that contains no secrets, and that cannot look like another log line or control a terminal.
 fn printable(line: &[u8], cut: bool, redactor: &Redactor) -> String {
     let shown = &line[..line.len().min(LINE_MAX)];
     let cut = cut || shown.len() < line.len();

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-/// Duration of the longer slice. The usual one has 0.7 to 3 ms, depending on the kernel and the number of cores.
+/// Duration of the longer slice. The usual slice is 0.7 to 3 ms long, depending on the kernel and the number of cores.
 ///
 /// The slice must not be much longer: a thread that has just used more than its share does not preempt another, whatever the
 /// slices are, but waits until the running slice ends. With slices of 100 ms, waits of up to 60 ms were measured.
@@ -112,7 +112,7 @@ fn attributes_of(thread: libc::pid_t) -> Option<libc::sched_attr> {
         sched_period: 0,
     };
     // No library has a safe function for this system call.
-    // SAFETY: the structure outlives the call, and the kernel writes at most `SIZE` bytes to it, which is its size.
+    // SAFETY: the structure outlives the call, and the kernel writes at most `SIZE` bytes, the size of the structure, to it.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_sched_getattr,
@@ -126,7 +126,7 @@ fn attributes_of(thread: libc::pid_t) -> Option<libc::sched_attr> {
 }
 
 const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
-/// Value of the argument `flags` of both system calls; no flags are defined yet.
+/// Value of the argument `flags` of `sched_setattr` and `sched_getattr`; no flags are defined yet.
 const NO_FLAGS: libc::c_uint = 0;
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub fn installer_variables() -> Vec<(OsString, Secret)> {
     variables.into_iter().collect()
 }
 
-/// Variables of a stdio server, to which its configured ones are added: the common ones, the locale, `PATH`, and the sources of
+/// Variables of a stdio server, before the configured ones are added: the common ones, the locale, `PATH`, and the sources of
 /// packages, because many servers are started by an installer (`npx`, `uvx`).
 pub fn server_variables() -> BTreeMap<OsString, Secret> {
     let mut variables = from_gateway(|name| {

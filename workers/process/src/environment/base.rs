@@ -20,7 +20,7 @@ use super::lock::FileLock;
 use super::{EnvironmentError, blocking, stamp, switch_symlink, venv};
 use crate::child::Priority;
 
-/// Packages that the Python runtime uses if they are installed. They must never be compiled here, and a failure to install them
+/// Packages that the Python runtime uses if they are installed. The gateway never compiles them, and a failure to install them
 /// must not make the base environment fail.
 const OPTIONAL: [&str; 2] = ["orjson", "uvloop"];
 

@@ -47,8 +47,8 @@ pub(super) async fn prepare(
     Ok(template)
 }
 
-/// Copies the empty environment to the folder `build` beside it. Its configuration and activation scripts contain its name, which
-/// is replaced, so that the result equals an environment that `venv` made there.
+/// Copies the empty environment to the folder `build` beside it. The empty environment's configuration and activation scripts
+/// contain its name. The name is replaced, so that the result equals an environment that `venv` made there.
 pub(super) fn copy(template: &Path, build: &Path) -> Result<(), EnvironmentError> {
     let name = |path: &Path| {
         path.file_name()

@@ -15,9 +15,9 @@ use super::{
 };
 use crate::child::Priority;
 
-/// Name of the symlink to the environment in `venvs/`.
+/// Name of the symlink in `venvs/` that refers to the manager's environment.
 const LINK: &str = ".manager";
-/// Lock file held while packages are installed.
+/// Lock file that is locked while packages are installed for the manager.
 const LOCK: &str = ".manager.lock";
 /// Prefix of the names of the manager's builds. It has no `-` and no `.`, so they cannot be names of a namespace's builds.
 const PREFIX: &str = "manager_";
@@ -136,7 +136,7 @@ pub(super) fn collect_garbage(data: &DataDir) {
     if unused.is_empty() {
         return;
     }
-    // Another process may be installing now, or may have finished since the check above, so the link is read again.
+    // Another process may be installing now, or may have finished since the link was read, so it is read again under the lock.
     let Ok(Some(_lock)) = FileLock::try_take(&venvs.join(LOCK)) else {
         return;
     };

@@ -171,7 +171,7 @@ async fn install(
     blocking(move || unchanged(&installed, &tools)).await
 }
 
-/// Reads the lists that the requirements name again, since they may have been replaced after the scan.
+/// Reads again the lists that the requirements name, since they may have been replaced after the scan.
 async fn local_files(directory: &Path, text: &str) -> Result<LocalFiles, EnvironmentError> {
     let (directory, text) = (directory.to_owned(), text.to_owned());
     let read = move || LocalFiles::read(&directory, &text);
@@ -196,7 +196,8 @@ impl Scratch {
         }
     }
 
-    /// Removes the folders of an interrupted install. Returns variables that make setuptools use these folders.
+    /// Removes the folders if an interrupted install left them. Returns variables that make setuptools use folders with these
+    /// paths.
     async fn configure(&self, build: &Path) -> Result<Vec<(OsString, Secret)>, EnvironmentError> {
         if self.packages.is_empty() {
             return Ok(Vec::new());
@@ -391,7 +392,7 @@ pub(super) fn collect_garbage(
             }
             continue;
         }
-        // Other entries, such as the base environment, do not belong to a namespace.
+        // Links without the name of a namespace, such as that of the base environment, are not changed.
         let Ok(name) = file_name.parse::<NamespaceName>() else {
             continue;
         };

@@ -71,7 +71,7 @@ impl ServerMetrics {
         self.0.restarts.with_label_values(labels).inc();
     }
 
-    /// The metrics for one process of a server. It is counted in the namespace's series and in those of all processes.
+    /// The metrics for one process of a server. The process is counted in the namespace's series and in those of all processes.
     pub fn processes_of(&self, namespace: &NamespaceName, all: &ProcessMetrics) -> ProcessMetrics {
         let mut namespaces = self.0.lock();
         namespaces.entry(namespace.clone()).or_default().processes += 1;
@@ -90,7 +90,8 @@ impl ServerMetrics {
         self.0.output_suppressed.with_label_values(label)
     }
 
-    /// Sets the served external servers. The series of other servers are removed if they have no processes.
+    /// Sets the external servers that are served now. The series of servers that are no longer served are removed if they have no
+    /// processes.
     pub fn serve<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) {
         let mut namespaces = self.0.lock();
         for known in namespaces.values_mut() {

@@ -38,9 +38,9 @@ const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// Prefix of the names of trees that are incomplete or about to be removed.
 pub const BUILDING: &str = ".building-";
-/// Name of the file of a tree that contains its [`TreeSource`].
+/// Name of the file in a tree's folder with the tree's [`TreeSource`].
 pub const SOURCE: &str = "source.json";
-/// Name of the folder of a tree that contains the repository's files.
+/// Name of the folder in a tree's folder with the repository's files.
 pub const FILES: &str = "files";
 
 /// The folder of all stored trees, `$DATA/repos`.

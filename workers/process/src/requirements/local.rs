@@ -43,7 +43,7 @@ impl LocalFiles {
     /// Names a list that is too large, not a regular file, or not text.
     pub fn read(folder: &Path, text: &str) -> Result<Self, String> {
         let mut found = Self::default();
-        // Lists are remembered by their path, since a list may include itself, also under another spelling of its path.
+        // The resolved paths of the lists found so far: a list may include itself, also under another spelling of its path.
         let mut seen = BTreeSet::new();
         let mut lists = vec![(text.to_owned(), folder.to_owned())];
         while let Some((text, directory)) = lists.pop() {

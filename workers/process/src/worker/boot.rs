@@ -34,7 +34,7 @@ pub(super) enum Announcement {
     Blocked(BlockedLoop),
     /// The worker's event loop is no longer blocked.
     Unblocked,
-    /// Number of calls, since the last report, that waited for more than a second for a thread.
+    /// Number of calls that waited for more than a second for a thread, since the previous such report.
     Waited { count: u64 },
 }
 

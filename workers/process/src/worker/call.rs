@@ -53,7 +53,7 @@ pub struct WorkerCall {
     /// Time after which the caller drops the call. If the call blocks the event loop of its process for longer than this, the
     /// process is ended. `None`: no limit.
     pub time_limit: Option<Duration>,
-    /// Account of the caller that counts the answer's bytes in memory; `None` for calls that the gateway makes for itself.
+    /// The caller's account of memory, to which the answer's bytes are added; `None` for calls that the gateway makes for itself.
     pub answers: Option<AnswerAccount>,
     /// The trace that the call belongs to; `None` if no trace is exported.
     pub trace: Option<Arc<PassedTrace>>,
@@ -91,7 +91,7 @@ impl Operation {
 }
 
 impl WorkerCall {
-    /// Number of bytes of the call's subject and JSON. The line that is sent is longer by the member names around them.
+    /// Number of bytes of the call's subject and JSON. The line that is sent also contains the names of JSON fields around them.
     pub(super) fn size(&self) -> usize {
         let (subject, json) = match &self.operation {
             Operation::CallTool {

@@ -10,7 +10,8 @@ use tooldock_base::error::CallError;
 /// Maximum number of open questions of one call. Further questions are refused.
 pub const OPEN_QUESTIONS_MAX: usize = 64;
 
-/// Receives the messages of a worker before its answer. Called on the worker's reader: it must not block.
+/// Receives the messages that a worker sends before the answer to a call. Called by the task that reads the worker's
+/// connection, so its methods must not block.
 pub trait CallSink: Send + Sync {
     /// Receives an event of the call. Not called once the call has its response; a call that is being dropped may still receive
     /// one event.

@@ -38,7 +38,7 @@ const TERMINATE_GRACE: Duration = Duration::from_secs(2);
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
 /// Maximum time of reading the last output of a process that ended.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
-/// Maximum number of unread announcements of a process. A process sends one or two in its lifetime, and a few reports.
+/// Maximum number of unread announcements (messages outside a call) of a process. A process sends only a few in its lifetime.
 const ANNOUNCEMENTS: usize = 16;
 
 /// Report of an instance to the supervisor.
@@ -217,7 +217,7 @@ impl Instance {
                 prefix: OP_PREFIX,
                 line_max: usize::try_from(spec.max_frame).unwrap_or(usize::MAX),
                 take: move |line: &[u8]| match boot::read(line, &spec) {
-                    // If the queue is full, the announcement is dropped: the unread ones already tell the gateway the same.
+                    // If the queue is full, the announcement is dropped: the queued ones already tell the gateway the same.
                     Some(announcement) => {
                         let _ = announce.try_send(announcement);
                         true
@@ -273,8 +273,8 @@ impl Instance {
         }
     }
 
-    /// Waits for the first announcement of the process. If the process exits, an announcement that it printed before still
-    /// counts.
+    /// Waits for the first announcement (message outside a call) of the process. An announcement still counts if the process
+    /// printed it and then exited.
     async fn first_word(
         &self,
         child: &mut Child,
@@ -430,7 +430,8 @@ fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, Stri
         KeptPath::writable(&spec.tools_dir),
         KeptPath::readable(&spec.venv),
     ];
-    // The process may only read this folder: files in it name further folders that its sandbox contains at the next start.
+    // The sandbox allows reading the environment's folder but not writing it: its `.pth` file names folders that the sandbox
+    // contains at the next start.
     own.extend(build_of(&spec.python).map(KeptPath::readable));
     own.extend(paths_of(&spec.python));
     own.extend(spec.socket.parent().map(KeptPath::writable));
@@ -463,8 +464,8 @@ fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, Stri
     })
 }
 
-/// The folders that an environment adds to Python's search path through a `.pth` file: the worker's runtime and the base
-/// environment.
+/// The folders that an environment adds to Python's search path through its `.pth` file: those of the worker's runtime and of
+/// the base environment.
 fn paths_of(python: &Path) -> Vec<KeptPath> {
     let libraries = build_of(python).map(|it| it.join("lib"));
     let libraries = libraries.and_then(|it| std::fs::read_dir(it).ok());
@@ -496,7 +497,7 @@ async fn drain(child: &mut Child, links: &Links, mut finish: watch::Receiver<Opt
             _ = links.closed() => return,
             _ = child.wait() => return,
             changed = finish.changed() => if changed.is_err() {
-                // The time limit cannot change any more; the pause keeps this branch from running in a busy loop.
+                // The sender of the time limit was dropped, so the limit cannot change any more. The pause prevents a busy loop.
                 sleep(Duration::from_millis(10)).await;
             },
         }

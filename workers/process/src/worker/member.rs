@@ -184,7 +184,7 @@ impl WorkerMember {
         }
     }
 
-    /// The error for calls while the process accepts none, with the reason.
+    /// The error for calls while the process accepts none, with the reason why it accepts none.
     pub(super) fn unavailable(&self) -> CallError {
         let status = *self.shared.status.borrow();
         if status.state == WorkerState::Failed

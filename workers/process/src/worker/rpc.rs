@@ -39,7 +39,8 @@ pub(super) use links::{Connections, Links};
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
 /// Maximum capacity of a write buffer that is kept for reuse, in bytes; a larger one is freed.
 const OUTBOX_KEPT: usize = 256 * 1024;
-/// Maximum number of abandoned calls that are remembered per connection; the oldest is forgotten first.
+/// Maximum number of abandoned calls (their callers no longer wait) that are remembered per connection; the oldest is
+/// forgotten first.
 const ABANDONED_MAX: usize = 64;
 /// Time without a call after which a connection counts as drained. Requests in a queue have not begun a call yet, so there may
 /// be short gaps between calls.
@@ -321,7 +322,7 @@ impl Link {
         let abandoned = {
             let mut calls = self.calls();
             calls.closed = true;
-            // Set while `calls` is locked: a caller that is refused and chooses again then sees that this connection is closed.
+            // Set while `calls` is locked, so that a caller whose call is refused does not choose this connection again.
             self.over.store(true, Ordering::Release);
             calls.pending.drain()
         };

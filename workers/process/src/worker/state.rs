@@ -195,7 +195,7 @@ impl LifecycleState {
             }
             (Ready { .. }, LifecycleEvent::Ended) => {
                 self.forgive(now, rules);
-                // The worker was ready before: only its other failures within the window prolong the delay.
+                // The worker was ready before, so only earlier failures within the window prolong the delay.
                 self.forget_old_failures(now, rules);
                 self.consecutive = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
                 self.fail(now, rules, jitter)

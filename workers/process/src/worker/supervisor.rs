@@ -17,7 +17,7 @@ use super::state::{Action, LifecycleEvent, LifecyclePhase, LifecycleState, Rules
 use super::{Declarations, WorkerHost};
 use crate::child::output::printable_text;
 
-/// Maximum number of concurrent processes of one member. More than two exist only if earlier processes do not end.
+/// Maximum number of concurrent processes that one supervisor runs. More than two exist only if earlier processes do not end.
 const INSTANCES_MAX: usize = 4;
 /// Maximum number of unread reports; an instance waits before it sends a further one.
 const REPORTS: usize = 16;
@@ -331,7 +331,7 @@ impl Supervisor {
                 self.rules.max.as_secs()
             );
         }
-        // Connections are published before the state, so that a caller that reads the state `Ready` finds a connection.
+        // The connections are published before the state, so that a caller that reads the state `Ready` finds one.
         self.obey(actions);
         self.publish();
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Allowed range of durations in the file.
+/// Allowed range of every duration in an aggregate's file.
 const TIMES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
 
 /// The text of an aggregate's file, with the file's name.

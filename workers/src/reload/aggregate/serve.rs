@@ -24,13 +24,13 @@ use crate::registry::{
 };
 use crate::servers;
 
-/// Time limit that never expires in practice. Processes of members are never stopped for being unused or old.
+/// Time limit that never expires in practice: an aggregate's member process is never stopped for being unused or old.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Minimum time limit for the start of a member's process; the aggregate's file may set a longer one.
+/// Minimum time limit for the start of a member's process. A longer `connect_timeout` of the member takes precedence.
 const CONNECT_MAX: Duration = Duration::from_secs(600);
 
-/// Inputs for the namespaces of aggregates, in addition to their files.
+/// Inputs for the creation of aggregates' namespaces, in addition to the aggregates' files.
 pub struct Surroundings<'a> {
     /// The operator's limits for all namespaces.
     pub config: &'a NamespacesConfig,
@@ -145,8 +145,8 @@ fn one(
         MemberKind::Namespace(served) => return AggregateMember::Served(served.clone()),
         MemberKind::Stdio(config) => {
             let config = StdioServerConfig {
-                // A list of tools waits only for the member's own limit. The process may take longer to start, and is then listed
-                // later.
+                // A list of tools waits for the member only up to the member's own limit. If the process takes longer to
+                // start, its tools are listed later.
                 connect_timeout: member.connect_timeout.max(CONNECT_MAX),
                 idle_stop: FOR_EVER,
                 max_lifetime: FOR_EVER,

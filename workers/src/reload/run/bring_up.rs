@@ -20,8 +20,8 @@ use crate::scan::{files_hash, files_version};
 /// Minimum time without an answer after which a worker counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
 
-/// Additional time that a run waits for a worker after `workers.ready_timeout`, which the worker itself observes. It ensures that
-/// a reload ends in any case.
+/// Time that a run waits for a worker in addition to `workers.ready_timeout`. The worker itself should fail at that timeout; the
+/// additional limit ensures that a reload ends even if it does not.
 const READY_SLACK: Duration = Duration::from_secs(30);
 
 /// Interval at which a worker that failed to start is checked. The worker itself decides when it retries.
@@ -59,7 +59,7 @@ impl From<EnvironmentError> for NotUp {
     }
 }
 
-/// Starts a namespace: prepares its environment, starts its worker, and waits until that is ready.
+/// Starts a namespace: prepares its environment, starts its worker, and waits until the worker is ready.
 pub(super) async fn bring_up(
     reloader: Arc<Reloader>,
     toolchain: Arc<Toolchain>,
@@ -121,7 +121,7 @@ async fn boot(
         processes: identity.processes,
         max_frame: identity.max_frame,
         drain: wanted.drain(),
-        // A tool may block the event loop until its time limit, so a shorter silence does not mean that the process hangs.
+        // A tool may block the event loop until its time limit, so a process that is silent for less time does not count as hung.
         silence: wanted.longest_call().max(SILENCE_MIN),
         sandbox: identity.sandbox.clone(),
     };
@@ -184,8 +184,8 @@ fn publish_recovered(
     declared: &Declarations,
 ) {
     let name = &wanted.source.name;
-    // The worker is first removed from the list of recovering workers. If it is not there, a reload has removed it before, and
-    // retires it.
+    // The worker is first removed from the list of recovering workers. If the list does not contain it, a reload has removed it
+    // and retires it.
     let mine = lock(&reloader.fleet).recovering.remove(name);
     if !mine.is_some_and(|mine| Arc::ptr_eq(&mine, &worker)) {
         return;

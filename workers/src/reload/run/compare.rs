@@ -34,7 +34,7 @@ impl Run {
             let current = current.as_deref();
             let running = current.and_then(|current| self.running(current));
             let secrets = source.secrets(&config, &self.secrets);
-            // Without a new toolchain running workers are not replaced, so each is compared with the toolchain that it uses.
+            // If no toolchain is available, each worker is compared with the one that it uses, so that none is replaced.
             let own = running.as_ref().and_then(|it| it.toolchain.as_deref());
             let environment = |name: &str| std::env::var(name).ok();
             let wanted = DesiredNamespace::new(source, &config, secrets, &environment, id.or(own));
@@ -90,8 +90,8 @@ impl Run {
         }
     }
 
-    /// Applies the operator's current limits to a served namespace immediately. Its update may take long or fail because of its
-    /// files, but a tool or principal that the operator has excluded must be refused in any case.
+    /// Applies the operator's current limits to a served namespace immediately. An update of the namespace may take long, or fail
+    /// because of its files, but tools and principals that the operator has excluded must be refused in any case.
     fn relimit(
         &mut self,
         current: Option<&Namespace>,
@@ -122,7 +122,7 @@ impl Run {
         let name = &wanted.source.name;
         let code = reason_for(running, wanted);
         tracing::warn!(namespace = %name, code, "the namespace reloads itself");
-        // If the namespace got new limits in this run that are not published yet, that version is used.
+        // If this run has given the namespace new limits that are not published yet, the version with these limits is used.
         let current = match self.changes.get(name) {
             Some(Change::Publish(relimited)) => relimited,
             _ => current,
@@ -134,7 +134,7 @@ impl Run {
         }
     }
 
-    /// Returns the reason why the serving process must be replaced; `None` if a new process would be the same.
+    /// Returns the reason why the serving process must be replaced; `None` if a new process would not differ from it.
     fn reason_to_replace(
         &self,
         current: &Namespace,
@@ -157,12 +157,12 @@ impl Run {
         if !wanted.identity(toolchain).is_served_by(running) {
             Some("its files, its runtime or a limit of the process changed")
         } else if self.reloader.is_unsettled(&current.name) {
-            // The files may have the scanned content again, although the worker has loaded another content in between.
+            // The files may be as scanned again, although the worker loaded a different content that they had in between.
             Some("its files changed while it started")
         } else if variables != spec.environment {
             Some("its variables or secrets changed")
         } else if !spec.python.is_file() || !spec.venv.join("bin/python").is_file() {
-            // The process still runs, but it could not be started again.
+            // The process still runs, but without its environment it could not be started again.
             Some("its environment is gone")
         } else if worker.is_outdated() {
             Some("a process of the namespace could not be started again unchanged")

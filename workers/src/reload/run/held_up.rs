@@ -21,7 +21,7 @@ pub(super) struct HeldUp {
 }
 
 impl HeldUp {
-    /// Starts the timer. In later runs nothing is logged, since their namespaces are served meanwhile.
+    /// Starts the timer. Nothing is logged in runs after the first scan, since their namespaces are already served.
     pub(super) fn new(registry: &Registry) -> Self {
         let since = Instant::now();
         let is_first = registry.startup().is_scanning();
@@ -31,7 +31,7 @@ impl HeldUp {
         }
     }
 
-    /// Waits until the next log line is due; for ever if none is.
+    /// Waits until the next log line is due. Never returns if no line is due.
     pub(super) async fn due(&self) {
         match self.next {
             Some(next) => sleep_until(next).await,

@@ -13,7 +13,8 @@ use crate::reload::itself::ReloadScope;
 use crate::reload::{Reloader, external, lock};
 
 impl Reloader {
-    /// Ends the workers that failed to start and are still retried, in the scope of a run. The run starts their namespaces again.
+    /// Ends the workers of the run's namespaces that failed to start and are still being restarted. The run starts these
+    /// namespaces itself.
     pub(super) fn take_over_recovering(self: &Arc<Self>, scope: &ReloadScope) {
         let taken: Vec<_> = {
             let mut fleet = lock(&self.fleet);

@@ -1,5 +1,5 @@
-//! Finds the members of an object in text that has been validated before. It needs no full parsing, since quotes and brackets
-//! show where a member ends.
+//! Finds the members of an object in text that has been validated before. The text is not parsed completely, since quotes and
+//! brackets show where a member ends.
 //!
 //! For text that is not valid JSON, the members found may be wrong; there is no other effect.
 

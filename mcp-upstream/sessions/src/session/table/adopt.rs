@@ -24,8 +24,8 @@ use crate::session::store::SessionStore;
 use crate::session::{Home, Session, SessionPatch, SessionTransport};
 use crate::stream::StoreError;
 
-/// Adoptions in progress, by session id; there are at most as many as requests. Further requests for such a session wait until
-/// its adoption has ended.
+/// Adoptions in progress, by session id; there are at most as many as requests. A request for a session that is being adopted
+/// already waits until that adoption has ended.
 #[derive(Debug, Default)]
 pub(super) struct Adoptions(DashMap<Box<str>, watch::Receiver<()>>);
 
@@ -82,8 +82,8 @@ impl SessionTable {
                         None => self.adopt_alone(store, id, opener, now).await,
                     };
                 }
-                // Waits until the other adoption has ended. It then drops its sender, so the error that `changed` returns is
-                // expected.
+                // Waits until the adoption that another request began has ended. That adoption then drops its sender, so the
+                // error that `changed` returns is expected.
                 Err(mut other) => drop(other.changed().await),
             }
         }
@@ -109,7 +109,8 @@ impl SessionTable {
         };
         match self.replicas.settled_standing(found.home.replica).await {
             Standing::Own | Standing::Gone | Standing::Leaving => {}
-            // While the directory does not respond (`Unclear`), the request is sent to the recorded home.
+            // While the directory does not respond (`Unclear`), the request is sent to the replica that the session's record
+            // names.
             Standing::Up(_) | Standing::Unclear => {
                 return Ok(Located::Elsewhere(found.home.replica));
             }
@@ -145,7 +146,7 @@ impl SessionTable {
         Ok(Located::Adopted(Created { session, evicted }))
     }
 
-    /// Returns where a session is that has no record in the store.
+    /// Locates a session that has no record in the store.
     ///
     /// # Errors
     ///
@@ -153,7 +154,8 @@ impl SessionTable {
     async fn without_record(&self, opener: ReplicaId) -> Result<Located, StoreError> {
         match self.replicas.standing(opener) {
             Standing::Up(_) | Standing::Unclear => Ok(Located::Elsewhere(opener)),
-            // The replica may still run without the store, and have the session without a record: only there it can be found.
+            // The replica may still run without a connection to the store, and have the session without a record. Only that
+            // replica can then answer the request.
             Standing::Gone if self.replicas.may_be_cut_off(opener) => {
                 Ok(Located::Elsewhere(opener))
             }

@@ -23,7 +23,7 @@ pub(super) struct Doubts(Mutex<Doubted>);
 struct Doubted {
     lapses: u64,
     sessions: HashSet<SessionId>,
-    /// Time from which no other replica considers this one gone, so that a comparison resolves the doubt.
+    /// Time from which no other replica can consider this one gone any more. The result of a comparison is final only after it.
     settled: Option<Instant>,
     /// True if sessions in doubt are refused while the store does not respond. False after the start of the process, when an
     /// unavailable store must not prevent the use of new sessions.

@@ -1,4 +1,4 @@
-//! Test aid: a table that loses its sessions between their requests, as if the process had ended and another continued.
+//! Test aid: a table that loses its sessions between their requests, as if the process had ended and another process had started.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::SessionTable;
 use crate::session::SessionTransport;
 
-/// Number of references to an idle session: one in the table, one of the caller.
+/// Number of references to an idle session: one in the session table, one held by the caller.
 const IDLE: usize = 2;
 
 impl SessionTable {

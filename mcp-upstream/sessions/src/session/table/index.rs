@@ -1,4 +1,4 @@
-//! Bookkeeping of the table: its sessions, their principals, their memory, and the order in which they are closed.
+//! Bookkeeping of the session table: its sessions, their principals, their memory, and the order in which they are closed.
 //! Plain data without a lock or a clock.
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,7 +25,7 @@ pub(super) struct Index {
 
 #[derive(Debug)]
 struct Known {
-    /// Last use of the session that the index has been informed of. The session may have been used since.
+    /// Most recent use of the session that was reported to the index. Later uses may not be reported yet.
     seen: Instant,
     due: Instant,
     principal: Principal,
@@ -118,7 +118,7 @@ impl Index {
         });
     }
 
-    /// Stores the memory of a session, in bytes. Returns false if the session is not in the index.
+    /// Records the memory of a session in the index, in bytes. Returns false if the session is not in the index.
     pub(super) fn book(&mut self, id: &SessionId, bytes: usize) -> bool {
         let Some(known) = self.known.get_mut(id) else {
             return false;
@@ -182,7 +182,7 @@ impl Index {
         Some(id.clone())
     }
 
-    /// Changes the sessions of a principal, and updates its rank among the principals.
+    /// Changes the sessions of a principal, and updates the principal's rank by number of sessions and by bytes.
     fn change(&mut self, principal: &Principal, change: impl FnOnce(&mut Owned)) {
         let owned = self.principals.entry(principal.clone()).or_default();
         let before = owned.held();

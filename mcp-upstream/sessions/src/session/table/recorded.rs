@@ -7,9 +7,9 @@ use crate::session::SessionId;
 use crate::stream::StoreError;
 
 impl SessionTable {
-    /// Renews the records of sessions in use. A session whose record is missing was ended by another process, and is closed
-    /// here. If its record could not be written, or the store has lost it, the session continues and `record_again` writes the
-    /// record.
+    /// Renews the records of sessions in use. A missing record means that another process has ended the session, which is then
+    /// closed here, unless the record could not be written or the store has lost it: then the session continues, and
+    /// `record_again` writes the record.
     pub(super) async fn keep_recorded(&self, ids: &[SessionId]) {
         let Some(store) = &self.store else {
             return;
@@ -20,7 +20,8 @@ impl SessionTable {
             return;
         }
         match store.touch(&ids).await {
-            // Among replicas, only the process that has a session removes its record: a missing record was lost by the store.
+            // With replicas, only the process that has a session removes its record. A record that is missing here was therefore
+            // lost by the store.
             Ok(gone) if self.replicas.are_many() => {
                 for session in gone.iter().filter_map(|id| self.live(id.as_str())) {
                     self.note_unrecorded(&session, &StoreError("records were lost".into()));

@@ -22,7 +22,7 @@ const SWEEP_MAX: usize = 10_000;
 /// Change of a session's weight, in bytes, below which the index is not updated: 1 KiB.
 const UNBOOKED_MAX: usize = 1024;
 
-/// Additional sessions and bytes for which other sessions are to be closed.
+/// Numbers of sessions and bytes that are about to be added. Other sessions are closed to make room for them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Coming {
     sessions: usize,
@@ -131,7 +131,7 @@ impl SessionTable {
         removed.is_some()
     }
 
-    /// Removes a session that another replica has claimed from this process, which is shutting down and still answers the
+    /// Removes from the table a session that another replica has claimed. This process, which is shutting down, still answers the
     /// session's calls. Returns true if the session was in the table.
     pub(super) fn hand_over(&self, id: &SessionId) -> bool {
         self.index().remove(id);
@@ -143,7 +143,7 @@ impl SessionTable {
     }
 
     /// Closes the least recently used session of a principal, but never `spared`. A session with an open stream is closed only
-    /// if all sessions have one. Returns true if a session was closed.
+    /// if all sessions of the principal have one. Returns true if a session was closed.
     fn close_oldest_of(
         &self,
         index: &mut Index,

@@ -39,7 +39,7 @@ impl SessionTable {
         self.unrecorded.ids().contains(id)
     }
 
-    /// Marks the record of a session as outdated. If there was no such session before, the failure of the store is logged.
+    /// Marks the record of a session as outdated. If no other record was outdated before, the failure of the store is logged.
     pub(super) fn note_unrecorded(&self, session: &Session, error: &StoreError) {
         let mut ids = self.unrecorded.ids();
         if ids.is_empty() {

@@ -47,7 +47,7 @@ impl StreamKey {
     }
 }
 
-/// Maximum number of streams whose growth is counted. When it is exceeded, all of them are trimmed and forgotten.
+/// Maximum number of streams whose growth is counted. When it is exceeded, all of them are trimmed and their counts dropped.
 const COUNTED: usize = 16 * 1024;
 
 /// Number and size of the messages that each stream got since it was last trimmed. A stream is trimmed once this exceeds its
@@ -128,7 +128,7 @@ pub(super) fn append(
     Ok(())
 }
 
-/// Reads the opening and the newest messages of a stream.
+/// Reads the stored opening of a stream (how it was opened) and the stream's newest messages.
 pub(super) fn read(connection: &Connection, stream: StreamKey, max: usize) -> Result<Replay> {
     let mut replay = Replay::default();
     let of_stream = params![stream.session, stream.number];
@@ -168,7 +168,7 @@ pub(super) fn read(connection: &Connection, stream: StreamKey, max: usize) -> Re
     }
     messages.reverse();
     replay.events.append(&mut messages);
-    // The sort is stable, so an opening stays before a message with the same sequence.
+    // The sort is stable, so the stream's opening stays before a message with the same sequence.
     replay.events.sort_by_key(|event| event.sequence);
     Ok(replay)
 }

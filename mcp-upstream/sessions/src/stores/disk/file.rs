@@ -24,7 +24,7 @@ const CHECKED: u64 = 64 * 1024 * 1024;
 enum Unusable {
     /// The file is damaged: its pages contradict each other, or some are missing.
     Damaged(String),
-    /// The file cannot be used for any other reason.
+    /// The file is not damaged, but cannot be used for another reason.
     Failed(StoreError),
 }
 
@@ -62,7 +62,8 @@ pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
 }
 
 fn open_whole(file: &Path) -> Result<Connection, Unusable> {
-    // SQLite creates its other files with the mode of this file. Session ids are credentials, so only the owner may read them.
+    // SQLite creates the files beside this one (`-wal`, `-shm`) with the mode of this file. Session ids are credentials, so only
+    // the owner may read them.
     let made = OpenOptions::new()
         .append(true)
         .create(true)

@@ -55,9 +55,9 @@ pub struct ReplicaFolder {
     announced: Option<(Announcement, SystemTime)>,
     /// True once this replica has removed its folder at shutdown; it is no longer announced then.
     left: bool,
-    /// Last beats of the other replicas, by the names of their folders.
+    /// Most recent beats of the other replicas, by the names of their folders.
     beats: HashMap<OsString, LastBeat>,
-    /// Time at which the other folders were last read.
+    /// Most recent time at which the folders of the other replicas were read.
     looked: Option<Instant>,
 }
 
@@ -70,14 +70,14 @@ struct AnnouncementFile {
     sealed: Option<String>,
 }
 
-/// Last beat of another replica.
+/// Most recent beat of another replica.
 #[derive(Debug, Clone)]
 struct LastBeat {
     /// Modification time that the replica has set on its lock.
     set: SystemTime,
     /// Time at which this process noticed the beat, by its own clock.
     found: Instant,
-    /// Last announcement that could be read. It is kept so that a replica still counts as up if a tool damages its file.
+    /// Most recent announcement that could be read. It is kept so that a replica still counts as up if a tool damages its file.
     announcement: Option<Announcement>,
 }
 

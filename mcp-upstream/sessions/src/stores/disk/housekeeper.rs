@@ -91,7 +91,7 @@ fn in_steps(
     Ok(dropped == STEP)
 }
 
-/// Deletes the oldest messages that were stored before `until`, in seconds since 1970, at most one step of them.
+/// Deletes the oldest messages that were stored before `until`, in seconds since 1970, at most `STEP` of them.
 fn drop_events(connection: &Connection, until: i64) -> Result<usize> {
     let sql = "SELECT id, session, stream, sequence, at FROM events ORDER BY id LIMIT ?1";
     let mut statement = connection.prepare_cached(sql)?;
@@ -145,8 +145,8 @@ fn drop_sessions(connection: &Connection, until: i64, max: usize) -> Result<usiz
     Ok(dropped)
 }
 
-/// Deletes the openings of streams that were opened before `until`, in seconds since 1970: of streams with unanswered requests,
-/// whose calls have long ended, and of streams whose session no longer exists.
+/// Deletes the stored openings of streams that were opened before `until`, in seconds since 1970, if they have unanswered
+/// requests, whose calls have long ended by then, or if their session no longer exists.
 fn drop_streams(connection: &Connection, until: i64) -> Result<usize> {
     let sql = "DELETE FROM streams WHERE (session, number) IN (
         SELECT session, number FROM streams WHERE at < ?1 AND

@@ -24,7 +24,8 @@ struct Made {
     tell: Tell,
 }
 
-/// Reports the outcome of an operation to its request. It receives the error if the transaction was not committed.
+/// Function that reports the outcome of an operation to its request. Its argument is the error if the transaction was not
+/// committed.
 type Tell = Box<dyn FnOnce(Option<&StoreError>) + Send>;
 
 /// Sender of the writer's queue. The thread ends when the sender is dropped and the queue is empty.

@@ -186,7 +186,7 @@ struct Login {
 impl Login {
     fn read(url: &RedisUrl) -> Result<Self, StoreError> {
         if url.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
-            // This fails if another thread has installed a provider in the meantime, which can be used as well.
+            // This fails if another thread has installed a provider in the meantime; that provider can be used as well.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let file = |path: &Path| {

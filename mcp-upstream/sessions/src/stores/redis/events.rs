@@ -1,8 +1,8 @@
 //! The events of streams in Redis.
 //!
 //! The messages of a stream are a list, each `SEQUENCE MESSAGE`, trimmed to the bounds of the event log at every append. The
-//! list expires when no message was appended for the log's age. Data that must outlive the list are in the hash of the
-//! session's streams, which expires with the session:
+//! list expires when no message was appended for the maximum age of events. Data that must outlive the list are in the hash of
+//! the session's streams, which expires with the session:
 //!
 //! | field | holds |
 //! |---|---|
@@ -124,8 +124,8 @@ impl RedisStore {
             .arg(event)
             .arg(millis(self.record_ttl))
             .arg(self.replica_argument());
-        // Numbers of streams of one kind are two apart. A process that adopts a session skips some numbers, so that the oldest
-        // stream is at one of two distances.
+        // Numbers of streams of one kind are two apart. A process that adopts a session skips some numbers, so the stream to
+        // delete has one of two numbers.
         for before in [STREAMS_MAX, STREAMS_MAX + UNRECORDED_MAX] {
             if let Some(oldest) = number.checked_sub(2 * before).filter(|it| *it > 0) {
                 open.key(keys.events(oldest)).arg(oldest);
@@ -194,7 +194,8 @@ fn outcome(answer: i64) -> AppendOutcome {
     }
 }
 
-/// Stored state of a stream: its opening as JSON, its newest sequence, and the newest sequence that was trimmed.
+/// Stored state of a stream: its opening (how it was opened) as JSON, its newest sequence, and the newest sequence that was
+/// trimmed.
 type Told = (Option<String>, Option<u64>, Option<u64>);
 
 /// Builds a stream's replay from Redis's response: at most the newest `max` messages, in order and without duplicates.

@@ -20,7 +20,7 @@ const HOME: &str = "home";
 const STREAMS: [&str; 2] = ["general_streams", "request_streams"];
 const SUBSCRIPTION: &str = "subscription:";
 
-/// Change of one field of a record in Redis, by which a patch is stored.
+/// Change that stores a patch: it affects one field of the session's record in Redis.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FieldChange {
     pub(super) kind: FieldChangeKind,
@@ -97,7 +97,7 @@ pub(super) fn change(patch: &SessionPatch) -> Result<FieldChange, StoreError> {
     }
 }
 
-/// Formats a home for the field `home`.
+/// Formats the home of a session (replica and epoch) as the text of the field `home`.
 pub(super) fn home(home: Home) -> String {
     format!("{}:{}", home.replica.0, home.epoch)
 }

@@ -33,7 +33,7 @@ impl Silence {
         }
     }
 
-    /// Records an operation that got a response, or that failed for another reason.
+    /// Records an operation that got a response, or that failed for another reason than a missing response.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }

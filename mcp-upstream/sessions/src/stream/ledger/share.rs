@@ -11,8 +11,8 @@ use super::Ledger;
 use crate::stream::Stream;
 use crate::stream::resumable::RemainingEvents;
 
-/// Maximum number of entries of dropped streams that are always tolerated. Beyond it they are removed once they are more than
-/// half of all entries.
+/// Number of entries of dropped streams that an account always tolerates. Beyond it, such entries are removed once they are more
+/// than half of all entries.
 const DEAD_MIN: usize = 1024;
 
 /// Account of the streams of one principal. It exists as long as a stream refers to it.
@@ -48,12 +48,12 @@ impl Share {
         }
     }
 
-    /// The ledger to which the account belongs.
+    /// The ledger (memory of all kept streams) to which this principal's account belongs.
     pub(in crate::stream) fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }
 
-    /// Records a change of the memory of one stream's window.
+    /// Records a change of the memory that one stream's events use.
     pub(in crate::stream) fn account(&self, before: usize, after: usize) {
         for bytes in [&self.bytes, &self.ledger.bytes] {
             if after >= before {
@@ -69,7 +69,8 @@ impl Share {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Adds an entry for a stream that has none. `(sequence, at)` are those of its oldest event, or of an earlier one.
+    /// Adds an entry for a stream that has none. `(sequence, at)` are the sequence and the time of the stream's oldest event, or
+    /// of an earlier event.
     pub(in crate::stream) fn list(&self, (sequence, at): (u64, Instant), stream: &Arc<Stream>) {
         self.entries().oldest_first.push(ShareEntry {
             at,
@@ -78,7 +79,7 @@ impl Share {
         });
     }
 
-    /// Records that a stream was dropped; `listed` is true if it has an entry.
+    /// Records that a stream was dropped; `listed` is true if the stream has an entry in the account.
     pub(in crate::stream) fn unlist(&self, listed: bool) {
         if !listed {
             return;
@@ -93,7 +94,8 @@ impl Share {
         }
     }
 
-    /// Removes the oldest event, or an outdated entry. Returns false if the account has no entries.
+    /// Removes the oldest event of the principal's streams, or an outdated entry of the account. Returns false if the account has
+    /// no entries.
     pub(super) fn evict_oldest(&self) -> bool {
         let Some(entry) = self.oldest() else {
             return false;
@@ -105,7 +107,7 @@ impl Share {
         true
     }
 
-    /// Removes the events that are older than `since`, checking at most `entries` entries.
+    /// Removes the events that are older than `since`, checking at most `entries` entries of the account.
     pub(super) fn sweep(&self, since: Instant, entries: usize) {
         for _ in 0..entries {
             let Some(entry) = self.oldest() else {

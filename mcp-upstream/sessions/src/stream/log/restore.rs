@@ -29,7 +29,8 @@ impl EventLog {
             let general = StreamKind::General;
             self.take_over(session, number, general).await?;
         }
-        // In epoch 1 only the process that opened the session has stored streams, and that process kept within the bound.
+        // In epoch 1 (the first adoption of the session) only the process that opened the session has stored streams, and that
+        // process has kept to the maximum number.
         if let Some(store) = self.store.as_ref().filter(|_| session.epoch() > 1)
             && let Err(error) = store.trim(session.id()).await
         {

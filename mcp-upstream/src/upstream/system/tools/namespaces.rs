@@ -149,7 +149,7 @@ impl ManagementTool for CreateNamespace {
         }: NamespaceParameter,
         _: Progress,
     ) -> Result<CreatedNamespace, CallError> {
-        // Refuses the name of the scope for secrets of all namespaces.
+        // Refuses the name `global`, which is the scope of secrets for all namespaces.
         if Scope::of(&name).is_none() {
             return Err(invalid(format!(
                 "{name} is the scope of secrets that all namespaces get; choose another name"

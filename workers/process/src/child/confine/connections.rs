@@ -140,7 +140,8 @@ impl ConnectionJudge {
         }
         let mut address = vec![0; usize::try_from(length).unwrap_or_default()];
         let memory = match fs::File::open(format!("/proc/{thread}/mem")) {
-            // The process made itself undumpable, so its address cannot be read. Landlock still forbids it TCP connections.
+            // The process made itself undumpable, so the address cannot be read from its memory. Landlock still forbids it
+            // TCP connections.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Ok(ConnectCall::NotOurs);
             }
@@ -256,7 +257,7 @@ fn process_of(thread: u32) -> io::Result<Pid> {
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
 }
 
-/// Returns true if the address may be that of a gateway's listener: an own port at an address of this machine.
+/// Returns true if the address may be that of a gateway's listener: one of `own_ports` at an address of this machine.
 fn is_own(address: SocketAddr, ip: IpAddr, own_ports: &[u16]) -> bool {
     own_ports.contains(&address.port()) && is_of_this_machine(ip)
 }

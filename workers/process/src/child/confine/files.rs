@@ -115,7 +115,8 @@ pub(super) fn restrict(own: &Confinement) -> io::Result<()> {
     Ok(())
 }
 
-/// The ports to which TCP connections are allowed; `None` if the guard decides about connections, or the rule names no ports.
+/// The ports to which TCP connections are allowed; `None` if the guard decides about connections, or the network rule lists no
+/// destinations.
 fn allowed_ports(own: &Confinement) -> Option<Vec<u16>> {
     if own.support.connections {
         return None;
@@ -146,7 +147,7 @@ fn access(writable: bool, abi: ABI) -> BitFlags<AccessFs> {
     }
 }
 
-/// Maximum depth of folders for which rules are created on the path to a hidden path; deeper ones are not allowed.
+/// Maximum depth of the folders on the path to a hidden path for whose entries rules are created. Deeper entries are not allowed.
 const DEPTH_MAX: usize = 64;
 
 struct LandlockRules {

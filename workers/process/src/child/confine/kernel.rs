@@ -36,8 +36,8 @@ pub enum MountNamespace {
 /// Features of the kernel on which sandboxes are based. The default has none of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelSupport {
-    /// Version of Landlock's interface; 0 without Landlock. It covers files since version 1, TCP since 4, and signals and
-    /// abstract sockets since 6.
+    /// Version of Landlock's interface; 0 without Landlock. Landlock covers files since version 1, TCP since version 4, and
+    /// signals and abstract sockets since version 6.
     pub landlock: u32,
     /// Kind of mount namespaces that the kernel allows.
     pub mounts: MountNamespace,
@@ -135,7 +135,7 @@ fn has_seccomp_action(action: u32) -> bool {
 }
 
 /// Returns true if a process may duplicate descriptors of its children. Tries it with this process, and checks Yama's rule,
-/// which may exclude other processes.
+/// which may forbid access to other processes.
 fn takes_descriptors() -> bool {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");

@@ -36,8 +36,8 @@ pub(super) fn cover(own: &Confinement, cwd: &Path) -> io::Result<()> {
     let mut kept: Vec<KeptPath> = own.kept.clone();
     kept.sort();
     kept.dedup_by(|later, earlier| later.path == earlier.path);
-    // The paths are opened in the new namespace, since a mount can only be bound from its own namespace, and before they are
-    // covered.
+    // The paths are opened before they are covered, and in the new namespace, since a mount can only be bound from its own
+    // namespace.
     let kept: Vec<(KeptPath, OwnedFd)> = kept
         .into_iter()
         .filter_map(|kept| {

@@ -120,7 +120,7 @@ const ARCHITECTURE: u32 = 0xC000_00B7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: u32 = 0;
 
-/// First number of the system calls of the x32 interface, which are all refused, since the filters do not list them.
+/// First number of the system calls of the x32 interface. All calls from it on are refused, since the filters do not list them.
 const X32: u32 = 0x4000_0000;
 /// The flag `MSG_FASTOPEN`, with which sending a message also makes a TCP connection.
 const FAST_OPEN: u32 = 0x2000_0000;

@@ -10,9 +10,10 @@ use tokio::time::sleep;
 
 use super::lines::ProcessLine;
 
-/// Time without output after a refusal, after which all output about the refusal has been read.
+/// Time without output after the server has refused the question; then all its output about the refusal counts as read.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Maximum number of held lines that are logged separately after a refusal; more are replaced by one line.
+/// Maximum number of held lines that are logged separately after the server has refused the question; more are replaced by one
+/// line.
 const FEW: usize = 3;
 /// Maximum number of held lines, and of their bytes. If one is exceeded, all held lines are logged, and no further line is held.
 const LINES_MAX: usize = 500;
@@ -66,7 +67,7 @@ impl OutputHold {
 
 /// The held lines of one stream.
 pub(super) struct HeldLines {
-    /// Phase of the hold; `None` when no further lines are held.
+    /// Progress of the question during which output is held back; `None` when no further lines are held.
     phase: Option<watch::Receiver<HoldPhase>>,
     lines: Vec<ProcessLine>,
     bytes: usize,
@@ -110,7 +111,7 @@ impl HeldLines {
         ReleasedLines::AsUsual(std::mem::take(&mut self.lines))
     }
 
-    /// Returns all held lines, if there are any. Called when the hold has ended.
+    /// Returns all held lines, if there are any. Must be called only when lines need no longer be held.
     pub(super) fn release_if_over(&mut self) -> ReleasedLines {
         match self.lines.is_empty() {
             true => ReleasedLines::AsUsual(Vec::new()),
@@ -118,8 +119,8 @@ impl HeldLines {
         }
     }
 
-    /// Waits until the lines need no longer be held, and returns them. Cancel-safe: if a line is read in between, the wait after
-    /// a refusal starts again.
+    /// Waits until the lines need no longer be held, and returns them. Cancel-safe: if the caller reads a line in between and
+    /// calls this again, the wait after a refusal starts anew.
     pub(super) async fn released(&mut self) -> ReleasedLines {
         let Some(phase) = &mut self.phase else {
             return pending().await;

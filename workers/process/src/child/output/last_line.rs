@@ -11,7 +11,7 @@ use super::printable;
 /// The last informative line of a child's output. Clones refer to the same line.
 #[derive(Clone, Default)]
 pub struct LastLine {
-    /// State of the line. The mutex is never held across an await.
+    /// The stored line, and the secrets to hide in it. The mutex is never held across an await.
     kept: Arc<Mutex<LastLineState>>,
 }
 
@@ -51,7 +51,7 @@ impl LastLine {
 }
 
 /// Returns true if a line explains the child's end better than the line `before` it. The last lines of Node and npm contain no
-/// information: a version, a hint, the path of a log. For an error of npm, the line after its error code explains it.
+/// information: a version, a hint, the path of a log. An error of npm is explained by the line after its error code.
 fn says_more(line: &[u8], before: Option<&[u8]>) -> bool {
     let npm = |line: &[u8]| {
         let rest = line.strip_prefix(b"npm error ");

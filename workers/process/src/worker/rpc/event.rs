@@ -38,7 +38,7 @@ pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> 
     struct LogParams<'a> {
         #[serde(borrow)]
         level: Cow<'a, str>,
-        // The member `data` must be present, with any value, because clients do not accept a log message without it.
+        // The JSON field `data` must be present, with any value, because clients do not accept a log message without it.
         #[serde(borrow, rename = "data")]
         _data: &'a RawValue,
     }

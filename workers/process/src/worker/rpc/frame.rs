@@ -10,8 +10,8 @@ use tooldock_base::json;
 
 use crate::worker::ToolReply;
 
-/// A line that a worker sent. Unknown members are ignored. Members are validated only after the line was matched to its call, so
-/// that an invalid response still ends its call.
+/// A line that a worker sent. Unknown JSON fields are ignored. Fields are validated only after the line was matched to its
+/// call, so that an invalid response still ends its call.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame<'a> {
     #[serde(borrow, default)]
@@ -46,23 +46,23 @@ struct ErrorObject<'a> {
     details: Option<&'a RawValue>,
 }
 
-/// Reads a member that is present, `null` included: `Option<&RawValue>` alone cannot distinguish `null` from a missing member,
-/// and `null` is a result.
+/// Reads a JSON field that is present, even if it is `null`: `Option<&RawValue>` alone cannot distinguish `null` from a
+/// missing field, and `null` is a result.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 impl<'a> Frame<'a> {
-    /// Parses a line; `None` if it is not a JSON object with members of the right types.
+    /// Parses a line; `None` if it is not a JSON object with fields of the right types.
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
-        // serde would also read a JSON array as this struct, member by member.
+        // serde would also read a JSON array as this struct: its elements as the fields, in order.
         let first = line.iter().find(|byte| !byte.is_ascii_whitespace());
         if first != Some(&b'{') {
             return None;
         }
         match std::str::from_utf8(line) {
             Ok(text) => json::from_str(text).ok(),
-            // Invalid UTF-8 is allowed in members that are ignored, so the line is parsed as bytes.
+            // Invalid UTF-8 is allowed in JSON fields that are ignored, so the line is parsed as bytes.
             Err(_) => serde_json::from_slice(line).ok(),
         }
     }
@@ -135,7 +135,7 @@ pub(super) fn is_object(value: &RawValue) -> bool {
     value.get().trim_ascii_start().starts_with('{')
 }
 
-/// Returns the text of a member of the line, as a slice of the line's buffer.
+/// Returns the text of a JSON value in the line, as a slice of the line's buffer.
 pub(super) fn slice(line: &Bytes, part: &RawValue) -> Bytes {
     line.slice_ref(part.get().as_bytes())
 }

@@ -22,11 +22,12 @@ use crate::worker::boot::{self, Announcement};
 use crate::worker::pending::NoPendingCall;
 use crate::worker::{CallEvent, WorkerSpec};
 
-/// Time limit for connecting, and again for the worker's first line. The worker already listens, so both are usually immediate.
+/// Time limit for connecting, and a second one for receiving the worker's first line. The worker already listens, so both are
+/// usually immediate.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes of one read.
 const READ_CHUNK: usize = 64 * 1024;
-/// Minimum free space of the read buffer, in bytes; with less the buffer is enlarged before the next read.
+/// Minimum free space of the read buffer, in bytes. If less is free, the buffer is enlarged before the next read.
 const READ_SPARE: usize = 4 * 1024;
 /// Capacity of the read buffer, in bytes, above which small frames are copied out of it: a small response must not keep
 /// megabytes in memory.
@@ -77,7 +78,7 @@ pub(super) async fn connect(
         };
         let flusher = tokio::spawn(flush(Arc::clone(&link), writer)).abort_handle();
         let heartbeat = tokio::spawn(heartbeat(Arc::clone(&link), spec.silence)).abort_handle();
-        // When this task ends, even because its runtime ends, the calls that wait for the connection fail.
+        // When this task ends, even because its runtime ends, the calls that wait for a response on the connection fail.
         let _closes = ClosesOnDrop(Arc::clone(&link));
         let others = [flusher, heartbeat];
         if done.send(Ok((Arc::clone(&link), others))).is_ok() {
@@ -279,7 +280,7 @@ impl FrameReader {
                 self.handle_event(&frame, line, link)?
             }
             "recycle" => {
-                // If the queue is full, the announcement is dropped: the unread ones already ask for a replacement.
+                // If the queue is full, the announcement is dropped: the queued ones already ask for a replacement.
                 let _ = announced.try_send(boot::read(line, spec)?);
             }
             _ => return None,

@@ -32,7 +32,8 @@ pub(in crate::worker) struct Connections {
 pub(in crate::worker) struct Links {
     /// Number of connections; at least one.
     connections: usize,
-    /// Pairs of a runtime and its connection: first those with an own connection, then the runtimes that share one.
+    /// Pairs of a runtime and the connection that its calls use: first the runtimes in which a connection was opened, then those
+    /// that share the connection of another runtime.
     by_runtime: Box<[(runtime::Id, Arc<Link>)]>,
 }
 
@@ -131,7 +132,8 @@ impl Links {
         }
     }
 
-    /// The time limit of the abandoned call with this id and request. Both are needed: two connections may use the same id.
+    /// The time limit of the abandoned call (its caller no longer waits) with this id and request. Both are needed: two
+    /// connections may use the same id.
     pub(in crate::worker) fn limit_of_abandoned(&self, id: u64, request: &str) -> Option<Duration> {
         self.all()
             .find_map(|link| link.limit_of_abandoned(id, request))

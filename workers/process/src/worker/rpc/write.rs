@@ -103,7 +103,7 @@ pub(super) fn shutdown(buffer: &mut BytesMut) {
     buffer.put_slice(b",\"op\":\"shutdown\"}\n");
 }
 
-/// Appends a member with an object as its value. Empty bytes in `json` are written as `{}`.
+/// Appends a JSON field with an object as its value. Empty bytes in `json` are written as `{}`.
 fn member(buffer: &mut BytesMut, name: &[u8], json: &[u8]) {
     buffer.put_slice(name);
     if json.is_empty() {
