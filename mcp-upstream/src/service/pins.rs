@@ -50,8 +50,8 @@ fn record(event: &PinEvent) -> AuditRecord {
     }
 }
 
-/// Waits for decisions about pins. After each, the server's lists are read again and clients are notified that the lists
-/// changed. Ends when the pools are dropped.
+/// Waits for decisions about pins. After each, reads the lists of the namespace concerned again, and notifies its clients that
+/// they changed. Ends when the pools are dropped.
 pub(super) async fn announce(pins: Arc<Pins>, pools: Weak<Pools>, audience: Arc<Audience>) {
     loop {
         let decided = pins.decisions().await;

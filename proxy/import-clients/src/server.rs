@@ -43,7 +43,7 @@ pub struct WantedVariable {
     pub spelled: String,
     /// Description of the variable, if the file describes it as an input.
     pub description: Option<String>,
-    /// Line of the reference in the file, from 1.
+    /// Line of the file on which the variable is used, from 1.
     pub line: usize,
     /// The key that contains the reference, as `SERVER.KEY`.
     pub key: String,

@@ -2,7 +2,7 @@
 //!
 //! | code | finding |
 //! |---|---|
-//! | `hidden_character` | zero-width characters, tags, and variation selectors where no emoji or ideograph needs them |
+//! | `hidden_character` | zero-width and Unicode tag characters; variation selectors that no emoji or ideograph needs |
 //! | `bidi_character` | characters that reorder text |
 //! | `control_character` | ANSI escapes and other control characters |
 //! | `blank_run` | more than [`BLANKS_MAX`] consecutive blanks, which move the following text out of view |

@@ -44,7 +44,8 @@ impl<'a> LegacyServer<'a> {
     }
 }
 
-/// Translates the result or error of a legacy server for a modern client. `scope` is the cache scope of lists.
+/// Translates the result or error of a legacy server for a modern client. `scope` is the `cacheScope` that lists in the
+/// result get.
 pub fn to_modern(
     method: &str,
     reply: ResponseOutcome,

@@ -96,8 +96,8 @@ impl<'d> ResultWriter<'d> {
         self.out
     }
 
-    /// Ends the response with an additional member in its `_meta`, whose value `write` appends. No `_meta` must have been
-    /// appended before.
+    /// Adds a `_meta` with an additional member and ends the response. `write` appends the value of that member. The response
+    /// must not contain a `_meta` yet.
     pub fn end_with_meta(
         mut self,
         name: &'static str,

@@ -184,7 +184,7 @@ pub(super) struct Batch {
     at_once: usize,
 }
 
-/// Classification of the responses of one read by the runtimes of their callers.
+/// Runtimes on which the callers of a batch wait. A batch is all responses that a single read from the server returned.
 pub(super) enum Whereto<'a> {
     /// The read contained no response.
     Nowhere,

@@ -52,7 +52,8 @@ pub(crate) struct OpenAs {
     /// processes: changes are then passed to the subscribers of the namespace, and requests are refused. The handler may be
     /// dropped while the pool is locked, so dropping it must not call the pools.
     pub(crate) inbound: Option<Arc<dyn Inbound>>,
-    /// Headers of the client, for a connection that this client uses alone. They are sent with the gateway's messages on it.
+    /// Headers of the only client that uses the connection; `None` if it is shared. Messages that the gateway sends on the
+    /// connection on its own behalf, not for a call, carry these headers.
     pub(crate) headers: Option<Arc<HeaderMap>>,
     /// Hash that identifies the client, for servers whose backend is chosen by client.
     pub(crate) hash: u64,

@@ -64,7 +64,7 @@ struct RouterState {
     own: Option<Arc<dyn Inbound>>,
     /// Listeners of shared processes. Each receives messages that can only be about work of its owner.
     listening: Slab<NumberedListener>,
-    /// Number of listeners that were registered so far. It numbers them by age.
+    /// Number of listeners registered so far, which a new listener gets as its number: a lower number means an older listener.
     listeners: u64,
     /// Abandoned calls that the server has not answered yet.
     given_up: HashMap<u64, GivenUp>,

@@ -68,7 +68,8 @@ pub(super) struct PublishedEntry {
     /// The name or URI of the entry at the member.
     pub(super) own: Arc<str>,
     pub(super) published: Arc<str>,
-    /// The prefixed name as the member spells it, if some of its characters are replaced in `published`; `None` if none are.
+    /// The prefix followed by the member's own name, if `published` replaces some characters of that name; `None` if it replaces
+    /// none.
     pub(super) unsafe_name: Option<Arc<str>>,
     /// The member's definition with the published name in it.
     pub(super) definition: String,

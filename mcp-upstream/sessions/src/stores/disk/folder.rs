@@ -254,7 +254,8 @@ fn take_lock(path: &Path, name: &str) -> Result<FileLock, StoreError> {
     }
 }
 
-/// True if a process holds the lock of a folder. A folder whose process has ended is removed.
+/// Returns true if a process holds the lock of a folder. If none does, its process has ended, and this function removes the
+/// folder.
 fn is_running(path: &Path) -> io::Result<bool> {
     let lock = path.join(LOCK);
     if last_change(&lock)?.is_none() {
