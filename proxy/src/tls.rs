@@ -1,9 +1,10 @@
 //! The TLS settings of listeners. Certificates are read and checked before the listeners start, and are replaced while they run.
 //!
-//! A reload reads the files again and replaces certificates, versions and authorities in one step: handshakes that begin
-//! afterwards use the new ones. Unusable files are reported, and the previous ones remain in force. The same applies if clients
-//! would refuse the new certificate because of its dates or names, and the previous one is valid. A start uses even such a
-//! certificate and reports it, so that other listeners, and clients that do not check certificates, are served meanwhile.
+//! A reload reads the files again and replaces certificates, TLS versions and authorities for client certificates in one step:
+//! handshakes that begin afterwards use the new ones. If a file is unusable, this is reported and the previous settings stay.
+//! They also stay if clients would refuse the new certificate because of its dates or names, provided that the previous one is
+//! valid. At a start there is no previous certificate: one with wrong dates or names is reported but used, so that other
+//! listeners, and clients that do not check certificates, are served meanwhile.
 
 mod by_name;
 mod client;
