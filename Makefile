@@ -73,10 +73,6 @@ test-fast: prerequisites ## unit tests alone, without network and Node: two minu
 		cargo test --workspace --lib --bins --locked --no-fail-fast -- $(TESTS); \
 	fi
 
-.PHONY: fuzz
-fuzz: ## the fuzzer's targets, each for a number of seconds: make fuzz SECONDS=60 [TARGETS='nginx pins'] (nightly Rust, cargo-fuzz)
-	fuzz/run $(or $(SECONDS),60) $(TARGETS)
-
 .PHONY: lint
 lint: ## formatting, clippy and rustdoc, warnings are errors
 	cargo fmt --all --check
