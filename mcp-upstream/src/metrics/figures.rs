@@ -40,7 +40,7 @@ impl FigureNotes {
         let now = Instant::now();
         let note = read(metrics);
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of the readings older than the window, the most recent is kept, since it is the beginning of the window.
+        // Keeps a single reading that is older than the window, the most recent of them: differences begin with it.
         while notes.get(1).is_some_and(|(at, _)| now - *at >= WINDOW) {
             notes.pop_front();
         }

@@ -461,7 +461,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
         }
     }
     match paths {
-        // Of the paths that do not depend on tools, the listener for Tool Vault serves only these.
+        // The listener for Tool Vault serves `/health` and `/ready`, and no other path that exists without tools.
         Value::Object(mut paths) if layout.shape == RestShape::Vault => {
             paths.retain(|path, _| matches!(path.as_str(), "/health" | "/ready"));
             paths

@@ -1,4 +1,4 @@
-//! The variables that an nginx configuration defines, and the directives that use each.
+//! The variables that an nginx configuration defines, each with the directives that use it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

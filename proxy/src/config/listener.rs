@@ -228,7 +228,7 @@ pub(crate) enum ProfileName {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) enum NamespaceRule {
-    /// The namespace is named by the header `X-Namespace` or by the path.
+    /// Requests name their namespace by the header `X-Namespace` or by the path.
     Header,
     /// The namespace is named by the path.
     Path,

@@ -42,7 +42,7 @@ let waiting: Array<{ again: () => void; never: () => void }> = [];
 let answeredOnce = false;
 /** Number of logins in this page: a 401 to a request from before the last one asks for no other. */
 let logins = 0;
-/** Set from the start of a logout: the streams that end with the login ask for no other one while the page is left. */
+/** True from the start of a logout. The event streams end with the login, and their retries then open no login form. */
 let leaving = false;
 
 /** The login by an issuer that this page was opened for: while it ends, and why it failed. */
@@ -135,7 +135,7 @@ export async function endLogin(): Promise<void> {
   }
 }
 
-/** Ends the login of this browser, and shows the page for the next one. A login that has expired meanwhile has ended, too. */
+/** Ends the login of this browser, and opens the login page. A login that has already expired counts as ended. */
 export async function logOut(): Promise<void> {
   leaving = true;
   try {

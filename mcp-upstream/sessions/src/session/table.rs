@@ -171,7 +171,7 @@ impl SessionTable {
         let session = Arc::new(session);
         if let Some(store) = &self.store {
             let inserted = store.insert(&session.record(self.home(&session))).await;
-            // The store has no earlier record of a new id, so it cannot refuse the record; it can only fail.
+            // A store refuses a record if it has another one of this id. A new id has none, so an error means that the store failed.
             if let Err(error) = inserted {
                 self.note_unrecorded(&session, &error);
             }

@@ -1,4 +1,4 @@
-//! Clients of both eras against servers of both: one test for each cell of the bridge's table.
+//! Clients of both eras against servers of both: one test for each entry of the list in `tooldock_protocol::bridge`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

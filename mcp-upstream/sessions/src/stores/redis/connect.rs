@@ -179,7 +179,8 @@ fn manner() -> AsyncConnectionConfig {
 struct Login {
     password: Option<Zeroizing<String>>,
     sentinel_password: Option<Zeroizing<String>>,
-    /// Certificates for TLS; `None` without TLS, or if the certificate authorities of the system are used.
+    /// Certificate authorities from the file that the URL names. `None` without such a file: TLS then trusts the authorities of
+    /// the system.
     certificates: Option<TlsCertificates>,
 }
 

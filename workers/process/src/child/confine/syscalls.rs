@@ -59,7 +59,7 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_vhangup,
     libc::SYS_nfsservctl,
     libc::SYS_lookup_dcookie,
-    // The kernel's key rings, which all processes of the user share.
+    // Access to the kernel's key rings: all processes of the user share them, so a tool could read the keys of others.
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
