@@ -176,17 +176,16 @@ fn tooldock(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
     (code, text(output.stdout), text(output.stderr))
 }
 
-/// Waits for a line of the audit log whose subject begins so, and returns the subject.
-async fn audited(gateway: &Gateway, begins: &str) -> String {
-    eventually(&format!("{begins} in the audit log"), async || {
+/// Waits for the first line of the audit log that fits, and returns it.
+async fn audited(gateway: &Gateway, fits: impl Fn(&Value) -> bool) -> Value {
+    eventually("the line of the audit log", async || {
         let folder = fs::read_dir(gateway.data_dir().join("logs")).ok()?;
         let files = folder.filter_map(|it| fs::read_to_string(it.ok()?.path()).ok());
         let text: String = files.collect();
-        let lines = text
+        let mut lines = text
             .lines()
             .filter_map(|it| serde_json::from_str::<Value>(it).ok());
-        let mut subjects = lines.filter_map(|it| it["tool"].as_str().map(str::to_owned));
-        subjects.find(|it| it.starts_with(begins))
+        lines.find(|it| fits(it))
     })
     .await
 }
@@ -246,17 +245,8 @@ async fn a_change_is_served_and_reported_everywhere_and_a_restart_keeps_it() {
     ] {
         assert!(metrics.contains(line), "{line}");
     }
-    eventually("the audit log", async || {
-        let folder = fs::read_dir(gateway.data_dir().join("logs")).ok()?;
-        let files = folder.filter_map(|it| fs::read_to_string(it.ok()?.path()).ok());
-        let text: String = files.collect();
-        let lines = text
-            .lines()
-            .filter_map(|it| serde_json::from_str::<Value>(it).ok());
-        let mut lines = lines.filter(|it| it["status"] == "pin_suspicious");
-        lines.next().filter(|it| it.to_string().contains("\"add\""))
-    })
-    .await;
+    let suspicious = audited(&gateway, |it| it["status"] == "pin_suspicious").await;
+    assert!(suspicious.to_string().contains("\"add\""), "{suspicious}");
     recorded(&gateway, "sends").await;
     gateway.killed_and_started_again().await;
     reported(&gateway, "git", "suspicious", &["add"]).await;
@@ -328,8 +318,13 @@ async fn enforced_pins_hide_and_refuse_until_the_operator_approves() {
     let (code, text, err) = command(&gateway, &["approve", "git", "add"]);
     assert_eq!(code, 0, "{err}");
     assert!(text.contains("tool add is approved"), "{text}");
-    let approved = audited(&gateway, "approve_pins git add ").await;
-    let digest = approved.rsplit(' ').next().unwrap_or_default();
+    let is_approval = |it: &Value| {
+        let subject = it["tool"].as_str();
+        subject.is_some_and(|it| it.starts_with("approve_pins git add "))
+    };
+    let approved = audited(&gateway, is_approval).await;
+    let subject = approved["tool"].as_str().unwrap_or_default();
+    let digest = subject.rsplit(' ').next().unwrap_or_default();
     let (_, versions, _) = command(&gateway, &["list", "git", "--json"]);
     assert!(
         digest.len() == 64 && versions.contains(digest),
