@@ -636,7 +636,8 @@ async fn explain_names_the_rule_that_refuses_and_is_right_about_every_tool() {
         let is_shown = shown.iter().any(|it| it == name);
         assert_eq!(tool["allowed"], is_shown, "{tool}");
     }
-    let (_, told) = explain(&["--as", &id, "--tool", "project_list"]);
+    let (code, told) = explain(&["--as", &id, "--tool", "project_list"]);
+    assert_eq!(code, Some(1), "{told}");
     assert!(
         told.contains("key:ci") && told.contains("may not call project_list"),
         "{told}"

@@ -154,7 +154,7 @@ async fn variables_set_the_policies_of_all_listeners_that_speak_mcp() {
 }
 
 #[tokio::test]
-async fn a_variable_that_this_version_does_not_act_on_is_named_at_the_start() {
+async fn a_variable_without_effect_is_named_at_the_start() {
     let gateway = tools()
         .env("OUBLIETTE_CALLER_WAIT_MS", "100")
         .env("TOOLDOCK_SERVICE_HOST", "10.0.0.1")
@@ -162,7 +162,8 @@ async fn a_variable_that_this_version_does_not_act_on_is_named_at_the_start() {
         .start()
         .await;
     let log = gateway.log();
-    let warning = "OUBLIETTE_CALLER_WAIT_MS, TOOLDOCK_CORE_PROT are set, and this version does not act on these variables";
+    let warning =
+        "OUBLIETTE_CALLER_WAIT_MS, TOOLDOCK_CORE_PROT are set, and have no effect in the gateway";
     assert!(log.contains(warning), "{log}");
     assert!(!log.contains("TOOLDOCK_SERVICE_HOST"), "{log}");
 }

@@ -33,20 +33,25 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
                 tool: arguments.tool,
             };
             let asked = asked::<Explanation>(&asker, &question);
-            asked.map(|answer| shown(&answer, told, arguments.json))
+            asked.map(|answer| (shown(&answer, told, arguments.json), answer.allowed))
         }
         (Some(who), None) => {
             let asked = asked::<Reach>(&asker, &ReachQuestion { who });
-            asked.map(|answer| shown(&answer, reached, arguments.json))
+            asked.map(|answer| (shown(&answer, reached, arguments.json), true))
         }
         // Without a principal there is no namespace either, as clap requires one for it: list all principals.
         (None, _) => {
             let asked = asked::<Principals>(&asker, &json!({}));
-            asked.map(|answer| shown(&answer, listed, arguments.json))
+            asked.map(|answer| (shown(&answer, listed, arguments.json), true))
         }
     };
     match answer {
-        Ok(text) => print(&text),
+        Ok((text, true)) => print(&text),
+        // Scripts read the refusal from the exit status.
+        Ok((text, false)) => {
+            print(&text);
+            ExitCode::FAILURE
+        }
         Err(failure) => failure.exit(),
     }
 }

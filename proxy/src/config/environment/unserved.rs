@@ -4,8 +4,8 @@
 use super::ports;
 use super::{Environment, Settings};
 
-/// Known variables that have no effect in the gateway. A variable must be removed here when the gateway begins to use it.
-const LATER: &[&str] = &["OUBLIETTE_API_KEY", "OUBLIETTE_CALLER_WAIT_MS"];
+/// Variables of `oubliette-client`, the relay's client in containers. In the gateway they have no effect.
+const OF_RELAY_CLIENTS: &[&str] = &["OUBLIETTE_API_KEY", "OUBLIETTE_CALLER_WAIT_MS"];
 
 const PREFIX: &str = "TOOLDOCK_";
 
@@ -22,7 +22,7 @@ pub(super) fn is_variable(name: &str) -> bool {
         let rest = format!("_{rest}");
         rest != "_PORT" && !OF_SERVICE_DISCOVERY.iter().any(|part| rest.contains(part))
     });
-    (is_ours && !OF_COMMANDS.contains(&name)) || LATER.contains(&name)
+    (is_ours && !OF_COMMANDS.contains(&name)) || OF_RELAY_CLIENTS.contains(&name)
 }
 
 /// Returns the warning about variables without effect; `None` if no such variable is set.
@@ -40,11 +40,9 @@ pub(super) fn warning(environment: &Environment, settings: &Settings) -> Option<
         .collect();
     match names[..] {
         [] => None,
-        [name] => Some(format!(
-            "{name} is set, and this version does not act on the variable"
-        )),
+        [name] => Some(format!("{name} is set, and has no effect in the gateway")),
         _ => Some(format!(
-            "{} are set, and this version does not act on these variables",
+            "{} are set, and have no effect in the gateway",
             names.join(", ")
         )),
     }
@@ -71,13 +69,13 @@ mod tests {
             "TOOLDOCK_UID",
             "TOOLDOCK_MERTICS_PORT",
         ] {
-            let warning = format!("{name} is set, and this version does not act on the variable");
+            let warning = format!("{name} is set, and has no effect in the gateway");
             assert_eq!(warned(&[name]), [warning]);
         }
         assert_eq!(
             warned(&["OUBLIETTE_CALLER_WAIT_MS", "OUBLIETTE_API_KEY"]),
             [
-                "OUBLIETTE_API_KEY, OUBLIETTE_CALLER_WAIT_MS are set, and this version does not act on these variables"
+                "OUBLIETTE_API_KEY, OUBLIETTE_CALLER_WAIT_MS are set, and have no effect in the gateway"
             ]
         );
     }
