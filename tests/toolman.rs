@@ -22,6 +22,7 @@
 //! | K-41, K-42 | the units of `mcp-upstream/src/upstream/aggregate/catalogue.rs` |
 
 mod activating;
+mod apps;
 mod forms;
 mod lifecycle;
 mod members;

@@ -61,6 +61,7 @@ use crate::protocol::ProtocolVersion;
 use crate::seal::SessionKey;
 
 mod activate;
+mod apps;
 mod asked;
 mod budget;
 mod call;
@@ -560,7 +561,9 @@ fn describe(answer: &mut ResultWriter<'_>, with_tasks: bool) {
         // There is no `tasks/list`, since each member has its own list.
         out.extend_from_slice(br#","tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}"#);
     }
-    out.push(b'}');
+    out.extend_from_slice(br#","extensions":{"#);
+    out.extend_from_slice(apps::DECLARATION);
+    out.extend_from_slice(b"}}");
     let out = answer.key("instructions");
     format::escape(out, INSTRUCTIONS.as_bytes());
 }

@@ -12,6 +12,7 @@ use tooldock_sessions::catalogue::ToolList;
 use tooldock_workers::aggregate::AggregateOptions;
 use tooldock_workers::registry::Namespace;
 
+use super::apps;
 use super::call::{MemberCall, OwnCall};
 use super::catalogue::{Catalogue, EntryKind, PublishedEntry};
 use super::live::RunningAggregate;
@@ -139,6 +140,11 @@ impl<'a> AggregateRequest<'a> {
         }
         let entries = self.catalogue.of(kind);
         let entries = entries.filter(|entry| self.is_active(entry) && self.is_visible(entry));
+        // A client that shows no pages would offer the tools of pages to its model.
+        let lists_app_tools =
+            self.cx.depth > 0 || apps::shows_pages(&self.cx.client.capabilities());
+        let entries = entries
+            .filter(|entry| lists_app_tools || !(entry.is_of_app && entry.kind == EntryKind::Tool));
         definitions.extend(entries.map(|entry| Cow::Borrowed(&*entry.definition)));
         definitions
     }

@@ -13,6 +13,7 @@ use tooldock_sessions::session::Toolset;
 use tooldock_sessions::session::toolset::EntryId;
 use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec, ToolNames};
 
+use super::apps;
 use super::budget::Budget;
 use super::names;
 use super::nearness::NameShape;
@@ -78,6 +79,8 @@ pub(super) struct PublishedEntry {
     pub(super) id: EntryId,
     /// True if the entry is active for clients that have not changed their active set (the start set).
     pub(super) start: bool,
+    /// True if the entry is part of an MCP App: a page, or a tool that only pages call.
+    pub(super) is_of_app: bool,
     /// The published name prepared for comparisons with unknown names. Computed on first use.
     pub(super) shape: OnceLock<NameShape>,
 }
@@ -98,9 +101,14 @@ impl PublishedEntry {
         self.shape.get_or_init(|| NameShape::of(&self.published))
     }
 
-    /// Returns true if the entry is active under a toolset. Prompts are always active.
+    /// Returns true if the entry is active under a toolset. Entries that the model cannot activate are always active.
     pub(super) fn is_active(&self, toolset: &Toolset) -> bool {
-        self.kind == EntryKind::Prompt || toolset.says(self.id).unwrap_or(self.start)
+        !self.is_switched() || toolset.says(self.id).unwrap_or(self.start)
+    }
+
+    /// Returns true if the model activates and deactivates the entry: every entry except prompts and parts of MCP Apps.
+    pub(super) fn is_switched(&self) -> bool {
+        self.kind != EntryKind::Prompt && !self.is_of_app
     }
 
     /// Estimated number of tokens of the definition in a model's prompt.
@@ -140,8 +148,13 @@ impl Catalogue {
                 for listed in list {
                     if !offered.now {
                         if let Some(name) = publisher.name(kind, prefix, &listed.own) {
-                            let last =
-                                entry((kind, usize::MAX), member, name, listed, &spec.active);
+                            let last = entry(
+                                (kind, usize::MAX),
+                                (member, prefix),
+                                name,
+                                listed,
+                                &spec.active,
+                            );
                             let key = (kind.family(), Arc::clone(&last.published));
                             if !catalogue.by_name.contains_key(&key) {
                                 catalogue.away.entry(key).or_insert(last);
@@ -164,7 +177,7 @@ impl Catalogue {
                         });
                         continue;
                     };
-                    let entry = entry((kind, at), member, name, listed, &spec.active);
+                    let entry = entry((kind, at), (member, prefix), name, listed, &spec.active);
                     if let Some(own) = &entry.unsafe_name {
                         let safe = &entry.published;
                         warnings.add(|| format!("{own} is published as {safe}, since APIs of models take letters and digits of ASCII, _ and - in names (tool_names = \"safe\")"));
@@ -380,16 +393,25 @@ impl Publisher {
 
 fn entry(
     (kind, at): (EntryKind, usize),
-    member: usize,
+    (member, prefix): (usize, &str),
     name: AssignedName,
     listed: &OfferEntry,
     active: &ActivePatterns,
 ) -> PublishedEntry {
     let AssignedName { published, full } = name;
-    let definition = listed.definition.get();
-    let definition = match published == *listed.own {
-        true => definition.to_owned(),
-        false => renamed(definition, kind.key(), &published),
+    let mut definition = match published == *listed.own {
+        true => listed.definition.get().to_owned(),
+        false => renamed(listed.definition.get(), kind.key(), &published),
+    };
+    if !prefix.is_empty()
+        && let Some(edit) = apps::meta_edit(&listed.definition, prefix)
+    {
+        definition = spans::edit(&definition, &[edit]);
+    }
+    let is_of_app = match kind {
+        EntryKind::Tool => apps::is_app_only(&listed.definition),
+        EntryKind::Resource | EntryKind::Template => apps::is_page(&listed.own),
+        EntryKind::Prompt => false,
     };
     let published: Arc<str> = published.into();
     PublishedEntry {
@@ -401,6 +423,7 @@ fn entry(
         description: shown(&listed.definition),
         id: EntryId::of(kind.family(), &published),
         start: active.matches(&published) || full.as_ref().is_some_and(|it| active.matches(it)),
+        is_of_app,
         published,
         unsafe_name: full.map(Into::into),
         shape: OnceLock::new(),

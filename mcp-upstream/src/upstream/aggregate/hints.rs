@@ -68,7 +68,7 @@ impl AggregateRequest<'_> {
     /// Text for a complete call of `toolman_call`, for the end of an error about its arguments; empty if no tool is active.
     pub(super) fn call_instead(&self) -> String {
         let mut tools = self.catalogue.of(EntryKind::Tool);
-        let active = tools.find(|it| self.is_active(it) && self.is_visible(it));
+        let active = tools.find(|it| !it.is_of_app && self.is_active(it) && self.is_visible(it));
         let call = active.map(|it| call_of(&it.published));
         call.map_or_else(String::new, |call| format!(": for example {call}"))
     }

@@ -1,5 +1,7 @@
 //! Names under which an aggregate publishes its members' entries.
 
+use std::borrow::Cow;
+
 use sha2::{Digest as _, Sha256};
 
 use super::catalogue::EntryKind;
@@ -9,19 +11,25 @@ const NAME_MAX: usize = 64;
 /// Number of hex digits of the digest at the end of a name that was too long, or would equal another name.
 const DIGITS: usize = 8;
 
+/// Scheme of the pages of MCP Apps. The prefix stands after it, since clients recognise pages by their scheme.
+pub(super) const UI_SCHEME: &str = "ui://";
+
 /// A name or URI of a member, with the member's prefix.
 pub(super) fn prefixed(prefix: &str, own: &str) -> String {
-    match prefix.is_empty() {
-        true => own.to_owned(),
-        false => format!("{prefix}_{own}"),
+    match (prefix.is_empty(), own.strip_prefix(UI_SCHEME)) {
+        (true, _) => own.to_owned(),
+        (false, Some(page)) => format!("{UI_SCHEME}{prefix}_{page}"),
+        (false, None) => format!("{prefix}_{own}"),
     }
 }
 
 /// A prefixed name without its prefix; `None` if it does not have the prefix.
-pub(super) fn own<'a>(prefix: &str, published: &'a str) -> Option<&'a str> {
-    match prefix.is_empty() {
-        true => Some(published),
-        false => published.strip_prefix(prefix)?.strip_prefix('_'),
+pub(super) fn own<'a>(prefix: &str, published: &'a str) -> Option<Cow<'a, str>> {
+    let without_prefix = |name: &'a str| name.strip_prefix(prefix)?.strip_prefix('_');
+    match (prefix.is_empty(), published.strip_prefix(UI_SCHEME)) {
+        (true, _) => Some(published.into()),
+        (false, Some(page)) => Some(format!("{UI_SCHEME}{}", without_prefix(page)?).into()),
+        (false, None) => without_prefix(published).map(Into::into),
     }
 }
 
@@ -65,10 +73,23 @@ mod tests {
     fn a_prefix_stands_before_names_and_uris_and_an_empty_one_changes_nothing() {
         assert_eq!(prefixed("pjpd", "projects://list"), "pjpd_projects://list");
         assert_eq!(prefixed("", "list"), "list");
-        assert_eq!(own("a", "a_b_c"), Some("b_c"));
-        assert_eq!(own("a_b", "a_b_c"), Some("c"));
+        assert_eq!(own("a", "a_b_c").as_deref(), Some("b_c"));
+        assert_eq!(own("a_b", "a_b_c").as_deref(), Some("c"));
         assert_eq!(own("b", "a_b_c"), None);
-        assert_eq!(own("", "a_b"), Some("a_b"));
+        assert_eq!(own("", "a_b").as_deref(), Some("a_b"));
+    }
+
+    #[test]
+    fn the_uri_of_a_page_keeps_its_scheme() {
+        for (prefix, name, published) in [
+            ("sales", "ui://chart/a.html", "ui://sales_chart/a.html"),
+            ("", "ui://chart/a.html", "ui://chart/a.html"),
+        ] {
+            assert_eq!(prefixed(prefix, name), published);
+            assert_eq!(own(prefix, published).as_deref(), Some(name));
+        }
+        assert_eq!(own("sales", "ui://chart/a.html"), None);
+        assert_eq!(own("ui:", "ui://chart/a.html"), None);
     }
 
     #[test]

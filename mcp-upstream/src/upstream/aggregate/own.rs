@@ -138,17 +138,17 @@ pub(super) struct CatalogueView<'a> {
 }
 
 impl CatalogueView<'_> {
-    /// All visible entries of a kind.
+    /// All visible entries of a kind, without parts of MCP Apps.
     pub(super) fn of(&self, kind: EntryKind) -> impl Iterator<Item = &PublishedEntry> {
         self.catalogue
             .of(kind)
-            .filter(|entry| (self.visible)(entry))
+            .filter(|entry| !entry.is_of_app && (self.visible)(entry))
     }
 
     /// The visible entries that [`ACTIVATE`] can activate and deactivate.
     pub(super) fn switched(&self) -> impl Iterator<Item = &PublishedEntry> {
         let all = self.catalogue.entries().iter();
-        all.filter(|entry| entry.kind != EntryKind::Prompt && (self.visible)(entry))
+        all.filter(|entry| entry.is_switched() && (self.visible)(entry))
     }
 
     /// An entry for use in an example, preferably an inactive one.

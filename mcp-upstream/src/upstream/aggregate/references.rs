@@ -1,11 +1,13 @@
-//! URIs in members' results that the protocol defines as references to resources: they are published under the aggregate's names,
-//! so that a client can read the resources. URIs that the member does not offer are unchanged.
+//! URIs in members' results that the protocol defines as references to resources, and pages of MCP Apps in their `_meta`: they are
+//! published under the aggregate's names, so that a client can read the resources. URIs that the member does not offer are
+//! unchanged.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
+use super::apps;
 use super::budget::Budget;
 use super::catalogue::Catalogue;
 use crate::engine::UpstreamReply;
@@ -63,7 +65,7 @@ impl References {
 
     /// The result object with published URIs; `None` if no URI in it changes.
     fn result(&self, method: &str, result: &[u8]) -> Option<String> {
-        if !spans::may_hold(result, "uri") {
+        if !(spans::may_hold(result, "uri") || spans::may_hold(result, "resourceUri")) {
             return None;
         }
         let object = spans::raw(result)?;
@@ -73,10 +75,8 @@ impl References {
             "prompts/get" => ("messages", self.messages(object)),
             _ => return None,
         };
-        Some(spans::edit(
-            object.get(),
-            &[MemberEdit::Set(key, list?.into())],
-        ))
+        let list = list.map(|list| MemberEdit::Set(key, list.into()));
+        edited(object, list, apps::meta_edit(object, &self.prefix))
     }
 
     fn blocks_of(&self, object: &RawValue, key: &str) -> Option<String> {
@@ -94,9 +94,9 @@ impl References {
         match &*kind {
             "resource_link" => self.with_uri(block),
             "resource" => {
-                let resource = self.with_uri(spans::member(block, "resource")?)?;
-                let change = MemberEdit::Set("resource", resource.into());
-                Some(spans::edit(block.get(), &[change]))
+                let resource = self.with_uri(spans::member(block, "resource")?);
+                let resource = resource.map(|it| MemberEdit::Set("resource", it.into()));
+                edited(block, resource, apps::meta_edit(block, &self.prefix))
             }
             _ => None,
         }
@@ -116,18 +116,31 @@ impl References {
         })
     }
 
+    /// An object with a published `uri` and a published page in its `_meta`.
     fn with_uri(&self, object: &RawValue) -> Option<String> {
-        let own = spans::member(object, "uri").and_then(jsonrpc::string)?;
-        let published = {
+        let own = spans::member(object, "uri").and_then(jsonrpc::string);
+        let published = own.and_then(|own| {
             let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
             let (member, prefix) = (self.member, &self.prefix);
             self.catalogue
-                .published_uri(member, prefix, &own, &mut budget)?
-        };
-        let published = serde_json::Value::from(published).to_string();
-        let change = MemberEdit::Set("uri", published.into());
-        Some(spans::edit(object.get(), &[change]))
+                .published_uri(member, prefix, &own, &mut budget)
+        });
+        let published = published.map(|published| {
+            let published = serde_json::Value::from(published).to_string();
+            MemberEdit::Set("uri", published.into())
+        });
+        edited(object, published, apps::meta_edit(object, &self.prefix))
     }
+}
+
+/// An object with up to two edits; `None` if there is no edit.
+fn edited(
+    object: &RawValue,
+    one: Option<MemberEdit<'_>>,
+    other: Option<MemberEdit<'_>>,
+) -> Option<String> {
+    let edits: Vec<_> = one.into_iter().chain(other).collect();
+    (!edits.is_empty()).then(|| spans::edit(object.get(), &edits))
 }
 
 /// Rewrites items of a list; `None` if no item changes.

@@ -67,7 +67,7 @@ impl AggregateRequest<'_> {
             EntryKind::Resource => entry.own.to_string(),
             _ => {
                 let prefix = self.live.slots[entry.member].prefix();
-                names::own(prefix, uri).unwrap_or(uri).to_owned()
+                names::own(prefix, uri).map_or_else(|| uri.to_owned(), Into::into)
             }
         };
         Ok((entry, own))
