@@ -4,6 +4,7 @@
 //! another way before printing it is not hidden.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use memchr::memmem::Finder;
 
@@ -20,8 +21,7 @@ const PART_MIN: usize = 8;
 /// The secret values that are hidden in texts.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// Searchers for each value and its escaped forms, longest first: if one value is the beginning of another, the longer one
-    /// must be hidden completely.
+    /// Searchers for each value and its escaped forms.
     needles: Vec<Finder<'static>>,
 }
 
@@ -45,7 +45,7 @@ impl Redactor {
                 needles.push(whole.to_owned());
             }
         }
-        needles.sort_unstable_by(|one, other| other.len().cmp(&one.len()).then(one.cmp(other)));
+        needles.sort_unstable();
         needles.dedup();
         let needles = needles.into_iter();
         Self {
@@ -68,13 +68,38 @@ impl Redactor {
         !self.is_empty() && (is_escaped() || needles.any(|needle| needle.find(json).is_some()))
     }
 
-    /// Returns the line with all values hidden. If the line was `cut`, an end that may be the beginning of a value is hidden,
-    /// too.
+    /// Returns the line with all values hidden. Values that overlap, such as one that ends with the beginning of another, are
+    /// hidden completely. If the line was `cut`, an end that may be the beginning of a value is hidden, too.
     pub fn hide(&self, line: Vec<u8>, cut: bool) -> Vec<u8> {
-        self.needles
-            .iter()
-            .fold(line, |line, needle| hide_one(line, needle, cut))
+        let mut found: Vec<Range<usize>> = Vec::new();
+        for needle in &self.needles {
+            let length = needle.needle().len();
+            found.extend(needle.find_iter(&line).map(|at| at..at + length));
+            found.extend(cut.then(|| begun(&line, needle.needle())).flatten());
+        }
+        if found.is_empty() {
+            return line;
+        }
+        found.sort_unstable_by_key(|span| span.start);
+        let mut shown = Vec::new();
+        let mut hidden_to = 0;
+        for span in found {
+            if span.start >= hidden_to {
+                shown.extend_from_slice(&line[hidden_to..span.start]);
+                shown.extend_from_slice(MARK);
+            }
+            hidden_to = hidden_to.max(span.end);
+        }
+        shown.extend_from_slice(&line[hidden_to..]);
+        shown
     }
+}
+
+/// The end of a line, if it may be the beginning of a value that continues behind the line.
+fn begun(line: &[u8], needle: &[u8]) -> Option<Range<usize>> {
+    let mut lengths = (SECRET_MIN..needle.len()).rev();
+    let length = lengths.find(|length| line.ends_with(&needle[..*length]))?;
+    Some(line.len() - length..line.len())
 }
 
 /// Adds the escaped forms of a value that differ from the value itself: JSON, JSON in ASCII, and Python's `repr` in
@@ -127,30 +152,6 @@ fn repr(value: &str, in_single_quotes: bool) -> String {
         }
     }
     text
-}
-
-fn hide_one(line: Vec<u8>, needle: &Finder<'_>, cut: bool) -> Vec<u8> {
-    let length = needle.needle().len();
-    let mut shown = Vec::new();
-    let mut rest = line.as_slice();
-    while let Some(at) = needle.find(rest) {
-        shown.extend_from_slice(&rest[..at]);
-        shown.extend_from_slice(MARK);
-        rest = &rest[at + length..];
-    }
-    let begun = (SECRET_MIN..length)
-        .rev()
-        .filter(|_| cut)
-        .find(|begun| rest.ends_with(&needle.needle()[..*begun]));
-    match begun {
-        None if shown.is_empty() => return line,
-        None => shown.extend_from_slice(rest),
-        Some(begun) => {
-            shown.extend_from_slice(&rest[..rest.len() - begun]);
-            shown.extend_from_slice(MARK);
-        }
-    }
-    shown
 }
 
 #[cfg(test)]
@@ -221,5 +222,17 @@ mod tests {
         assert_eq!(hidden(&["hunter2"], "xx hunt", true), "xx [redacted]");
         assert_eq!(hidden(&["hunter2"], "xx hun", true), "xx hun");
         assert_eq!(hidden(&["hunter2"], "xx hunt", false), "xx hunt");
+    }
+
+    #[test]
+    fn values_that_overlap_are_hidden_completely() {
+        let secrets = ["long-secret-abcd", "abcdefgh"];
+        for (line, cut, shown) in [
+            ("x long-secret-abcdefgh y", false, "x [redacted] y"),
+            ("x long-secret-abcd", true, "x [redacted]"),
+            ("abcdefghabcdefgh", false, "[redacted][redacted]"),
+        ] {
+            assert_eq!(hidden(&secrets, line, cut), shown);
+        }
     }
 }
