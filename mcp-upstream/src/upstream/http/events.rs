@@ -110,6 +110,7 @@ impl EventLines {
         };
         let at = self.scanned + at;
         self.scanned = 0;
+        self.begun = true;
         self.after_return = self.buffer[at] == b'\r';
         let line = self.buffer.split_to(at).freeze();
         self.buffer.advance(1);
@@ -219,6 +220,7 @@ impl EventReader {
 
     fn data(&mut self, value: &Bytes) {
         let event = &mut self.event;
+        let is_first = event.size == 0;
         event.size += value.len() as u64 + 1;
         if event.too_long || !(self.fits)(usize::try_from(event.size).unwrap_or(usize::MAX)) {
             event.too_long = true;
@@ -231,7 +233,7 @@ impl EventReader {
                 data.extend_from_slice(value);
             }
             // Shortcut: nearly every event has a single line of data, which is not copied.
-            None if event.event.data == Data::default() => {
+            None if is_first => {
                 event.event.data = Data::Whole(value.clone());
             }
             None => {
@@ -323,6 +325,21 @@ mod tests {
                 };
                 assert_eq!((events, end), (vec![first, second], EventsEnd::Complete));
             }
+        }
+    }
+
+    #[test]
+    fn a_first_line_of_data_that_is_empty_counts() {
+        let (events, _) = read(in_pieces(b"data\ndata: x\n\n", 3), 100);
+        assert_eq!(events[0].data, data("\nx"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_skipped_at_the_beginning_alone_however_the_bytes_come() {
+        let text = b"\n\xef\xbb\xbfdata: x\n\n";
+        for size in 1..=text.len() {
+            let (events, _) = read(in_pieces(text, size), 100);
+            assert_eq!(events, [SseEvent::default()], "in pieces of {size}");
         }
     }
 
