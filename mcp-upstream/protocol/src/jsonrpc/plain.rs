@@ -12,7 +12,9 @@ use super::spans::{self, MemberEdit};
 /// accepted, since the gateway's ids are always numbers.
 #[inline]
 pub fn call_number(id: &str) -> Option<u64> {
-    id.parse().ok().or_else(|| spelled_otherwise(id))
+    // Unlike JSON, the parser accepts a plus sign.
+    let number = id.parse().ok().filter(|_| !id.starts_with('+'));
+    number.or_else(|| spelled_otherwise(id))
 }
 
 /// Returns true if two raw ids are equal, or are different spellings of the same number, such as `5` and `"5"`.

@@ -194,6 +194,7 @@ mod tests {
             (r#"{"result":"\"id\":3","id": "12" }"#, Some(12)),
             (r#"{"id":12.0,"result":1}"#, Some(12)),
             (r#"{"id":"a12","result":1}"#, None),
+            (r#"{"id":"+12","result":1}"#, None),
             (
                 r#"{"id":12,"method":null,"params":null,"result":1}"#,
                 Some(12),
