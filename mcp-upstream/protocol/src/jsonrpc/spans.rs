@@ -59,7 +59,8 @@ pub fn find<'a>(object: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Returns true if a text may contain a key, without parsing it. A key may be written with escapes: any letter as `\u` and four
-/// digits, and a slash as `\/`. If the text contains such an escape that the key could use, the result is true.
+/// digits, and a slash as `\/`. If the text contains such an escape that the key could use, the result is true, and so it is for
+/// a key that is always written with an escape.
 pub fn may_hold(text: &[u8], name: &str) -> bool {
     /// Searches for the escapes `\u` and `\/`. Built once, since building a search costs more than searching a typical text.
     static ESCAPES: LazyLock<[Finder<'static>; 2]> =
@@ -68,6 +69,13 @@ pub fn may_hold(text: &[u8], name: &str) -> bool {
     memmem::find(text, name.as_bytes()).is_some()
         || letter.find(text).is_some()
         || (name.contains('/') && slash.find(text).is_some())
+        || needs_escape(name)
+}
+
+/// Returns true if a key contains a character that JSON does not allow in strings without an escape.
+fn needs_escape(key: &str) -> bool {
+    key.bytes()
+        .any(|byte| matches!(byte, b'"' | b'\\' | ..=0x1f))
 }
 
 /// Parses bytes as raw JSON. Returns `None` if they are not valid JSON.
@@ -178,10 +186,7 @@ fn put(out: &mut String, is_first: bool, key: &str, value: &str) {
     if !is_first {
         out.push(',');
     }
-    if key
-        .bytes()
-        .any(|byte| matches!(byte, b'"' | b'\\' | ..=0x1f))
-    {
+    if needs_escape(key) {
         out.push_str(&serde_json::Value::from(key).to_string());
     } else {
         out.push('"');
@@ -201,6 +206,16 @@ mod tests {
     thread_local! {
         /// The number of comparisons of keys on this thread.
         pub static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn a_key_with_quotes_is_found_in_a_long_object() {
+        let filler = "x".repeat(1000);
+        for key in ["say \"yes\"", "a\\b", "two\nlines"] {
+            let object = format!(r#"{{"filler":"{filler}"}}"#);
+            let object = edit(&object, &[MemberEdit::Set(key, "7".into())]);
+            assert_eq!(find(&object, key), Some("7"), "{object}");
+        }
     }
 
     #[test]
