@@ -148,8 +148,11 @@ fn parse<T: DeserializeOwned + Default>(
         return Ok((T::default(), tree));
     }
     if left_out.is_empty() {
-        return Ok((typed(file, text)?, tree));
+        let typed = typed(file, text)?;
+        drop_empty(&mut tree);
+        return Ok((typed, tree));
     }
+    drop_empty(&mut tree);
     leave_out(&mut tree, "", left_out);
     // The tree is written as YAML text and parsed again, since only the parser of texts accepts a number where a string is
     // expected.
@@ -183,6 +186,19 @@ fn syntax_error(file: &Path, text: &str, error: &yaml::Error) -> ConfigError {
             format!("{error}: a tab indents line {}, use spaces", index + 1),
         ),
         None => file_error(file, error),
+    }
+}
+
+/// Removes keys without a value from a tree. The parser of texts accepts a section without keys (`admission:`), but a tree has
+/// null there, which is no section; merged over another file's section, it would replace it.
+fn drop_empty(tree: &mut Value) {
+    match tree {
+        Value::Mapping(entries) => entries.retain(|_, value| {
+            drop_empty(value);
+            !value.is_null()
+        }),
+        Value::Sequence(values) => values.iter_mut().for_each(drop_empty),
+        _ => {}
     }
 }
 

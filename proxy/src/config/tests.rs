@@ -78,6 +78,19 @@ fn the_data_directorys_file_stands_between_file_and_environment() {
 }
 
 #[test]
+fn a_section_without_keys_changes_nothing_beside_the_data_directorys_file() {
+    let (dir, file) = write("admission:\nnamespaces:\n  defaults:\n    max_concurrency: 3\n");
+    let data = dir.path().join("data");
+    std::fs::create_dir_all(&data).expect("create");
+    std::fs::write(data.join("config.yaml"), "namespaces:\ntoolman:\n").expect("write");
+    let effective = checked(&file, &[]).expect("both files can be used");
+    assert_eq!(effective.data_file_problem(), None);
+    assert_eq!(effective.config.admission, AdmissionConfig::default());
+    let defaults = &effective.config.namespaces.defaults;
+    assert_eq!(defaults.max_concurrency.local(), 3);
+}
+
+#[test]
 fn the_data_directorys_file_decides_nothing_about_admission() {
     let (dir, file) = write("");
     let data = dir.path().join("data");
