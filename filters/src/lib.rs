@@ -110,3 +110,10 @@ pub use token::{InvalidToken, SecretToken};
 pub use tooldock_base::route::RouteId;
 
 pub use governor::clock;
+
+/// Entry points for fuzzing, which only `make fuzz` compiles.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::oauth::fuzzing::access_token;
+}

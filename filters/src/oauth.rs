@@ -11,6 +11,8 @@
 //! token again.
 
 mod claims;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod issuer;
 mod jwt;
 mod keys;

@@ -111,6 +111,15 @@ pub use surface::stdio::ConversationEnd;
 pub use upstream::http::port as http_client;
 pub use upstream::system as management;
 
+/// Entry points for fuzzing, which only `make fuzz` compiles.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::stdio::wire::fuzzing::server_lines;
+    pub use crate::surface::relay::fuzzing::relay_frame;
+    pub use crate::upstream::http::fuzzing::server_events;
+}
+
 #[cfg(test)]
 mod cost;
 #[cfg(test)]

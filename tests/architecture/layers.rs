@@ -387,7 +387,7 @@ fn read_modules(source: &Path, parent: &str, file: &Path, found: &mut Vec<(Strin
     }
 }
 
-/// The modules that a file declares, except those of tests.
+/// The modules that a file declares, except those of tests and of fuzzing.
 fn declared(text: &str) -> Vec<&str> {
     let (mut found, mut of_tests) = (Vec::new(), false);
     for line in text.lines() {
@@ -398,7 +398,8 @@ fn declared(text: &str) -> Vec<&str> {
         {
             found.push(name);
         }
-        of_tests = line == "#[cfg(test)]" || (of_tests && line.starts_with('#'));
+        of_tests = ["#[cfg(test)]", "#[cfg(fuzzing)]"].contains(&line)
+            || (of_tests && line.starts_with('#'));
     }
     found
 }

@@ -16,6 +16,8 @@ mod startable;
 
 pub use config::{Restart, StdioServerConfig, StdioServersConfig, StdioSettings};
 pub use file::check_servers_file;
+#[cfg(fuzzing)]
+pub use file::fuzzing::servers_file;
 pub(crate) use file::{ServersFile, check_entry, is_cached};
 pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};

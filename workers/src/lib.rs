@@ -79,3 +79,12 @@ pub mod server_settings;
 pub mod servers;
 pub mod watch;
 pub mod yaml_edit;
+
+/// Entry points for fuzzing, which only `make fuzz` compiles.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::aggregate::aggregate_file;
+    pub use crate::external::servers_file;
+    pub use crate::pins::fuzzing::{definitions, pins_file};
+}

@@ -36,6 +36,8 @@ mod definition;
 mod difference;
 mod file;
 mod findings;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod judge;
 mod record;
 mod report;

@@ -3,6 +3,8 @@
 //!
 //! This module interprets no messages: it only detects newlines, and finds the id in a line that is too long to keep.
 
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod outbox;
 mod read;
 mod scan;

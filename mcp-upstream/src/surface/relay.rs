@@ -42,6 +42,8 @@ use crate::upstream::system::KeyTools;
 mod call;
 mod connection;
 mod frame;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod memory;
 mod reply;
 mod room;

@@ -24,6 +24,8 @@
 
 mod answer;
 mod events;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 pub(crate) mod hash;
 mod headers;
 pub(crate) mod launch;

@@ -47,6 +47,10 @@ mod bound;
 mod conditions;
 mod credentials;
 mod detours;
+/// Entry points for fuzzing, which only `make fuzz` compiles.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gateway_rules;
 mod guards;
 mod headers;

@@ -4,6 +4,8 @@
 //! duration is bounded: files, bytes and time are limited, and `notes` name the parts that were not analysed.
 
 mod dependencies;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod go;
 mod javascript;
 mod names;

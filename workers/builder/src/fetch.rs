@@ -3,6 +3,8 @@
 //! Packages are not installed. No installer is started, so no script of a package runs.
 
 mod archive;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod npm;
 mod pypi;
 

@@ -31,3 +31,11 @@ mod store;
 mod tree;
 
 pub use job::main;
+
+/// Entry points for fuzzing, which only `make fuzz` compiles.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::analysis::fuzzing::source_file;
+    pub use crate::fetch::fuzzing::{archive, registry_answer};
+}

@@ -85,7 +85,7 @@ fn not_a_registry(host: &str) -> BuilderError {
     ))
 }
 
-fn entries(answer: &Value) -> Option<Vec<RegistryEntry>> {
+pub(crate) fn entries(answer: &Value) -> Option<Vec<RegistryEntry>> {
     let servers = answer["servers"].as_array().or(answer.as_array())?;
     let mut entries = Vec::new();
     for server in servers {

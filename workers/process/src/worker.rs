@@ -68,6 +68,9 @@ pub use event::{
     Replier, UnknownLogLevel,
 };
 use member::{Common, WorkerMember};
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use rpc::fuzzing::worker_frame;
 use rpc::{CallRefusal, Link};
 pub use source_file::SourceFile;
 

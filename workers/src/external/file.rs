@@ -21,6 +21,9 @@ use super::registry_name::{PackageType, RegistryCache, launch};
 
 /// Path of the file with cached answers of package registries, relative to the data directory.
 const CACHE_FILE: &str = "external/registry-cache.yaml";
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
+
 /// Maximum size of the servers' file, and of the file with cached answers of registries, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
 /// Maximum number of servers in the file.

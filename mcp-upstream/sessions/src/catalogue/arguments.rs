@@ -8,6 +8,9 @@
 //! No value is converted here: a string is not accepted for a number, even if a lenient server would accept it.
 
 mod effort;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod problems;
 
 use std::borrow::Cow;

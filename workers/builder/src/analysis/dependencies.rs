@@ -76,7 +76,7 @@ impl Dependencies {
         }
     }
 
-    fn read(&mut self, path: &str, text: &str) {
+    pub(super) fn read(&mut self, path: &str, text: &str) {
         match path.rsplit('/').next().unwrap_or_default() {
             "package.json" => self.read_package_json(text),
             "pyproject.toml" => self.read_pyproject(text),

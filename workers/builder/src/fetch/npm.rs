@@ -38,7 +38,7 @@ pub(super) fn find(fetch: &Fetch, wanted: &PackageRequest) -> Result<Package, Bu
     select(&document, wanted)
 }
 
-fn select(document: &Value, wanted: &PackageRequest) -> Result<Package, BuilderError> {
+pub(super) fn select(document: &Value, wanted: &PackageRequest) -> Result<Package, BuilderError> {
     let tags = &document["dist-tags"];
     let version = match &wanted.version {
         Some(version) => tags[version.as_str()].as_str().unwrap_or(version),

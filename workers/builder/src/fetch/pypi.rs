@@ -15,7 +15,7 @@ const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, text/html;q=0.2";
 
 /// A file that an index page lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct IndexFile {
+pub(super) struct IndexFile {
     name: String,
     url: String,
     sha256: Option<String>,
@@ -44,7 +44,7 @@ pub(super) fn find(fetch: &Fetch, wanted: &PackageRequest) -> Result<Package, Bu
     select(files, wanted, &name, &page_url)
 }
 
-fn select(
+pub(super) fn select(
     files: Vec<IndexFile>,
     wanted: &PackageRequest,
     name: &str,
@@ -107,7 +107,7 @@ fn normalized(name: &str) -> String {
     words.join("-")
 }
 
-fn files_of_json(page: &Value) -> Vec<IndexFile> {
+pub(super) fn files_of_json(page: &Value) -> Vec<IndexFile> {
     let files = page["files"]
         .as_array()
         .map(Vec::as_slice)
@@ -124,7 +124,7 @@ fn files_of_json(page: &Value) -> Vec<IndexFile> {
 }
 
 /// Parses the files of an HTML index page, `<a href="URL#sha256=…" data-yanked="">name</a>`.
-fn files_of_html(page: &str) -> Vec<IndexFile> {
+pub(super) fn files_of_html(page: &str) -> Vec<IndexFile> {
     let link = |part: &str| {
         let (attributes, rest) = part.split_once('>')?;
         let (name, _) = rest.split_once('<')?;

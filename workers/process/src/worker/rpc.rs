@@ -10,6 +10,8 @@
 
 mod event;
 mod frame;
+#[cfg(fuzzing)]
+pub(super) mod fuzzing;
 mod io;
 mod links;
 mod question;

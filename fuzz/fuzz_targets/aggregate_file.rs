@@ -1,0 +1,5 @@
+//! Files of aggregates, in TOML.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &str| tooldock_workers::fuzzing::aggregate_file(input));

@@ -1,0 +1,5 @@
+//! Configurations of nginx, imported.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &str| tooldock_fuzz::imported_nginx(input));

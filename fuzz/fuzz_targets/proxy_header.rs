@@ -1,0 +1,5 @@
+//! Headers of the PROXY protocol.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| tooldock_fuzz::proxy_header(input));

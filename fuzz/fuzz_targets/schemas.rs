@@ -1,0 +1,7 @@
+//! Schemas of tools, with arguments.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(
+    |input: &str| tooldock_sessions::catalogue::arguments::fuzzing::schema(input)
+);

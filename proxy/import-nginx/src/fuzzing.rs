@@ -1,0 +1,43 @@
+//! Entry point for fuzzing configurations of nginx. Compiled by `make fuzz` alone.
+
+use std::sync::Arc;
+
+use crate::report::Report;
+use crate::tree::{self, Directive, Failure, Includes, Place};
+use crate::{GatewayRules, imported};
+
+/// Maximum number of directives.
+const DIRECTIVES_MAX: usize = 10_000;
+
+/// Includes nothing, so that no file of this machine is read.
+struct Nothing {
+    directives: usize,
+}
+
+impl Includes for Nothing {
+    fn include(&mut self, _: &Directive, _: usize) -> Result<Vec<Directive>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn count(&mut self, place: &Place) -> Result<(), Failure> {
+        self.directives += 1;
+        match self.directives > DIRECTIVES_MAX {
+            true => Err(Failure {
+                place: place.clone(),
+                what: "too many directives".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Imports a configuration of nginx that includes no file. Returns the gateway's configuration; `None` if it was refused.
+pub fn nginx_conf(text: &str, gateway: &GatewayRules) -> Option<String> {
+    let file: Arc<str> = "nginx.conf".into();
+    let mut report = Report::default();
+    let mut includes = Nothing { directives: 0 };
+    let tree = tree::parse(text, &file, 0, &mut includes).ok()?;
+    let yaml = imported(&tree, gateway, &mut report).ok()?;
+    assert!(report.lines().all(|line| !line.to_string().contains('\n')));
+    Some(yaml)
+}

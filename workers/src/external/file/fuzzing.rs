@@ -1,0 +1,24 @@
+//! Entry point for fuzzing `external/config.yaml`. Compiled by `make fuzz` alone.
+
+use tooldock_base::yaml;
+
+use super::{RegistryCache, ServersFile, check_entry};
+
+/// Reads the servers' file. A server that is accepted is written and read again equal.
+pub fn servers_file(text: &[u8]) {
+    if !yaml::readable_in_time(text) {
+        return;
+    }
+    let Ok(tree) = yaml::from_slice(text) else {
+        return;
+    };
+    let Ok(file) = ServersFile::parse(tree, RegistryCache::new) else {
+        return;
+    };
+    for server in file.servers.values().flatten().filter(|it| it.enabled) {
+        let written = yaml::to_string(server).expect("written");
+        let entry = yaml::from_str(&written).expect("YAML");
+        let read = check_entry(entry).expect("what is accepted is accepted again");
+        assert_eq!(read, *server);
+    }
+}
