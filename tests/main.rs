@@ -15,6 +15,7 @@ mod authors;
 mod beside_nginx;
 mod careless_servers;
 mod certificates;
+mod chaos;
 mod client_certificates;
 mod client_configurations;
 mod command_line;

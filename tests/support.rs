@@ -10,6 +10,7 @@
 
 pub mod backend;
 pub mod compiled;
+pub mod dice;
 pub mod everything;
 pub mod gateway;
 pub mod link;

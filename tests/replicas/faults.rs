@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::{
     LATEST, announce, both_up, claimed_while_frozen, holds, member, ping, replica, see, two,
 };
+use crate::support::dice::Dice;
 use crate::support::gateway::Builder;
 use crate::support::link::Link;
 use crate::support::redis::Redis;
@@ -147,20 +148,6 @@ fn linked(redis: &Redis, name: &str) -> (Link, Builder) {
     let gateway = Gateway::with_tools([("talk", "talking.py", tools::TALKING)]);
     let store = json!({"sessions": {"store": url}});
     (link, member(gateway, redis, name).config(store))
-}
-
-/// Numbers that one seed decides.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % sides as u64) as usize
-    }
 }
 
 /// The end of a call, as its client learned it.
