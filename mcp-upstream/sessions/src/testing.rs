@@ -22,6 +22,7 @@ use crate::profile::Profile;
 use crate::session::config::EventLogConfig;
 use crate::stream::{EventLog, Pulse, StreamMetrics};
 
+pub mod schedule;
 pub mod shadow;
 
 /// A caller of the namespace `shared` on the core port.

@@ -1,4 +1,5 @@
 mod recorded;
+mod schedules;
 
 use tooldock_protocol::version::ProtocolVersion;
 

@@ -12,6 +12,7 @@ use crate::testing::shadow::Shadow;
 
 mod contract;
 mod model;
+mod schedules;
 mod staged;
 
 pub(super) const AGE: Duration = Duration::from_secs(60);

@@ -12,6 +12,7 @@ use crate::protocol::ClientIdentity;
 
 mod giving_way;
 mod lasting;
+mod orders;
 
 fn modern() -> Arc<OpenAs> {
     Arc::new(OpenAs::gateway(Era::Modern))

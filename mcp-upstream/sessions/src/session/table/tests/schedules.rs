@@ -1,0 +1,102 @@
+//! The claim of a session by several processes, in every order of their operations at the store.
+
+use std::cell::RefCell;
+
+use super::*;
+use crate::testing::schedule::{Schedule, Task, every, some};
+
+/// A session that a process has left behind, and its store.
+struct Left {
+    shadow: Arc<Shadow>,
+    id: String,
+}
+
+impl Left {
+    fn new(schedule: &mut Schedule) -> Self {
+        let shadow = Arc::new(Shadow::default());
+        let before = table(ROOMY, Some(shadow.stores()));
+        let id = RefCell::new(String::new());
+        schedule.run(vec![Box::pin(async {
+            let session = open(&before, "a", Instant::now()).await;
+            id.replace(session.id().as_str().to_owned());
+        })]);
+        let id = id.take();
+        Self { shadow, id }
+    }
+
+    fn process(&self) -> SessionTable {
+        table(ROOMY, Some(self.shadow.stores()))
+    }
+}
+
+/// A request for the session at a process, which notes what was found.
+fn request<'a>(
+    process: &'a SessionTable,
+    id: &'a str,
+    found: &'a RefCell<Vec<Result<Located, StoreError>>>,
+) -> Task<'a> {
+    Box::pin(async move {
+        let located = process.locate(id, Instant::now()).await;
+        found.borrow_mut().push(located);
+    })
+}
+
+fn adopted(found: &[Result<Located, StoreError>]) -> usize {
+    let is_adopted = |it: &&Result<Located, StoreError>| matches!(it, Ok(Located::Adopted(_)));
+    found.iter().filter(is_adopted).count()
+}
+
+/// Requests at two processes, `requests` at the first and one at the second.
+fn claimed_once(schedule: &mut Schedule, requests: usize) {
+    let left = Left::new(schedule);
+    let (one, two) = (left.process(), left.process());
+    let found = RefCell::new(Vec::new());
+    let mut tasks: Vec<Task<'_>> = (0..requests)
+        .map(|_| request(&one, &left.id, &found))
+        .collect();
+    tasks.push(request(&two, &left.id, &found));
+    schedule.run(tasks);
+    assert_eq!(adopted(&found.borrow()), 1);
+    assert_eq!(left.shadow.claims(), 1);
+    assert_eq!(one.count() + two.count(), 1, "one process has the session");
+    let record = left.shadow.record(&left.id).expect("it is recorded");
+    assert_eq!(record.home.epoch, 1);
+    books_balance(&one);
+    books_balance(&two);
+}
+
+#[test]
+fn in_every_order_one_of_two_processes_claims_a_session() {
+    let count = every(|schedule| claimed_once(schedule, 1));
+    println!("{count} orders");
+    assert!(count > 20, "{count} orders");
+}
+
+#[test]
+fn in_many_orders_requests_at_two_processes_claim_a_session_once() {
+    some(500, |schedule| claimed_once(schedule, 3));
+}
+
+#[test]
+fn a_store_that_fails_at_any_moment_neither_doubles_nor_loses_a_session() {
+    let count = every(|schedule| {
+        let left = Left::new(schedule);
+        let (one, two) = (left.process(), left.process());
+        let found = RefCell::new(Vec::new());
+        let failure: Task<'_> = Box::pin(async { left.shadow.fail(1) });
+        schedule.run(vec![
+            request(&one, &left.id, &found),
+            request(&two, &left.id, &found),
+            failure,
+        ]);
+        assert!(adopted(&found.borrow()) <= 1, "two have the session");
+        assert_eq!(one.count() + two.count(), adopted(&found.borrow()));
+        // No failure is left for the request after it.
+        left.shadow.fail(0);
+        let again = left.process();
+        let found = RefCell::new(Vec::new());
+        schedule.run(vec![request(&again, &left.id, &found)]);
+        assert_eq!(adopted(&found.borrow()), 1, "the session is lost");
+    });
+    println!("{count} orders");
+}
