@@ -278,6 +278,21 @@ torture: prerequisites ## 10,000 sessions of misbehaving servers, opened and dro
 	TOOLDOCK_TORTURE_SESSIONS=$(SESSIONS) cargo test --profile $(PROFILE) --package tooldock --test gateway --locked -- \
 		--nocapture --test-threads=1 torture::
 
+# `make fuzz SECONDS=600` fuzzes longer, `make fuzz TARGETS='messages lists'` less; found inputs: target/fuzz-runs/TARGET/found.
+SECONDS ?= 60
+TARGETS ?=
+.PHONY: fuzz
+fuzz: ## each fuzz target for a minute, from seeds made of the repository (fuzz/run)
+	fuzz/run --seconds $(SECONDS) $(TARGETS)
+
+# `make chaos SECONDS=3600` for an hour, with SEED=N for other faults. As root, it fills a disk of its own; with libfaketime, the
+# clock jumps.
+SEED ?= 40
+.PHONY: chaos
+chaos: prerequisites ## kills, stops, a full disk, no descriptors, a slow store for two minutes: no call is lost or run twice
+	TOOLDOCK_CHAOS_SECONDS=$(SECONDS) TOOLDOCK_CHAOS_SEED=$(SEED) cargo test --profile $(PROFILE) --package tooldock --test gateway \
+		--locked -- --nocapture --test-threads=1 chaos::
+
 # `make simulate SIMULATE='replicas=10 sessions=200000 balancer=sticky'` for another run: docs/scaling.md has the options.
 SIMULATE ?= replicas=50 sessions=1000000 seed=7
 .PHONY: simulate simulate-redis

@@ -1,5 +1,7 @@
 //! The shape of the house: which crates and modules may know each other, and what may not stand in the source.
 
+mod dependencies;
+mod fuzzing;
 mod language;
 mod layers;
 
