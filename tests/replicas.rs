@@ -1,6 +1,8 @@
 //! Replicas that share the sessions of one Redis, or of one data directory: any replica answers any request, and the death
 //! of one loses nothing.
 
+mod clocks;
+mod counted;
 mod failover;
 mod faults;
 mod forwarding;
@@ -9,6 +11,8 @@ mod one_machine;
 mod peers;
 mod pool;
 mod reloads;
+mod sdk_clients;
+mod seeded;
 mod suite;
 mod surfaces;
 mod tls;
@@ -37,10 +41,15 @@ async fn configured(redis: &Redis, name: &str, more: Value) -> Gateway {
 
 /// A gateway as the replica of that name.
 fn member(gateway: Builder, redis: &Redis, name: &str) -> Builder {
+    stored(gateway, &redis.url(), name)
+}
+
+/// As [`member`], with the store at that URL.
+fn stored(gateway: Builder, store: &str, name: &str) -> Builder {
     let address = free_address().to_string();
     gateway
         .config(json!({
-            "sessions": {"store": redis.url()},
+            "sessions": {"store": store},
             "replicas": {"id": name, "address": address, "grace": "5s"},
         }))
         .env("SESSION_KEY", KEY)

@@ -15,6 +15,7 @@ pub mod everything;
 pub mod gateway;
 pub mod link;
 pub mod manager;
+pub mod network;
 pub mod nginx;
 pub mod oidc;
 pub mod otlp;

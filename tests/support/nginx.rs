@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 
 use tokio::net::TcpStream;
 
+use super::ports::free_address;
 use super::{eventually, programs};
 
 /// A running nginx. Dropping it ends the process.
@@ -15,6 +16,19 @@ pub struct Nginx {
 }
 
 impl Nginx {
+    /// Starts an nginx that knows nothing of sessions and sends each request to the next of the gateways. `next` says in which cases
+    /// it tries another one, as `proxy_next_upstream` has it.
+    pub async fn in_front_of(
+        folder: &Path,
+        gateways: &[SocketAddr],
+        next: &str,
+    ) -> (Self, SocketAddr) {
+        let address = free_address();
+        let conf = round_robin(address, gateways, next);
+        fs::write(folder.join("nginx.conf"), conf).expect("written");
+        (Self::start(folder, address).await, address)
+    }
+
     /// Starts nginx with `nginx.conf` of the folder, and waits until it listens on `address`.
     ///
     /// # Panics
@@ -53,4 +67,37 @@ impl Drop for Nginx {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+fn round_robin(listen: SocketAddr, gateways: &[SocketAddr], next: &str) -> String {
+    let servers = gateways
+        .iter()
+        .map(|at| format!("server {at} max_fails=0;"));
+    let servers: String = servers.collect();
+    format!(
+        r#"
+events {{}}
+http {{
+    client_body_temp_path temp/body;
+    proxy_temp_path temp/proxy;
+    fastcgi_temp_path temp/fastcgi;
+    scgi_temp_path temp/scgi;
+    uwsgi_temp_path temp/uwsgi;
+    access_log off;
+    upstream replicas {{ {servers} }}
+    server {{
+        listen {listen};
+        location / {{
+            proxy_pass http://replicas;
+            proxy_http_version 1.1;
+            proxy_set_header Host $http_host;
+            proxy_set_header Connection "";
+            proxy_buffering off;
+            proxy_read_timeout 1h;
+            proxy_next_upstream {next};
+        }}
+    }}
+}}
+"#
+    )
 }

@@ -1,7 +1,7 @@
 //! Running processes of `redis-server`, each on a Unix socket in a folder of the test.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -16,6 +16,9 @@ use super::{eventually, eventually_within};
 
 /// Time limit for a promotion: a Sentinel that found its own clock jump, as on a busy machine, does nothing for 30 s.
 const PROMOTED: Duration = Duration::from_secs(90);
+
+/// Each change is written to disk before it is answered.
+const KEEPS: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// A Redis. Dropping it ends the process.
 pub struct Redis {
@@ -36,8 +39,13 @@ impl Redis {
 
     /// Starts a server that writes each change to disk before it answers, and waits until it listens.
     pub async fn start_keeping() -> Self {
-        let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
-        Self::with(&[&["--port", "0"][..], &keeps].concat()).await
+        Self::with(&[&["--port", "0"][..], &KEEPS].concat()).await
+    }
+
+    /// As [`Redis::start_keeping`], at an address, too.
+    pub async fn start_keeping_at(address: SocketAddr) -> Self {
+        let (ip, port) = (address.ip().to_string(), address.port().to_string());
+        Self::with(&[&listening(&ip, &port)[..], &KEEPS].concat()).await
     }
 
     async fn with(options: &[&str]) -> Self {
@@ -131,6 +139,13 @@ impl Redis {
     }
 }
 
+/// Options of a server that is reached from other network namespaces, if the address is.
+fn listening<'a>(ip: &'a str, port: &'a str) -> Vec<&'a str> {
+    let open = ["--bind", ip, "--port", port, "--protected-mode", "no"];
+    // A primary sends its data to a replica at once, instead of 5 s later.
+    [&open[..], &["--repl-diskless-sync-delay", "0"]].concat()
+}
+
 fn url(socket: &Path) -> String {
     format!("redis+unix://{}", socket.display())
 }
@@ -156,6 +171,8 @@ impl Drop for Redis {
 pub struct Failover {
     pub primary: Redis,
     pub replica: Redis,
+    /// Of the primary and the replica.
+    addresses: [SocketAddr; 2],
     sentinels: Vec<(Redis, SocketAddr)>,
 }
 
@@ -166,29 +183,40 @@ impl Failover {
     ///
     /// When `redis-server` is not installed.
     pub async fn start() -> Self {
-        let (first, second) = (free_address(), free_address());
+        Self::start_at(Ipv4Addr::LOCALHOST).await
+    }
+
+    /// As [`Failover::start`], at this address of the machine.
+    pub async fn start_at(address: Ipv4Addr) -> Self {
+        let free = || SocketAddr::from((address, free_address().port()));
+        let (first, second) = (free(), free());
         let (port, replicas_port) = (first.port().to_string(), second.port().to_string());
-        let primary = Redis::with(&["--bind", "127.0.0.1", "--port", &port]).await;
-        let follows = format!("127.0.0.1 {port}");
-        let options = ["--bind", "127.0.0.1", "--port", &replicas_port];
+        let ip = address.to_string();
+        let primary = Redis::with(&listening(&ip, &port)).await;
+        let follows = format!("{ip} {port}");
+        let options = listening(&ip, &replicas_port);
         let replica = Redis::with(&[&options[..], &["--replicaof", &follows]].concat()).await;
-        eventually("the replica follows the primary", async || {
-            let told = replica.ask(&["info", "replication"]);
-            told.contains("master_link_status:up").then_some(())
-        })
-        .await;
         let mut sentinels = Vec::new();
         for _ in 0..3 {
-            let at = free_address();
+            let at = free();
             sentinels.push((sentinel(at, first).await, at));
         }
         let failover = Self {
             primary,
             replica,
+            addresses: [first, second],
             sentinels,
         };
-        for (sentinel, _) in &failover.sentinels {
-            eventually(
+        failover.follows().await;
+        failover.replicated().await;
+        failover
+    }
+
+    /// Waits until a failover would succeed.
+    async fn replicated(&self) {
+        for (sentinel, _) in &self.sentinels {
+            eventually_within(
+                PROMOTED,
                 "the Sentinels know each other and the replica",
                 async || {
                     let quorum = sentinel.ask(&["sentinel", "ckquorum", "main"]);
@@ -200,7 +228,45 @@ impl Failover {
             )
             .await;
         }
-        failover
+    }
+
+    /// Kills the primary, has the replica promoted, and starts the killed process again as the replica of the new primary.
+    pub async fn failed_over(&mut self) {
+        self.primary.kill();
+        self.promoted().await;
+        std::mem::swap(&mut self.primary, &mut self.replica);
+        self.addresses.reverse();
+        let primary = self.addresses[0];
+        // A Sentinel that does not know of the new primary would make it the replica of the process that is started, which has
+        // no data.
+        for (sentinel, _) in &self.sentinels {
+            eventually_within(PROMOTED, "the Sentinels name the new primary", async || {
+                let named = sentinel.ask(&["sentinel", "get-master-addr-by-name", "main"]);
+                let port = primary.port().to_string();
+                (named.lines().nth(1) == Some(&port)).then_some(())
+            })
+            .await;
+        }
+        let follows = format!("{} {}", primary.ip(), primary.port());
+        let arguments = &mut self.replica.arguments;
+        match arguments.iter().position(|it| it == "--replicaof") {
+            Some(at) => arguments[at + 1] = follows,
+            None => arguments.extend(["--replicaof".to_owned(), follows]),
+        }
+        self.replica.killed_and_started_again().await;
+        self.follows().await;
+        self.replicated().await;
+    }
+
+    /// Waits until the replica has the data of the primary.
+    async fn follows(&self) {
+        eventually("the replica follows the primary", async || {
+            let told = self.replica.ask(&["info", "replication"]);
+            let follows = told.contains("master_link_status:up")
+                && told.contains(&format!("master_port:{}\r", self.addresses[0].port()));
+            follows.then_some(())
+        })
+        .await;
     }
 
     /// The URL for `sessions.store`.
@@ -234,11 +300,16 @@ async fn sentinel(at: SocketAddr, primary: SocketAddr) -> Redis {
     let folder = TempDir::new().expect("a temporary directory");
     let path = folder.path();
     let lines = [
-        "bind 127.0.0.1".to_owned(),
+        format!("bind {}", at.ip()),
+        "protected-mode no".to_owned(),
         format!("port {}", at.port()),
         format!("unixsocket {}", path.join("socket").display()),
         format!("dir {}", path.display()),
-        format!("sentinel monitor main 127.0.0.1 {} 2", primary.port()),
+        format!(
+            "sentinel monitor main {} {} 2",
+            primary.ip(),
+            primary.port()
+        ),
         "sentinel down-after-milliseconds main 3600000".to_owned(),
         "sentinel failover-timeout main 60000".to_owned(),
     ];
