@@ -6,9 +6,12 @@ mod language;
 mod layers;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
+
+use crate::support::programs;
 
 fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
@@ -120,4 +123,30 @@ fn crates_depend_in_one_direction() {
             );
         }
     }
+}
+
+/// Methods of each trait of an upstream that a reader can survey.
+const UPSTREAM_METHODS_MAX: usize = 12;
+
+#[test]
+fn an_upstream_has_few_methods_for_calls_and_others_for_operators() {
+    let file = "mcp-upstream/src/upstream.rs";
+    let text = fs::read_to_string(programs::root().join(file));
+    let text = text.unwrap();
+    let traits: BTreeMap<&str, &str> = text
+        .split("\npub(crate) trait ")
+        .skip(1)
+        .map(|rest| rest.split_once("\n}").unwrap().0)
+        .map(|body| (body.split_once(':').unwrap().0, body))
+        .collect();
+    for name in ["Upstream", "ToolLists", "ServerFacts", "ServerOperations"] {
+        let methods = traits[name].matches("\n    fn ").count();
+        assert!(
+            (1..=UPSTREAM_METHODS_MAX).contains(&methods),
+            "{name} in {file} has {methods} methods, at most {UPSTREAM_METHODS_MAX} are allowed"
+        );
+    }
+    // Methods of a supertrait would count as methods of the trait.
+    let head = traits["Upstream"].lines().next().unwrap();
+    assert_eq!(head, "Upstream: Send + Sync + 'static {");
 }

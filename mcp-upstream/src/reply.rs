@@ -4,7 +4,6 @@
 //! `Events` is a long stream of events; its guards (limits, gauges, audit) are dropped with the stream. `Content-Length` is not
 //! among the headers: the edge sets it from the body.
 
-use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
 
@@ -15,7 +14,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 use tooldock_sessions::replicas::ReplicaId;
 pub use tooldock_sessions::session::UnclaimedSession;
-pub use tooldock_sessions::stream::Subscription;
+pub use tooldock_sessions::stream::{HeldByStream, Subscription};
 
 /// The media type `application/json`.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -27,8 +26,8 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// body is incomplete.
 pub type BodyStream = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>;
 
-/// Guards that are kept until a stream ends and are then dropped: permits, gauges, audit records.
-pub type Guards = Vec<Box<dyn Any + Send>>;
+/// The guards of a reply, which are dropped when its stream ends.
+pub type ReplyGuards = Vec<Box<dyn HeldByStream>>;
 
 /// Status and headers of a reply.
 #[derive(Debug, Clone)]
@@ -97,7 +96,7 @@ pub enum Reply {
         /// The events of the stream, framed for the body.
         events: Subscription,
         /// Guards that are dropped when the stream has ended: permits, gauges, audit records.
-        guards: Guards,
+        guards: ReplyGuards,
     },
     /// No reply: the request belongs to another replica, to which the edge forwards it.
     Elsewhere {

@@ -103,7 +103,11 @@ impl InNamespace {
 
 /// Returns the number of a namespace's tools that the caller may see; 0 for a server whose tools are not known yet.
 pub(crate) fn tool_count(core: &Core, caller: &Caller, namespace: &Arc<Namespace>) -> usize {
-    let known = core.upstreams.of(namespace).listed_now(namespace, caller);
+    let known = core
+        .upstreams
+        .of(namespace)
+        .tool_lists()
+        .listed_now(namespace, caller);
     let view = View::of(caller, namespace);
     known.map_or(0, |tools| view.tools(&tools).count())
 }

@@ -21,11 +21,14 @@
 //! variant of `UpstreamKind` in `workers/registry.rs`. `testing/in_memory.rs` is the smallest complete implementation. A new
 //! kind of connection to MCP servers implements the traits of `upstream/client/connector.rs`, as `upstream/client/pools.rs` does.
 //!
-//! `tools` returns all tools of a namespace, `listed` (without a request to the server: `listed_now`) the tools that lists show
-//! to one caller, and `behind` the member that has a published tool of an aggregate. Lists of MCP come from `prepare`; REST,
-//! OpenAPI, the web UI and the relay use `listed` and the caller's view.
+//! [`Upstream`] itself has the methods that answer clients. Its other knowledge stands in three traits, which it returns:
+//!
+//! | trait | used by |
+//! |---|---|
+//! | [`ToolLists`] | REST, OpenAPI, the web UI and the relay, with the caller's view; lists of MCP come from `prepare` |
+//! | [`ServerFacts`] | surfaces and aggregates, while they handle a request |
+//! | [`ServerOperations`] | the routes and pages of operators, and aggregates, which watch their members |
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -39,6 +42,7 @@ use tooldock_sessions::broadcast::Filter;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::catalogue::ToolList;
 use tooldock_sessions::session::Session;
+use tooldock_sessions::stream::HeldByStream;
 use tooldock_workers::registry::Namespace;
 
 use crate::engine::UpstreamCall;
@@ -111,10 +115,10 @@ impl fmt::Debug for PreparedRequest {
 }
 
 /// A client's subscription by `subscriptions/listen`, with the changes that were granted. Dropping it ends the subscription.
-pub(crate) struct Listening {
+pub(crate) struct GrantedSubscription {
     pub(crate) granted: Filter,
     /// Guard that ends the subscription at the upstream when dropped; `None` if the upstream needs none.
-    pub(crate) guard: Option<Box<dyn Any + Send>>,
+    pub(crate) guard: Option<Box<dyn HeldByStream>>,
 }
 
 /// Time that a caller waits for a list of tools that must be read first.
@@ -127,7 +131,7 @@ pub(crate) enum ToolsWait {
 }
 
 /// The origin of a tool that one namespace publishes for another, such as an aggregate for its member.
-pub(crate) struct Behind {
+pub(crate) struct ToolOrigin {
     pub(crate) namespace: Arc<Namespace>,
     /// The tool's name in the namespace of its origin.
     pub(crate) tool: Box<str>,
@@ -137,15 +141,22 @@ pub(crate) struct Behind {
 
 /// A kind of upstream, which reads and answers the requests of its namespaces. It finds its state for a namespace by the
 /// [`Namespace`] in the request's snapshot.
-pub(crate) trait Upstream:
-    UpstreamSessions + UpstreamTools + UpstreamServer + Send + Sync + 'static
-{
+pub(crate) trait Upstream: Send + Sync + 'static {
     /// Returns true if this kind of upstream runs the namespace.
     fn serves(&self, namespace: &Namespace) -> bool;
 
-    /// Returns true if an MCP server gets the messages as clients wrote them. Such messages must not be ambiguous, and a
-    /// `requestState` in them may be the server's.
-    fn speaks_mcp(&self) -> bool;
+    /// Returns the tool lists of the namespaces, for surfaces other than MCP and for views.
+    fn tool_lists(&self) -> &dyn ToolLists;
+
+    /// Returns the facts about the namespaces' servers on which the handling of requests depends.
+    fn server_facts(&self) -> &dyn ServerFacts {
+        &NoServer
+    }
+
+    /// Returns the operators' access to the namespaces' servers.
+    fn operations(&self) -> &dyn ServerOperations {
+        &NoServer
+    }
 
     /// Checks whether the namespace supports the method, before the parameters of the request are read.
     ///
@@ -154,11 +165,6 @@ pub(crate) trait Upstream:
     /// When the namespace does not support the method, or when this cannot be determined.
     fn offers(&self, _cx: &CallContext<'_>, _method: &str) -> Result<(), RequestError> {
         Ok(())
-    }
-
-    /// Returns true if a request may run twice without harm. `subject`: the name of the tool, if it is a call.
-    fn is_harmless(&self, _namespace: &Namespace, _method: &str, _subject: &str) -> bool {
-        false
     }
 
     /// Reads a request, and returns a complete response or a call. A name that the namespace does not have is refused; the
@@ -189,30 +195,6 @@ pub(crate) trait Upstream:
         versions: &'a [&'a str],
     ) -> Soon<'a, Result<Vec<u8>, CallError>>;
 
-    /// Returns the eras that the server of a namespace is known to support; `None` if they can only be determined by a request.
-    /// `_client`: the era of the client that wants to use the server.
-    fn speaks(&self, _namespace: &Namespace, _client: Era) -> Option<EraSupport> {
-        None
-    }
-
-    /// Returns the state of the server's process or connection that gets this client's requests.
-    fn copy(&self, _cx: &CallContext<'_>) -> ServerCopy {
-        ServerCopy::Running
-    }
-
-    /// Returns true if the server is running a task with this id that a call of the caller's principal has started.
-    fn has_task(&self, _cx: &CallContext<'_>, _task: &str) -> bool {
-        false
-    }
-}
-
-/// Methods of an upstream for clients' sessions and subscriptions.
-pub(crate) trait UpstreamSessions {
-    /// Returns true if a session's state at its upstream was lost, so that the session must end.
-    fn has_lost(&self, _namespace: &Namespace, _session: &Session) -> bool {
-        false
-    }
-
     /// Writes the complete response to `initialize`, for a session whose client has declared its capabilities. `id`: the
     /// request's id as raw JSON.
     fn initialize<'a>(
@@ -228,7 +210,7 @@ pub(crate) trait UpstreamSessions {
         &'a self,
         cx: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<Listening, RequestError>>;
+    ) -> Soon<'a, Result<GrantedSubscription, RequestError>>;
 
     /// Handles a client's notification that the gateway does not handle itself. Never waits.
     fn notify(&self, _cx: &CallContext<'_>, _method: &str, _message: &str) {}
@@ -237,8 +219,8 @@ pub(crate) trait UpstreamSessions {
     fn stream_opened(&self, _namespace: &Namespace, _session: &Arc<Session>) {}
 }
 
-/// Methods of an upstream that return the tools of a namespace, for surfaces other than MCP and for views.
-pub(crate) trait UpstreamTools {
+/// The tools of namespaces, for surfaces other than MCP and for views.
+pub(crate) trait ToolLists: Send + Sync {
     /// Returns the tools of a namespace, including those that the caller's view hides. `principal`: the caller, for servers that
     /// the gateway calls with the caller's credentials.
     fn tools<'a>(
@@ -267,13 +249,50 @@ pub(crate) trait UpstreamTools {
     }
 
     /// Returns the origin of a tool that this namespace publishes for another namespace; `None` for the namespace's own tools.
-    fn behind(&self, _namespace: &Namespace, _tool: &str) -> Option<Behind> {
+    fn origin(&self, _namespace: &Namespace, _tool: &str) -> Option<ToolOrigin> {
         None
     }
 }
 
-/// Methods of an upstream for operators: the state of a namespace's server, and commands to it.
-pub(crate) trait UpstreamServer {
+/// Facts about the MCP server of a namespace on which the handling of a request depends. The default methods describe a
+/// namespace without a server.
+pub(crate) trait ServerFacts: Send + Sync {
+    /// Returns true if an MCP server gets the messages as clients wrote them. Such messages must not be ambiguous, and a
+    /// `requestState` in them may be the server's.
+    fn gets_client_messages(&self) -> bool {
+        false
+    }
+
+    /// Returns the eras that the server of a namespace is known to support; `None` if they can only be determined by a request.
+    /// `_client`: the era of the client that wants to use the server.
+    fn known_eras(&self, _namespace: &Namespace, _client: Era) -> Option<EraSupport> {
+        None
+    }
+
+    /// Returns true if a request may run twice without harm. `subject`: the name of the tool, if it is a call.
+    fn is_repeatable(&self, _namespace: &Namespace, _method: &str, _subject: &str) -> bool {
+        false
+    }
+
+    /// Returns the state of the server's process or connection that gets this client's requests.
+    fn copy(&self, _cx: &CallContext<'_>) -> ServerCopy {
+        ServerCopy::Running
+    }
+
+    /// Returns true if the server is running a task with this id that a call of the caller's principal has started.
+    fn has_task(&self, _cx: &CallContext<'_>, _task: &str) -> bool {
+        false
+    }
+
+    /// Returns true if the state of a session at the server was lost, so that the session must end.
+    fn has_lost_session(&self, _namespace: &Namespace, _session: &Session) -> bool {
+        false
+    }
+}
+
+/// Operators' access to the server of a namespace: its health, and commands to it. The default methods describe a namespace
+/// without a server.
+pub(crate) trait ServerOperations: Send + Sync {
     /// Returns the state of the server of a namespace; `None` if there is no server, or if it was not needed yet.
     fn health(&self, _namespace: &Namespace) -> Option<health::ServerHealth> {
         None
@@ -317,6 +336,13 @@ pub(crate) trait UpstreamServer {
     fn stop(&self) {}
 }
 
+/// The facts and operations of namespaces without a server.
+struct NoServer;
+
+impl ServerFacts for NoServer {}
+
+impl ServerOperations for NoServer {}
+
 /// All kinds of upstreams. A namespace is run by the first kind that serves it; the last kind serves all other namespaces.
 #[derive(Clone)]
 pub(crate) struct Upstreams {
@@ -339,9 +365,9 @@ impl Upstreams {
     /// Ends the requests that upstreams of all kinds send to servers for no client.
     pub(crate) fn stop(&self) {
         for kind in &self.kinds {
-            kind.stop();
+            kind.operations().stop();
         }
-        self.last.stop();
+        self.last.operations().stop();
     }
 
     /// Returns the upstream that runs a namespace.

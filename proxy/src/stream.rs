@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pingora_proxy::Session;
-use tooldock_upstream::reply::{Guards, Head, Subscription};
+use tooldock_upstream::reply::{Head, ReplyGuards, Subscription};
 
 use self::detach::DetachedConnection;
 use self::writer::{Events, Framing};
@@ -37,7 +37,7 @@ use crate::unread::WriteLimits;
 pub(crate) struct LongStream {
     pub(crate) head: Head,
     pub(crate) events: Subscription,
-    pub(crate) guards: Guards,
+    pub(crate) guards: ReplyGuards,
     /// Time after which the stream ends, because a client certificate, an API key or a login expires. `None` if nothing expires.
     pub(crate) lasts: Option<Duration>,
     /// Resolves when the client's token is revoked or its login ends; the stream ends then. `None` if neither is checked.
@@ -168,14 +168,14 @@ impl Events for CountedEvents {
     }
 }
 
-/// Guards and counts of a stream. They are dropped when the stream ends.
+/// ReplyGuards and counts of a stream. They are dropped when the stream ends.
 struct StreamGuards {
     open: OpenStream,
     request_id: Arc<str>,
     status: u16,
     logged: Option<Pending>,
     started: Instant,
-    _guards: Guards,
+    _guards: ReplyGuards,
     _connection: Option<Arc<OpenConnection>>,
 }
 

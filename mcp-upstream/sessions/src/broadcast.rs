@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,8 @@ use tooldock_base::names::NamespaceName;
 use tooldock_process::worker::Notice;
 
 use crate::replicas::Replicas;
-use crate::session::Session;
 use crate::session::subscriptions::{URI_BYTES_MAX, URIS_MAX};
+use crate::session::{RegisteredSessions, Session};
 use crate::stream::{EventLog, Stream, StreamOwner, frame};
 
 mod follow;
@@ -54,15 +54,8 @@ pub struct Audience {
 /// The sessions and listen requests that are notified of changes of one namespace.
 #[derive(Default)]
 pub(crate) struct NamespaceAudience {
-    /// Registered sessions, as weak references: a registration does not keep its session in memory.
-    sessions: Mutex<Slab<Weak<Session>>>,
+    sessions: Arc<RegisteredSessions>,
     listeners: Mutex<Slab<Arc<StreamListener>>>,
-}
-
-/// Registration of a session for notifications of its namespace. Dropping it ends the registration.
-pub(crate) struct Seat {
-    members: Arc<NamespaceAudience>,
-    key: usize,
 }
 
 #[derive(Default)]
@@ -116,12 +109,11 @@ impl Audience {
     /// Registers a session for notifications until it ends. Called when the session opens its stream for server notifications;
     /// further calls have no effect. While the client is disconnected, notifications are stored in the event log.
     pub fn join(&self, session: &Arc<Session>) {
-        if session.is_seated() {
+        if session.is_registered() {
             return;
         }
         let members = self.members(&session.binding().namespace);
-        let key = members.sessions().insert(Arc::downgrade(session));
-        session.take_seat(Some(Box::new(Seat { members, key })));
+        session.set_registration(Some(members.sessions.register(session)));
     }
 
     /// Registers the stream of a `subscriptions/listen` request for the changes in `filter`, until the guard is dropped.
@@ -244,7 +236,7 @@ impl Audience {
     }
 
     async fn tell_sessions(&self, members: &NamespaceAudience, changes: &Changes) {
-        let sessions = members.all_sessions();
+        let sessions = members.sessions.all();
         if sessions.is_empty() {
             return;
         }
@@ -323,32 +315,15 @@ async fn tell_listeners(members: &NamespaceAudience, changes: &Changes) {
 }
 
 impl NamespaceAudience {
-    fn all_sessions(&self) -> Vec<Arc<Session>> {
-        // The references must be dropped after the lock is released: dropping the last reference to a session ends its
-        // registration, which takes the same lock.
-        let all = self.sessions();
-        all.iter().filter_map(|(_, it)| it.upgrade()).collect()
-    }
-
     fn all_listeners(&self) -> Vec<Arc<StreamListener>> {
         let all = self.listeners();
         all.iter().map(|(_, it)| Arc::clone(it)).collect()
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, Slab<Weak<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn listeners(&self) -> MutexGuard<'_, Slab<Arc<StreamListener>>> {
         self.listeners
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.members.sessions().try_remove(self.key);
     }
 }
 
@@ -436,12 +411,6 @@ impl fmt::Debug for Audience {
         f.debug_struct("Audience")
             .field("namespaces", &self.namespaces.len())
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Seat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").finish_non_exhaustive()
     }
 }
 

@@ -21,7 +21,6 @@
 //!
 //! The memory that clients can make a session use is computed ([`Session::weight`]), so that the table can bound it in bytes.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -46,8 +45,10 @@ pub mod config;
 pub mod in_flight;
 mod last_use;
 pub mod patch;
+mod per_session;
 mod readers;
 pub mod record;
+mod registration;
 pub mod store;
 pub mod subscriptions;
 pub mod table;
@@ -61,8 +62,11 @@ pub use client::ClientFacts;
 pub use in_flight::{CancelNotice, InFlightCalls};
 use last_use::LastUse;
 pub use patch::{PatchRefused, SessionPatch};
+pub use per_session::PerSession;
+use per_session::SessionGuard;
 use readers::ReleasedSessions;
 pub use record::{Home, SessionRecord};
+pub(crate) use registration::{RegisteredSessions, Registration};
 use subscriptions::Subscriptions;
 pub use table::SessionTable;
 pub use tooldock_protocol::seal::{SessionId, SessionKey};
@@ -143,14 +147,14 @@ pub struct Session {
     questions: SessionInteractions,
     /// Registration for the changes of the session's namespace (`broadcast::Audience`), made when the client first opens a
     /// general stream (by `GET`, not for a request). Dropping it ends the registration.
-    seat: Mutex<Option<Seat>>,
+    registration: Mutex<Option<Registration>>,
     /// The backend, and the session at that backend, to which the session's requests are passed on; `None` in client mode.
     affinity: Mutex<Option<Arc<Affinity>>>,
     /// The tools and resources that the session activated and deactivated, if its namespace is an aggregate.
     toolset: Mutex<Arc<Toolset>>,
-    /// State that the session has at its MCP servers (connection, subscriptions), by namespace: of the session's namespace, or of
-    /// the members of an aggregate. Dropped when the session is closed.
-    upstream_bindings: Mutex<Vec<(NamespaceName, UpstreamPart)>>,
+    /// Guards of the session's values in the tables of other parts ([`PerSession`]), such as its state at MCP servers. Dropped
+    /// when the session is closed.
+    guards: Mutex<Vec<Box<dyn SessionGuard>>>,
     /// True if the table has skipped the session in its search for idle sessions, because it had an open stream. Set to false
     /// when the last reader disconnects.
     set_aside: AtomicBool,
@@ -158,13 +162,6 @@ pub struct Session {
     /// The session's memory in bytes, as last recorded in the table's index.
     booked: AtomicUsize,
 }
-
-/// State that a session has at one MCP server. Only the upstream of that server can downcast it.
-type UpstreamPart = Arc<dyn Any + Send + Sync>;
-
-/// Registration of a session for the changes of its namespace, which ends when the value is dropped. Only `broadcast::Audience`,
-/// which created the value, can downcast it.
-pub(crate) type Seat = Box<dyn Any + Send + Sync>;
 
 /// Returns a text that identifies a session in logs: a part of a digest of its id, since the id itself is a credential.
 pub fn tag(id: &str) -> String {
@@ -194,10 +191,10 @@ impl Session {
             subscriptions: Subscriptions::default(),
             streams: OwnedStreams::default(),
             questions: SessionInteractions::default(),
-            seat: Mutex::default(),
+            registration: Mutex::default(),
             affinity: Mutex::default(),
             toolset: Mutex::default(),
-            upstream_bindings: Mutex::default(),
+            guards: Mutex::default(),
             set_aside: AtomicBool::new(false),
             released: OnceLock::new(),
             booked: AtomicUsize::new(0),
@@ -285,44 +282,30 @@ impl Session {
         self.questions.close();
         self.streams.close();
         self.subscriptions.clear();
-        self.take_seat(None);
-        let upstream_bindings = {
-            let own = self.upstream_bindings.lock();
+        self.set_registration(None);
+        let guards = {
+            let own = self.guards.lock();
             std::mem::take(&mut *own.unwrap_or_else(PoisonError::into_inner))
         };
-        drop(upstream_bindings);
+        drop(guards);
     }
 
     /// Hands the session over to the replica that has claimed it. Its general streams are ended, so that the client resumes
     /// them at that replica. Running calls are still answered by this process.
     pub(crate) fn hand_over(&self) {
         self.subscriptions.clear();
-        self.take_seat(None);
+        self.set_registration(None);
         self.streams.end_long();
     }
 
-    /// Returns the session's state at the server of a namespace, which `make` creates on first use. A closed session does not
-    /// store it.
-    pub fn upstream_binding<T: Any + Send + Sync>(
-        &self,
-        namespace: &NamespaceName,
-        make: impl FnOnce() -> Arc<T>,
-    ) -> Arc<T> {
-        let mut own = self
-            .upstream_bindings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let at = own.iter().position(|(name, _)| name == namespace);
-        let known = at.and_then(|at| Arc::clone(&own[at].1).downcast::<T>().ok());
-        let upstream_binding = known.unwrap_or_else(make);
-        if self.state() != SessionState::Closed {
-            let part = Arc::clone(&upstream_binding) as UpstreamPart;
-            match at {
-                Some(at) => own[at].1 = part,
-                None => own.push((namespace.clone(), part)),
-            }
+    /// Holds a guard until the session is closed or dropped. A closed session drops it at once.
+    fn hold(&self, guard: Box<dyn SessionGuard>) {
+        let mut own = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.state() == SessionState::Closed {
+            drop(own);
+            return drop(guard);
         }
-        upstream_binding
+        own.push(guard);
     }
 
     /// The tools and resources that the session activated and deactivated, if its namespace is an aggregate.
@@ -392,23 +375,25 @@ impl Session {
     }
 
     /// Returns true if the session is registered for the changes of its namespace.
-    pub(crate) fn is_seated(&self) -> bool {
-        self.seat().is_some()
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registration().is_some()
     }
 
     /// Registers the session for the changes of its namespace, or with `None` ends its registration. A registration for a closed
     /// session is dropped.
-    pub(crate) fn take_seat(&self, seat: Option<Seat>) {
+    pub(crate) fn set_registration(&self, registration: Option<Registration>) {
         let before = {
-            let mut own = self.seat();
-            let seat = seat.filter(|_| self.state() != SessionState::Closed);
-            std::mem::replace(&mut *own, seat)
+            let mut own = self.registration();
+            let registration = registration.filter(|_| self.state() != SessionState::Closed);
+            std::mem::replace(&mut *own, registration)
         };
         drop(before);
     }
 
-    fn seat(&self) -> std::sync::MutexGuard<'_, Option<Seat>> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registration(&self) -> std::sync::MutexGuard<'_, Option<Registration>> {
+        self.registration
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

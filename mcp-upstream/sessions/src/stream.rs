@@ -65,14 +65,14 @@ pub mod store;
 mod subscription;
 mod window;
 
-pub use limit::{StreamGuard, StreamLimiter};
+pub use limit::{StreamLimiter, StreamPermit};
 pub use log::{EventLog, ResumeError, StreamKind};
 pub use metrics::StreamMetrics;
 pub use owned::{OwnedStreams, StreamCounts, StreamOwner, StreamReaders};
 pub(crate) use owned::{StreamLookup, UNRECORDED_MAX};
 pub use pulse::Pulse;
 pub use store::{EventStore, StoreError};
-pub use subscription::Subscription;
+pub use subscription::{HeldByStream, Subscription};
 
 use ledger::Share;
 pub use ledger::in_memory;

@@ -9,7 +9,7 @@ use tooldock_sessions::stream::{StreamKind, frame};
 use crate::jsonrpc::RequestError;
 use crate::mcp::{self, Core};
 use crate::protocol::ProtocolVersion;
-use crate::reply::Reply;
+use crate::reply::{HeldByStream, Reply};
 
 /// Path for the client's POST requests, without the listener's prefix and the session's id.
 const MESSAGES: &str = "/messages?session_id=";
@@ -39,6 +39,8 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, R
         guards: vec![Box::new(end), Box::new(place)],
     })
 }
+
+impl HeldByStream for EndOfStream {}
 
 /// Guard that ends the session when its stream ends (LEG-08).
 struct EndOfStream {

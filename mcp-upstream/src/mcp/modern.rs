@@ -163,6 +163,7 @@ async fn request(
     let name = name.filter(|_| method == TOOLS_CALL);
     let tools = match name {
         Some(_) => match upstream
+            .tool_lists()
             .tools(&namespace, caller.principal.as_ref(), ToolsWait::Short)
             .get()
             .await
@@ -183,8 +184,8 @@ async fn request(
     let retry = match subject(method, members) {
         Some(subject) => {
             // A state that the gateway has not sealed belongs to the server, or to the bridge between the eras.
-            let ours =
-                !upstream.speaks_mcp() || core.suspended.seals(members.get(Key::RequestState));
+            let ours = !upstream.server_facts().gets_client_messages()
+                || core.suspended.seals(members.get(Key::RequestState));
             let inputs = if ours {
                 exchange::inputs(members)?
             } else {

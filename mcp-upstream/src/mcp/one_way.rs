@@ -25,7 +25,7 @@ pub(crate) async fn notified(
     if members.by_name().is_err() {
         return Err(RequestError::Shape("params must be an object".into()));
     }
-    if cx.upstream.speaks_mcp() {
+    if cx.upstream.server_facts().gets_client_messages() {
         // A handled notification may also be forwarded to the server unchanged, so it must not be ambiguous.
         members.unambiguous_unanswered()?;
     }
@@ -64,7 +64,7 @@ pub(crate) fn answered(
     outcome: Result<&RawValue, &RawValue>,
     members: &Members<'_>,
 ) -> Result<(), RequestError> {
-    if cx.upstream.speaks_mcp() {
+    if cx.upstream.server_facts().gets_client_messages() {
         // The complete message may be forwarded to the server, so it must not be ambiguous.
         members.unambiguous_unanswered()?;
     }

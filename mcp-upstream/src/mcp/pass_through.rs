@@ -25,7 +25,7 @@ use tooldock_base::config::PinMode;
 use tooldock_base::error::CallError;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::{
-    Binding, Session, SessionPatch, SessionTransport, UnclaimedSession,
+    Binding, PerSession, Session, SessionPatch, SessionTransport, UnclaimedSession,
 };
 use tooldock_sessions::stream::frame;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -62,6 +62,7 @@ mod up;
 pub(super) use long::open as stream;
 pub(super) use single::{answer_in, answer_of};
 
+use affinity::UpstreamSession;
 use failure::PassThroughFailure;
 use pending::{InFlightGuard, PendingMessage};
 use up::{Outgoing, Up};
@@ -71,11 +72,17 @@ pub(crate) struct PassThrough {
     /// HTTP client for remote servers; `None` if the process has none.
     client: Option<Arc<dyn HttpClient>>,
     metrics: Arc<UpstreamMetrics>,
+    /// The servers' sessions of the gateway's sessions.
+    sessions: PerSession<UpstreamSession>,
 }
 
 impl PassThrough {
     pub(crate) fn new(client: Option<Arc<dyn HttpClient>>, metrics: Arc<UpstreamMetrics>) -> Self {
-        Self { client, metrics }
+        Self {
+            client,
+            metrics,
+            sessions: PerSession::default(),
+        }
     }
 
     /// Counts and logs a request to a remote server by its mode (`client` or `pass_through`).
@@ -245,7 +252,10 @@ async fn request(
     }
     let facts = facts(cx, method, members)?;
     let subject = Arc::clone(&facts.subject);
-    let harmless = || cx.upstream.is_harmless(&cx.namespace, method, &subject);
+    let harmless = || {
+        let facts = cx.upstream.server_facts();
+        facts.is_repeatable(&cx.namespace, method, &subject)
+    };
     // The call is registered before it waits for its permit, since its client may cancel it during the wait.
     let mut stay = cx
         .session()
@@ -291,7 +301,10 @@ async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(),
         return Ok(());
     }
     let principal = cx.caller.principal.as_ref();
-    let list = cx.upstream.tools(&cx.namespace, principal, ToolsWait::Long);
+    let list = cx
+        .upstream
+        .tool_lists()
+        .tools(&cx.namespace, principal, ToolsWait::Long);
     match list.get().await {
         Ok(list) if list.tool(tool).is_some() => Ok(()),
         // The list may be unavailable because the server returns it only for the headers of its clients. A name in plain lower

@@ -11,7 +11,7 @@ use tooldock_sessions::profile::SessionRule;
 use tooldock_sessions::session::table::{Created, ResumedStream};
 use tooldock_sessions::session::{Binding, ClientFacts, EndSession, Session, SessionPatch};
 use tooldock_sessions::stream::open::OpenKind;
-use tooldock_sessions::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
+use tooldock_sessions::stream::{ResumeError, Stream, StreamKind, StreamPermit, Subscription};
 use tooldock_workers::registry::Namespace;
 
 use super::head::McpHead;
@@ -215,7 +215,8 @@ pub(super) async fn not_lost(
     namespace: &Namespace,
     session: &Arc<Session>,
 ) -> Result<(), RequestError> {
-    if !core.upstreams.of(namespace).has_lost(namespace, session) {
+    let facts = core.upstreams.of(namespace).server_facts();
+    if !facts.has_lost_session(namespace, session) {
         return Ok(());
     }
     forget_session(core, session).await?;
@@ -253,7 +254,7 @@ pub(crate) fn stream_place(
     core: &Core,
     caller: &Caller,
     bytes: usize,
-) -> Result<StreamGuard, RequestError> {
+) -> Result<StreamPermit, RequestError> {
     core.stream_limiter
         .enter(caller.principal.as_ref(), bytes)
         .map_err(|_| RequestError::StreamLimit)

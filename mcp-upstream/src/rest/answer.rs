@@ -42,6 +42,7 @@ pub(super) async fn value_of(
     // Servers send the same error for an unknown tool and for wrong arguments. The list of tools shows which of the two it is.
     let is_known = matches!(blame, failure::Blame::Server | failure::Blame::Caller)
         || (upstream
+            .tool_lists()
             .tools(namespace, None, ToolsWait::Short)
             .get()
             .await)

@@ -115,7 +115,7 @@ impl Condition {
     }
 
     fn of_server(&mut self, core: &Core, namespace: &Namespace) {
-        self.server = core.upstreams.of(namespace).health(namespace);
+        self.server = core.upstreams.of(namespace).operations().health(namespace);
         self.state = self.server.as_ref().map_or("idle", |server| server.state);
         if let (UpstreamKind::Remote(server), Some(client)) =
             (&namespace.upstream, &core.http_client)
@@ -154,7 +154,7 @@ impl Condition {
     }
 
     fn of_members(&mut self, core: &Core, namespace: &Namespace, depth: usize) {
-        let members = core.upstreams.of(namespace).members(namespace);
+        let members = core.upstreams.of(namespace).operations().members(namespace);
         let members = members.into_iter().map(|member| {
             // The depth of nested aggregates is checked when their files are read. A reload since then may have made it larger.
             let own = member.namespace.as_ref().filter(|_| depth > 0);
@@ -230,7 +230,11 @@ pub(crate) fn show(core: &Core) {
     let mut pinned = BTreeMap::new();
     let mut tools = 0;
     for namespace in snapshot.namespaces.values() {
-        let known = core.upstreams.of(namespace).tools_known(namespace);
+        let known = core
+            .upstreams
+            .of(namespace)
+            .tool_lists()
+            .tools_known(namespace);
         tools += known.map_or(0, |list| list.entries().len());
         if let Some(pins) = super::pins::of(core, namespace) {
             for state in PinState::ALL {

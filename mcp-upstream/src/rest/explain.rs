@@ -20,7 +20,7 @@ use super::json;
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::upstream::{Behind, ToolsWait};
+use crate::upstream::{ToolOrigin, ToolsWait};
 
 /// Time limit for reading the tool lists of all namespaces, when the tools that a credential opens are counted.
 const REACH_WAIT: Duration = Duration::from_secs(3);
@@ -171,16 +171,21 @@ async fn reach(core: &Core, credential: &Credential) -> Reach {
 /// and they are useless without a tool of a member.
 fn is_own_of_aggregate(core: &Core, namespace: &Arc<Namespace>, tool: &str) -> bool {
     let mut publisher = Arc::clone(namespace);
-    let mut behind = core.upstreams.of(namespace).behind(namespace, tool);
+    let mut origin = core
+        .upstreams
+        .of(namespace)
+        .tool_lists()
+        .origin(namespace, tool);
     for _ in 0..=aggregate::DEPTH_MAX {
-        let Some(found) = behind else {
+        let Some(found) = origin else {
             break;
         };
         publisher = found.namespace;
-        behind = core
+        origin = core
             .upstreams
             .of(&publisher)
-            .behind(&publisher, &found.tool);
+            .tool_lists()
+            .origin(&publisher, &found.tool);
     }
     matches!(publisher.upstream, UpstreamKind::Aggregate(_))
 }
@@ -240,7 +245,7 @@ async fn names(
     namespace: &Arc<Namespace>,
     principal: &Arc<str>,
 ) -> Result<Vec<String>, String> {
-    let upstream = core.upstreams.of(namespace);
+    let upstream = core.upstreams.of(namespace).tool_lists();
     let list = upstream.tools(namespace, Some(principal), ToolsWait::Short);
     let list = list.get().await;
     let list = list.map_err(|failed| failed.message.to_string())?;
@@ -257,19 +262,27 @@ fn of_tool(
 ) -> Vec<Rule> {
     let mut rules = explain::of_tool(credential, namespace, tool);
     rules.extend(super::pins::rule(core, namespace, tool));
-    let mut behind = core.upstreams.of(namespace).behind(namespace, tool);
+    let mut origin = core
+        .upstreams
+        .of(namespace)
+        .tool_lists()
+        .origin(namespace, tool);
     for _ in 0..=aggregate::DEPTH_MAX {
-        let Some(Behind {
+        let Some(ToolOrigin {
             namespace,
             tool,
             is_served,
-        }) = behind
+        }) = origin
         else {
             break;
         };
         rules.extend(explain::of_member(credential, &namespace, &tool, is_served));
         rules.extend(super::pins::rule(core, &namespace, &tool));
-        behind = core.upstreams.of(&namespace).behind(&namespace, &tool);
+        origin = core
+            .upstreams
+            .of(&namespace)
+            .tool_lists()
+            .origin(&namespace, &tool);
     }
     rules
 }

@@ -41,7 +41,7 @@ pub(crate) async fn endpoint(core: &Core, caller: Caller) -> Reply {
     };
     let (caller, namespace) = (&scope.caller, &scope.namespace);
     let upstream = core.upstreams.of(namespace);
-    let tools = match upstream.listed(namespace, caller).get().await {
+    let tools = match upstream.tool_lists().listed(namespace, caller).get().await {
         Ok(tools) => tools,
         Err(failed) => return error::rest_call(&failed, caller),
     };

@@ -111,7 +111,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentReques
     };
     let layout = Layout::new(caller, Some(&namespace), &asked, scope.view);
     let upstream = core.upstreams.of(&namespace);
-    match upstream.listed(&namespace, caller).get().await {
+    match upstream.tool_lists().listed(&namespace, caller).get().await {
         Ok(list) => {
             let sent = ValueForm::by(upstream);
             let access = Access::of(caller);

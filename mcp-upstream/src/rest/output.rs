@@ -71,7 +71,7 @@ pub(crate) async fn output(core: &Core, body: Bytes) -> Reply {
         );
         return error::rest_plain(StatusCode::NOT_FOUND, "namespace_not_found", &message);
     };
-    let Some(output) = core.upstreams.of(&served).output(&served) else {
+    let Some(output) = core.upstreams.of(&served).operations().output(&served) else {
         let message = match served.upstream {
             UpstreamKind::Remote(_) => {
                 format!("{namespace} is reached over HTTP: the server has its output")

@@ -44,9 +44,13 @@ pub(crate) async fn reload(core: &Core) -> Reply {
             // A reload also starts servers that had ended before.
             let started = report.workers_restarted.iter().chain(down.keys());
             let started = started.filter_map(|name| snapshot.namespaces.get(name));
-            let settled = join_all(
-                started.map(|namespace| core.upstreams.of(namespace).settled(namespace).get()),
-            );
+            let settled = join_all(started.map(|namespace| {
+                core.upstreams
+                    .of(namespace)
+                    .operations()
+                    .settled(namespace)
+                    .get()
+            }));
             // If a server takes longer than `SETTLE` to fail, only `/ready` shows its failure.
             let settled = timeout(SETTLE, settled);
             let replicas = core.sessions.replicas();

@@ -46,7 +46,12 @@ pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Re
     }
     let namespace = &scope.namespace;
     let upstream = core.upstreams.of(namespace);
-    match upstream.listed(namespace, &scope.caller).get().await {
+    match upstream
+        .tool_lists()
+        .listed(namespace, &scope.caller)
+        .get()
+        .await
+    {
         Ok(list) => {
             let tools = scope.view().tools(&list);
             let tools: Vec<_> = tools
@@ -89,7 +94,9 @@ async fn input_schema(
     scope: &InNamespace,
     name: &str,
 ) -> Result<String, CallError> {
-    let tools = upstream.listed(&scope.namespace, &scope.caller);
+    let tools = upstream
+        .tool_lists()
+        .listed(&scope.namespace, &scope.caller);
     let tools = tools.get().await?;
     let tool = scope.view().tool(&tools, name);
     let tool = tool.ok_or_else(|| not_shown(&scope.caller, &scope.namespace, name))?;
@@ -203,7 +210,10 @@ async fn is_there(core: &Core, scope: &InNamespace, name: &str) -> bool {
         return found.await.is_some();
     }
     let upstream = core.upstreams.of(&scope.namespace);
-    let tools = upstream.listed(&scope.namespace, &scope.caller).get();
+    let tools = upstream
+        .tool_lists()
+        .listed(&scope.namespace, &scope.caller)
+        .get();
     // If the list of tools cannot be read, the tool may exist, so it is treated as existing.
     tools
         .await

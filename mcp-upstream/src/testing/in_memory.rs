@@ -5,7 +5,6 @@
 //! `broken` fails; it has the resource `memory://text`, the prompt `greet` and completion, announces changes of its tools, and
 //! keeps the notifications it receives.
 
-use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -24,9 +23,10 @@ use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, u
 use crate::format;
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::{Method, ProtocolVersion};
+use crate::reply::HeldByStream;
 use crate::upstream::{
-    CallContext, IncomingRequest, Listening, PreparedRequest, Soon, ToolsWait, Upstream,
-    UpstreamServer, UpstreamSessions, UpstreamTools,
+    CallContext, GrantedSubscription, IncomingRequest, PreparedRequest, Soon, ToolLists, ToolsWait,
+    Upstream,
 };
 
 const TOOLS: &str = r#"{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"broken","inputSchema":{"type":"object"}}]}"#;
@@ -46,6 +46,8 @@ pub(crate) struct InMemory {
 
 /// Guard that counts a listener until it is dropped.
 struct Place(Arc<AtomicUsize>);
+
+impl HeldByStream for Place {}
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -131,8 +133,8 @@ impl Upstream for InMemory {
         namespace.name.as_str() == "memory"
     }
 
-    fn speaks_mcp(&self) -> bool {
-        false
+    fn tool_lists(&self) -> &dyn ToolLists {
+        self
     }
 
     fn prepare<'a>(
@@ -163,9 +165,7 @@ impl Upstream for InMemory {
     ) -> Soon<'a, Result<Vec<u8>, CallError>> {
         Soon::Now(Ok(beginning(id, cx, None)))
     }
-}
 
-impl UpstreamSessions for InMemory {
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -180,10 +180,10 @@ impl UpstreamSessions for InMemory {
         &'a self,
         _: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<Listening, RequestError>> {
+    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
         self.listeners.fetch_add(1, Ordering::SeqCst);
-        let guard: Box<dyn Any + Send> = Box::new(Place(Arc::clone(&self.listeners)));
-        Soon::Now(Ok(Listening {
+        let guard: Box<dyn HeldByStream> = Box::new(Place(Arc::clone(&self.listeners)));
+        Soon::Now(Ok(GrantedSubscription {
             granted: Filter {
                 tools: wanted.tools,
                 ..Filter::default()
@@ -202,7 +202,7 @@ impl UpstreamSessions for InMemory {
     }
 }
 
-impl UpstreamTools for InMemory {
+impl ToolLists for InMemory {
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
@@ -216,8 +216,6 @@ impl UpstreamTools for InMemory {
         Some(Arc::new(ToolList::of_page(TOOLS)))
     }
 }
-
-impl UpstreamServer for InMemory {}
 
 struct MemoryCall {
     facts: CallFacts,

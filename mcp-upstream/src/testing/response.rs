@@ -55,6 +55,14 @@ impl IntoResponse for Reply {
     }
 }
 
+#[cfg(test)]
+struct SharedGuard {
+    _shared: std::sync::Arc<()>,
+}
+
+#[cfg(test)]
+impl crate::reply::HeldByStream for SharedGuard {}
+
 #[tokio::test]
 async fn events_are_a_body_and_their_guards_go_with_the_stream() {
     let guard = std::sync::Arc::new(());
@@ -66,7 +74,9 @@ async fn events_are_a_body_and_their_guards_go_with_the_stream() {
     let reply = Reply::Events {
         head: Head::new(StatusCode::OK),
         events,
-        guards: vec![Box::new(std::sync::Arc::clone(&guard))],
+        guards: vec![Box::new(SharedGuard {
+            _shared: std::sync::Arc::clone(&guard),
+        })],
     };
     let body = reply.into_response().into_body();
     assert_eq!(std::sync::Arc::strong_count(&guard), 2);

@@ -45,13 +45,13 @@ use tooldock_base::names::NamespaceName;
 use tooldock_sessions::broadcast::{Audience, Filter};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::catalogue::ToolList;
-use tooldock_sessions::session::Session;
+use tooldock_sessions::session::{PerSession, Session};
 use tooldock_workers::registry::{Aggregate, Namespace, Registry, Snapshot, UpstreamKind};
 
 use super::health::MemberHealth;
 use super::{
-    Behind, CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon,
-    ToolsWait, Upstream, UpstreamServer, UpstreamSessions, UpstreamTools,
+    CallContext, GrantedSubscription, IncomingRequest, PreparedRequest, ServerFacts,
+    ServerOperations, SessionChanges, Soon, ToolLists, ToolOrigin, ToolsWait, Upstream,
 };
 use crate::engine::UpstreamCall;
 use crate::format::{self, ResultFormat, ResultWriter};
@@ -90,6 +90,7 @@ use asked::{AggregateRequest, one_page};
 use catalogue::EntryKind;
 use live::RunningAggregate;
 use member::{Home, MemberSlot};
+use toolsets::SessionTurn;
 
 /// Maximum number of nested aggregates. The configuration allows no more. Deeper nesting that arises after the configuration was
 /// checked, such as by a member that has become an aggregate, is refused when the member is used.
@@ -123,6 +124,8 @@ fn is_aggregate(namespace: &Namespace) -> bool {
 struct AggregatesState {
     home: Home,
     changes: SessionChanges,
+    /// Order of the changes of each session's active set.
+    turns: PerSession<SessionTurn>,
     key: SessionKey,
     metrics: ToolmanMetrics,
     /// Running aggregates by namespace. The lock must not be held across an `await`.
@@ -171,6 +174,7 @@ impl AggregateUpstream {
                 control,
             },
             changes,
+            turns: PerSession::default(),
             key,
             metrics,
             live: Mutex::default(),
@@ -300,8 +304,16 @@ impl Upstream for AggregateUpstream {
         is_aggregate(namespace)
     }
 
-    fn speaks_mcp(&self) -> bool {
-        true
+    fn tool_lists(&self) -> &dyn ToolLists {
+        self
+    }
+
+    fn server_facts(&self) -> &dyn ServerFacts {
+        self
+    }
+
+    fn operations(&self) -> &dyn ServerOperations {
+        self
     }
 
     fn prepare<'a>(
@@ -367,13 +379,6 @@ impl Upstream for AggregateUpstream {
         Soon::Now(Ok(answer.end()))
     }
 
-    fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
-        AggregateRequest::new(&self.0, cx, None)
-            .is_ok_and(|asked| asked.member_of_task(task).is_some())
-    }
-}
-
-impl UpstreamSessions for AggregateUpstream {
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -394,7 +399,7 @@ impl UpstreamSessions for AggregateUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<Listening, RequestError>> {
+    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
         // Refuses a request with an invalid toolset handle.
         if let Err(refused) = AggregateRequest::new(&self.0, cx, None) {
             return Soon::Now(Err(refused));
@@ -403,7 +408,7 @@ impl UpstreamSessions for AggregateUpstream {
             updates: Vec::new(),
             ..wanted
         };
-        Soon::Now(Ok(Listening {
+        Soon::Now(Ok(GrantedSubscription {
             granted,
             guard: None,
         }))
@@ -415,14 +420,6 @@ impl UpstreamSessions for AggregateUpstream {
         }
     }
 
-    fn has_lost(&self, namespace: &Namespace, session: &Session) -> bool {
-        let lost = |member: &Namespace| {
-            let runner = self.0.runner(member);
-            runner.upstream().has_lost(member, session)
-        };
-        self.0.members(namespace).iter().any(|member| lost(member))
-    }
-
     fn stream_opened(&self, namespace: &Namespace, session: &Arc<Session>) {
         for member in self.0.members(namespace) {
             let runner = self.0.runner(&member);
@@ -431,7 +428,7 @@ impl UpstreamSessions for AggregateUpstream {
     }
 }
 
-impl UpstreamTools for AggregateUpstream {
+impl ToolLists for AggregateUpstream {
     /// All tools of the members, active or not.
     fn tools<'a>(
         &'a self,
@@ -480,12 +477,12 @@ impl UpstreamTools for AggregateUpstream {
         Some(asked.tool_list())
     }
 
-    fn behind(&self, namespace: &Namespace, tool: &str) -> Option<Behind> {
+    fn origin(&self, namespace: &Namespace, tool: &str) -> Option<ToolOrigin> {
         let live = self.0.of(namespace)?;
         let catalogue = live.catalogue();
         let entry = catalogue.tool(tool)?;
         let slot = &live.slots[entry.member];
-        Some(Behind {
+        Some(ToolOrigin {
             namespace: slot.namespace(&self.0.home.registry)?,
             tool: (*entry.own).into(),
             is_served: slot.is_served(),
@@ -493,7 +490,27 @@ impl UpstreamTools for AggregateUpstream {
     }
 }
 
-impl UpstreamServer for AggregateUpstream {
+impl ServerFacts for AggregateUpstream {
+    fn gets_client_messages(&self) -> bool {
+        true
+    }
+
+    fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
+        AggregateRequest::new(&self.0, cx, None)
+            .is_ok_and(|asked| asked.member_of_task(task).is_some())
+    }
+
+    fn has_lost_session(&self, namespace: &Namespace, session: &Session) -> bool {
+        let lost = |member: &Namespace| {
+            let runner = self.0.runner(member);
+            let facts = runner.upstream().server_facts();
+            facts.has_lost_session(member, session)
+        };
+        self.0.members(namespace).iter().any(|member| lost(member))
+    }
+}
+
+impl ServerOperations for AggregateUpstream {
     fn members(&self, namespace: &Namespace) -> Vec<MemberHealth> {
         let Some(live) = self.0.of(namespace) else {
             return Vec::new();

@@ -36,14 +36,14 @@ use tooldock_process::child::output::RecentLines;
 use tooldock_process::worker::LogLevel;
 use tooldock_sessions::broadcast::{Audience, Filter};
 use tooldock_sessions::catalogue::{Access, ListKind, ToolList, cursor};
-use tooldock_sessions::session::{Session, SessionState};
+use tooldock_sessions::session::{PerSession, Session, SessionState};
 use tooldock_sessions::stream::EventLog;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 
 use super::health::ServerHealth;
 use super::{
-    CallContext, Client, IncomingRequest, Listening, PreparedRequest, ServerCopy, SessionChanges,
-    Soon, ToolsWait, Upstream, UpstreamServer, UpstreamSessions, UpstreamTools,
+    CallContext, Client, GrantedSubscription, IncomingRequest, PreparedRequest, ServerCopy,
+    ServerFacts, ServerOperations, SessionChanges, Soon, ToolLists, ToolsWait, Upstream,
 };
 use crate::bridge::server_info;
 use crate::engine::{CallFacts, Talks, UpstreamCall};
@@ -94,6 +94,8 @@ pub(crate) struct ExternalServers {
     /// Key that seals state of a server for a client of the other era, which returns the sealed state with a later request.
     key: SessionKey,
     changes: SessionChanges,
+    /// State of sessions at the servers.
+    bindings: PerSession<UpstreamBinding>,
 }
 
 /// The upstream of namespaces whose server speaks MCP.
@@ -125,6 +127,7 @@ impl ExternalServers {
             notices: notifications::NotificationQuota::default(),
             key,
             changes,
+            bindings: PerSession::default(),
         })
     }
 
@@ -304,17 +307,16 @@ impl Upstream for ClientUpstream {
         self.0.processes.isolation(namespace).is_some()
     }
 
-    fn speaks_mcp(&self) -> bool {
-        true
+    fn tool_lists(&self) -> &dyn ToolLists {
+        self
     }
 
-    fn speaks(&self, namespace: &Namespace, client: Era) -> Option<EraSupport> {
-        self.0.processes.known_to_speak(namespace, client)
+    fn server_facts(&self) -> &dyn ServerFacts {
+        self
     }
 
-    fn is_harmless(&self, namespace: &Namespace, method: &str, subject: &str) -> bool {
-        let catalogue = self.0.catalogue(namespace, None);
-        catalogue.is_ok_and(|it| it.is_repeatable(method, Some(subject)))
+    fn operations(&self) -> &dyn ServerOperations {
+        self
     }
 
     fn prepare<'a>(
@@ -372,36 +374,6 @@ impl Upstream for ClientUpstream {
         }))
     }
 
-    fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
-        self.0.copy(cx)
-    }
-
-    fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
-        let own = match TaskNames::of(&self.0.key, cx) {
-            Some(names) => names.own(task),
-            None => Some(task.to_owned()),
-        };
-        let Some(task) = &own else {
-            return false;
-        };
-        let principal = cx.caller.principal.as_ref();
-        let place = self.0.known_place(cx);
-        place.is_some_and(|place| {
-            let (key, era) = (&place.key, place.open.era);
-            let processes = &self.0.processes;
-            processes.has_task(&cx.namespace, (key, era), principal, task)
-        })
-    }
-}
-
-impl UpstreamSessions for ClientUpstream {
-    fn has_lost(&self, namespace: &Namespace, session: &Session) -> bool {
-        // The client's session was adopted from another gateway process. The server's session ended with that process.
-        let keeps_state =
-            matches!(&namespace.upstream, UpstreamKind::Remote(server) if server.spec.stateful);
-        keeps_state && session.is_taken_up() || self.0.processes.has_lost(namespace, session.tag())
-    }
-
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -419,10 +391,10 @@ impl UpstreamSessions for ClientUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<Listening, RequestError>> {
+    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
         Soon::Later(Box::pin(async move {
             let (granted, watch) = subscriptions::listen(&self.0, cx, wanted).await?;
-            Ok(Listening {
+            Ok(GrantedSubscription {
                 granted,
                 guard: Some(Box::new(watch)),
             })
@@ -443,7 +415,7 @@ impl UpstreamSessions for ClientUpstream {
     }
 }
 
-impl UpstreamTools for ClientUpstream {
+impl ToolLists for ClientUpstream {
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -475,7 +447,50 @@ impl UpstreamTools for ClientUpstream {
     }
 }
 
-impl UpstreamServer for ClientUpstream {
+impl ServerFacts for ClientUpstream {
+    fn gets_client_messages(&self) -> bool {
+        true
+    }
+
+    fn known_eras(&self, namespace: &Namespace, client: Era) -> Option<EraSupport> {
+        self.0.processes.known_to_speak(namespace, client)
+    }
+
+    fn is_repeatable(&self, namespace: &Namespace, method: &str, subject: &str) -> bool {
+        let catalogue = self.0.catalogue(namespace, None);
+        catalogue.is_ok_and(|it| it.is_repeatable(method, Some(subject)))
+    }
+
+    fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
+        self.0.copy(cx)
+    }
+
+    fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
+        let own = match TaskNames::of(&self.0.key, cx) {
+            Some(names) => names.own(task),
+            None => Some(task.to_owned()),
+        };
+        let Some(task) = &own else {
+            return false;
+        };
+        let principal = cx.caller.principal.as_ref();
+        let place = self.0.known_place(cx);
+        place.is_some_and(|place| {
+            let (key, era) = (&place.key, place.open.era);
+            let processes = &self.0.processes;
+            processes.has_task(&cx.namespace, (key, era), principal, task)
+        })
+    }
+
+    fn has_lost_session(&self, namespace: &Namespace, session: &Session) -> bool {
+        // The client's session was adopted from another gateway process. The server's session ended with that process.
+        let keeps_state =
+            matches!(&namespace.upstream, UpstreamKind::Remote(server) if server.spec.stateful);
+        keeps_state && session.is_taken_up() || self.0.processes.has_lost(namespace, session.tag())
+    }
+}
+
+impl ServerOperations for ClientUpstream {
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
         self.0.processes.health(namespace)
     }

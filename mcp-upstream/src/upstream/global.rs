@@ -29,8 +29,8 @@ use tooldock_workers::registry::{Attachment, Namespace, Registry, SecretsStatus,
 
 use super::worker::describe;
 use super::{
-    CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon, ToolsWait,
-    Upstream, UpstreamServer, UpstreamSessions, UpstreamTools, Upstreams,
+    CallContext, GrantedSubscription, IncomingRequest, PreparedRequest, ServerFacts,
+    SessionChanges, Soon, ToolLists, ToolsWait, Upstream, Upstreams,
 };
 use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, Work, unknown_tool};
 use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
@@ -274,9 +274,12 @@ impl Upstream for GlobalUpstream {
         namespace.name.is_global()
     }
 
-    /// Returns true, since some of the namespaces have servers that speak MCP.
-    fn speaks_mcp(&self) -> bool {
-        true
+    fn tool_lists(&self) -> &dyn ToolLists {
+        self
+    }
+
+    fn server_facts(&self) -> &dyn ServerFacts {
+        self
     }
 
     fn prepare<'a>(
@@ -326,9 +329,7 @@ impl Upstream for GlobalUpstream {
         describe_self(&mut answer);
         Soon::Now(Ok(answer.end()))
     }
-}
 
-impl UpstreamSessions for GlobalUpstream {
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -349,19 +350,19 @@ impl UpstreamSessions for GlobalUpstream {
         &'a self,
         _: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<Listening, RequestError>> {
+    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
         let granted = Filter {
             tools: wanted.tools,
             ..Filter::default()
         };
-        Soon::Now(Ok(Listening {
+        Soon::Now(Ok(GrantedSubscription {
             granted,
             guard: None,
         }))
     }
 }
 
-impl UpstreamTools for GlobalUpstream {
+impl ToolLists for GlobalUpstream {
     /// Returns an empty list. The endpoint has no tools of its own; the tools of the namespaces are read for each caller.
     fn tools<'a>(
         &'a self,
@@ -378,7 +379,12 @@ impl UpstreamTools for GlobalUpstream {
     }
 }
 
-impl UpstreamServer for GlobalUpstream {}
+impl ServerFacts for GlobalUpstream {
+    /// Returns true, since some of the namespaces have servers that speak MCP.
+    fn gets_client_messages(&self) -> bool {
+        true
+    }
+}
 
 /// The published name of a tool if an earlier namespace has a tool with the same own name: the namespace, `_` and the own name.
 fn prefixed<'a>(namespace: &NamespaceName, own: &str) -> Cow<'a, str> {

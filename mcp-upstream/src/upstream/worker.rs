@@ -16,8 +16,8 @@ use tooldock_sessions::session::Session;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::{
-    CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon, ToolsWait,
-    Upstream, UpstreamServer, UpstreamSessions, UpstreamTools,
+    CallContext, GrantedSubscription, IncomingRequest, PreparedRequest, ServerOperations,
+    SessionChanges, Soon, ToolLists, ToolsWait, Upstream,
 };
 use crate::engine::UpstreamCall;
 use crate::format::{self, ResultFormat, ResultWriter};
@@ -86,8 +86,12 @@ impl Upstream for WorkerUpstream {
         true
     }
 
-    fn speaks_mcp(&self) -> bool {
-        false
+    fn tool_lists(&self) -> &dyn ToolLists {
+        self
+    }
+
+    fn operations(&self) -> &dyn ServerOperations {
+        self
     }
 
     fn offers(&self, cx: &CallContext<'_>, method: &str) -> Result<(), RequestError> {
@@ -153,9 +157,7 @@ impl Upstream for WorkerUpstream {
         instructions(&mut answer, namespace);
         Soon::Now(Ok(answer.end()))
     }
-}
 
-impl UpstreamSessions for WorkerUpstream {
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -179,7 +181,7 @@ impl UpstreamSessions for WorkerUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<Listening, RequestError>> {
+    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
         let namespace = &cx.namespace;
         let resources = has_resources(namespace);
         let granted = Filter {
@@ -191,14 +193,14 @@ impl UpstreamSessions for WorkerUpstream {
                 false => Vec::new(),
             },
         };
-        Soon::Now(Ok(Listening {
+        Soon::Now(Ok(GrantedSubscription {
             granted,
             guard: None,
         }))
     }
 }
 
-impl UpstreamTools for WorkerUpstream {
+impl ToolLists for WorkerUpstream {
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -213,7 +215,7 @@ impl UpstreamTools for WorkerUpstream {
     }
 }
 
-impl UpstreamServer for WorkerUpstream {
+impl ServerOperations for WorkerUpstream {
     fn output(&self, namespace: &Namespace) -> Option<Arc<RecentLines>> {
         match &namespace.upstream {
             UpstreamKind::Worker(worker) => Some(worker.recent_output()),

@@ -167,7 +167,11 @@ pub(super) async fn tools(
 ) -> Answer {
     let namespace = found(core, caller, name)?;
     let wanted = request.wanted();
-    let list = core.upstreams.of(&namespace).listed(&namespace, caller);
+    let list = core
+        .upstreams
+        .of(&namespace)
+        .tool_lists()
+        .listed(&namespace, caller);
     let list = match list.get().await {
         Ok(list) => list,
         Err(failed) => return Ok(error::rest_call(&failed, caller)),
@@ -196,7 +200,11 @@ pub(super) async fn tool(
     let wanted = request
         .parameter("name")
         .ok_or_else(|| WebFailure::invalid("name", "Name the tool: ?name=<tool>"))?;
-    let list = core.upstreams.of(&namespace).listed(&namespace, caller);
+    let list = core
+        .upstreams
+        .of(&namespace)
+        .tool_lists()
+        .listed(&namespace, caller);
     let list = match list.get().await {
         Ok(list) => list,
         Err(failed) => return Ok(error::rest_call(&failed, caller)),

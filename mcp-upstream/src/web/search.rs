@@ -124,7 +124,12 @@ fn served(core: &Arc<Core>, caller: &Caller, results: &mut SearchResults) {
             false => ResultKind::Namespace,
         };
         results.add(kind, name, None, &namespace.description);
-        let Some(list) = core.upstreams.of(namespace).listed_now(namespace, caller) else {
+        let Some(list) = core
+            .upstreams
+            .of(namespace)
+            .tool_lists()
+            .listed_now(namespace, caller)
+        else {
             continue;
         };
         for tool in View::of(caller, namespace).tools(&list) {

@@ -45,7 +45,11 @@ async fn served(core: &Core, id: &str) -> Result<Arc<Namespace>, WebFailure> {
 
 async fn output(core: &Core, id: &str) -> Result<Arc<RecentLines>, WebFailure> {
     let namespace = served(core, id).await?;
-    let output = core.upstreams.of(&namespace).output(&namespace);
+    let output = core
+        .upstreams
+        .of(&namespace)
+        .operations()
+        .output(&namespace);
     output.ok_or_else(|| {
         let why = silence(&namespace.upstream);
         WebFailure::refused(format!("The server {} {why}", namespace.name))
@@ -68,7 +72,11 @@ fn silence(upstream: &UpstreamKind) -> &'static str {
 /// The output of a namespace's processes; an error for a namespace without processes.
 fn output_in(core: &Core, caller: &Caller, name: &str) -> Result<Arc<RecentLines>, WebFailure> {
     let namespace = found(core, caller, name)?;
-    let output = core.upstreams.of(&namespace).output(&namespace);
+    let output = core
+        .upstreams
+        .of(&namespace)
+        .operations()
+        .output(&namespace);
     output.ok_or_else(|| {
         let message = format!("The namespace {name} {}", silence(&namespace.upstream));
         WebFailure::not_found("no_output", message)
@@ -182,7 +190,11 @@ async fn restarted(core: &Core, id: &str) -> Result<Arc<Namespace>, WebFailure> 
             namespace.name
         )));
     }
-    let restarted = core.upstreams.of(&namespace).restart(&namespace);
+    let restarted = core
+        .upstreams
+        .of(&namespace)
+        .operations()
+        .restart(&namespace);
     restarted.map_err(|error| WebFailure::refused(capitalised(error.message)))?;
     Ok(namespace)
 }

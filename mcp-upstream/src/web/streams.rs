@@ -12,7 +12,7 @@ use tooldock_sessions::stream::{Stream, frame};
 use super::answer::{Answer, WebFailure};
 use crate::mcp::exchange::events_head;
 use crate::mcp::{Core, stream_place};
-use crate::reply::{Guards, Reply};
+use crate::reply::{HeldByStream, Reply, ReplyGuards};
 
 /// Handle by which a task sends the events of a stream.
 pub(super) struct StreamEvents(Arc<Stream>);
@@ -25,9 +25,11 @@ impl StreamEvents {
 }
 
 /// Guard of the task that writes a stream's events; dropping it at the end of the stream aborts the task.
-struct Feeding(JoinHandle<()>);
+struct EventTask(JoinHandle<()>);
 
-impl Drop for Feeding {
+impl HeldByStream for EventTask {}
+
+impl Drop for EventTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -54,7 +56,7 @@ pub(super) fn open<F: Future<Output = ()> + Send + 'static>(
         let _finishing = finishing;
         feeding.await;
     });
-    let guards: Guards = vec![Box::new(place), Box::new(Feeding(task))];
+    let guards: ReplyGuards = vec![Box::new(place), Box::new(EventTask(task))];
     Ok(Reply::Events {
         head: events_head(),
         events: stream.read(),

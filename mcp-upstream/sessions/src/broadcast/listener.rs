@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::{Change, Changes, NamespaceAudience, Stream, URI_BYTES_MAX, URIS_MAX, frame};
 use crate::session::subscriptions;
+use crate::stream::HeldByStream;
 
 /// The kinds of changes of which a listen request is notified.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -133,6 +134,8 @@ fn farewell(subscription_id: &str) -> Bytes {
     );
     frame::message(None, message.as_bytes())
 }
+
+impl HeldByStream for ListenGuard {}
 
 impl ListenGuard {
     pub(super) fn new(members: Arc<NamespaceAudience>, key: usize) -> Self {

@@ -336,13 +336,13 @@ async fn sessions_that_end_leave_the_audience() {
     let members = fixture.audience.members(&name("shared"));
     let mut events = fixture.read(&session, StreamKind::General).await;
     fixture.audience.join(&session);
-    assert_eq!(members.sessions().len(), 1, "joining twice is once");
+    assert_eq!(members.sessions.count(), 1, "joining twice is once");
     session.close();
-    assert_eq!(members.sessions().len(), 0);
+    assert_eq!(members.sessions.count(), 0);
     assert_eq!(events.next().await, None);
     fixture.audience.join(&session);
     assert_eq!(
-        members.sessions().len(),
+        members.sessions.count(),
         0,
         "a closed session takes no place"
     );
@@ -356,7 +356,7 @@ async fn sessions_that_end_leave_the_audience() {
         weak.upgrade().is_none(),
         "the audience keeps no session alive"
     );
-    assert_eq!(members.sessions().len(), 0);
+    assert_eq!(members.sessions.count(), 0);
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ async fn closing_ends_everything_a_session_has() {
     assert_eq!(events.next().await, None);
     assert!(!question.is_open());
     assert!(call.is_aborted());
-    assert!(!session.is_seated());
+    assert!(!session.is_registered());
     assert!(!session.subscriptions().contains("test://a"));
     assert_eq!(session.streams().len(), 0);
 }

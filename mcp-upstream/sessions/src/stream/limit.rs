@@ -6,6 +6,8 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 
+use super::HeldByStream;
+
 /// Counts the open streams of each principal, and their memory that depends on clients. Contains only principals with open
 /// streams.
 #[derive(Debug, Clone)]
@@ -22,7 +24,7 @@ struct StreamUsage {
 }
 
 /// Permit for one open stream of a principal; dropping it returns the permit.
-pub struct StreamGuard {
+pub struct StreamPermit {
     limiter: StreamLimiter,
     principal: Arc<str>,
     bytes: usize,
@@ -51,7 +53,7 @@ impl StreamLimiter {
     /// # Errors
     ///
     /// [`Full`], if the principal is at a bound; the error does not state when a permit will be free.
-    pub fn enter(&self, principal: Option<&Arc<str>>, bytes: usize) -> Result<StreamGuard, Full> {
+    pub fn enter(&self, principal: Option<&Arc<str>>, bytes: usize) -> Result<StreamPermit, Full> {
         let principal = principal.map_or_else(|| Arc::from(""), Arc::clone);
         let mut open = self.open.entry(Arc::clone(&principal)).or_default();
         let most = self.per_principal;
@@ -66,7 +68,7 @@ impl StreamLimiter {
         open.streams += 1;
         open.bytes += bytes;
         drop(open);
-        Ok(StreamGuard {
+        Ok(StreamPermit {
             limiter: self.clone(),
             principal,
             bytes,
@@ -74,7 +76,9 @@ impl StreamLimiter {
     }
 }
 
-impl Drop for StreamGuard {
+impl HeldByStream for StreamPermit {}
+
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         if let Entry::Occupied(mut open) = self.limiter.open.entry(Arc::clone(&self.principal)) {
             if open.get().streams <= 1 {
@@ -87,9 +91,9 @@ impl Drop for StreamGuard {
     }
 }
 
-impl fmt::Debug for StreamGuard {
+impl fmt::Debug for StreamPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StreamGuard")
+        f.write_str("StreamPermit")
     }
 }
 

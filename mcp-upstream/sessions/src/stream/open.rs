@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::time::Instant;
 use tooldock_base::names::NamespaceName;
 
-use super::Stream;
+use super::{HeldByStream, Stream};
 
 /// Use of an open stream without a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +120,8 @@ impl OpenStreams {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+impl HeldByStream for OpenStreamGuard {}
 
 impl Drop for OpenStreamGuard {
     fn drop(&mut self) {

@@ -17,7 +17,7 @@ use tooldock_sessions::stream::{Stream, frame};
 use crate::jsonrpc::{self, RequestError};
 use crate::mcp::exchange::events_head;
 use crate::mcp::{Core, stream_place};
-use crate::reply::{Guards, Reply};
+use crate::reply::{Reply, ReplyGuards};
 use crate::upstream::CallContext;
 
 #[derive(Deserialize)]
@@ -39,10 +39,10 @@ pub(super) async fn open(
     let params: ListenParams<'_> = jsonrpc::fields(params, "params")?;
     let filter = requested(params.notifications)?;
     let place = stream_place(core, cx.caller, filter.bytes())?;
-    let mut guards: Guards = vec![Box::new(place)];
+    let mut guards: ReplyGuards = vec![Box::new(place)];
     let listening = cx.upstream.listen(cx, filter).get().await?;
     let filter = listening.granted;
-    guards.extend(listening.guard.map(|guard| guard as _));
+    guards.extend(listening.guard);
     let stream = Stream::detached(&core.pulse);
     // The acknowledgement is added before the stream is registered for changes, so that it is the first message.
     stream.push(frame::message(None, &acknowledged(id, &filter)));

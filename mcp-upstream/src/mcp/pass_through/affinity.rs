@@ -149,9 +149,9 @@ impl Drop for BackendSession {
 impl Up<'_> {
     fn binding(&self, session: &Session) -> Arc<UpstreamSession> {
         let recorded = self.core.events.is_stored();
-        session.upstream_binding(&session.binding().namespace, || {
-            Arc::new(UpstreamSession::new(recorded))
-        })
+        let namespace = &session.binding().namespace;
+        let sessions = &self.core.passing.sessions;
+        sessions.get_or_make(session, namespace, || UpstreamSession::new(recorded))
     }
 
     /// Returns the record of the event ids that a session's client has received.

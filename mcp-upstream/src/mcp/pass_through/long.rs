@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::Session;
 use tooldock_sessions::stream::open::OpenKind;
-use tooldock_sessions::stream::{Role, Stream, StreamGuard};
+use tooldock_sessions::stream::{Role, Stream, StreamPermit};
 use tooldock_workers::registry::Namespace;
 
 use super::events::{self, Splitter};
@@ -112,7 +112,7 @@ async fn begin(
     era: Era,
     id: Option<&str>,
     sent: impl Future<Output = Result<BackendResponse, PassThroughFailure>>,
-    (place, role, of_session): (StreamGuard, Role, Option<OfSession>),
+    (place, role, of_session): (StreamPermit, Role, Option<OfSession>),
     caller: &Caller,
 ) -> Result<Reply, RequestError> {
     let limit = up.namespace.limits.timeout;

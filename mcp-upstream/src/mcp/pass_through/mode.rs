@@ -59,7 +59,11 @@ fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags) -> bool {
     accept.json_acceptable
         && accept.sse_named
         && changes_nothing(cx)
-        && speaks_modern(cx.upstream.speaks(&cx.namespace, Era::Modern))
+        && speaks_modern(
+            cx.upstream
+                .server_facts()
+                .known_eras(&cx.namespace, Era::Modern),
+        )
 }
 
 /// Returns true if a request is about a task, or may start one.

@@ -118,7 +118,7 @@ pub(super) enum ValueForm {
 impl ValueForm {
     /// Returns the form for the tools of an upstream.
     pub(super) fn by(upstream: &dyn Upstream) -> Self {
-        match upstream.speaks_mcp() {
+        match upstream.server_facts().gets_client_messages() {
             true => Self::Structured,
             false => Self::Bare,
         }

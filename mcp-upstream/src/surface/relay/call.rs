@@ -169,7 +169,7 @@ impl Conversation {
             trace.attribute("network.transport", "unix");
         }
         let upstream = self.core.upstreams.of(namespace);
-        match upstream.listed(namespace, caller).get().await {
+        match upstream.tool_lists().listed(namespace, caller).get().await {
             Ok(listed) => {
                 let view = View::of(caller, namespace);
                 let own = ToolList::declared(&KeyTools::declarations());

@@ -15,7 +15,7 @@ use tooldock_sessions::stream::frame;
 use crate::jsonrpc::{self, Message, RequestError};
 use crate::mcp::head::{AcceptFlags, Carrier, McpHead, SESSION_HEADER};
 use crate::mcp::{self, Core};
-use crate::reply::{Guards, Reply};
+use crate::reply::{Reply, ReplyGuards};
 use crate::surface::outbox::Outbox;
 use crate::trace;
 
@@ -33,7 +33,7 @@ pub(super) struct Conversation {
 /// The events of a reply, with guards that are dropped when the events have been written.
 struct ReplyEvents {
     chunks: BoxStream<'static, Bytes>,
-    _guards: Guards,
+    _guards: ReplyGuards,
 }
 
 impl Conversation {
@@ -190,7 +190,7 @@ impl ReplyEvents {
             Reply::Elsewhere { unreachable, .. } => return Err(unreachable.body),
             Reply::Body { body, .. } => {
                 let chunks = body.filter_map(|chunk| std::future::ready(chunk.ok()));
-                (chunks.boxed(), Guards::new())
+                (chunks.boxed(), ReplyGuards::new())
             }
             Reply::Events { events, guards, .. } => (events.boxed(), guards),
         };

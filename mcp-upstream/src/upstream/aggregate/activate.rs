@@ -381,8 +381,9 @@ impl Activation {
         let metrics = &self.shared.metrics;
         match &self.active.keep {
             Keep::Session(session) => {
-                let changes = &self.shared.changes;
-                keep_in_session(session, &self.live.name, switches, changes, metrics).await
+                let (turns, changes) = (&self.shared.turns, &self.shared.changes);
+                let place = (&**session, &self.live.name);
+                keep_in_session(turns, place, switches, changes, metrics).await
             }
             Keep::Handle => {
                 let after = switches.applied(&self.active.toolset)?;

@@ -246,7 +246,7 @@ impl<'a> AggregateRequest<'a> {
         let runner = self.shared.runner(&namespace);
         let upstream = runner.upstream();
         let child = self.child(self.cx.body, namespace, upstream);
-        upstream.copy(&child)
+        upstream.server_facts().copy(&child)
     }
 
     /// Passes a request with these parameters to the entry's member, under the member's own name.

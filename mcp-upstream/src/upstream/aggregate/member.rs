@@ -394,7 +394,12 @@ impl Keeper {
     fn presence(&self, namespace: &Namespace) -> Option<watch::Receiver<Presence>> {
         match is_aggregate(namespace) {
             true => None,
-            false => self.home.kinds.of(namespace).presence(namespace),
+            false => self
+                .home
+                .kinds
+                .of(namespace)
+                .operations()
+                .presence(namespace),
         }
     }
 

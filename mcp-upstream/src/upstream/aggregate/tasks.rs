@@ -44,7 +44,7 @@ impl AggregateRequest<'_> {
                 let runner = self.shared.runner(&namespace);
                 let upstream = runner.upstream();
                 let child = self.child(self.cx.body, Arc::clone(&namespace), upstream);
-                upstream.has_task(&child, task)
+                upstream.server_facts().has_task(&child, task)
             })
         })
     }

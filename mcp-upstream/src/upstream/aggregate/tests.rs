@@ -23,8 +23,12 @@ impl Upstream for Panicking {
         true
     }
 
-    fn speaks_mcp(&self) -> bool {
-        true
+    fn tool_lists(&self) -> &dyn ToolLists {
+        self
+    }
+
+    fn server_facts(&self) -> &dyn ServerFacts {
+        self
     }
 
     fn prepare<'a>(
@@ -53,9 +57,7 @@ impl Upstream for Panicking {
         self.0.fetch_add(1, Ordering::Relaxed);
         panic!("a fault")
     }
-}
 
-impl UpstreamSessions for Panicking {
     fn initialize<'a>(
         &'a self,
         _: &'a CallContext<'a>,
@@ -70,12 +72,12 @@ impl UpstreamSessions for Panicking {
         &'a self,
         _: &'a CallContext<'a>,
         _: Filter,
-    ) -> Soon<'a, Result<Listening, RequestError>> {
+    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
         unreachable!("nobody gets so far")
     }
 }
 
-impl UpstreamTools for Panicking {
+impl ToolLists for Panicking {
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,
@@ -90,7 +92,11 @@ impl UpstreamTools for Panicking {
     }
 }
 
-impl UpstreamServer for Panicking {}
+impl ServerFacts for Panicking {
+    fn gets_client_messages(&self) -> bool {
+        true
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_member_whose_task_panics_keeps_no_list_waiting_and_is_asked_again() {

@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use tooldock_base::names::{ANONYMOUS, NamespaceName};
 use tooldock_sessions::broadcast::Change;
 use tooldock_sessions::session::toolset::{DIFFERENCES_MAX, EntryId};
-use tooldock_sessions::session::{Session, SessionPatch, Toolset};
+use tooldock_sessions::session::{PerSession, Session, SessionPatch, Toolset};
 use tooldock_workers::aggregate::ActivationScope;
 
 use crate::jsonrpc::{self, Key, Members, RequestError, spans};
@@ -133,7 +133,7 @@ impl Switches {
 
 /// Lock that lets activations of one session run one after the other, so that each is applied to the result of the previous one,
 /// in this process and in the store.
-struct SessionTurn {
+pub(super) struct SessionTurn {
     /// Semaphore with one permit, which an activation holds while it changes the set.
     turn: Semaphore,
     /// Entry in the metrics' count of changed sets, while the set differs from the start set.
@@ -155,13 +155,13 @@ impl Default for SessionTurn {
 ///
 /// When the set would be too large, or cannot be recorded.
 pub(super) async fn keep_in_session(
-    session: &Session,
-    aggregate: &NamespaceName,
+    turns: &PerSession<SessionTurn>,
+    (session, aggregate): (&Session, &NamespaceName),
     switches: &Switches,
     changes: &SessionChanges,
     metrics: &ToolmanMetrics,
 ) -> Result<bool, String> {
-    let own: Arc<SessionTurn> = session.upstream_binding(aggregate, Arc::default);
+    let own = turns.get_or_make(session, aggregate, SessionTurn::default);
     // The semaphore is never closed, so the permit is always granted.
     let _turn = own.turn.acquire().await;
     let before = session.toolset();
@@ -404,8 +404,9 @@ mod tests {
         let metrics = metrics();
         let changes = SessionChanges::new(table, Arc::clone(&metrics));
         let (one, other) = (switch("a", true), switch("b", true));
-        let keep =
-            |switches| keep_in_session(&session, &name, switches, &changes, &metrics.toolman);
+        let turns = PerSession::default();
+        let place = (&*session, &name);
+        let keep = |switches| keep_in_session(&turns, place, switches, &changes, &metrics.toolman);
         let (first, second) = tokio::join!(keep(&one), keep(&other));
         assert_eq!((first, second), (Ok(true), Ok(true)));
         assert_eq!(keep(&one).await, Ok(false), "nothing is left to change");

@@ -30,14 +30,12 @@ impl UpstreamBinding {
         namespace: &NamespaceName,
         session: &Arc<Session>,
     ) -> Arc<Self> {
-        session.upstream_binding(namespace, || {
-            Arc::new(Self {
-                external: Arc::downgrade(external),
-                tag: Arc::clone(session.tag()),
-                own: OnceLock::new(),
-                tasks: OnceLock::new(),
-                watches: Mutex::default(),
-            })
+        external.bindings.get_or_make(session, namespace, || Self {
+            external: Arc::downgrade(external),
+            tag: Arc::clone(session.tag()),
+            own: OnceLock::new(),
+            tasks: OnceLock::new(),
+            watches: Mutex::default(),
         })
     }
 

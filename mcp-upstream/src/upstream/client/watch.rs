@@ -6,6 +6,7 @@
 use std::sync::{Arc, Weak};
 
 use tooldock_base::error::CallError;
+use tooldock_sessions::stream::HeldByStream;
 use tooldock_workers::registry::Namespace;
 
 use super::isolation::ConnectionTarget;
@@ -27,6 +28,8 @@ pub(crate) enum NotWatched {
     /// The server could not be reached, or the request failed.
     Failed(CallError),
 }
+
+impl HeldByStream for Watch {}
 
 impl Watch {
     /// Subscribes to resources through a leased process. If the server refuses a resource, the subscriptions made so far are

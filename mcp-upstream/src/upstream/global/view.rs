@@ -147,7 +147,7 @@ async fn list(
     wait: ToolsWait,
     deadline: Instant,
 ) -> Option<Arc<ToolList>> {
-    let upstream = kinds.of(namespace);
+    let upstream = kinds.of(namespace).tool_lists();
     let read = match upstream.tools(namespace, caller.principal.as_ref(), wait) {
         Soon::Now(list) => list.ok(),
         Soon::Later(list) => timeout_at(deadline, list).await.ok().and_then(Result::ok),
