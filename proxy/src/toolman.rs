@@ -37,7 +37,7 @@ use tooldock_upstream::{ConversationEnd, Service, ServiceParts};
 use tooldock_workers::aggregate::{self, ActivationScope, AggregateSpec, ServedOver};
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::registry::{Registry, Snapshot};
-use tooldock_workers::reload::{Surroundings, aggregate_namespace};
+use tooldock_workers::reload::{AggregateInputs, aggregate_namespace};
 
 use crate::cli::ToolmanArgs;
 use crate::config::{LogConfig, LogLevel, OtlpSettings};
@@ -274,7 +274,7 @@ fn service(
     };
     let _within = control.enter();
     let service = Service::with_servers(parts, Arc::new(host));
-    let around = Surroundings {
+    let around = AggregateInputs {
         config: &NamespacesConfig::default(),
         secrets: &Secrets::default(),
         environment: &|name| std::env::var(name).ok(),

@@ -54,10 +54,10 @@ use crate::registry::startup::ExpectedNamespaces;
 use crate::registry::{Registry, UpstreamKind};
 use crate::servers::{ServersConfig, configured};
 
-pub use aggregate::{Surroundings, namespace as aggregate_namespace};
+pub use aggregate::{AggregateInputs, namespace as aggregate_namespace};
 use external::{is_same as same_namespace, namespace as of_external};
 use installs::Installs;
-use itself::{Itself, ReloadScope};
+use itself::{AutomaticReloads, ReloadScope};
 pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of, content_hash, gate, nobody, parking};
 
@@ -94,7 +94,7 @@ pub struct Reloader {
     /// True while a caller waits for the run after the current one.
     queued: watch::Sender<bool>,
     installs: Installs,
-    itself: Mutex<Itself>,
+    itself: Mutex<AutomaticReloads>,
     fleet: Mutex<Fleet>,
     /// Lock held from reading a snapshot until its successor is published, so that no concurrent change is lost.
     publishing: Mutex<()>,

@@ -74,22 +74,22 @@ pub struct FailureTable {
 
 #[derive(Debug, Default)]
 struct Shard {
-    spells: HashMap<u64, Spell>,
+    spells: HashMap<u64, FailureStreak>,
     /// The failures and delays that are counted together for all keys for which this shard has no free entry.
-    overflow: Spell,
+    overflow: FailureStreak,
     /// Earliest time of the next search for entries that can be removed.
     next_sweep: Duration,
 }
 
 /// The failures of one key. Times are measured from the start of the caller's clock.
 #[derive(Debug, Clone, Copy, Default)]
-struct Spell {
+struct FailureStreak {
     failures: u32,
     /// The end of the delay. If there is no delay, the time of the last failure.
     until: Duration,
 }
 
-impl Spell {
+impl FailureStreak {
     fn is_over(&self, limits: &FailureLimits, now: Duration) -> bool {
         now >= self.until.saturating_add(limits.window)
     }

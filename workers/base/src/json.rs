@@ -16,5 +16,5 @@ mod walk;
 
 use members::JsonMembers;
 pub use read::{from_str, object, raw};
-pub use scan::{DEPTH_MAX, Unread, is_value};
+pub use scan::{DEPTH_MAX, InvalidJson, is_value};
 pub use walk::Walk;

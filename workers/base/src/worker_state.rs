@@ -51,7 +51,7 @@ impl WorkerState {
     }
 
     /// Returns true if the worker accepts calls or may do so later; false if it is ending, has ended or cannot start.
-    pub fn may_come(self) -> bool {
+    pub fn may_accept_calls(self) -> bool {
         match self {
             Self::Starting | Self::Ready | Self::Degraded | Self::Backoff { .. } => true,
             Self::Stopping | Self::Stopped | Self::Failed => false,

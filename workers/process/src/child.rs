@@ -432,7 +432,7 @@ impl Drop for Child {
         if self.exit.is_some() {
             return;
         }
-        self.metrics.let_go();
+        self.metrics.count_dropped();
         // A running guard detects that the control channel is closed, and ends the tree. If it has died, this process must do it.
         if matches!(self.guard.try_wait(), Ok(Some(_))) {
             tree::end_lost(self.root, &self.tag);

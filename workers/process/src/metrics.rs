@@ -83,7 +83,7 @@ impl ProcessMetrics {
     }
 
     /// Counts a child that was dropped before its end; its guard ends it.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn count_dropped(&self) {
         self.live.dec();
         if let Some(server) = &self.server {
             server.ended(false);

@@ -67,7 +67,7 @@ pub use event::{
     Answers, Ask, AskMethod, CallEvent, CallSink, LogLevel, Notice, OPEN_QUESTIONS_MAX, Question,
     Replier, UnknownLogLevel,
 };
-use member::{Common, WorkerMember};
+use member::{WorkerMember, WorkerShared};
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use rpc::fuzzing::worker_frame;
@@ -253,7 +253,7 @@ impl Worker {
     /// Outside a tokio runtime.
     pub fn start(spec: WorkerSpec, host: Arc<WorkerHost>) -> Arc<Self> {
         let (refused, refusals) = watch::channel(());
-        let common = Common {
+        let common = WorkerShared {
             boots: Arc::new(Semaphore::new(boots_at_once())),
             changed: Arc::new(Notify::new()),
             declared: Arc::default(),
@@ -455,7 +455,7 @@ impl Worker {
                 return Ok(free);
             }
             let best = self.best();
-            if !best.state().may_come() || timeout_at(deadline, changed).await.is_err() {
+            if !best.state().may_accept_calls() || timeout_at(deadline, changed).await.is_err() {
                 return Err(best.unavailable());
             }
         }

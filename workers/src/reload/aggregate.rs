@@ -13,7 +13,7 @@ use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::aggregate::{AggregateSpec, refused_nesting};
 use crate::registry::{Snapshot, UpstreamKind};
 
-pub use serve::{Surroundings, namespace};
+pub use serve::{AggregateInputs, namespace};
 
 /// The configured aggregates, each with the content of its file or the reason why the file cannot be used.
 pub(super) type Read = Vec<(NamespaceName, Result<AggregateSpec, String>)>;
@@ -42,7 +42,7 @@ pub(super) fn settle(
     aggregates: Read,
     names: &Names,
     before: &Snapshot,
-    around: &Surroundings<'_>,
+    around: &AggregateInputs<'_>,
     changes: &mut Changes,
     report: &mut ReloadReport,
 ) {

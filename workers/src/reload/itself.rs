@@ -52,7 +52,7 @@ impl ReloadScope {
 
 /// State of the automatic reloads, by namespace.
 #[derive(Debug, Default)]
-pub(super) struct Itself {
+pub(super) struct AutomaticReloads {
     paces: BTreeMap<NamespaceName, Pace>,
     /// Namespaces whose files changed while their worker started.
     unsettled: BTreeMap<NamespaceName, UnsettledStart>,

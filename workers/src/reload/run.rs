@@ -19,9 +19,9 @@ use tooldock_credentials::secrets::Secrets;
 use tooldock_process::environment::{EnvironmentError, Packages, Toolchain};
 use tooldock_process::worker::Worker;
 
-use self::bring_up::{BroughtUp, NotUp, ReadyWorker, bring_up, recover};
+use self::bring_up::{ReadyWorker, StartFailure, StartOutcome, bring_up, recover};
 use self::compare::{reason_for, sentence};
-use self::held_up::HeldUp;
+use self::held_up::ScanDelayLog;
 use super::aggregate;
 use super::external;
 use super::itself::{FILES_CHANGED, ReloadScope};
@@ -29,7 +29,7 @@ use super::metrics::ReloadOutcome;
 use super::starter;
 use super::vault;
 use super::wanted::{DesiredNamespace, UPDATE, build_of};
-use super::{ReloadError, ReloadFailure, ReloadReport, Reloader, RunEnd, Surroundings, lock};
+use super::{AggregateInputs, ReloadError, ReloadFailure, ReloadReport, Reloader, RunEnd, lock};
 use crate::registry::{LastReload, Namespace, Registry, Snapshot, UpstreamKind};
 use crate::scan::{NamespaceSource, ignored};
 
@@ -220,7 +220,7 @@ impl Run {
         );
 
         {
-            let around = Surroundings {
+            let around = AggregateInputs {
                 config: &config,
                 secrets: &self.secrets,
                 environment: &|name| std::env::var(name).ok(),
@@ -395,12 +395,12 @@ impl Run {
     /// ends early and leaves its installers to the next run.
     async fn collect(
         &mut self,
-        mut bringing_up: JoinSet<BroughtUp>,
+        mut bringing_up: JoinSet<StartOutcome>,
         mut names: HashMap<Id, NamespaceName>,
     ) -> Result<bool, ReloadError> {
         let reloader = Arc::clone(&self.reloader);
         let startup = reloader.registry.startup();
-        let mut held_up = HeldUp::new(&reloader.registry);
+        let mut held_up = ScanDelayLog::new(&reloader.registry);
         let mut queued = reloader.queued.subscribe();
         let mut publish_at = (!self.changes.is_empty()).then(|| Instant::now() + WINDOW);
         let mut waited_for_installs = std::pin::pin!(sleep(INSTALLS_WAITED));
@@ -459,7 +459,7 @@ impl Run {
     /// Ends the tasks that wait for installers, without ending the installers.
     async fn leave_installing(
         &mut self,
-        mut bringing_up: JoinSet<BroughtUp>,
+        mut bringing_up: JoinSet<StartOutcome>,
         mut names: HashMap<Id, NamespaceName>,
     ) {
         let waiting: Vec<_> = names.values().map(NamespaceName::as_str).collect();
@@ -485,8 +485,8 @@ impl Run {
         }
     }
 
-    fn absorb(&mut self, brought_up: BroughtUp) {
-        let BroughtUp {
+    fn absorb(&mut self, brought_up: StartOutcome) {
+        let StartOutcome {
             wanted,
             synced,
             result,
@@ -514,7 +514,7 @@ impl Run {
                     &issues,
                 ));
             }
-            Err(NotUp { error, worker }) => {
+            Err(StartFailure { error, worker }) => {
                 self.fail(&wanted, error.code.as_str(), error.clone());
                 let Some(worker) = worker else { return };
                 let Some(Change::Publish(failed)) = self.changes.get_mut(&name) else {

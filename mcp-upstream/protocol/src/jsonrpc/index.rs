@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
-use tooldock_base::json::{Unread, Walk};
+use tooldock_base::json::{InvalidJson, Walk};
 
 use super::key::{Key, KeyLookup, Level};
 use super::splice::span;
@@ -111,14 +111,14 @@ impl Index {
     ///
     /// The text is not a JSON object, or is nested too deep for this parser.
     #[inline]
-    pub fn of(text: &str) -> Result<Self, Unread> {
+    pub fn of(text: &str) -> Result<Self, InvalidJson> {
         let mut reader = IndexReader {
             text,
             walk: Walk::new(text),
             index: Self::default(),
         };
         if !reader.walk.step_in()? {
-            return Err(Unread);
+            return Err(InvalidJson);
         }
         reader.object(Level::Message)?;
         reader.walk.over()?;
@@ -194,7 +194,7 @@ impl Index {
     /// # Errors
     ///
     /// The text is not a JSON object, or is nested too deep for this parser.
-    pub fn of_value(text: &str, level: Level, at: usize) -> Result<Self, Unread> {
+    pub fn of_value(text: &str, level: Level, at: usize) -> Result<Self, InvalidJson> {
         let mut reader = IndexReader {
             text,
             walk: Walk::new(text),
@@ -227,10 +227,16 @@ impl Index {
     /// # Errors
     ///
     /// The value is not JSON, or is nested too deep.
-    pub fn added(&mut self, key: Key, begin: usize, text: &str, at: usize) -> Result<(), Unread> {
+    pub fn added(
+        &mut self,
+        key: Key,
+        begin: usize,
+        text: &str,
+        at: usize,
+    ) -> Result<(), InvalidJson> {
         let end = at + text.len();
         let member = IndexedMember::new(key, begin, at..end);
-        self.members.push(member.ok_or(Unread)?);
+        self.members.push(member.ok_or(InvalidJson)?);
         if let Some(level) = key.below() {
             self.members
                 .extend(Self::of_value(text, level, at)?.members);
@@ -252,12 +258,12 @@ struct IndexReader<'a> {
 
 impl IndexReader<'_> {
     /// Reads an object, whose opening brace has been read already.
-    fn object(&mut self, level: Level) -> Result<(), Unread> {
+    fn object(&mut self, level: Level) -> Result<(), InvalidJson> {
         let mut members = 0;
         let mut next = self.walk.first_key()?;
         while let Some(at) = next {
             let begin = at.start;
-            match level.find(self.text.get(at).ok_or(Unread)?) {
+            match level.find(self.text.get(at).ok_or(InvalidJson)?) {
                 KeyLookup::Known(key) => self.known(key, begin)?,
                 KeyLookup::Alike(text, known) => {
                     let text = text.into();
@@ -277,7 +283,7 @@ impl IndexReader<'_> {
         Ok(())
     }
 
-    fn known(&mut self, key: Key, begin: usize) -> Result<(), Unread> {
+    fn known(&mut self, key: Key, begin: usize) -> Result<(), InvalidJson> {
         let value = match key.below() {
             Some(below) => {
                 let start = self.walk.place();
@@ -293,13 +299,13 @@ impl IndexReader<'_> {
         if self.index.get(key).is_some() {
             if key.level() == Level::Message {
                 // Parsers differ on which of the repeated members counts, so the message is refused.
-                return Err(Unread);
+                return Err(InvalidJson);
             }
             self.index.twice.get_or_insert(key);
             return Ok(());
         }
         let member = IndexedMember::new(key, begin, value);
-        self.index.members.push(member.ok_or(Unread)?);
+        self.index.members.push(member.ok_or(InvalidJson)?);
         Ok(())
     }
 

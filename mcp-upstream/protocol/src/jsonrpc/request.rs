@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
-use tooldock_base::json::Unread;
+use tooldock_base::json::InvalidJson;
 
 use super::index::{Index, names};
 use super::key::Key;
@@ -28,8 +28,8 @@ pub struct Request {
 #[error("the parameters cannot be read, or are nested too deep")]
 pub struct Unreadable;
 
-impl From<Unread> for Unreadable {
-    fn from(_: Unread) -> Self {
+impl From<InvalidJson> for Unreadable {
+    fn from(_: InvalidJson) -> Self {
         Self
     }
 }

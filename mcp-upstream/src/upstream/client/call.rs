@@ -600,7 +600,12 @@ impl ServerCall {
         {
             let owner = || tasks::TaskOwner {
                 caller: self.requester.owner(),
-                ear: tasks::ear(&self.external, &self.facts.namespace, &self.client, leased),
+                ear: tasks::message_handler(
+                    &self.external,
+                    &self.facts.namespace,
+                    &self.client,
+                    leased,
+                ),
             };
             process.tasks().claim(call, owner);
         }

@@ -252,7 +252,7 @@ fn opened(key: &SessionKey, sealed: &str) -> Option<String> {
 /// Creates the handler for messages about the task that a request began, if they arrive after the call. The handler sends them to
 /// the session's own stream. `None` for clients without a session, which poll the task, and for a process with a single user,
 /// which has another handler.
-pub(super) fn ear(
+pub(super) fn message_handler(
     external: &Arc<ExternalServers>,
     namespace: &Namespace,
     client: &Client,

@@ -1,6 +1,6 @@
 //! Reads the members of one JSON object in their order.
 
-use super::scan::Unread;
+use super::scan::InvalidJson;
 use super::walk::Walk;
 
 /// A member of a JSON object.
@@ -40,11 +40,13 @@ impl<'a> JsonMembers<'a> {
     /// # Errors
     ///
     /// The text does not begin with a brace.
-    pub(super) fn of(text: &'a str) -> Result<Self, Unread> {
+    pub(super) fn of(text: &'a str) -> Result<Self, InvalidJson> {
         let mut walk = Walk::new(text);
         let next = KeyPosition::First;
         let is_object = walk.step_in()?;
-        is_object.then_some(Self { text, walk, next }).ok_or(Unread)
+        is_object
+            .then_some(Self { text, walk, next })
+            .ok_or(InvalidJson)
     }
 
     /// Reads the next member completely. `None` if the object has ended and only white space follows; the complete text has then
@@ -53,7 +55,7 @@ impl<'a> JsonMembers<'a> {
     /// # Errors
     ///
     /// The text is not JSON, is nested too deep, or continues after the object. Earlier members must then not be used.
-    pub(super) fn next_member(&mut self) -> Result<Option<JsonMember<'a>>, Unread> {
+    pub(super) fn next_member(&mut self) -> Result<Option<JsonMember<'a>>, InvalidJson> {
         let key = match self.next {
             KeyPosition::First => self.walk.first_key()?,
             KeyPosition::Other => self.walk.next_key()?,
@@ -67,8 +69,8 @@ impl<'a> JsonMembers<'a> {
         self.next = KeyPosition::Other;
         let value = self.walk.value()?;
         Ok(Some(JsonMember {
-            key: self.text.get(key).ok_or(Unread)?,
-            value: self.text.get(value).ok_or(Unread)?,
+            key: self.text.get(key).ok_or(InvalidJson)?,
+            value: self.text.get(value).ok_or(InvalidJson)?,
         }))
     }
 

@@ -17,7 +17,7 @@ pub fn is_value(text: &[u8], mut key: impl FnMut(&[u8])) -> bool {
 
 /// The text was refused: it is not JSON, is nested deeper than [`DEPTH_MAX`], or is not the requested kind of value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unread;
+pub struct InvalidJson;
 
 /// A text, and the position up to which it has been read.
 #[derive(Debug, Clone, Copy)]
@@ -55,13 +55,13 @@ impl<'a> Scan<'a> {
 
     /// Skips white space, and reads the next byte. An error if it is not `byte`.
     #[inline]
-    pub(super) fn expect(&mut self, byte: u8) -> Result<(), Unread> {
-        (self.next() == Some(byte)).then_some(()).ok_or(Unread)
+    pub(super) fn expect(&mut self, byte: u8) -> Result<(), InvalidJson> {
+        (self.next() == Some(byte)).then_some(()).ok_or(InvalidJson)
     }
 
     /// Reads the key of a member and the colon after it. Returns the range of the key with its quotes.
     #[inline]
-    pub(super) fn key(&mut self) -> Result<(usize, usize), Unread> {
+    pub(super) fn key(&mut self) -> Result<(usize, usize), InvalidJson> {
         self.expect(b'"')?;
         let begin = self.at - 1;
         self.string()?;
@@ -72,13 +72,13 @@ impl<'a> Scan<'a> {
 
     /// Reads a value. `below` is the number of brackets that are open before it.
     #[inline]
-    pub(super) fn value(&mut self, below: usize) -> Result<(), Unread> {
+    pub(super) fn value(&mut self, below: usize) -> Result<(), InvalidJson> {
         self.value_with(below, &mut |_| {})
     }
 
     /// Reads a value as [`Self::value`] does, and calls `key` with each key in it, with its quotes.
     #[inline]
-    fn value_with(&mut self, below: usize, key: &mut impl FnMut(&[u8])) -> Result<(), Unread> {
+    fn value_with(&mut self, below: usize, key: &mut impl FnMut(&[u8])) -> Result<(), InvalidJson> {
         let mut read_key = |scan: &mut Self| {
             let (begin, end) = scan.key()?;
             key(&scan.bytes[begin..end]);
@@ -89,11 +89,11 @@ impl<'a> Scan<'a> {
         let mut objects = 0_u128;
         let mut open = 0;
         loop {
-            match self.next().ok_or(Unread)? {
+            match self.next().ok_or(InvalidJson)? {
                 b'"' => self.string()?,
                 bracket @ (b'{' | b'[') => {
                     if below + open >= DEPTH_MAX {
-                        return Err(Unread);
+                        return Err(InvalidJson);
                     }
                     let is_object = bracket == b'{';
                     // Compares with the closing bracket: in ASCII its code is that of the opening bracket plus two.
@@ -109,7 +109,7 @@ impl<'a> Scan<'a> {
                     }
                 }
                 b'-' => {
-                    let digit = self.bytes.get(self.at).ok_or(Unread)?;
+                    let digit = self.bytes.get(self.at).ok_or(InvalidJson)?;
                     self.at += 1;
                     self.number(*digit)?;
                 }
@@ -117,7 +117,7 @@ impl<'a> Scan<'a> {
                 b't' => self.rest(b"rue")?,
                 b'f' => self.rest(b"alse")?,
                 b'n' => self.rest(b"ull")?,
-                _ => return Err(Unread),
+                _ => return Err(InvalidJson),
             }
             // Reads the closing brackets after the value. After a comma (and, in an object, the key that follows), the outer loop
             // reads the next value.
@@ -135,7 +135,7 @@ impl<'a> Scan<'a> {
                     }
                     Some(b'}') if in_object => {}
                     Some(b']') if !in_object => {}
-                    _ => return Err(Unread),
+                    _ => return Err(InvalidJson),
                 }
                 objects >>= 1;
                 open -= 1;
@@ -145,7 +145,7 @@ impl<'a> Scan<'a> {
 
     /// Reads a string whose first quote has been read.
     #[inline]
-    fn string(&mut self) -> Result<(), Unread> {
+    fn string(&mut self) -> Result<(), InvalidJson> {
         let mut at = self.at;
         for _ in 0..SHORT {
             let Some(word) = self
@@ -166,7 +166,7 @@ impl<'a> Scan<'a> {
         }
         let mut plain_steps = 0;
         loop {
-            let rest = self.bytes.get(at..).ok_or(Unread)?;
+            let rest = self.bytes.get(at..).ok_or(InvalidJson)?;
             let mut marks = match rest.first_chunk() {
                 Some(block) => specials(block),
                 None => {
@@ -198,7 +198,7 @@ impl<'a> Scan<'a> {
                         return Ok(());
                     }
                     Some(b'\\') => {}
-                    _ => return Err(Unread),
+                    _ => return Err(InvalidJson),
                 }
                 let after = escape_end(self.bytes, place + 1)?;
                 if after >= at {
@@ -211,20 +211,20 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn rest(&mut self, rest: &[u8]) -> Result<(), Unread> {
+    fn rest(&mut self, rest: &[u8]) -> Result<(), InvalidJson> {
         let found = self.bytes.get(self.at..self.at + rest.len());
         self.at += rest.len();
-        (found == Some(rest)).then_some(()).ok_or(Unread)
+        (found == Some(rest)).then_some(()).ok_or(InvalidJson)
     }
 
     /// Reads a number whose first byte, `first`, has been read.
     #[inline]
-    fn number(&mut self, first: u8) -> Result<(), Unread> {
+    fn number(&mut self, first: u8) -> Result<(), InvalidJson> {
         match first {
             // No digit may follow a zero. It is refused later, as any other byte after a value.
             b'0' => {}
             b'1'..=b'9' => self.digits(),
-            _ => return Err(Unread),
+            _ => return Err(InvalidJson),
         }
         if self.bytes.get(self.at) == Some(&b'.') {
             self.at += 1;
@@ -240,9 +240,9 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn some_digits(&mut self) -> Result<(), Unread> {
+    fn some_digits(&mut self) -> Result<(), InvalidJson> {
         if !self.is_digit() {
-            return Err(Unread);
+            return Err(InvalidJson);
         }
         self.digits();
         Ok(())
@@ -261,14 +261,14 @@ impl<'a> Scan<'a> {
 
 /// Returns the position after an escape whose backslash is just before `at`.
 #[inline(always)]
-fn escape_end(bytes: &[u8], at: usize) -> Result<usize, Unread> {
+fn escape_end(bytes: &[u8], at: usize) -> Result<usize, InvalidJson> {
     match bytes.get(at) {
         Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 1),
         Some(b'u') => {
-            let digits = bytes.get(at + 1..at + 5).ok_or(Unread)?;
+            let digits = bytes.get(at + 1..at + 5).ok_or(InvalidJson)?;
             let all = digits.iter().all(u8::is_ascii_hexdigit);
-            all.then_some(at + 5).ok_or(Unread)
+            all.then_some(at + 5).ok_or(InvalidJson)
         }
-        _ => Err(Unread),
+        _ => Err(InvalidJson),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::scan::{DEPTH_MAX, Scan, Unread};
+use super::scan::{DEPTH_MAX, InvalidJson, Scan};
 
 /// A position in a text. All text before it has been read and checked.
 #[derive(Debug)]
@@ -34,12 +34,12 @@ impl<'a> Walk<'a> {
     ///
     /// The object would be nested deeper than [`DEPTH_MAX`].
     #[inline]
-    pub fn step_in(&mut self) -> Result<bool, Unread> {
+    pub fn step_in(&mut self) -> Result<bool, InvalidJson> {
         if self.scan.peek() != Some(b'{') {
             return Ok(false);
         }
         if self.open == DEPTH_MAX {
-            return Err(Unread);
+            return Err(InvalidJson);
         }
         self.open += 1;
         self.scan.at += 1;
@@ -53,7 +53,7 @@ impl<'a> Walk<'a> {
     ///
     /// The text is not valid JSON.
     #[inline]
-    pub fn first_key(&mut self) -> Result<Option<Range<usize>>, Unread> {
+    pub fn first_key(&mut self) -> Result<Option<Range<usize>>, InvalidJson> {
         if self.scan.peek() == Some(b'}') {
             return Ok(self.step_out());
         }
@@ -66,14 +66,14 @@ impl<'a> Walk<'a> {
     ///
     /// As for [`Self::first_key`].
     #[inline]
-    pub fn next_key(&mut self) -> Result<Option<Range<usize>>, Unread> {
+    pub fn next_key(&mut self) -> Result<Option<Range<usize>>, InvalidJson> {
         match self.scan.peek() {
             Some(b'}') => Ok(self.step_out()),
             Some(b',') => {
                 self.scan.at += 1;
                 self.key()
             }
-            _ => Err(Unread),
+            _ => Err(InvalidJson),
         }
     }
 
@@ -83,7 +83,7 @@ impl<'a> Walk<'a> {
     ///
     /// As for [`Self::first_key`], or the value is nested deeper than [`DEPTH_MAX`].
     #[inline]
-    pub fn value(&mut self) -> Result<Range<usize>, Unread> {
+    pub fn value(&mut self) -> Result<Range<usize>, InvalidJson> {
         let begin = self.place();
         self.scan.value(self.open)?;
         Ok(begin..self.scan.at)
@@ -101,15 +101,15 @@ impl<'a> Walk<'a> {
     ///
     /// More text remains.
     #[inline]
-    pub fn over(&mut self) -> Result<(), Unread> {
+    pub fn over(&mut self) -> Result<(), InvalidJson> {
         match self.scan.peek() {
             None => Ok(()),
-            Some(_) => Err(Unread),
+            Some(_) => Err(InvalidJson),
         }
     }
 
     #[inline]
-    fn key(&mut self) -> Result<Option<Range<usize>>, Unread> {
+    fn key(&mut self) -> Result<Option<Range<usize>>, InvalidJson> {
         let (begin, end) = self.scan.key()?;
         Ok(Some(begin..end))
     }

@@ -14,7 +14,7 @@ const MAKERS_MAX: usize = 16;
 const SYSTEM: &str = "_system";
 
 /// Expiry and revocation of a key according to its own record only.
-struct OwnEnd {
+struct OwnExpiry {
     maker: Option<KeyId>,
     expires: Option<SystemTime>,
     revoked: Option<SystemTime>,
@@ -26,10 +26,10 @@ pub(super) fn settle(records: &mut [KeyRecord]) {
     if records.iter().all(|record| record.maker.is_none()) {
         return;
     }
-    let ends: HashMap<KeyId, OwnEnd> = records
+    let ends: HashMap<KeyId, OwnExpiry> = records
         .iter()
         .map(|record| {
-            let end = OwnEnd {
+            let end = OwnExpiry {
                 maker: record.maker,
                 expires: record.expires,
                 revoked: record.revoked,

@@ -75,8 +75,12 @@ impl Environments {
                 empty::copy(&template, &fresh)
             })
             .await?;
-            let (program, mut arguments) =
-                venv::install_command(&build, toolchain, venv::Says::Errors, venv::Cache::Used);
+            let (program, mut arguments) = venv::install_command(
+                &build,
+                toolchain,
+                venv::OutputVolume::Errors,
+                venv::Cache::Used,
+            );
             arguments.extend(all.into_values().map(OsString::from));
             let step = Step {
                 doing: "install packages",

@@ -150,7 +150,8 @@ async fn install(
         true => Cache::PassedOver,
         false => Cache::Used,
     };
-    let (program, mut arguments) = install_command(build, toolchain, Says::Everything, cache);
+    let (program, mut arguments) =
+        install_command(build, toolchain, OutputVolume::Everything, cache);
     arguments.extend(["-r".into(), requirements.path.clone().into()]);
     let scratch = Scratch::of(name, &local);
     let step = Step {
@@ -232,7 +233,7 @@ impl Scratch {
 
 /// Amount of output that an installer prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Says {
+pub(super) enum OutputVolume {
     /// All output is printed, for operators who may watch the progress.
     Everything,
     /// Only errors are printed.
@@ -251,7 +252,7 @@ pub(super) enum Cache {
 pub(super) fn install_command(
     build: &Path,
     toolchain: &Toolchain,
-    says: Says,
+    says: OutputVolume,
     cache: Cache,
 ) -> (PathBuf, Vec<OsString>) {
     let python = build.join("bin/python");
@@ -280,7 +281,7 @@ pub(super) fn install_command(
             toolchain.base.python.clone()
         }
     };
-    if says == Says::Errors {
+    if says == OutputVolume::Errors {
         arguments.push("-q".into());
     }
     (program, arguments)

@@ -17,7 +17,7 @@ use super::{Declarations, WorkerHost, WorkerSpec, supervisor};
 use crate::metrics::NamespaceMetrics;
 
 /// State that the processes of one worker share.
-pub(super) struct Common {
+pub(super) struct WorkerShared {
     /// Permits to start: limits how many processes of the worker start at the same time.
     pub(super) boots: Arc<Semaphore>,
     /// Notified when a process of the worker changes its state.
@@ -76,7 +76,7 @@ pub(super) struct Status {
 
 impl WorkerMember {
     /// Starts the supervisor in the current runtime.
-    pub(super) fn start(spec: WorkerSpec, host: Arc<WorkerHost>, common: &Common) -> Self {
+    pub(super) fn start(spec: WorkerSpec, host: Arc<WorkerHost>, common: &WorkerShared) -> Self {
         let metrics = Arc::new(host.metrics.worker(&spec.namespace));
         metrics.entered(WorkerState::Starting);
         let shared = Arc::new(PublishedState {

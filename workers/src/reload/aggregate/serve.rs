@@ -31,7 +31,7 @@ const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 const CONNECT_MAX: Duration = Duration::from_secs(600);
 
 /// Inputs for the creation of aggregates' namespaces, in addition to the aggregates' files.
-pub struct Surroundings<'a> {
+pub struct AggregateInputs<'a> {
     /// The operator's limits for all namespaces.
     pub config: &'a NamespacesConfig,
     /// Secrets to which `${NAME}` may refer.
@@ -46,7 +46,7 @@ pub fn namespace(
     name: &NamespaceName,
     read: Result<AggregateSpec, String>,
     current: Option<&Namespace>,
-    around: &Surroundings<'_>,
+    around: &AggregateInputs<'_>,
 ) -> Namespace {
     let serving = current.and_then(|current| match &current.upstream {
         UpstreamKind::Aggregate(serving) => Some(serving),
@@ -123,7 +123,7 @@ fn aggregate(
     name: &NamespaceName,
     spec: AggregateSpec,
     serving: Option<&Aggregate>,
-    around: &Surroundings<'_>,
+    around: &AggregateInputs<'_>,
 ) -> Aggregate {
     let labels = spec.labels();
     let members = spec.members.iter().zip(&labels).map(|(member, label)| {
@@ -139,7 +139,7 @@ fn one(
     name: &NamespaceName,
     member: &Member,
     current: Option<&Arc<Namespace>>,
-    around: &Surroundings<'_>,
+    around: &AggregateInputs<'_>,
 ) -> AggregateMember {
     let external = match &member.kind {
         MemberKind::Namespace(served) => return AggregateMember::Served(served.clone()),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     fn served(read: Result<AggregateSpec, String>, current: Option<&Namespace>) -> Namespace {
-        let around = Surroundings {
+        let around = AggregateInputs {
             config: &NamespacesConfig::default(),
             secrets: &Secrets::default(),
             environment: &|_| None,

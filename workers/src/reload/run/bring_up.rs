@@ -38,19 +38,19 @@ pub(super) struct ReadyWorker {
 }
 
 /// Result of starting one namespace.
-pub(super) struct BroughtUp {
+pub(super) struct StartOutcome {
     pub(super) wanted: DesiredNamespace,
     pub(super) synced: bool,
-    pub(super) result: Result<ReadyWorker, NotUp>,
+    pub(super) result: Result<ReadyWorker, StartFailure>,
 }
 
-pub(super) struct NotUp {
+pub(super) struct StartFailure {
     pub(super) error: CallError,
     /// The worker whose first start failed; `None` if no worker was started.
     pub(super) worker: Option<Arc<Worker>>,
 }
 
-impl From<EnvironmentError> for NotUp {
+impl From<EnvironmentError> for StartFailure {
     fn from(error: EnvironmentError) -> Self {
         Self {
             error: error.into(),
@@ -65,7 +65,7 @@ pub(super) async fn bring_up(
     toolchain: Arc<Toolchain>,
     wanted: DesiredNamespace,
     packages: Packages,
-) -> BroughtUp {
+) -> StartOutcome {
     let mut synced = false;
     let result = async {
         let prepared = reloader
@@ -75,7 +75,7 @@ pub(super) async fn bring_up(
         boot(&reloader, &toolchain, &wanted, prepared).await
     };
     let result = result.await;
-    BroughtUp {
+    StartOutcome {
         wanted,
         synced,
         result,
@@ -87,8 +87,8 @@ async fn boot(
     toolchain: &Toolchain,
     wanted: &DesiredNamespace,
     prepared: NamespaceEnvironment,
-) -> Result<ReadyWorker, NotUp> {
-    let stopping = || NotUp {
+) -> Result<ReadyWorker, StartFailure> {
+    let stopping = || StartFailure {
         error: CallError::new(
             CallErrorCode::WorkerUnavailable,
             "the gateway is shutting down",
@@ -96,10 +96,13 @@ async fn boot(
         worker: None,
     };
     let name = &wanted.source.name;
-    let socket = reloader.data.socket_for(name).map_err(|error| NotUp {
-        error: CallError::new(CallErrorCode::InternalError, error.to_string()),
-        worker: None,
-    })?;
+    let socket = reloader
+        .data
+        .socket_for(name)
+        .map_err(|error| StartFailure {
+            error: CallError::new(CallErrorCode::InternalError, error.to_string()),
+            worker: None,
+        })?;
     let identity = wanted.identity(Some(&toolchain.id));
     let (environment, issues) =
         worker_variables(&prepared.build, wanted.defaults(), wanted.secrets.clone());
@@ -141,7 +144,7 @@ async fn boot(
             issues,
             files_changed: !matches!(now, Ok(Some(now)) if now == wanted.source.files_version),
         }),
-        Err(error) => Err(NotUp {
+        Err(error) => Err(StartFailure {
             error,
             worker: Some(worker),
         }),

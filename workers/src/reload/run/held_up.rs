@@ -15,12 +15,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const NAMED_MAX: usize = 20;
 
 /// Timer of the log lines that name the namespaces which delay the first scan.
-pub(super) struct HeldUp {
+pub(super) struct ScanDelayLog {
     since: Instant,
     next: Option<Instant>,
 }
 
-impl HeldUp {
+impl ScanDelayLog {
     /// Starts the timer. Nothing is logged in runs after the first scan, since their namespaces are already served.
     pub(super) fn new(registry: &Registry) -> Self {
         let since = Instant::now();

@@ -12,12 +12,12 @@ use super::{Link, write};
 use crate::worker::{Answers, Ask, CallEvent, OPEN_QUESTIONS_MAX, Question, Replier};
 
 /// Answers the questions of one call until its connection ends.
-struct ToWorker {
+struct QuestionReplier {
     link: Weak<Link>,
     id: u64,
 }
 
-impl Answers for ToWorker {
+impl Answers for QuestionReplier {
     fn answer(&self, key: &str, outcome: Result<&[u8], &CallError>) {
         if let Some(link) = self.link.upgrade() {
             link.answer(self.id, key, outcome);
@@ -76,7 +76,7 @@ impl Link {
             }
             return;
         };
-        let replier = Replier::new(Arc::new(ToWorker {
+        let replier = Replier::new(Arc::new(QuestionReplier {
             link: Arc::downgrade(self),
             id,
         }));
