@@ -202,9 +202,9 @@ impl<C: Clock + Clone> Admission<C> {
     /// credentials, and the keys and cached verdicts of OAuth issuers.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
-        self.failures.go_on_from(&before.failures);
-        self.concurrency.go_on_from(&before.concurrency);
-        self.tokens.oauth.go_on_from(&before.tokens.oauth);
+        self.failures.take_over(&before.failures);
+        self.concurrency.take_over(&before.concurrency);
+        self.tokens.oauth.take_over(&before.tokens.oauth);
         self
     }
 

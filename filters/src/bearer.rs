@@ -63,7 +63,7 @@ impl From<Rejection> for Unknown {
 }
 
 /// The reason why no principal was found for a token.
-enum Nobody {
+enum NoPrincipal {
     /// The token is unknown. The text is the cause for the log, if there is one.
     Token(Option<&'static str>),
     /// The token comes from a configured issuer, but is not or no longer accepted. The text is the cause for the log.
@@ -76,7 +76,7 @@ enum Nobody {
     Unjudged,
 }
 
-impl Nobody {
+impl NoPrincipal {
     /// Returns true if the token was never valid.
     fn is_wrong(&self) -> bool {
         match self {
@@ -178,7 +178,7 @@ impl BearerTokens {
         };
         self.owner(token, client).map_err(|nobody| {
             let message = match nobody {
-                Nobody::Key(_) => INVALID_KEY,
+                NoPrincipal::Key(_) => INVALID_KEY,
                 _ => INVALID_TOKEN,
             };
             nobody.refuse(message)
@@ -210,18 +210,20 @@ impl BearerTokens {
     }
 
     /// Finds the principal of a token, an API key or an access token.
-    fn owner(&self, token: &[u8], client: IpAddr) -> Result<Arc<Principal>, Nobody> {
+    fn owner(&self, token: &[u8], client: IpAddr) -> Result<Arc<Principal>, NoPrincipal> {
         let digest = TokenDigest::of(token);
         match self.by_digest.get_key_value(&digest) {
             Some((stored, principal)) if stored.matches(&digest) => Ok(Arc::clone(principal)),
-            _ if keys::looks_like_key(token) => self.key_owner(token, client).map_err(Nobody::Key),
-            _ if !self.oauth.is_on() => Err(Nobody::Token(None)),
+            _ if keys::looks_like_key(token) => {
+                self.key_owner(token, client).map_err(NoPrincipal::Key)
+            }
+            _ if !self.oauth.is_on() => Err(NoPrincipal::Token(None)),
             _ => match self.oauth.judge(token, SystemTime::now()) {
                 TokenVerdict::Principal(principal) => Ok(principal),
-                TokenVerdict::Pending(pending) => Err(Nobody::Pending(pending)),
-                TokenVerdict::Refused(cause) => Err(Nobody::Token(Some(cause))),
-                TokenVerdict::Over(cause) => Err(Nobody::Over(cause)),
-                TokenVerdict::Unjudged => Err(Nobody::Unjudged),
+                TokenVerdict::Pending(pending) => Err(NoPrincipal::Pending(pending)),
+                TokenVerdict::Refused(cause) => Err(NoPrincipal::Token(Some(cause))),
+                TokenVerdict::Over(cause) => Err(NoPrincipal::Over(cause)),
+                TokenVerdict::Unjudged => Err(NoPrincipal::Unjudged),
             },
         }
     }

@@ -58,7 +58,7 @@ impl Concurrency {
     }
 
     /// Takes over the running counts of the previous configuration, for each limit that both configurations contain.
-    pub(crate) fn go_on_from(&mut self, before: &Self) {
+    pub(crate) fn take_over(&mut self, before: &Self) {
         go_on(&mut self.principals, &before.principals);
         go_on(&mut self.addresses, &before.addresses);
     }
@@ -245,7 +245,7 @@ mod tests {
         let running =
             ["192.0.2.1", "192.0.2.2"].map(|client| enter(&before, "ci", client).unwrap());
         let mut after = concurrency(2, 1);
-        after.go_on_from(&before);
+        after.take_over(&before);
         assert!(enter(&after, "ci", "192.0.2.3").is_err());
         drop(running);
         assert!(enter(&after, "ci", "192.0.2.3").is_ok());

@@ -56,7 +56,7 @@ impl<C: Clock> Failures<C> {
     }
 
     /// Takes over the failure counts of the previous configuration, if its limits were the same.
-    pub(crate) fn go_on_from(&mut self, before: &Self) {
+    pub(crate) fn take_over(&mut self, before: &Self) {
         let limits = |it: &Self| it.counted.as_ref().map(|it| it.addresses.limits());
         if limits(self) == limits(before) {
             self.counted.clone_from(&before.counted);

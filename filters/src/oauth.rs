@@ -129,12 +129,12 @@ impl Oauth {
     }
 
     /// Takes over keys and verdicts of the issuers that the previous configuration also contained.
-    pub(crate) fn go_on_from(&mut self, before: &Self) {
+    pub(crate) fn take_over(&mut self, before: &Self) {
         for issuer in &mut self.issuers {
             let name = &issuer.config().issuer;
             let known = before.issuers.iter().find(|it| it.config().issuer == *name);
             if let (Some(known), Some(issuer)) = (known.cloned(), Arc::get_mut(issuer)) {
-                issuer.go_on_from(&known);
+                issuer.take_over(&known);
             }
         }
     }

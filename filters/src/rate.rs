@@ -91,12 +91,12 @@ struct Shard {
     /// The budget that all keys without room in the full shard share: the time at which it is full again.
     overflow: u64,
     /// For each key's hash, events of a shared limit that have not been reported to other replicas yet.
-    untold: HashMap<u64, Untold, Fingerprints>,
+    untold: HashMap<u64, UnreportedEvents, Fingerprints>,
 }
 
 /// Events of one key that have not been reported to other replicas yet.
 #[derive(Debug)]
-struct Untold {
+struct UnreportedEvents {
     name: [u8; 16],
     events: u64,
 }
@@ -267,7 +267,7 @@ impl Shard {
         if self.untold.len() >= keys_max && !self.untold.contains_key(&key) {
             return;
         }
-        let untold = self.untold.entry(key).or_insert_with(|| Untold {
+        let untold = self.untold.entry(key).or_insert_with(|| UnreportedEvents {
             name: name(),
             events: 0,
         });

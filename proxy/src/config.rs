@@ -69,9 +69,9 @@ pub(crate) use self::client_secret::client_password;
 pub(crate) use self::core_url::{CoreUrl, bare as bare_host};
 use self::data_file::{DataFile, Layers};
 pub(crate) use self::environment::Environment;
-use self::environment::{SaidBy, port_variable_of};
+use self::environment::{VariableNames, port_variable_of};
 pub(crate) use self::error::ConfigError;
-pub(crate) use self::faults::{LeftOut, all as load_or_all_faults};
+pub(crate) use self::faults::{IgnoredKeys, all as load_or_all_faults};
 pub(crate) use self::keys::KeysConfig;
 pub(crate) use self::leaves::leaves;
 pub(crate) use self::listener::{ListenerConfig, NamespaceRule, ProfileName};
@@ -240,7 +240,7 @@ pub(crate) struct LoadOptions {
     pub(crate) generated: GeneratedTokens,
     /// Keys of the configuration file that are ignored. Only a check that looks for further faults sets this; otherwise it is
     /// empty.
-    pub(crate) left_out: LeftOut,
+    pub(crate) left_out: IgnoredKeys,
 }
 
 impl LoadOptions {
@@ -290,7 +290,7 @@ pub(crate) struct Effective {
     /// Keys that have changed since the start of this process and take effect only at the next start.
     pub(crate) waiting: Vec<&'static str>,
     data_file: DataFile,
-    said_by: SaidBy,
+    said_by: VariableNames,
     options: LoadOptions,
     /// True if the configuration file exists and is not empty.
     sets_keys: bool,
@@ -480,7 +480,7 @@ struct Settings {
     web: WebSettings,
     legacy_sse: bool,
     require_initialized: Option<bool>,
-    said_by: SaidBy,
+    said_by: VariableNames,
     warnings: Vec<String>,
 }
 
@@ -498,7 +498,7 @@ impl Settings {
             web: WebSettings::default(),
             legacy_sse: true,
             require_initialized: None,
-            said_by: SaidBy::new(),
+            said_by: VariableNames::new(),
             warnings: Vec::new(),
         }
     }
@@ -525,7 +525,7 @@ pub(crate) fn load_for_command(
             None => environment,
         },
         generated: GeneratedTokens::new().map_err(|error| error.to_string())?,
-        left_out: LeftOut::default(),
+        left_out: IgnoredKeys::default(),
     };
     let mut effective = load(&options).map_err(|error| error.to_string())?;
     if let Some(problem) = effective.data_file_problem() {

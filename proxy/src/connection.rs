@@ -21,11 +21,11 @@ pub(crate) use self::table::{Connections, MultiplexedRequest, OpenConnection};
 pub(crate) use self::wire::{Carrier, Wire};
 
 /// Work that continues in the task of an HTTP/2 request after Pingora has dropped the request, see [`afterwards`].
-type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 tokio::task_local! {
     static CONNECTION: Arc<OpenConnection>;
-    static REST: Arc<Mutex<Option<Rest>>>;
+    static REST: Arc<Mutex<Option<BackgroundWork>>>;
 }
 
 /// Returns the connection of the current request or handshake, for objects that live longer than the request. Returns `None` for
@@ -50,7 +50,7 @@ pub(crate) fn note_admitted(admitted: bool) -> bool {
 ///
 /// The task must not end before `rest`, since Pingora closes a connection as idle when the tasks of all its requests have ended.
 pub(crate) fn afterwards(rest: impl Future<Output = ()> + Send + 'static) {
-    let mut rest: Option<Rest> = Some(Box::pin(rest));
+    let mut rest: Option<BackgroundWork> = Some(Box::pin(rest));
     let _ = REST.try_with(|slot| {
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = rest.take();
     });

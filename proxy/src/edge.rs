@@ -145,8 +145,8 @@ impl Listening {
     }
 
     /// Waits briefly for other connections to close, if there are so many that the next one would be refused.
-    async fn way_out(&self) {
-        self.connections.way_out().await;
+    async fn room_for_next(&self) {
+        self.connections.room_for_next().await;
     }
 
     /// Returns true if another connection must be closed to serve the next one.
@@ -164,7 +164,7 @@ impl Listening {
     /// sending a request.
     async fn stopped(&self) {
         if *self.handed_over.borrow() {
-            let _ = timeout(LINGER, self.connections.emptied()).await;
+            let _ = timeout(LINGER, self.connections.all_closed()).await;
         }
         self.edge.proxy.http_cleanup().await;
         self.connections.dismiss_waiting();
@@ -329,7 +329,7 @@ impl Listening {
         let listener = rules::listener_at(&rules.listeners, local);
         let edits = listener.and_then(|listener| listener.headers.as_ref());
         let edits = edits.map(|edits| &edits.response);
-        respond::without_a_request(stream, &rejection, &request_id, edits).await;
+        respond::refuse_before_request(stream, &rejection, &request_id, edits).await;
     }
 
     /// Writes the refusal of a head to the access log.

@@ -41,22 +41,22 @@ use tooldock_upstream::reply::{Head, Reply};
 use tooldock_upstream::{McpHead, Service};
 use tooldock_workers::registry::Registry;
 
-use self::admit::{LeadsTo, tls_of};
+use self::admit::{NamespaceServer, tls_of};
 use self::hand_over::{HandOverOutcome, mcp_head};
 use self::in_flight::InFlightRequest;
-use self::lasting::Lasting;
+use self::lasting::CredentialValidity;
 use crate::access_log::{AccessLog, Pending};
 use crate::header_edits::HeaderEdits;
 use crate::issuers::Issuers;
 use crate::metrics::EdgeMetrics;
-use crate::replicas::{Arrival, HEADER as PASSPORT, ReplicaLink};
+use crate::replicas::{ForwardedFrom, HEADER as PASSPORT, ReplicaLink};
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
 use crate::rules::Rules;
 use crate::telemetry;
 use crate::tls::TlsConnection;
 use crate::web;
-use crate::web_login::{self, BegunLogins};
+use crate::web_login::{self, PendingLogins};
 use crate::web_session::{self, LoginEnd, WebSessions};
 
 /// Error by which Pingora learns that the client has disconnected, so that nothing more is written and the connection is dropped.
@@ -86,7 +86,7 @@ pub(crate) struct Gateway {
     /// Sessions of users who are logged in at the web UI.
     pub(crate) web_sessions: Arc<WebSessions>,
     /// Logins at the web UI that have begun and wait for the response of an issuer.
-    pub(crate) begun_logins: Arc<BegunLogins>,
+    pub(crate) begun_logins: Arc<PendingLogins>,
     /// The access log; `None` if it is off.
     pub(crate) access_log: Option<AccessLog>,
     /// Receiver of finished requests for the OTLP export; `None` without an export.
@@ -98,7 +98,7 @@ pub(crate) struct Gateway {
 }
 
 /// State of a request, which Pingora passes from phase to phase.
-pub(crate) struct Passage {
+pub(crate) struct RequestContext {
     started: Instant,
     /// The request's id; `None` before the head has been read.
     request_id: Option<Arc<str>>,
@@ -121,9 +121,9 @@ pub(crate) struct Passage {
     permit: Option<Arc<Permit>>,
     route: &'static str,
     /// Kind of server behind the request's namespace.
-    leads_to: LeadsTo,
+    leads_to: NamespaceServer,
     /// The validity of the request's credential; `None` if the credential never ceases to be valid.
-    lasting: Option<Lasting>,
+    lasting: Option<CredentialValidity>,
     /// The end of the web UI's session from which the request's credential was taken; `None` for other requests.
     login: Option<Box<LoginEnd>>,
     /// The HTTP status of a long stream that has taken over the connection; `None` if there is no such stream.
@@ -138,10 +138,10 @@ pub(crate) struct Passage {
     trace: Option<Arc<RequestTrace>>,
     in_flight: InFlightRequest,
     /// Listener and client of a request that another replica has forwarded; `None` for other requests.
-    arrival: Option<Box<Arrival>>,
+    arrival: Option<Box<ForwardedFrom>>,
 }
 
-impl Passage {
+impl RequestContext {
     /// Returns the request's id; empty before the head has been read.
     fn request_id(&self) -> &str {
         self.request_id.as_deref().unwrap_or_default()
@@ -185,7 +185,11 @@ impl Passage {
 
 impl Gateway {
     /// Responds to another replica's health request. It is not admitted, counted or logged.
-    async fn answer_replica(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
+    async fn answer_replica(
+        &self,
+        session: &mut Session,
+        passage: &mut RequestContext,
+    ) -> Result<bool> {
         passage.route = "health";
         let request_id = self.request_ids.of(None);
         let envelope = Envelope {
@@ -234,7 +238,7 @@ impl Gateway {
 fn arrive(
     replicas: &ReplicaLink,
     session: &mut Session,
-    passage: &mut Passage,
+    passage: &mut RequestContext,
 ) -> std::result::Result<(), Rejection> {
     if replicas.is_at_door(session.server_addr()) {
         let arrival = replicas.arrival(session.req_header(), &passage.rules.listeners)?;
@@ -262,10 +266,10 @@ fn budget_note(admission: &Admission, admitted: &mut AdmittedHead) -> Option<Arc
 
 #[async_trait]
 impl ProxyHttp for Gateway {
-    type CTX = Passage;
+    type CTX = RequestContext;
 
-    fn new_ctx(&self) -> Passage {
-        Passage {
+    fn new_ctx(&self) -> RequestContext {
+        RequestContext {
             started: Instant::now(),
             request_id: None,
             // The numbers of changes are read before the rules: the rules may then be newer than the numbers, but never older.
@@ -279,7 +283,7 @@ impl ProxyHttp for Gateway {
             budget: None,
             permit: None,
             route: "unknown",
-            leads_to: LeadsTo::default(),
+            leads_to: NamespaceServer::default(),
             lasting: None,
             login: None,
             left_with: None,
@@ -295,7 +299,11 @@ impl ProxyHttp for Gateway {
     /// Registers no modules. Pingora's only default module is compression, which would buffer streams.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
-    async fn request_filter(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
+    async fn request_filter(
+        &self,
+        session: &mut Session,
+        passage: &mut RequestContext,
+    ) -> Result<bool> {
         // Keep-alive is only set if Pingora has not turned it off. Pingora does so after a request with both `Content-Length` and
         // `Transfer-Encoding`, after `Connection: close`, and during shutdown.
         if session.get_keepalive().is_some() {
@@ -416,7 +424,7 @@ impl ProxyHttp for Gateway {
     async fn proxy_upstream_filter(
         &self,
         session: &mut Session,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
     ) -> Result<bool> {
         let Some(mut admitted) = passage.admitted.take() else {
             return Err(Error::explain(
@@ -445,7 +453,7 @@ impl ProxyHttp for Gateway {
         let is_tls = tls_of(session).is_some();
         let login = match admitted.route.id {
             RouteId::Api => {
-                let left = passage.lasting.as_ref().and_then(Lasting::left);
+                let left = passage.lasting.as_ref().and_then(CredentialValidity::left);
                 let header = session.req_header();
                 self.web_sessions.answer(header, is_tls, left)
             }
@@ -491,7 +499,7 @@ impl ProxyHttp for Gateway {
     async fn upstream_peer(
         &self,
         _session: &mut Session,
-        _passage: &mut Passage,
+        _passage: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
         Err(Error::explain(
             ErrorType::InternalError,
@@ -503,7 +511,7 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         error: &Error,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
     ) -> FailToProxy {
         if matches!(*error.etype(), CLIENT_GONE | LEFT) {
             return FailToProxy {
@@ -532,11 +540,21 @@ impl ProxyHttp for Gateway {
     }
 
     /// Turns off Pingora's own log message: each failure is logged where it is handled.
-    fn suppress_error_log(&self, _session: &Session, _passage: &Passage, _error: &Error) -> bool {
+    fn suppress_error_log(
+        &self,
+        _session: &Session,
+        _passage: &RequestContext,
+        _error: &Error,
+    ) -> bool {
         true
     }
 
-    async fn logging(&self, session: &mut Session, _error: Option<&Error>, passage: &mut Passage) {
+    async fn logging(
+        &self,
+        session: &mut Session,
+        _error: Option<&Error>,
+        passage: &mut RequestContext,
+    ) {
         let elapsed = passage.started.elapsed();
         let written = || {
             let response = session.response_written()?;

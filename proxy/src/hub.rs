@@ -25,7 +25,7 @@ use crate::metrics::EdgeMetrics;
 use crate::reconfigure::Reconfigure;
 use crate::relay::RelayServer;
 use crate::replicas::ReplicaLink;
-use crate::service_manager::{ServiceManager, Unfinished};
+use crate::service_manager::{InProgressGuard, ServiceManager};
 use crate::signals::Signals;
 use crate::upgrade::{Offer, Predecessor, Successor};
 
@@ -53,7 +53,7 @@ const WORKERS_STOP: Duration = Duration::from_secs(5);
 const SCAN_END: Duration = Duration::from_secs(1);
 
 /// The control loop, with all objects that it controls.
-pub(crate) struct Hub {
+pub(crate) struct ControlLoop {
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) service: Service,
     pub(crate) health: Arc<Health>,
@@ -71,7 +71,7 @@ pub(crate) struct Hub {
     pub(crate) relay: Option<RelayServer>,
     /// Connections to other replicas; `None` without replicas.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
-    pub(crate) succession: Succession,
+    pub(crate) succession: AdjacentProcesses,
     /// True if this process runs namespaces; false for a separate process with the management tools, which leaves them to the
     /// core.
     pub(crate) serves_namespaces: bool,
@@ -80,7 +80,7 @@ pub(crate) struct Hub {
 }
 
 /// The gateway process before this one, and the process after it (`serve --upgrade`).
-pub(crate) struct Succession {
+pub(crate) struct AdjacentProcesses {
     /// The gateway process that this one replaces; `None` if there is none.
     pub(crate) predecessor: Option<Predecessor>,
     /// Sender that is set to true when this process may accept connections.
@@ -90,7 +90,7 @@ pub(crate) struct Succession {
     pub(crate) successors: mpsc::Receiver<Successor>,
 }
 
-impl Succession {
+impl AdjacentProcesses {
     /// Lets a gateway that is started while this one stops take over the remaining listening sockets.
     async fn replaced(mut self, signals: Signals) {
         if let Some(successor) = self.successors.recv().await {
@@ -102,7 +102,7 @@ impl Succession {
     }
 }
 
-impl Hub {
+impl ControlLoop {
     /// Runs the control loop until the gateway has been drained. The caller then ends the process.
     ///
     /// Nine events are handled: the end of the first scan; SIGHUP; SIGUSR1; the timer for expired sessions; revoked API keys; the
@@ -123,7 +123,7 @@ impl Hub {
             self.serves_namespaces.then(|| Arc::clone(&self.reloader)),
             Arc::clone(&self.health),
             Arc::clone(self.service.replicas()),
-            Arrival {
+            Takeover {
                 predecessor: self.succession.predecessor.take(),
                 gate: self.succession.gate.clone(),
                 offer: self.succession.offer.clone(),
@@ -292,13 +292,13 @@ async fn end_lost_principals(service: &Service, keys: &KeyStore) {
 }
 
 /// The last steps of a start: the predecessor is stopped, and this process accepts connections.
-struct Arrival {
+struct Takeover {
     predecessor: Option<Predecessor>,
     gate: watch::Sender<bool>,
     offer: Offer,
 }
 
-impl Arrival {
+impl Takeover {
     /// Accepts connections before the first scan if the predecessor no longer accepts any.
     async fn begin(&mut self, replicas: &Replicas) {
         if self.predecessor.as_ref().is_some_and(|it| it.stops) {
@@ -325,9 +325,9 @@ async fn first_scan(
     reloader: Option<Arc<Reloader>>,
     health: Arc<Health>,
     replicas: Arc<Replicas>,
-    mut arrival: Arrival,
+    mut arrival: Takeover,
     announcement: Option<String>,
-    start: Unfinished,
+    start: InProgressGuard,
 ) {
     arrival.begin(&replicas).await;
     if let Some(reloader) = reloader {

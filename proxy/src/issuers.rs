@@ -193,7 +193,7 @@ impl Issuers {
     /// Waits while an opaque token is valid for the principal called `principal`. The issuer is asked again whenever its last
     /// answer is old. Returns when the token is known to be invalid. While the issuer does not answer, the token stays valid; the
     /// caller knows when the token expires.
-    pub(crate) async fn outlive(self: Arc<Self>, token: Secret, principal: Arc<str>) {
+    pub(crate) async fn watch_token(self: Arc<Self>, token: Secret, principal: Arc<str>) {
         /// Interval at which the token of an open stream is checked again. A stream may stay open for this time after the token
         /// has become invalid.
         const AGAIN: Duration = Duration::from_secs(2);

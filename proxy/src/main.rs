@@ -129,7 +129,7 @@ use tooldock_process::child::output::printable_text;
 use crate::check::Target;
 use crate::cli::{CheckArgs, CheckFormat, Cli, Command, Role, ServeArgs};
 use crate::config::{
-    ConfigError, Effective, Environment, GeneratedTokens, LeftOut, LoadOptions, Purpose,
+    ConfigError, Effective, Environment, GeneratedTokens, IgnoredKeys, LoadOptions, Purpose,
 };
 
 /// Exit code for wrong usage or an invalid configuration.
@@ -213,7 +213,7 @@ fn serve(arguments: ServeArgs) -> ExitCode {
             Ok(generated) => generated,
             Err(error) => return refuse(error),
         },
-        left_out: LeftOut::default(),
+        left_out: IgnoredKeys::default(),
     };
     let effective = match load(&options) {
         Ok(effective) => effective,
@@ -253,7 +253,7 @@ fn check(arguments: CheckArgs) -> ExitCode {
             Ok(generated) => generated,
             Err(error) => return refuse(error),
         },
-        left_out: LeftOut::default(),
+        left_out: IgnoredKeys::default(),
     };
     let effective = match config::load_or_all_faults(&options, load) {
         Ok(effective) => effective,

@@ -132,7 +132,7 @@ impl RelayServer {
     ) -> io::Result<Self> {
         let listener = UnixListener::from_std(socket.listener)?;
         let (stop, stopped) = watch::channel(false);
-        let accepting = Accepting {
+        let accepting = RelayAcceptLoop {
             path: socket.path,
             relay: Arc::clone(&relay),
             service,
@@ -161,7 +161,7 @@ impl RelayServer {
 }
 
 /// The loop that accepts connections on the relay's socket.
-struct Accepting {
+struct RelayAcceptLoop {
     path: PathBuf,
     relay: Arc<Relay>,
     service: Service,
@@ -170,7 +170,7 @@ struct Accepting {
     stopped: watch::Receiver<bool>,
 }
 
-impl Accepting {
+impl RelayAcceptLoop {
     async fn run(self, listener: UnixListener) {
         let mut stopped = self.stopped.clone();
         loop {
@@ -178,7 +178,7 @@ impl Accepting {
             // - `stop` was called
             // - a client connects. Before that, connections that were closed to make room must have ended
             let next = async {
-                self.relay.way_out().await;
+                self.relay.room_for_next().await;
                 listener.accept().await
             };
             let accepted = tokio::select! {

@@ -37,7 +37,7 @@ use tooldock_upstream::service::{AdmittedRequest, Service};
 
 pub(crate) use self::forward::ForwardMetrics;
 use self::forward::{Failure, Forwarder};
-pub(crate) use self::passport::{Arrival, HEADER};
+pub(crate) use self::passport::{ForwardedFrom, HEADER};
 use self::passport::{HOPS_MAX, Passport, UsedPassports};
 pub(crate) use self::tls::ClientTls;
 use crate::config::ListenAddress;
@@ -61,7 +61,7 @@ pub(crate) struct ReplicaLink {
 }
 
 /// A client's request in the form in which it is forwarded.
-pub(crate) struct Forwarded {
+pub(crate) struct ForwardedRequest {
     pub(crate) method: Method,
     /// Path and query of the forwarded request.
     pub(crate) target: String,
@@ -112,7 +112,7 @@ impl ReplicaLink {
         &self,
         header: &RequestHeader,
         listeners: &[GatewayListener],
-    ) -> Result<Arrival, Rejection> {
+    ) -> Result<ForwardedFrom, Rejection> {
         let opened = Passport::open(header, &self.key, &self.replicas, &self.used);
         let checked = opened.and_then(|passport| {
             let known = listeners.iter().any(|it| *it.name == *passport.listener);
@@ -120,7 +120,7 @@ impl ReplicaLink {
                 "its listener is not in the configuration of this replica: give all replicas the same listeners",
             )
         });
-        checked.map(Arrival::from).map_err(|why| {
+        checked.map(ForwardedFrom::from).map_err(|why| {
             self.tell_refusal(why);
             Rejection::new(
                 Reason::Forbidden,
@@ -141,9 +141,9 @@ impl ReplicaLink {
     pub(crate) fn forwarded(
         &self,
         header: &RequestHeader,
-        arrival: Option<&Arrival>,
-        met: Met<'_>,
-    ) -> Forwarded {
+        arrival: Option<&ForwardedFrom>,
+        met: RequestFacts<'_>,
+    ) -> ForwardedRequest {
         let target = header.uri.path_and_query();
         let mut headers = header.headers.clone();
         // An HTTP/2 request has its host in `:authority`. It is copied to the header `Host`, because HTTP/1.1 is used for
@@ -156,7 +156,7 @@ impl ReplicaLink {
         if let Some(host) = host {
             headers.insert(HOST, host);
         }
-        Forwarded {
+        ForwardedRequest {
             method: header.method.clone(),
             target: target.map_or("/", |it| it.as_str()).to_owned(),
             headers,
@@ -170,7 +170,7 @@ impl ReplicaLink {
         service: &Service,
         caller: Caller,
         request: AdmittedRequest,
-        forwarded: Forwarded,
+        forwarded: ForwardedRequest,
     ) -> Reply {
         let mut request = HttpRequest {
             link: self,
@@ -192,7 +192,7 @@ impl ReplicaLink {
     }
 
     /// Creates a health request for another replica.
-    fn question(&self, other: &Announcement) -> Result<Forwarded, String> {
+    fn question(&self, other: &Announcement) -> Result<ForwardedRequest, String> {
         let passport = Passport::of_health(&self.replicas);
         let (method, target) = (Method::GET, "/health");
         let line = (method.as_str(), target);
@@ -201,7 +201,7 @@ impl ReplicaLink {
             (HOST, HeaderValue::from_static("localhost")),
             (HEADER, sealed),
         ];
-        Ok(Forwarded {
+        Ok(ForwardedRequest {
             method,
             target: target.to_owned(),
             headers: headers.into_iter().collect(),
@@ -213,7 +213,7 @@ impl ReplicaLink {
     async fn send(
         &self,
         other: &Announcement,
-        forwarded: &mut Forwarded,
+        forwarded: &mut ForwardedRequest,
         body: Bytes,
     ) -> Result<Reply, Failure> {
         loop {
@@ -247,7 +247,7 @@ struct HttpRequest<'a> {
     service: &'a Service,
     caller: Caller,
     request: AdmittedRequest,
-    forwarded: Forwarded,
+    forwarded: ForwardedRequest,
     /// Responses to the client in two cases: the replica that has the session cannot be reached (first), or it ends before it has
     /// answered (second).
     refusals: Option<(Refusal, Box<Refusal>)>,
@@ -298,7 +298,7 @@ impl RoutedRequest for HttpRequest<'_> {
 }
 
 /// Facts about a client's request at this gateway: listener, peer, client certificate, and request id.
-pub(crate) struct Met<'a> {
+pub(crate) struct RequestFacts<'a> {
     pub(crate) listener: &'a GatewayListener,
     pub(crate) peer: Peer,
     pub(crate) certificate: Option<ShownCertificate>,

@@ -27,7 +27,7 @@ use tooldock_upstream::reply::{BodyError, BodyStream, Head, Reply};
 use crate::body;
 use crate::header_edits::Edits;
 use crate::request_id::X_REQUEST_ID;
-use crate::unread::{self, NotTaken};
+use crate::unread::{self, WriteAborted};
 
 /// Time limit for receiving an unread request body whose connection is to be kept.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -230,7 +230,7 @@ where
     let (limit, claim) = (envelope.write_timeout, envelope.claim.as_ref());
     match unread::write(envelope.answers, claim, size, limit, write).await {
         Ok(written) => Ok(written?),
-        Err(NotTaken) => {
+        Err(WriteAborted) => {
             tracing::debug!(
                 request_id = envelope.request_id,
                 "a client does not read its answer"
@@ -424,7 +424,7 @@ fn refusal(rejection: &Rejection) -> Head {
 }
 
 /// Writes the refusal of a request whose head was not passed to Pingora, and closes the connection.
-pub(crate) async fn without_a_request(
+pub(crate) async fn refuse_before_request(
     stream: Stream,
     rejection: &Rejection,
     request_id: &str,

@@ -25,7 +25,7 @@ use tooldock_base::runtimes::Runtimes;
 use tooldock_base::trace::TraceSink;
 use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::{AuthorizationStore, SecretSource as _, SecretStore};
-use tooldock_otlp::{Gather, LogQueue};
+use tooldock_otlp::{LogQueue, MetricsSource};
 use tooldock_process::child::output::RecentOutput;
 use tooldock_process::child::{self, left_behind};
 use tooldock_process::metrics::WorkerMetrics;
@@ -55,7 +55,7 @@ use crate::descriptors::Connections;
 use crate::dev;
 use crate::edge::{Edge, EdgeService, Endpoint, Listening, RuntimeCollector};
 use crate::gateway::Gateway;
-use crate::hub::{Hub, Succession};
+use crate::hub::{AdjacentProcesses, ControlLoop};
 use crate::issuers::{IssuerMetrics, Issuers};
 use crate::logging::LogLimit;
 use crate::management;
@@ -77,7 +77,7 @@ use crate::telemetry;
 use crate::tls::{ExpectedNames, TlsListener, mutual};
 use crate::upgrade::{Offer, Predecessor};
 use crate::watcher::{self, WatchTarget};
-use crate::web_login::BegunLogins;
+use crate::web_login::PendingLogins;
 use crate::web_session::WebSessions;
 
 mod core_over_http;
@@ -132,7 +132,7 @@ pub(crate) fn run(
     let replica_certificate = open_replica_certificate(&effective)?;
     let predecessor = match upgrade {
         true => Some(Predecessor::connect(&effective)?),
-        false => Predecessor::that_stops(&effective),
+        false => Predecessor::of_stopping_gateway(&effective),
     };
     let (predecessor, handed) = predecessor.unzip();
     let succeeded = predecessor.as_ref().map(|it| it.replica.as_str());
@@ -229,7 +229,7 @@ pub(crate) fn run(
             relay::start(socket, &effective, &parts, keys, control, opened)
         })
         .transpose()?;
-    let hub = Hub {
+    let hub = ControlLoop {
         reloader: Arc::clone(&parts.reloader),
         service: parts.service.clone(),
         health: Arc::clone(&parts.health),
@@ -242,7 +242,7 @@ pub(crate) fn run(
         telemetry,
         relay,
         replicas: parts.replicas.clone(),
-        succession: Succession {
+        succession: AdjacentProcesses {
             predecessor,
             gate,
             offer,
@@ -323,7 +323,7 @@ struct Parts {
     issuers: Arc<Issuers>,
     keys: Arc<KeyStore>,
     web_sessions: Arc<WebSessions>,
-    begun_logins: Arc<BegunLogins>,
+    begun_logins: Arc<PendingLogins>,
     breakdown: Arc<Breakdown>,
     /// The connections to other replicas; `None` if there can be no other replicas.
     replicas: Option<Arc<ReplicaLink>>,
@@ -333,7 +333,7 @@ struct Parts {
 
 impl Parts {
     /// Creates the function that reads all metrics for the metrics listener and the export.
-    fn gather(&self) -> Gather {
+    fn gather(&self) -> MetricsSource {
         let (exported, service) = (self.exported.clone(), self.service.clone());
         let metrics = Arc::clone(&self.metrics);
         Box::new(move || {

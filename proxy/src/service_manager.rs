@@ -33,7 +33,7 @@ pub(crate) struct ServiceManager {
 
 /// A start or a reload in progress. Dropping the last such value reports its end to the manager.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
+pub(crate) struct InProgressGuard {
     count: Arc<AtomicUsize>,
     sender: Sender,
 }
@@ -80,13 +80,13 @@ impl ServiceManager {
     }
 
     /// Begins the start of this process. Dropping the returned value reports its end.
-    pub(crate) fn starting(&self) -> Unfinished {
-        Unfinished::of(self)
+    pub(crate) fn starting(&self) -> InProgressGuard {
+        InProgressGuard::of(self)
     }
 
     /// Reports the begin of a reload. Dropping the returned value reports its end.
-    pub(crate) fn reloading(&self) -> Unfinished {
-        let unfinished = Unfinished::of(self);
+    pub(crate) fn reloading(&self) -> InProgressGuard {
+        let unfinished = InProgressGuard::of(self);
         match NotifyState::monotonic_usec_now() {
             Ok(now) => self.sender.send(vec![NotifyState::Reloading, now]),
             Err(error) => tracing::debug!("no monotonic clock: {error}"),
@@ -110,7 +110,7 @@ impl ServiceManager {
     }
 }
 
-impl Unfinished {
+impl InProgressGuard {
     fn of(manager: &ServiceManager) -> Self {
         manager.unfinished.fetch_add(1, Ordering::AcqRel);
         Self {
@@ -120,7 +120,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for InProgressGuard {
     fn drop(&mut self) {
         // Two reloads may run at the same time. `READY=1` is sent when the last of them has ended.
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -50,11 +50,11 @@ pub(crate) type End = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A future that resolves after `lasts` or together with `revoked`, whichever is earlier. `None` if both are `None`.
 fn earlier(lasts: Option<Duration>, revoked: Option<End>) -> Option<End> {
     let expired = lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts)) as End);
-    sooner(expired, revoked)
+    first_of(expired, revoked)
 }
 
 /// A future that resolves when the first of the two resolves. `None` if both are `None`.
-pub(crate) fn sooner(one: Option<End>, other: Option<End>) -> Option<End> {
+pub(crate) fn first_of(one: Option<End>, other: Option<End>) -> Option<End> {
     match (one, other) {
         // Ends with the first of two events:
         // - `one` has resolved

@@ -7,7 +7,7 @@ use http::{HeaderMap, Method};
 use tooldock_base::secret::Secret;
 use tooldock_base::trace::{Origin, RequestTrace, TraceSink};
 use tooldock_filters::RouteId;
-use tooldock_otlp::{Gather, LogQueue, Otlp, OtlpGuard, Protocol, Settings, Tls, TlsFault};
+use tooldock_otlp::{LogQueue, MetricsSource, Otlp, OtlpGuard, Protocol, Settings, Tls, TlsFault};
 
 use crate::config::{ConfigError, OtlpProtocol, OtlpSettings, OtlpSignal, OtlpTls, otlp_key as at};
 
@@ -52,7 +52,7 @@ pub(crate) fn start(
     config: Option<&OtlpSettings>,
     exported: &prometheus::Registry,
     logs: Option<Arc<LogQueue>>,
-    gather: Gather,
+    gather: MetricsSource,
 ) -> anyhow::Result<Option<Telemetry>> {
     let Some(config) = config else {
         return Ok(None);

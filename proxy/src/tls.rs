@@ -35,7 +35,7 @@ use tooldock_filters::{self as filters, ClientCertificate};
 use tooldock_workers::remote::pem_path;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use self::by_name::ByName;
+use self::by_name::CertificatesByName;
 use self::client::Authorities;
 use self::facts::CertificateFacts;
 pub(crate) use self::facts::ExpectedNames;
@@ -307,7 +307,7 @@ pub(crate) fn check_good(config: &TlsConfig, expected: ExpectedNames<'_>) -> Res
 fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<ListenerTls, String> {
     let pairs = config.certificates.iter().map(KeyPair::read);
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
-    let resolver = Arc::new(ByName::new(&pairs)?);
+    let resolver = Arc::new(CertificatesByName::new(&pairs)?);
     let provider = Arc::new(default_provider());
     let authorities = match &config.client_ca {
         Some(file) => client::authorities(file, config.client_auth)?,
@@ -346,7 +346,7 @@ fn handshakes(
     min_version: TlsVersion,
     provider: Arc<CryptoProvider>,
     verifier: Option<client::Verifier>,
-    resolver: Arc<ByName>,
+    resolver: Arc<CertificatesByName>,
     mark: MarkConnections,
 ) -> Result<Acceptor, String> {
     let versions: &[_] = match min_version {
@@ -429,7 +429,7 @@ pub(crate) fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>
 /// state.
 pub(crate) struct TlsConnection {
     open: Arc<OpenConnection>,
-    client: Option<Shows>,
+    client: Option<VerifiedCertificate>,
 }
 
 /// A client certificate that a handshake has verified, and its expiry.
@@ -441,7 +441,7 @@ pub(crate) struct ShownCertificate {
 }
 
 /// The client certificate of a connection, with the authorities that have verified it.
-struct Shows {
+struct VerifiedCertificate {
     shown: ShownCertificate,
     /// The authorities that have verified the certificate in the handshake.
     trust: Arc<Trust>,
@@ -528,7 +528,7 @@ impl TlsAccept for MarkConnections {
     ) -> Option<Arc<dyn std::any::Any + Send + Sync>> {
         let open = connection::open_connection()?;
         let shown = tls.peer_certificate_der().map(client::certificate);
-        let client = shown.map(|(certificate, not_after)| Shows {
+        let client = shown.map(|(certificate, not_after)| VerifiedCertificate {
             shown: ShownCertificate {
                 certificate,
                 not_after,

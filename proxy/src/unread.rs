@@ -14,7 +14,7 @@ use crate::timeout::fast_timeout;
 
 /// The client did not read the bytes of a write: it was too slow, or other responses needed the memory first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NotTaken;
+pub(crate) struct WriteAborted;
 
 /// Limits on the time and the memory of the writes of a long stream.
 #[derive(Debug, Clone)]
@@ -30,12 +30,12 @@ impl WriteLimits {
     ///
     /// # Errors
     ///
-    /// [`NotTaken`] if the client does not read.
+    /// [`WriteAborted`] if the client does not read.
     pub(crate) fn write<F: Future>(
         &self,
         size: usize,
         write: Pin<&mut F>,
-    ) -> impl Future<Output = Result<F::Output, NotTaken>> {
+    ) -> impl Future<Output = Result<F::Output, WriteAborted>> {
         self::write(self.answers.as_ref(), None, size, self.timeout, write)
     }
 }
@@ -46,14 +46,14 @@ impl WriteLimits {
 ///
 /// # Errors
 ///
-/// [`NotTaken`] if the client does not read; nothing more may be written to the connection.
+/// [`WriteAborted`] if the client does not read; nothing more may be written to the connection.
 pub(crate) fn write<F: Future>(
     answers: Option<&AnswerAccount>,
     claim: Option<&AnswerClaim>,
     size: usize,
     limit: Duration,
     mut write: Pin<&mut F>,
-) -> impl Future<Output = Result<F::Output, NotTaken>> {
+) -> impl Future<Output = Result<F::Output, WriteAborted>> {
     match write.as_mut().now_or_never() {
         Some(written) => Either::Left(ready(Ok(written))),
         None => Either::Right(Box::pin(write_counted(answers, claim, size, limit, write))),
@@ -66,15 +66,15 @@ async fn write_counted<F: Future>(
     size: usize,
     limit: Duration,
     write: Pin<&mut F>,
-) -> Result<F::Output, NotTaken> {
+) -> Result<F::Output, WriteAborted> {
     let claim = match (claim, answers) {
         (Some(claim), _) => Some(claim.clone()),
-        (None, Some(answers)) if size > 0 => Some(answers.claim(size).map_err(|_| NotTaken)?),
+        (None, Some(answers)) if size > 0 => Some(answers.claim(size).map_err(|_| WriteAborted)?),
         (None, _) => None,
     };
     let write = fast_timeout(limit, write);
     let Some(claim) = claim else {
-        return write.await.map_err(|_| NotTaken);
+        return write.await.map_err(|_| WriteAborted);
     };
     let waiting = claim.waiting();
     // Waits for one of two events:
@@ -82,8 +82,8 @@ async fn write_counted<F: Future>(
     // - other responses need the memory
     tokio::select! {
         biased;
-        written = write => written.map_err(|_| NotTaken),
-        () = waiting.closed() => Err(NotTaken),
+        written = write => written.map_err(|_| WriteAborted),
+        () = waiting.closed() => Err(WriteAborted),
     }
 }
 
@@ -121,11 +121,11 @@ mod tests {
             assert_eq!(budget.bytes(), 60);
             // However small: there is no room for another that waits.
             let other = write(Some(&account), None, 41, LIMIT, pin!(pending::<()>())).await;
-            assert_eq!(other, Err(NotTaken));
+            assert_eq!(other, Err(WriteAborted));
         }
         assert_eq!(budget.bytes(), 0);
         let late = write(Some(&account), None, 60, LONG, never).await;
-        assert_eq!((late, budget.bytes()), (Err(NotTaken), 0));
+        assert_eq!((late, budget.bytes()), (Err(WriteAborted), 0));
     }
 
     #[tokio::test]
@@ -139,7 +139,7 @@ mod tests {
             let mut waits = pin!(waits);
             assert!(waits.as_mut().now_or_never().is_none());
             let answer = other.claim(10).expect("the unread answer gives way");
-            assert_eq!(waits.await, Err(NotTaken));
+            assert_eq!(waits.await, Err(WriteAborted));
             answer
         };
         drop((claim, answer));

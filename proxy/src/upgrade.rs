@@ -142,7 +142,7 @@ pub(crate) struct Predecessor {
 }
 
 /// A listening socket with its address, as it is passed from a gateway to its successor.
-pub(crate) type Handed = (ListenAddress, BoundSocket);
+pub(crate) type PassedListener = (ListenAddress, BoundSocket);
 
 impl Predecessor {
     /// Connects to the gateway that runs on the data directory, and receives its listening sockets.
@@ -150,7 +150,7 @@ impl Predecessor {
     /// # Errors
     ///
     /// When no gateway runs there, several gateways run there, or another successor is being started.
-    pub(crate) fn connect(effective: &Effective) -> anyhow::Result<(Self, Vec<Handed>)> {
+    pub(crate) fn connect(effective: &Effective) -> anyhow::Result<(Self, Vec<PassedListener>)> {
         let (predecessor, handed) = Self::greet(connect(effective)?, false)?;
         tracing::info!(
             sockets = handed.len(),
@@ -161,7 +161,9 @@ impl Predecessor {
 
     /// Connects to the stopping gateway of the same name that still answers requests, and receives the sockets that it still
     /// serves. `None` if there is no such gateway.
-    pub(crate) fn that_stops(effective: &Effective) -> Option<(Self, Vec<Handed>)> {
+    pub(crate) fn of_stopping_gateway(
+        effective: &Effective,
+    ) -> Option<(Self, Vec<PassedListener>)> {
         let stopping = socket_path(effective, STOPPING);
         let running = socket_path(effective, RUNNING);
         let deadline = Instant::now() + SIGNAL_TIME;
@@ -189,7 +191,7 @@ impl Predecessor {
     }
 
     /// Receives the replica name and the listening sockets of the gateway that this process replaces.
-    fn greet(channel: Channel, stops: bool) -> anyhow::Result<(Self, Vec<Handed>)> {
+    fn greet(channel: Channel, stops: bool) -> anyhow::Result<(Self, Vec<PassedListener>)> {
         let failed = |error| {
             anyhow!("--upgrade: the running gateway did not hand over its sockets: {error}")
         };
@@ -240,7 +242,7 @@ impl Predecessor {
 
 /// Pairs a received socket with its address. A socket is skipped with a warning if its address is of an unknown kind, as from
 /// another version, or if it is bound elsewhere: a process that impersonates the gateway has no socket at the gateway's address.
-fn named(address: &[u8], socket: OwnedFd) -> Option<Handed> {
+fn named(address: &[u8], socket: OwnedFd) -> Option<PassedListener> {
     let text = String::from_utf8_lossy(address);
     let parsed = text.parse::<ListenAddress>();
     let taken = parsed.map_err(io::Error::other).and_then(|address| {
@@ -263,7 +265,7 @@ struct OfferState {
     replica: String,
     /// The listening sockets to pass. Sockets on which this gateway no longer accepts are removed: as long as a handle is open,
     /// the kernel would accept connections that no process serves.
-    sockets: Mutex<Vec<Handed>>,
+    sockets: Mutex<Vec<PassedListener>>,
     /// True when this gateway has bound the channel's socket. Until then, the file may be that of the replaced gateway.
     bound: AtomicBool,
     /// True when a successor has been ready. No other successor is accepted after that.
@@ -292,7 +294,7 @@ impl Offer {
     pub(crate) fn new(
         effective: &Effective,
         replica: &str,
-        sockets: Vec<Handed>,
+        sockets: Vec<PassedListener>,
     ) -> (Self, mpsc::Receiver<Successor>) {
         // The queue has room for one successor, because only one can follow this gateway.
         let (ready, successors) = mpsc::channel(1);
@@ -419,7 +421,7 @@ impl OfferState {
         Ok(())
     }
 
-    fn sockets(&self) -> MutexGuard<'_, Vec<Handed>> {
+    fn sockets(&self) -> MutexGuard<'_, Vec<PassedListener>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

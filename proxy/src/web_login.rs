@@ -72,12 +72,12 @@ pub(crate) struct LoginCode {
 
 /// The logins that have begun and not yet ended in this process.
 #[derive(Default)]
-pub(crate) struct BegunLogins {
+pub(crate) struct PendingLogins {
     /// The begun logins by their `state`.
-    begun: Mutex<HashMap<Box<str>, BegunLogin>>,
+    begun: Mutex<HashMap<Box<str>, PendingLogin>>,
 }
 
-struct BegunLogin {
+struct PendingLogin {
     /// Digest of the value of the login's cookie.
     cookie: TokenDigest,
     /// Digest of the proof that the page received when the login began.
@@ -88,7 +88,7 @@ struct BegunLogin {
     request: AuthorizationRequest,
 }
 
-impl BegunLogins {
+impl PendingLogins {
     /// Stores a login that begins. Returns the values of its cookie and its proof; `None` if there are no random numbers.
     pub(crate) fn begin(
         &self,
@@ -98,7 +98,7 @@ impl BegunLogins {
     ) -> Option<(String, String)> {
         let (cookie, proof) = (random()?, random()?);
         let since = Instant::now();
-        let login = BegunLogin {
+        let login = PendingLogin {
             cookie: TokenDigest::of(cookie.as_bytes()),
             proof: TokenDigest::of(proof.as_bytes()),
             client: network_of(client),
@@ -132,12 +132,12 @@ impl BegunLogins {
         Some(begun.remove(state)?.request)
     }
 
-    fn begun(&self) -> MutexGuard<'_, HashMap<Box<str>, BegunLogin>> {
+    fn begun(&self) -> MutexGuard<'_, HashMap<Box<str>, PendingLogin>> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl BegunLogin {
+impl PendingLogin {
     fn is_open(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.since) < LIFETIME
     }
@@ -145,9 +145,9 @@ impl BegunLogin {
 
 /// Makes room for one more login: if `counts` returns true for `max` logins or more, removes the oldest of them.
 fn make_room(
-    begun: &mut HashMap<Box<str>, BegunLogin>,
+    begun: &mut HashMap<Box<str>, PendingLogin>,
     max: usize,
-    counts: impl Fn(&BegunLogin) -> bool,
+    counts: impl Fn(&PendingLogin) -> bool,
 ) {
     let counted = begun.iter().filter(|(_, login)| counts(login));
     let counted: Vec<_> = counted.collect();
@@ -227,7 +227,7 @@ mod tests {
 
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    fn begin(logins: &BegunLogins, state: &str, client: IpAddr) -> (String, String) {
+    fn begin(logins: &PendingLogins, state: &str, client: IpAddr) -> (String, String) {
         let begun = logins.begin(state, client, request("{ client_id: ui }", false, false));
         begun.expect("random numbers")
     }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_login_is_ended_once_by_the_browser_and_page_that_began_it() {
-        let logins = BegunLogins::default();
+        let logins = PendingLogins::default();
         let (cookie, proof) = begin(&logins, "one", CLIENT);
         let (other_cookie, other_proof) = begin(&logins, "two", CLIENT);
         for (state, proof, headers) in [
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn the_oldest_login_of_an_address_gives_way_before_those_of_others() {
-        let logins = BegunLogins::default();
+        let logins = PendingLogins::default();
         let (cookie, proof) = begin(&logins, "first", CLIENT);
         let other = IpAddr::from([192, 0, 2, 1]);
         for number in 0..BEGUN_OF_CLIENT_MAX + 1 {

@@ -65,7 +65,7 @@ struct Login {
 }
 
 /// The two halves of a new login: one for the cookie, one for the page.
-struct Halves {
+struct NewLogin {
     /// The first half of the login: the value of the cookie.
     id: String,
     /// The second half of the login: the value of the header [`HALF`].
@@ -95,7 +95,7 @@ impl LoginEnd {
     }
 
     /// Resolves when the login has ended early: by a log-out, or because a newer login replaced it.
-    pub(crate) fn come(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn until_ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut ended = self.ended.clone();
         // No value is ever sent. The loop ends when the sender is dropped with the login.
         async move { while ended.changed().await.is_ok() {} }
@@ -167,7 +167,7 @@ impl WebSessions {
                     return Some(refusal(StatusCode::BAD_REQUEST, "invalid_request", message));
                 };
                 let lifetime = left.map_or(LIFETIME, |left| left.min(LIFETIME));
-                let Some(Halves { id, half }) = self.open(token, lifetime) else {
+                let Some(NewLogin { id, half }) = self.open(token, lifetime) else {
                     let message = "No random numbers are available; try again.";
                     let status = StatusCode::SERVICE_UNAVAILABLE;
                     return Some(refusal(status, "internal_error", message));
@@ -190,7 +190,7 @@ impl WebSessions {
     }
 
     /// Begins a login for a token. `None` if there are no random numbers.
-    fn open(&self, token: Secret, lifetime: Duration) -> Option<Halves> {
+    fn open(&self, token: Secret, lifetime: Duration) -> Option<NewLogin> {
         let (id, half) = (random()?, random()?);
         let digest = TokenDigest::of(token.expose().as_bytes());
         let since = Instant::now();
@@ -209,7 +209,7 @@ impl WebSessions {
         make_room(&mut logins, LOGINS_MAX, |_| true);
         self.are_any.store(true, Ordering::Relaxed);
         logins.insert(id.as_str().into(), login);
-        Some(Halves { id, half })
+        Some(NewLogin { id, half })
     }
 
     /// Ends the login of a request that contains both halves. The cookie alone is not sufficient, because other servers on the
@@ -347,17 +347,17 @@ mod tests {
         body["login"].as_str().expect("a half").to_owned()
     }
 
-    fn opened(sessions: &WebSessions, token: &str) -> Halves {
+    fn opened(sessions: &WebSessions, token: &str) -> NewLogin {
         opened_for(sessions, token, LIFETIME)
     }
 
-    fn opened_for(sessions: &WebSessions, token: &str, lifetime: Duration) -> Halves {
+    fn opened_for(sessions: &WebSessions, token: &str, lifetime: Duration) -> NewLogin {
         let token = Secret::new(token.to_owned());
         sessions.open(token, lifetime).expect("opened")
     }
 
     /// A request of the page that shows a login.
-    fn showing(Halves { id, half }: &Halves) -> Parts {
+    fn showing(NewLogin { id, half }: &NewLogin) -> Parts {
         let cookie = format!("a=b; {NAME}={id}");
         request(
             Method::GET,
@@ -366,7 +366,7 @@ mod tests {
         )
     }
 
-    fn knows(sessions: &WebSessions, login: &Halves) -> bool {
+    fn knows(sessions: &WebSessions, login: &NewLogin) -> bool {
         sessions.shown("admin", &showing(login)).is_some()
     }
 
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(found.authorization, expected);
         assert!(found.authorization.is_sensitive());
         assert!(found.end.left() > LIFETIME - Duration::from_secs(600));
-        let mut end = Box::pin(found.end.come());
+        let mut end = Box::pin(found.end.until_ended());
         assert!((&mut end).now_or_never().is_none());
 
         let logout = request(Method::DELETE, PATH, &headers);
@@ -493,7 +493,7 @@ mod tests {
         assert!(knows(&sessions, &first));
         let newest = opened(&sessions, "first");
         assert!(!knows(&sessions, &first) && knows(&sessions, &newest));
-        assert!(end.come().now_or_never().is_some(), "streams go on");
+        assert!(end.until_ended().now_or_never().is_some(), "streams go on");
         for _ in 0..LOGINS_MAX {
             opened(&sessions, "first");
         }

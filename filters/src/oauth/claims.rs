@@ -62,7 +62,7 @@ impl ClaimRules {
     }
 
     /// Returns true if both values contain the same rules, so that stored verdicts stay valid.
-    pub(super) fn are_those_of(&self, other: &Self) -> bool {
+    pub(super) fn are_same_rules(&self, other: &Self) -> bool {
         self.config == other.config && self.table == other.table
     }
 

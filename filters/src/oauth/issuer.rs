@@ -128,7 +128,7 @@ impl Issuer {
 
     /// Takes over state from the previous configuration: the keys that were fetched for this issuer, and the cached verdicts. If
     /// the rules have changed, only the cached tokens are kept, as tokens that were valid before, and each is validated again.
-    pub(super) fn go_on_from(&mut self, before: &Self) {
+    pub(super) fn take_over(&mut self, before: &Self) {
         let (one, other) = (&self.config, &before.config);
         let same = one.issuer == other.issuer
             && one.jwks == other.jwks
@@ -136,7 +136,7 @@ impl Issuer {
         if same {
             self.keys = Arc::clone(&before.keys);
         }
-        if self.rules.are_those_of(&before.rules) {
+        if self.rules.are_same_rules(&before.rules) {
             self.principals = Arc::clone(&before.principals);
             self.refusals = Arc::clone(&before.refusals);
         } else if one.issuer == other.issuer && one.introspection == other.introspection {

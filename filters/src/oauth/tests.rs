@@ -329,7 +329,7 @@ fn keys_outlast_a_configuration_that_is_read_again() {
     let token = KEYS.sign(&header(), &claims());
     let judged = |oauth: &Oauth| name(&oauth.judge(token.as_bytes(), now()));
     assert_eq!(judged(&after), "pending Keys");
-    after.go_on_from(&before);
+    after.take_over(&before);
     assert!(judged(&after).starts_with("oauth:"));
     let elsewhere = CONFIG.replacen(
         "audience: [",
@@ -337,7 +337,7 @@ fn keys_outlast_a_configuration_that_is_read_again() {
         1,
     );
     let mut elsewhere = fresh(&elsewhere);
-    elsewhere.go_on_from(&before);
+    elsewhere.take_over(&before);
     assert_eq!(judged(&elsewhere), "pending Keys");
 }
 
@@ -443,7 +443,7 @@ fn judged_tokens_outlast_a_configuration_that_is_read_again() {
     assert!(issuer.answered(known, vouched().as_bytes(), now()));
     let judged = |config: &str| {
         let mut after = fresh(config);
-        after.go_on_from(&before);
+        after.take_over(&before);
         name(&after.judge(b"known", now()))
     };
     assert!(judged(CONFIG).starts_with("oauth:"));

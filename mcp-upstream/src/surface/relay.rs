@@ -154,8 +154,8 @@ impl Relay {
     }
 
     /// Waits while so many connections are being ended that the next client would be refused.
-    pub async fn way_out(&self) {
-        self.room.way_out().await;
+    pub async fn room_for_next(&self) {
+        self.room.room_for_next().await;
     }
 
     /// Returns the number of connected clients.

@@ -13,9 +13,9 @@ use crate::yaml_text::{Map, Node};
 /// The paths that endpoints have in nginx. Each path has the locations that serve it, and the namespace that each location
 /// becomes.
 #[derive(Default)]
-pub(crate) struct OldPaths<'a>(BTreeMap<String, Vec<(&'a Directive, NamespaceName)>>);
+pub(crate) struct NginxPaths<'a>(BTreeMap<String, Vec<(&'a Directive, NamespaceName)>>);
 
-impl<'a> OldPaths<'a> {
+impl<'a> NginxPaths<'a> {
     /// Records the path of an endpoint, unless the gateway serves the endpoint at that path by default. Paths to which clients of
     /// HTTP+SSE send messages become no aliases, since the gateway's stream announces the gateway's own path for messages.
     pub(crate) fn note(&mut self, target: &Target<'_>, at: &'a Directive, name: &NamespaceName) {

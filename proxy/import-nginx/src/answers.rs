@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::guards::may_be_secret;
 use crate::headers::HEADERS_MAX;
 use crate::report::Report;
-use crate::sites::{Exposure, Sites};
-use crate::tree::{Directive, Place};
+use crate::sites::{ProxiedLocation, Sites};
+use crate::tree::{Directive, DirectivePosition};
 use crate::values::is_literal;
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
@@ -24,14 +24,14 @@ fn has_scheme(value: &str) -> bool {
 pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> Map {
     let mut set: BTreeMap<String, (&str, &Directive)> = BTreeMap::new();
     let mut remove: Vec<&str> = Vec::new();
-    let exposures = || {
+    let proxied_locations = || {
         view.sites
-            .exposures
+            .proxied_locations
             .iter()
             .filter(|it| sites.contains(&it.site))
     };
-    for exposure in exposures() {
-        for directive in exposure.scope.all("add_header") {
+    for proxied_location in proxied_locations() {
+        for directive in proxied_location.scope.all("add_header") {
             let (name, value) = (directive.first(), directive.arg(1).unwrap_or_default());
             if is_the_gateways(name, view)
                 || name.eq_ignore_ascii_case("x-accel-buffering")
@@ -62,7 +62,7 @@ pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
                         before.1.place
                     ),
                 );
-            } else if let Some(place) = without(exposures(), directive) {
+            } else if let Some(place) = without(proxied_locations(), directive) {
                 report.plain(
                     directive,
                     format!(
@@ -72,8 +72,8 @@ pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
             }
         }
     }
-    for exposure in exposures() {
-        for directive in exposure.scope.all("proxy_hide_header") {
+    for proxied_location in proxied_locations() {
+        for directive in proxied_location.scope.all("proxy_hide_header") {
             let name = directive.first();
             let is_set = set.contains_key(&name.to_ascii_lowercase());
             if remove.len() < HEADERS_MAX
@@ -82,7 +82,7 @@ pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
                 && !remove.iter().any(|it| it.eq_ignore_ascii_case(name))
             {
                 remove.push(name);
-                if let Some(place) = without(exposures(), directive) {
+                if let Some(place) = without(proxied_locations(), directive) {
                     report.plain(directive, format!("headers are removed for a whole listener: answers of {place} lose it, too"));
                 }
             }
@@ -104,19 +104,19 @@ pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
 
 /// The first proxied location that lacks the response header set by `header`: none of its directives of that name sets it.
 fn without<'e, 'a: 'e>(
-    mut exposures: impl Iterator<Item = &'e Exposure<'a>>,
+    mut proxied_locations: impl Iterator<Item = &'e ProxiedLocation<'a>>,
     header: &Directive,
-) -> Option<&'a Place> {
+) -> Option<&'a DirectivePosition> {
     let is_same = |it: &&Directive| it.first().eq_ignore_ascii_case(header.first());
-    let lacking = exposures.find(|it| !it.scope.all(header.name()).iter().any(is_same));
+    let lacking = proxied_locations.find(|it| !it.scope.all(header.name()).iter().any(is_same));
     lacking.map(|it| &it.at.place)
 }
 
 /// Reports directives that replace texts in the bodies of responses. Paths and URLs are usually replaced so that clients can
 /// follow them; other texts may be replaced to hide them from clients.
 pub(crate) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
-    let exposures = sites.exposures.iter();
-    for filter in exposures.flat_map(|it| it.scope.all("sub_filter")) {
+    let proxied_locations = sites.proxied_locations.iter();
+    for filter in proxied_locations.flat_map(|it| it.scope.all("sub_filter")) {
         let text = filter.first().trim_start_matches("data:");
         let text = text.trim_start_matches([' ', '"', '\'']);
         let is_path = ["/", "http://", "https://"]

@@ -63,12 +63,12 @@ fn is_encrypted(server: &Level<'_>) -> bool {
 fn strictest<'a>(key: Key, view: &View<'a>, report: &mut Report) -> Option<(u64, &'a Directive)> {
     let mut least: Option<(u64, &'a Directive)> = None;
     let mut without = None;
-    for exposure in &view.sites.exposures {
-        if exposure.scope.is_on("limit_conn_dry_run") {
+    for proxied_location in &view.sites.proxied_locations {
+        if proxied_location.scope.is_on("limit_conn_dry_run") {
             continue;
         }
         let mut limited = false;
-        for limit in exposure.scope.all("limit_conn") {
+        for limit in proxied_location.scope.all("limit_conn") {
             let zones = view.sites.http.all("limit_conn_zone");
             let zone = zones.iter().find(|zone| zone_name(zone) == limit.arg(0));
             let keys = zone.and_then(|zone| Key::all_of(zone.first(), view));
@@ -94,7 +94,7 @@ fn strictest<'a>(key: Key, view: &View<'a>, report: &mut Report) -> Option<(u64,
                 .or(Some((most, limit)));
         }
         if !limited {
-            without = without.or(Some(exposure.at));
+            without = without.or(Some(proxied_location.at));
         }
     }
     if let (Some((_, at)), Some(without)) = (least, without) {

@@ -5,7 +5,7 @@ use crate::values::{is_literal, only_variable};
 
 /// A test of a variable's value in a condition.
 #[derive(Clone, Copy)]
-pub(crate) enum Test<'a> {
+pub(crate) enum VariableTest<'a> {
     /// The value is neither empty nor `0`.
     Set,
     Is(&'a str),
@@ -14,7 +14,7 @@ pub(crate) enum Test<'a> {
     MatchesNot(&'a str),
 }
 
-impl Test<'_> {
+impl VariableTest<'_> {
     /// Returns true if the condition is met for a value. `None` if that depends on a regular expression.
     pub(crate) fn holds(self, value: &str) -> Option<bool> {
         match self {
@@ -27,7 +27,7 @@ impl Test<'_> {
 }
 
 /// Reads the variable and the test of `if (…)`; `None` for other conditions.
-pub(crate) fn asked(condition: &Directive) -> Option<(&str, Test<'_>)> {
+pub(crate) fn asked(condition: &Directive) -> Option<(&str, VariableTest<'_>)> {
     let mut words: Vec<&str> = condition.args().collect();
     let first = words.first()?.strip_prefix('(')?;
     match first {
@@ -41,16 +41,16 @@ pub(crate) fn asked(condition: &Directive) -> Option<(&str, Test<'_>)> {
     }
     let variable = only_variable(words.first()?)?;
     let test = match words[1..] {
-        [] => Test::Set,
-        ["=", text] => Test::Is(text),
-        ["!=", text] => Test::IsNot(text),
-        ["~" | "~*", text] => Test::Matches(text),
-        ["!~" | "!~*", text] => Test::MatchesNot(text),
+        [] => VariableTest::Set,
+        ["=", text] => VariableTest::Is(text),
+        ["!=", text] => VariableTest::IsNot(text),
+        ["~" | "~*", text] => VariableTest::Matches(text),
+        ["!~" | "!~*", text] => VariableTest::MatchesNot(text),
         _ => return None,
     };
     // If the text for the comparison contains variables, its value is unknown, so the condition is not read.
     let known = match test {
-        Test::Is(text) | Test::IsNot(text) => is_literal(text),
+        VariableTest::Is(text) | VariableTest::IsNot(text) => is_literal(text),
         _ => true,
     };
     known.then_some((variable, test))

@@ -32,9 +32,9 @@ fn opened<'a>(
     let mut opened = OpenedNamespaces::new();
     let mut first: BTreeMap<_, &Directive> = BTreeMap::new();
     let (mut open, mut closed) = (BTreeSet::new(), BTreeSet::new());
-    for (index, exposure) in view.sites.exposures.iter().enumerate() {
+    for (index, proxied_location) in view.sites.proxied_locations.iter().enumerate() {
         let name = view.names[index].clone();
-        if name.is_none() && exposure.pass.is_some() {
+        if name.is_none() && proxied_location.pass.is_some() {
             continue;
         }
         let Some((accepted, at)) = credentials(index) else {
@@ -86,11 +86,11 @@ fn namespaces_of(
 
 /// Reports locations that need no credential in nginx, if other locations need one.
 fn report_open(view: &View<'_>, open: &BTreeSet<Option<NamespaceName>>, report: &mut Report) {
-    for (exposure, name) in view.sites.exposures.iter().zip(&view.names) {
+    for (proxied_location, name) in view.sites.proxied_locations.iter().zip(&view.names) {
         let Some(name) = name.as_ref().filter(|_| open.contains(name)) else {
             continue;
         };
-        report.plain(exposure.at, format!("asks clients for nothing in nginx, and clients without a token get 401 here: give them tokens, or write a listener with namespace: {name} and auth: [bearer, none], on loopback or with admission.cidrs.allow"));
+        report.plain(proxied_location.at, format!("asks clients for nothing in nginx, and clients without a token get 401 here: give them tokens, or write a listener with namespace: {name} and auth: [bearer, none], on loopback or with admission.cidrs.allow"));
     }
 }
 
@@ -211,7 +211,7 @@ fn write_certificates(
 /// The names of the listeners at which clients with this certificate subject are admitted.
 fn listeners_of<'n>(subject: &str, view: &View<'_>, asking: &'n [Asking]) -> Vec<&'n str> {
     let lets_in = |site: &usize| {
-        let mut rules = view.exposures().filter(|(it, _)| it.site == *site);
+        let mut rules = view.proxied_locations().filter(|(it, _)| it.site == *site);
         rules.any(|(_, rules)| {
             let subjects = rules.subjects.as_ref();
             subjects.is_some_and(|(subjects, _)| subjects.iter().any(|(_, it)| *it == subject))

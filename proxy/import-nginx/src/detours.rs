@@ -3,7 +3,7 @@
 
 use crate::report::Report;
 use crate::scope::Level;
-use crate::sites::{Exposure, Sites};
+use crate::sites::{ProxiedLocation, Sites};
 
 /// Names of directives, other than `proxy_pass`, that answer all requests of a location. If a location has several of them, the
 /// last one is used.
@@ -19,9 +19,13 @@ const ANSWERING: [&str; 7] = [
 
 /// Reports `try_files`, `error_page` and second directives that generate responses, for all proxied locations.
 pub(crate) fn list(sites: &Sites<'_>, report: &mut Report) {
-    for exposure in sites.exposures.iter().filter(|it| it.pass.is_some()) {
-        list_own(exposure, report);
-        if let Some(level) = exposure.scope.level_of("error_page") {
+    for proxied_location in sites
+        .proxied_locations
+        .iter()
+        .filter(|it| it.pass.is_some())
+    {
+        list_own(proxied_location, report);
+        if let Some(level) = proxied_location.scope.level_of("error_page") {
             list_pages(level, report);
         }
     }
@@ -39,8 +43,8 @@ pub(crate) fn list_pages(level: &Level<'_>, report: &mut Report) {
 }
 
 /// Reports directives that apply only in their own location, since nested locations do not inherit them.
-fn list_own(exposure: &Exposure<'_>, report: &mut Report) {
-    let Some(own) = exposure.scope.levels.last() else {
+fn list_own(proxied_location: &ProxiedLocation<'_>, report: &mut Report) {
+    let Some(own) = proxied_location.scope.levels.last() else {
         return;
     };
     for files in own.all("try_files") {

@@ -5,7 +5,7 @@
 
 use tooldock_filters::token::config_digest;
 
-use crate::conditions::{Test, asked};
+use crate::conditions::{VariableTest, asked};
 use crate::principals::cleaned;
 use crate::tree::Directive;
 use crate::values::{is_literal, only_variable};
@@ -64,7 +64,7 @@ pub(crate) struct Token<'a> {
 
 /// The values of a variable that pass a condition whose `if` refuses requests.
 #[derive(Default)]
-struct LetIn<'a> {
+struct PassingValues<'a> {
     /// The admitted texts, each with its value in the `map` and its line.
     texts: Vec<(&'a str, Option<&'a str>, &'a Directive)>,
     /// Regular expressions of a `map` that admit further texts.
@@ -77,7 +77,7 @@ struct LetIn<'a> {
     refuses: bool,
 }
 
-impl<'a> LetIn<'a> {
+impl<'a> PassingValues<'a> {
     /// Takes the names of texts from another `map`, if their own `map` only marks them as admitted.
     fn named_by(mut self, name_of: impl Fn(&str) -> Option<&'a str>) -> Self {
         for (text, name, _) in &mut self.texts {
@@ -119,7 +119,7 @@ pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> 
         return match (&asked, has("rewrite")) {
             // A `set` has no effect by itself. It is reported where its variable is used.
             _ if body.iter().all(|it| it.is("set") || it.is("break")) => Guard::Always,
-            (Some(("request_method", Test::Is("OPTIONS"))), false) => Guard::Always,
+            (Some(("request_method", VariableTest::Is("OPTIONS"))), false) => Guard::Always,
             (_, false) if body.iter().all(|it| DECORATION.contains(&it.name())) => {
                 Guard::Harmless("settings do not depend on conditions")
             }
@@ -132,10 +132,10 @@ pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> 
     };
     match (variable, test) {
         ("request_method", test) => methods(test),
-        ("scheme", Test::Is("http") | Test::IsNot("https"))
-        | ("https", Test::Is("") | Test::IsNot("on")) => Guard::Encrypted,
-        ("ssl_client_verify", Test::IsNot("SUCCESS")) => Guard::Certificate,
-        ("host" | "http_host", Test::IsNot(host)) => Guard::Host(host),
+        ("scheme", VariableTest::Is("http") | VariableTest::IsNot("https"))
+        | ("https", VariableTest::Is("") | VariableTest::IsNot("on")) => Guard::Encrypted,
+        ("ssl_client_verify", VariableTest::IsNot("SUCCESS")) => Guard::Certificate,
+        ("host" | "http_host", VariableTest::IsNot(host)) => Guard::Host(host),
         _ => of_values(condition, variable, test, variables),
     }
 }
@@ -144,7 +144,7 @@ pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> 
 fn of_values<'a>(
     condition: &'a Directive,
     variable: &'a str,
-    test: Test<'a>,
+    test: VariableTest<'a>,
     variables: &Variables<'a>,
 ) -> Guard<'a> {
     if variables.is_made_without_map(variable) {
@@ -164,14 +164,14 @@ fn of_values<'a>(
         }
         None => {
             let let_in = match test {
-                Test::IsNot(text) => LetIn {
+                VariableTest::IsNot(text) => PassingValues {
                     texts: vec![(text, None, condition)],
                     empty: text.is_empty(),
-                    ..LetIn::default()
+                    ..PassingValues::default()
                 },
-                Test::Is("") => LetIn {
+                VariableTest::Is("") => PassingValues {
                     rest: true,
-                    ..LetIn::default()
+                    ..PassingValues::default()
                 },
                 _ => return Guard::Lost(LOST),
             };
@@ -188,16 +188,16 @@ fn of_values<'a>(
     }
 }
 
-fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
+fn of_map<'a>(map: &Map<'a>, test: VariableTest<'_>, names: bool) -> Option<PassingValues<'a>> {
     // A value that contains variables is unknown when the configuration is imported.
     let passes = |value: &str| {
         let refused = is_literal(value).then(|| test.holds(value)).flatten();
         refused.map(|refused| !refused)
     };
-    let mut let_in = LetIn {
+    let mut let_in = PassingValues {
         rest: passes(map.default)?,
         empty: passes(map.default)?,
-        ..LetIn::default()
+        ..PassingValues::default()
     };
     for entry in &map.entries {
         let passes = passes(entry.value)?;
@@ -214,7 +214,7 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
     Some(let_in)
 }
 
-fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
+fn tokens<'a>(let_in: PassingValues<'a>, header: &'a str) -> Guard<'a> {
     if let_in.rest {
         // Any text is admitted, or all texts with exceptions. In both cases there is no list of admitted tokens.
         let none_named = let_in.texts.is_empty() && let_in.patterns.is_empty() && !let_in.refuses;
@@ -317,7 +317,7 @@ fn bearer(text: &str) -> Option<&str> {
         .then_some(token.trim_start_matches(' '))
 }
 
-fn origins<'a>(let_in: &LetIn<'a>) -> Guard<'a> {
+fn origins<'a>(let_in: &PassingValues<'a>) -> Guard<'a> {
     if let_in.rest {
         return Guard::Lost(
             "what is refused is listed, not what is let in: list web pages in admission.origins",
@@ -330,7 +330,7 @@ fn origins<'a>(let_in: &LetIn<'a>) -> Guard<'a> {
     }
 }
 
-fn subjects(let_in: LetIn<'_>) -> Guard<'_> {
+fn subjects(let_in: PassingValues<'_>) -> Guard<'_> {
     if let_in.rest || let_in.empty || !let_in.patterns.is_empty() {
         return Guard::Lost("write the subjects that are let in into admission.certificates");
     }
@@ -349,7 +349,7 @@ fn subjects(let_in: LetIn<'_>) -> Guard<'_> {
 }
 
 /// Reads a rule about HTTP methods. The gateway serves only the methods of MCP.
-fn methods<'a>(test: Test<'_>) -> Guard<'a> {
+fn methods<'a>(test: VariableTest<'_>) -> Guard<'a> {
     const SERVED: [&str; 3] = ["GET", "POST", "DELETE"];
     let listed = |pattern: &str| {
         let inner = pattern.strip_prefix('^')?.strip_suffix('$')?;
@@ -365,16 +365,16 @@ fn methods<'a>(test: Test<'_>) -> Guard<'a> {
     };
     let served = |method: &str| SERVED.contains(&method);
     let fine = match test {
-        Test::Is(method) => !served(method),
-        Test::Matches(pattern) => {
+        VariableTest::Is(method) => !served(method),
+        VariableTest::Matches(pattern) => {
             listed(pattern).is_some_and(|refused| !refused.iter().any(|it| served(it)))
         }
-        Test::MatchesNot(pattern) => listed(pattern).is_some_and(|let_in| {
+        VariableTest::MatchesNot(pattern) => listed(pattern).is_some_and(|let_in| {
             SERVED
                 .iter()
                 .all(|it| let_in.iter().any(|other| other == it))
         }),
-        Test::IsNot(_) | Test::Set => false,
+        VariableTest::IsNot(_) | VariableTest::Set => false,
     };
     if fine {
         Guard::Always

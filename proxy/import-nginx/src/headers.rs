@@ -10,7 +10,7 @@ use tooldock_workers::remote::{RemoteServerConfig, is_of_the_gateway};
 use crate::guards::may_be_secret;
 use crate::report::Report;
 use crate::scope::Scope;
-use crate::sites::Exposure;
+use crate::sites::ProxiedLocation;
 use crate::tree::Directive;
 use crate::values::{Piece, is_literal, only_variable, pieces};
 use crate::variables::Variables;
@@ -60,7 +60,7 @@ const ID_GOES_UP: &str = "the gateway sends the id of a request as X-Request-Id,
 
 /// Adds the keys `headers` and `credentials` of a remote server.
 pub(crate) fn write_requests<'a>(
-    exposure: &Exposure<'a>,
+    proxied_location: &ProxiedLocation<'a>,
     name: &NamespaceName,
     variables: &Variables<'a>,
     server: &mut Map,
@@ -70,7 +70,7 @@ pub(crate) fn write_requests<'a>(
     let mut pass: Vec<&str> = Vec::new();
     let mut credentials: Option<(String, &Directive)> = None;
     let mut without_id: Option<&Directive> = None;
-    for directive in exposure.scope.all("proxy_set_header") {
+    for directive in proxied_location.scope.all("proxy_set_header") {
         let (header, value) = (directive.first(), directive.arg(1).unwrap_or_default());
         let lower = header.to_ascii_lowercase();
         let of_client = format!("http_{}", lower.replace('-', "_"));
@@ -83,7 +83,8 @@ pub(crate) fn write_requests<'a>(
         }
         // An empty value removes the header, which the gateway does by default: it sends headers of clients only if
         // `headers.pass` names them.
-        let constant = only_variable(value).and_then(|it| variables.constant(it, &exposure.scope));
+        let constant =
+            only_variable(value).and_then(|it| variables.constant(it, &proxied_location.scope));
         let is_empty = value.is_empty() || constant == Some("");
         if lower == REQUEST_ID {
             // The value is a request id. The gateway sends its own, which equals the client's id if that is valid.
@@ -108,7 +109,7 @@ pub(crate) fn write_requests<'a>(
         if lower == "host" && !is_literal(value) {
             continue;
         }
-        match filled(value, &lower, name, variables, &exposure.scope) {
+        match filled(value, &lower, name, variables, &proxied_location.scope) {
             HeaderValueForm::Plain => {
                 drop(set.insert(lower, (header.to_owned(), value.to_owned(), directive)))
             }

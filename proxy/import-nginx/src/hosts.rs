@@ -20,7 +20,7 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     for (index, site) in view.sites.sites.iter().enumerate() {
         let mut names: Vec<(&str, &Directive)> = Vec::new();
         let required: Vec<_> = view
-            .exposures()
+            .proxied_locations()
             .filter(|(it, _)| it.site == index)
             .map(|(_, rules)| rules.host)
             .collect();
@@ -70,7 +70,7 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     if any {
         // At least one nginx server accepts any name, and `admission.hosts` applies to all of them. So conditions about hosts
         // cannot be imported.
-        for (_, rules) in view.exposures() {
+        for (_, rules) in view.proxied_locations() {
             if let Some((_, at)) = rules.host {
                 report.security(
                     at,

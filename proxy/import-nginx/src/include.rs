@@ -11,7 +11,7 @@ use std::sync::Arc;
 use globset::GlobBuilder;
 
 use crate::report::Report;
-use crate::tree::{self, Directive, Failure, Includes, Place};
+use crate::tree::{self, Directive, DirectivePosition, Failure, Includes};
 
 /// Maximum size of all files together, in bytes. It is far above the size of configurations that are written by hand.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -43,7 +43,7 @@ pub(crate) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, F
         false => shown(file),
     };
     let fails = |what: String| Failure {
-        place: Place {
+        place: DirectivePosition {
             file: Arc::clone(&shown),
             line: 0,
         },
@@ -220,7 +220,7 @@ impl Includes for IncludeReader<'_> {
         Ok(directives)
     }
 
-    fn count(&mut self, place: &Place) -> Result<(), Failure> {
+    fn count(&mut self, place: &DirectivePosition) -> Result<(), Failure> {
         match self.directives.checked_sub(1) {
             Some(left) => {
                 self.directives = left;

@@ -129,7 +129,7 @@ fn imported(
     detours::list(&sites, report);
     answers::list_filters(&sites, report);
     let rules = sites
-        .exposures
+        .proxied_locations
         .iter()
         .map(|it| Rules::of(it, &variables, report))
         .collect();

@@ -106,7 +106,7 @@ fn client_auth<'a>(
         .filter(|it| is_file(it.first()));
     let needs = |site: usize| {
         let mut rules = view
-            .exposures()
+            .proxied_locations()
             .filter(|(it, _)| it.site == site)
             .map(|(_, rules)| rules);
         rules.all(|rules| rules.certificate.is_some())
@@ -144,7 +144,7 @@ fn client_auth<'a>(
     }
     if strictness != ClientAuth::Required {
         let mut rules = view
-            .exposures()
+            .proxied_locations()
             .filter(|(it, _)| it.site == listen.site)
             .map(|(_, rules)| rules);
         if let Some(condition) = rules.find_map(|rules| rules.certificate) {

@@ -209,10 +209,10 @@ fn only_at_the_root(view: &View<'_>, all: &BTreeSet<NamespaceName>) -> Option<Na
     let [name] = &all.iter().collect::<Vec<_>>()[..] else {
         return None;
     };
-    let exposures = view.sites.exposures.iter().zip(&view.names);
-    let mut served = exposures.filter(|(_, of)| of.is_some());
+    let proxied_locations = view.sites.proxied_locations.iter().zip(&view.names);
+    let mut served = proxied_locations.filter(|(_, of)| of.is_some());
     served
-        .any(|(exposure, _)| is_at_the_root(exposure.paths))
+        .any(|(proxied_location, _)| is_at_the_root(proxied_location.paths))
         .then(|| (*name).clone())
 }
 
@@ -223,16 +223,19 @@ fn is_at_the_root(paths: Option<Paths<'_>>) -> bool {
 
 /// Reports endpoints whose paths name no namespace, on an address that serves several namespaces.
 fn report_unnamed(view: &View<'_>, sites: &[usize], address: &ListenOn, report: &mut Report) {
-    let exposures = view.sites.exposures.iter().zip(&view.names);
-    for (exposure, name) in exposures.filter(|(it, _)| sites.contains(&it.site)) {
+    let proxied_locations = view.sites.proxied_locations.iter().zip(&view.names);
+    for (proxied_location, name) in proxied_locations.filter(|(it, _)| sites.contains(&it.site)) {
         // Only these locations have a path that clients are known to use.
-        let has_path = matches!(exposure.paths, Some(Paths::Exactly(_) | Paths::Below(_)));
-        if let (Some(name), true) = (name, has_path && is_at_the_root(exposure.paths)) {
-            if exposure.paths.is_some_and(|it| it.path() == "/sse") {
-                report.plain(exposure.at, format!("clients of this path say no namespace, and {address} serves several: they get 400 namespace_required until namespaces.overrides.{name}.aliases has a path such as /{name}/sse, which is their URL then, or until they send X-Namespace: {name}"));
+        let has_path = matches!(
+            proxied_location.paths,
+            Some(Paths::Exactly(_) | Paths::Below(_))
+        );
+        if let (Some(name), true) = (name, has_path && is_at_the_root(proxied_location.paths)) {
+            if proxied_location.paths.is_some_and(|it| it.path() == "/sse") {
+                report.plain(proxied_location.at, format!("clients of this path say no namespace, and {address} serves several: they get 400 namespace_required until namespaces.overrides.{name}.aliases has a path such as /{name}/sse, which is their URL then, or until they send X-Namespace: {name}"));
                 continue;
             }
-            report.plain(exposure.at, format!("clients of this path say no namespace, and {address} serves several: they get 400 namespace_required until they use /mcp/{name}, send X-Namespace: {name}, or have an address of their own, whose listener has namespace: {name}"));
+            report.plain(proxied_location.at, format!("clients of this path say no namespace, and {address} serves several: they get 400 namespace_required until they use /mcp/{name}, send X-Namespace: {name}, or have an address of their own, whose listener has namespace: {name}"));
         }
     }
 }
@@ -251,8 +254,8 @@ fn listener(
     listener.add("address", here[0].address.to_string());
     listener.add("profile", "core");
     let sites: Vec<usize> = here.iter().map(|it| it.site).collect();
-    let exposures = view.sites.exposures.iter().zip(&view.names);
-    let served: BTreeSet<_> = exposures
+    let proxied_locations = view.sites.proxied_locations.iter().zip(&view.names);
+    let served: BTreeSet<_> = proxied_locations
         .filter(|(it, _)| sites.contains(&it.site))
         .filter_map(|(_, name)| name.clone())
         .collect();
@@ -266,8 +269,8 @@ fn listener(
     if let Some(only) = only {
         listener.add_with("namespace", only.as_str(), ALONE);
     } else if let Some(other) = all.difference(&served).next() {
-        let exposures = view.sites.exposures.iter().zip(&view.names);
-        let mut elsewhere = exposures
+        let proxied_locations = view.sites.proxied_locations.iter().zip(&view.names);
+        let mut elsewhere = proxied_locations
             .filter(|(_, name)| name.as_ref() == Some(other))
             .map(|(it, _)| it);
         if let Some(elsewhere) = elsewhere.next() {
@@ -290,8 +293,8 @@ fn listener(
 /// The directive that replaces the clients' `Accept` header. Such directives are written for clients whose value is refused by
 /// servers.
 fn rewrites_accept<'a>(view: &View<'a>, sites: &[usize]) -> Option<&'a Directive> {
-    let exposures = view.sites.exposures.iter().zip(&view.names);
-    let served = exposures.filter(|(it, name)| name.is_some() && sites.contains(&it.site));
+    let proxied_locations = view.sites.proxied_locations.iter().zip(&view.names);
+    let served = proxied_locations.filter(|(it, name)| name.is_some() && sites.contains(&it.site));
     let mut headers = served.flat_map(|(it, _)| it.scope.all("proxy_set_header").iter().copied());
     headers.find(|header| {
         let value = header.arg(1).unwrap_or_default();
@@ -313,7 +316,7 @@ fn listens_of<'a>(
     report: &mut Report,
 ) -> Vec<Listen<'a>> {
     let all_encrypted = site.level.is_on("ssl");
-    let of_site = || view.exposures().filter(|(it, _)| it.site == index);
+    let of_site = || view.proxied_locations().filter(|(it, _)| it.site == index);
     // Without TLS there is no client certificate, so a condition that requires one admits no request.
     let forced: Vec<_> = of_site()
         .filter_map(|(_, rules)| {

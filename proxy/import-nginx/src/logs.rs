@@ -10,8 +10,8 @@ use crate::yaml_text::Map;
 /// Adds the access log of the first proxied location that has one.
 pub(crate) fn write(view: &View<'_>, observability: &mut Map, report: &mut Report) {
     let mut logs: Vec<&Directive> = Vec::new();
-    for exposure in &view.sites.exposures {
-        for log in exposure.scope.all("access_log").iter().copied() {
+    for proxied_location in &view.sites.proxied_locations {
+        for log in proxied_location.scope.all("access_log").iter().copied() {
             if log.first() != "off" && !logs.iter().any(|it| std::ptr::eq(*it, log)) {
                 logs.push(log);
             }
@@ -21,8 +21,8 @@ pub(crate) fn write(view: &View<'_>, observability: &mut Map, report: &mut Repor
         return;
     };
     let mut off: Vec<&Directive> = Vec::new();
-    for exposure in &view.sites.exposures {
-        if let Some(log) = exposure.scope.last("access_log")
+    for proxied_location in &view.sites.proxied_locations {
+        if let Some(log) = proxied_location.scope.last("access_log")
             && log.first() == "off"
             && !off.iter().any(|it| std::ptr::eq(*it, log))
         {

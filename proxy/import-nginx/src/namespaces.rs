@@ -6,12 +6,12 @@ use tooldock_base::config::Limits;
 use tooldock_base::names::NamespaceName;
 use tooldock_workers::remote::{Backend, RemoteRetry, RemoteTimeouts};
 
-use crate::aliases::OldPaths;
+use crate::aliases::NginxPaths;
 use crate::gateway_rules::GatewayRules;
 use crate::headers;
 use crate::pools;
 use crate::report::Report;
-use crate::sites::{Exposure, Sites};
+use crate::sites::{ProxiedLocation, Sites};
 use crate::sizes::duration;
 use crate::targets::{Rewritten, Servers, Target, target};
 use crate::tree::Directive;
@@ -50,7 +50,7 @@ pub(crate) struct Namespaces {
 struct NamespaceDraft<'a> {
     name: NamespaceName,
     target: Target<'a>,
-    exposure: usize,
+    proxied_location: usize,
     server: Map,
     comment: String,
 }
@@ -63,13 +63,13 @@ pub(crate) fn namespaces<'a>(
     report: &mut Report,
 ) -> Namespaces {
     let mut targets: Vec<_> = sites
-        .exposures
+        .proxied_locations
         .iter()
-        .map(|exposure| reached(exposure, sites, variables, report))
+        .map(|proxied_location| reached(proxied_location, sites, variables, report))
         .collect();
     let mut names: Vec<Option<NamespaceName>> = vec![None; targets.len()];
     let mut made: Vec<NamespaceDraft<'_>> = Vec::new();
-    let mut old_paths = OldPaths::default();
+    let mut old_paths = NginxPaths::default();
     let mut guessed: Vec<NamespaceName> = Vec::new();
     // Locations are processed in this order: locations of Streamable HTTP become namespaces, then streams of HTTP+SSE are added
     // to the namespaces of their servers, then the paths to which clients of these streams send messages.
@@ -80,8 +80,8 @@ pub(crate) fn namespaces<'a>(
     let mut order: Vec<usize> = (0..targets.len()).collect();
     order.sort_by_key(kind);
     for index in order {
-        let exposure = &sites.exposures[index];
-        let (Some(target), Some(pass)) = (targets[index].take(), exposure.pass) else {
+        let proxied_location = &sites.proxied_locations[index];
+        let (Some(target), Some(pass)) = (targets[index].take(), proxied_location.pass) else {
             continue;
         };
         let wanted = name(&target);
@@ -92,21 +92,21 @@ pub(crate) fn namespaces<'a>(
             let at_same_servers = |it: &&NamespaceDraft<'_>| it.target.is_at_same_servers(&target);
             known = known.or_else(|| made.iter().find(at_same_servers));
             let Some(known) = known else {
-                report.plain(exposure.at, NO_STREAM);
+                report.plain(proxied_location.at, NO_STREAM);
                 continue;
             };
             if target.endpoint != "/messages" {
                 let name = &known.name;
-                report.differs(exposure.at, format!("clients of HTTP+SSE send their messages to the path that the stream of {name} names, which is /messages: this path is not served"));
+                report.differs(proxied_location.at, format!("clients of HTTP+SSE send their messages to the path that the stream of {name} names, which is /messages: this path is not served"));
             }
         }
         let mut server = Map::default();
         if let Some(known) = known {
             names[index] = Some(known.name.clone());
-            old_paths.note(&target, exposure.at, &known.name);
+            old_paths.note(&target, proxied_location.at, &known.name);
             if !target.is_of_sse()
                 && write(
-                    exposure,
+                    proxied_location,
                     &target,
                     &known.name,
                     pass,
@@ -116,20 +116,20 @@ pub(crate) fn namespaces<'a>(
                 )
                 && server.bare() != known.server.bare()
             {
-                let place = &sites.exposures[known.exposure].at.place;
-                report.plain(exposure.at, format!("leads to the same server as {place}, by other settings: those of {place} are taken"));
+                let place = &sites.proxied_locations[known.proxied_location].at.place;
+                report.plain(proxied_location.at, format!("leads to the same server as {place}, by other settings: those of {place} are taken"));
             }
             continue;
         }
         let name = free_name(&wanted, &made);
         if name.as_str() != wanted && !made.is_empty() {
             report.plain(
-                exposure.at,
+                proxied_location.at,
                 format!("another location has the same name: its namespace is {name}"),
             );
         }
         if !write(
-            exposure,
+            proxied_location,
             &target,
             &name,
             pass,
@@ -139,22 +139,22 @@ pub(crate) fn namespaces<'a>(
         ) {
             continue;
         }
-        let comment = comment(exposure, &target, &name);
+        let comment = comment(proxied_location, &target, &name);
         names[index] = Some(name.clone());
-        old_paths.note(&target, exposure.at, &name);
+        old_paths.note(&target, proxied_location.at, &name);
         if target.is_guessed {
             guessed.push(name.clone());
         }
         made.push(NamespaceDraft {
             name,
             target,
-            exposure: index,
+            proxied_location: index,
             server,
             comment,
         });
     }
     report_guessed(&guessed, report);
-    made.sort_by_key(|it| it.exposure);
+    made.sort_by_key(|it| it.proxied_location);
     let mut servers = Map::default();
     for it in made {
         servers.add_with(it.name.as_str(), it.server, it.comment);
@@ -189,27 +189,32 @@ impl NamespaceDraft<'_> {
 }
 
 fn reached<'a>(
-    exposure: &Exposure<'a>,
+    proxied_location: &ProxiedLocation<'a>,
     sites: &Sites<'a>,
     variables: &Variables<'a>,
     report: &mut Report,
 ) -> Option<Target<'a>> {
-    let pass = exposure.pass?;
-    match target(exposure, pass, sites, variables) {
+    let pass = proxied_location.pass?;
+    match target(proxied_location, pass, sites, variables) {
         Ok(target) => {
             if let Some((at, why)) = target.unsure {
                 report.plain(at, why);
             }
             let mut words = target.endpoint.split(['/', '-', '_']);
             let is_upgrade = |it: &&&Directive| it.first().eq_ignore_ascii_case("upgrade");
-            let mut set = exposure.scope.all("proxy_set_header").iter();
+            let mut set = proxied_location.scope.all("proxy_set_header").iter();
             if words.any(|word| WEBSOCKET_WORDS.contains(&word))
                 && let Some(upgrade) = set.find(is_upgrade)
             {
                 report.plain(upgrade, "WebSockets are not carried over: if this server speaks them and not MCP, leave its location with nginx, and take it out of upstreams.remote");
             }
-            let own = exposure.scope.own("rewrite");
-            for rewrite in exposure.scope.rewrites_before().into_iter().chain(own) {
+            let own = proxied_location.scope.own("rewrite");
+            for rewrite in proxied_location
+                .scope
+                .rewrites_before()
+                .into_iter()
+                .chain(own)
+            {
                 match target.rewritten {
                     Rewritten::To(_, known) if std::ptr::eq(known, rewrite) => {}
                     Rewritten::Elsewhere(at) if std::ptr::eq(at, rewrite) => report.security(
@@ -228,12 +233,19 @@ fn reached<'a>(
     }
 }
 
-fn comment(exposure: &Exposure<'_>, target: &Target<'_>, name: &NamespaceName) -> String {
+fn comment(
+    proxied_location: &ProxiedLocation<'_>,
+    target: &Target<'_>,
+    name: &NamespaceName,
+) -> String {
     let client = match target.endpoint.as_str() {
         "" => "/",
         endpoint => endpoint,
     };
-    format!("{}: {client} in nginx, /mcp/{name} here", exposure.at.place)
+    format!(
+        "{}: {client} in nginx, /mcp/{name} here",
+        proxied_location.at.place
+    )
 }
 
 /// The name of a namespace from its location's path: the path's words, without those that only denote MCP.
@@ -281,7 +293,7 @@ fn free_name(wanted: &str, made: &[NamespaceDraft<'_>]) -> NamespaceName {
 
 /// Writes the keys of a remote server. Returns false if the server cannot be reached by the gateway.
 fn write<'a>(
-    exposure: &Exposure<'a>,
+    proxied_location: &ProxiedLocation<'a>,
     target: &Target<'_>,
     name: &NamespaceName,
     pass: &Directive,
@@ -296,27 +308,39 @@ fn write<'a>(
         server.add("transport", "sse");
     }
     server.add_with("isolation", "session", OWN_SESSIONS);
-    headers::write_requests(exposure, name, variables, server, report);
+    headers::write_requests(proxied_location, name, variables, server, report);
     if target.encrypted {
-        write_tls(exposure, target, server, report);
+        write_tls(proxied_location, target, server, report);
     }
-    write_timeouts(exposure, server, report);
-    write_retry(exposure, target, server, report);
+    write_timeouts(proxied_location, server, report);
+    write_retry(proxied_location, target, server, report);
     true
 }
 
-fn write_tls(exposure: &Exposure<'_>, target: &Target<'_>, server: &mut Map, report: &mut Report) {
+fn write_tls(
+    proxied_location: &ProxiedLocation<'_>,
+    target: &Target<'_>,
+    server: &mut Map,
+    report: &mut Report,
+) {
     let mut tls = Map::default();
-    let verify = exposure.scope.last("proxy_ssl_verify");
-    let verified = exposure.scope.is_on("proxy_ssl_verify");
+    let verify = proxied_location.scope.last("proxy_ssl_verify");
+    let verified = proxied_location.scope.is_on("proxy_ssl_verify");
     if !verified {
-        let at = verify.or(exposure.pass).unwrap_or(exposure.at);
+        let at = verify
+            .or(proxied_location.pass)
+            .unwrap_or(proxied_location.at);
         report.plain(
             at,
             "certificates of servers are verified here: tls.ca names an authority of your own",
         );
     }
-    let file = |name: &str| exposure.scope.last(name).filter(|it| is_file(it.first()));
+    let file = |name: &str| {
+        proxied_location
+            .scope
+            .last(name)
+            .filter(|it| is_file(it.first()))
+    };
     if let Some(authority) = file("proxy_ssl_trusted_certificate") {
         report.path(authority);
         tls.add_with("ca", authority.first(), authority.place.to_string());
@@ -329,13 +353,13 @@ fn write_tls(exposure: &Exposure<'_>, target: &Target<'_>, server: &mut Map, rep
         report.path(key);
         tls.add_with("cert", cert.first(), cert.place.to_string());
         tls.add("key", key.first());
-    } else if let Some(at) = exposure.scope.last("proxy_ssl_certificate") {
+    } else if let Some(at) = proxied_location.scope.last("proxy_ssl_certificate") {
         report.plain(
             at,
             "certificates are PEM files: write their paths into tls.cert and tls.key",
         );
     }
-    let name = exposure.scope.last("proxy_ssl_name");
+    let name = proxied_location.scope.last("proxy_ssl_name");
     let is_name = |name: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         !name.is_empty()
@@ -359,10 +383,10 @@ fn write_tls(exposure: &Exposure<'_>, target: &Target<'_>, server: &mut Map, rep
     server.add("tls", tls);
 }
 
-fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map, report: &mut Report) {
+fn write_timeouts(proxied_location: &ProxiedLocation<'_>, server: &mut Map, report: &mut Report) {
     let defaults = RemoteTimeouts::default();
     let said = |name: &str| {
-        let directive = exposure.scope.last(name)?;
+        let directive = proxied_location.scope.last(name)?;
         Some((
             time(directive.first()).filter(|it| !it.is_zero())?,
             directive,
@@ -403,19 +427,19 @@ fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map, report: &mut Report
         limits.add_with("timeout", spelled, comment);
         server.add("limits", limits);
     }
-    if let Some(at) = exposure.scope.last("proxy_send_timeout") {
+    if let Some(at) = proxied_location.scope.last("proxy_send_timeout") {
         report.differs(at, "the time between two writes to a server is not limited by itself; timeouts.head and limits.timeout of the remote server bound a request");
     }
 }
 
 fn write_retry(
-    exposure: &Exposure<'_>,
+    proxied_location: &ProxiedLocation<'_>,
     target: &Target<'_>,
     server: &mut Map,
     report: &mut Report,
 ) {
-    let when = exposure.scope.last("proxy_next_upstream");
-    let tries = exposure.scope.last("proxy_next_upstream_tries");
+    let when = proxied_location.scope.last("proxy_next_upstream");
+    let tries = proxied_location.scope.last("proxy_next_upstream_tries");
     if let Some(when) = when.filter(|it| it.has("non_idempotent")) {
         report.plain(when, "a tool call that may have run is never sent again");
     }

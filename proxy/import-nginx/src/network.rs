@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use tooldock_base::network::{Cidr, UNIX, UNIX_NAME};
 
 use crate::report::Report;
-use crate::sites::Exposure;
+use crate::sites::ProxiedLocation;
 use crate::tree::Directive;
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
@@ -64,9 +64,9 @@ impl Network {
 /// Adds `admission.cidrs`: the networks that all locations of nginx admit.
 pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut all: Option<(Networks, &Directive)> = None;
-    for exposure in &view.sites.exposures {
-        let rules = exposure.scope.in_order(&["allow", "deny"]);
-        let at = rules.first().copied().unwrap_or(exposure.at);
+    for proxied_location in &view.sites.proxied_locations {
+        let rules = proxied_location.scope.in_order(&["allow", "deny"]);
+        let at = rules.first().copied().unwrap_or(proxied_location.at);
         let networks = Networks::of(&rules, report);
         all = Some(match all {
             None => (networks, at),
@@ -84,12 +84,12 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
                 (before.and(&networks), first)
             }
         });
-        let satisfy = exposure.scope.last("satisfy");
+        let satisfy = proxied_location.scope.last("satisfy");
         let satisfy = satisfy.filter(|it| it.first() == "any");
-        if let Some(satisfy) = satisfy.filter(|_| exposure.scope.asks_for_credential()) {
+        if let Some(satisfy) = satisfy.filter(|_| proxied_location.scope.asks_for_credential()) {
             report.security(satisfy, "here an address that is let in needs a credential all the same: either is not enough");
         }
-        write_limits_of_methods(exposure, report);
+        write_limits_of_methods(proxied_location, report);
     }
     let Some((networks, at)) = all else { return };
     let mut cidrs = Map::default();
@@ -101,8 +101,8 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     admission.add_with("cidrs", cidrs, at.place.to_string());
 }
 
-fn write_limits_of_methods(exposure: &Exposure<'_>, report: &mut Report) {
-    let Some(limit) = exposure.scope.own("limit_except") else {
+fn write_limits_of_methods(proxied_location: &ProxiedLocation<'_>, report: &mut Report) {
+    let Some(limit) = proxied_location.scope.own("limit_except") else {
         return;
     };
     let all_served = ["GET", "POST", "DELETE"]
@@ -209,8 +209,8 @@ pub(crate) fn write_trusted_proxies(
     report: &mut Report,
 ) {
     let mut all: Option<(Vec<Network>, &Directive)> = None;
-    for exposure in &view.sites.exposures {
-        let (trusted, at) = trusted(exposure, behind_proxy_protocol.is_some(), report);
+    for proxied_location in &view.sites.proxied_locations {
+        let (trusted, at) = trusted(proxied_location, behind_proxy_protocol.is_some(), report);
         all = Some(match all {
             None => (trusted, at),
             Some((before, first)) if before == trusted => (before, first),
@@ -233,9 +233,9 @@ pub(crate) fn write_trusted_proxies(
         let by_address = ["allow", "deny", "limit_req", "limit_conn"];
         let rules = view
             .sites
-            .exposures
+            .proxied_locations
             .iter()
-            .flat_map(|exposure| by_address.map(|name| exposure.scope.last(name)));
+            .flat_map(|proxied_location| by_address.map(|name| proxied_location.scope.last(name)));
         for rule in rules.flatten() {
             report.security(rule, "without set_real_ip_from, the addresses of this rule are those of load balancers in nginx, and those of clients here");
         }
@@ -251,15 +251,15 @@ pub(crate) fn write_trusted_proxies(
 }
 
 fn trusted<'a>(
-    exposure: &Exposure<'a>,
+    proxied_location: &ProxiedLocation<'a>,
     behind_proxy_protocol: bool,
     report: &mut Report,
 ) -> (Vec<Network>, &'a Directive) {
-    let from = exposure.scope.all("set_real_ip_from");
+    let from = proxied_location.scope.all("set_real_ip_from");
     let Some(first) = from.first() else {
-        return (Vec::new(), exposure.at);
+        return (Vec::new(), proxied_location.at);
     };
-    let header = exposure.scope.last("real_ip_header");
+    let header = proxied_location.scope.last("real_ip_header");
     let name = header.map_or("X-Real-IP", |it| it.first());
     let by_header = name.eq_ignore_ascii_case("x-forwarded-for");
     // Without a listener that expects the PROXY protocol, connections carry no PROXY header, and nginx uses the address of the
@@ -274,7 +274,7 @@ fn trusted<'a>(
         );
         return (Vec::new(), first);
     }
-    let recursive = exposure.scope.is_on("real_ip_recursive");
+    let recursive = proxied_location.scope.is_on("real_ip_recursive");
     let mut trusted = Vec::new();
     for directive in from {
         let Some(network) = Network::parse(directive.first()) else {

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use tooldock_filters::host::HostPattern;
 use tooldock_filters::origin::OriginPattern;
 
-use crate::conditions::{Test, asked};
+use crate::conditions::{VariableTest, asked};
 use crate::listeners::ServedPort;
 use crate::report::Report;
-use crate::sites::Exposure;
+use crate::sites::ProxiedLocation;
 use crate::tree::Directive;
 use crate::values::{is_literal, only_variable};
 use crate::variables::{Key, Variables};
@@ -49,10 +49,10 @@ pub(crate) fn write(
 ) {
     let own = own_origins(view, ports);
     let mut places = Vec::new();
-    for (exposure, rules) in view.exposures() {
+    for (proxied_location, rules) in view.proxied_locations() {
         let (pages, at) = match &rules.origins {
             Some((origins, at)) => (Pages::Only(origins_of(origins, at, report)), *at),
-            None => match answered_pages(exposure, &view.variables, report) {
+            None => match answered_pages(proxied_location, &view.variables, report) {
                 (Pages::Only(pages), at) => (Pages::Only(&pages | &own), at),
                 other => other,
             },
@@ -61,7 +61,7 @@ pub(crate) fn write(
             pages,
             at,
             is_guarded: rules.origins.is_some(),
-            is_named: !std::ptr::eq(at, exposure.at),
+            is_named: !std::ptr::eq(at, proxied_location.at),
         });
     }
     let all = places.iter().map(|it| it.pages.clone());
@@ -165,8 +165,10 @@ fn own_origins(view: &View<'_>, ports: &[ServedPort]) -> BTreeSet<String> {
     for served in ports {
         let server_names = view.sites.sites[served.site].level.all("server_name");
         let names = server_names.iter().flat_map(|it| it.args());
-        let exposures = view.exposures().filter(|(it, _)| it.site == served.site);
-        let hosts = exposures.filter_map(|(_, rules)| rules.host.map(|(host, _)| host));
+        let proxied_locations = view
+            .proxied_locations()
+            .filter(|(it, _)| it.site == served.site);
+        let hosts = proxied_locations.filter_map(|(_, rules)| rules.host.map(|(host, _)| host));
         let scheme = if served.encrypted { "https" } else { "http" };
         for name in names.chain(hosts) {
             let name = name.strip_prefix('.').unwrap_or(name);
@@ -195,27 +197,27 @@ fn origins_of(origins: &[&str], at: &Directive, report: &mut Report) -> BTreeSet
 
 /// Returns the pages to which the CORS headers of responses give access, and the directive that sets the header.
 fn answered_pages<'a>(
-    exposure: &Exposure<'a>,
+    proxied_location: &ProxiedLocation<'a>,
     variables: &Variables<'a>,
     report: &mut Report,
 ) -> (Pages, &'a Directive) {
-    let own = exposure.scope.all("add_header").iter();
+    let own = proxied_location.scope.all("add_header").iter();
     if let Some(header) = own.copied().find(is_cors) {
         return (named_pages(header, variables, report), header);
     }
     let mut preflight = None;
     let mut chosen: Option<(BTreeSet<String>, &Directive)> = None;
-    for condition in exposure.scope.conditions() {
+    for condition in proxied_location.scope.conditions() {
         let mut headers = condition.block().iter();
         let Some(header) = headers.find(is_cors) else {
             continue;
         };
         match asked(condition) {
-            Some(("request_method", Test::Is("OPTIONS"))) => {
+            Some(("request_method", VariableTest::Is("OPTIONS"))) => {
                 preflight = preflight.or(Some(header));
                 continue;
             }
-            Some(("http_origin", Test::Is(origin))) => {
+            Some(("http_origin", VariableTest::Is(origin))) => {
                 let pages = origins_of(&[origin], condition, report);
                 let (before, _) = chosen.get_or_insert((BTreeSet::new(), header));
                 before.extend(pages);
@@ -230,7 +232,7 @@ fn answered_pages<'a>(
         (Some((origins, header)), _) => (Pages::Only(origins), header),
         // If the only CORS header is that of responses to preflight requests, it counts for all responses.
         (None, Some(header)) => (named_pages(header, variables, report), header),
-        (None, None) => (Pages::Only(BTreeSet::new()), exposure.at),
+        (None, None) => (Pages::Only(BTreeSet::new()), proxied_location.at),
     }
 }
 

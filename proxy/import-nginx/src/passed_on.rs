@@ -28,16 +28,16 @@ const ACCEPT: &str = "a request whose Accept does not name application/json and 
 pub(crate) fn list(view: &View<'_>, report: &mut Report) {
     let mut told = BTreeSet::new();
     let mut host = None;
-    for ((exposure, rules), name) in view.exposures().zip(&view.names) {
+    for ((proxied_location, rules), name) in view.proxied_locations().zip(&view.names) {
         let Some(name) = name else { continue };
-        host = host.or_else(|| host_of_client(&exposure.scope));
-        if !passes_authorization(&exposure.scope) || !told.insert(name) {
+        host = host.or_else(|| host_of_client(&proxied_location.scope));
+        if !passes_authorization(&proxied_location.scope) || !told.insert(name) {
             continue;
         }
-        if rules.compares_authorization() || exposure.scope.asks_for_credential() {
-            report.differs(exposure.at, format!("{CHECKED}. If it does, write upstreams.remote.{name}.credentials, with personal: for a value of each principal"));
+        if rules.compares_authorization() || proxied_location.scope.asks_for_credential() {
+            report.differs(proxied_location.at, format!("{CHECKED}. If it does, write upstreams.remote.{name}.credentials, with personal: for a value of each principal"));
         } else {
-            report.differs(exposure.at, format!("{UNCHECKED}. If it does, write upstreams.remote.{name}.credentials, with personal: for a value of each principal, and give clients tokens of the gateway (tooldock keys create, admission.tokens); access tokens of an issuer in admission.oauth go up by credentials: pass"));
+            report.differs(proxied_location.at, format!("{UNCHECKED}. If it does, write upstreams.remote.{name}.credentials, with personal: for a value of each principal, and give clients tokens of the gateway (tooldock keys create, admission.tokens); access tokens of an issuer in admission.oauth go up by credentials: pass"));
         }
     }
     if view.namespaces().is_empty() {

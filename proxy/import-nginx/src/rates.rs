@@ -46,7 +46,7 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
         .collect();
     for limit in view
         .sites
-        .exposures
+        .proxied_locations
         .iter()
         .flat_map(|it| it.scope.all("limit_req"))
     {
@@ -89,9 +89,9 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
 
 fn limits_of<'a>(zone: &'a Directive, view: &View<'a>, report: &mut Report) -> Vec<Limit<'a>> {
     let mut uses: Vec<(usize, &'a Directive)> = Vec::new();
-    for (index, exposure) in view.sites.exposures.iter().enumerate() {
-        let dry = exposure.scope.is_on("limit_req_dry_run");
-        for limit in exposure.scope.all("limit_req") {
+    for (index, proxied_location) in view.sites.proxied_locations.iter().enumerate() {
+        let dry = proxied_location.scope.is_on("limit_req_dry_run");
+        for limit in proxied_location.scope.all("limit_req") {
             if limit.option("zone") != zone_name(zone) {
                 continue;
             }
@@ -175,10 +175,15 @@ fn limits_of<'a>(zone: &'a Directive, view: &View<'a>, report: &mut Report) -> V
         .iter()
         .filter_map(|index| view.names[*index].clone())
         .collect();
-    let others = view.sites.exposures.iter().enumerate().find(|(index, _)| {
-        let name = &view.names[*index];
-        !limited.contains(index) && name.as_ref().is_none_or(|name| !names.contains(name))
-    });
+    let others = view
+        .sites
+        .proxied_locations
+        .iter()
+        .enumerate()
+        .find(|(index, _)| {
+            let name = &view.names[*index];
+            !limited.contains(index) && name.as_ref().is_none_or(|name| !names.contains(name))
+        });
     match (names.len(), others) {
         (_, None) => {
             if keys.contains(&Key::Namespace) && view.namespaces().len() > 1 {

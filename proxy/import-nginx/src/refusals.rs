@@ -149,7 +149,7 @@ pub(crate) fn regex(pattern: &str, any_case: bool) -> Option<Regex> {
 }
 
 /// Returns true if a block of nginx denies all clients and allows none.
-pub(crate) fn lets_nobody_in(level: &Level<'_>) -> bool {
+pub(crate) fn denies_everyone(level: &Level<'_>) -> bool {
     let denies = level.all("deny").iter().any(|it| it.first() == "all");
     denies && level.all("allow").is_empty()
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::known;
-use crate::tree::{Directive, Place};
+use crate::tree::{Directive, DirectivePosition};
 use crate::values::is_relative;
 
 /// The importance of a report line about a directive that is not imported.
@@ -20,8 +20,8 @@ pub enum Weight {
 
 /// A report line about a directive that is not imported, or is imported with a change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Leftover {
-    place: Place,
+struct ReportLine {
+    place: DirectivePosition,
     directive: String,
     weight: Weight,
     why: String,
@@ -30,7 +30,7 @@ struct Leftover {
 /// The report lines of an import, sorted by position and without duplicates.
 #[derive(Debug, Default)]
 pub struct Report {
-    leftovers: BTreeSet<Leftover>,
+    leftovers: BTreeSet<ReportLine>,
     differences: BTreeSet<Difference>,
 }
 
@@ -38,7 +38,7 @@ pub struct Report {
 /// gateway's configuration that corresponds to no directive.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Difference {
-    place: Option<Place>,
+    place: Option<DirectivePosition>,
     name: String,
     what: String,
 }
@@ -81,7 +81,7 @@ impl Report {
     }
 
     fn note(&mut self, directive: &Directive, weight: Weight, why: String) {
-        self.leftovers.insert(Leftover {
+        self.leftovers.insert(ReportLine {
             place: directive.place.clone(),
             directive: name(directive),
             weight,

@@ -2,7 +2,7 @@
 
 use crate::guards::{AUTHORIZATION, Guard, Token, guard};
 use crate::report::Report;
-use crate::sites::Exposure;
+use crate::sites::ProxiedLocation;
 use crate::tree::Directive;
 use crate::variables::Variables;
 
@@ -31,15 +31,15 @@ pub(crate) struct Rules<'a> {
 impl<'a> Rules<'a> {
     /// Reads the conditions of a location, and reports those that cannot be imported.
     pub(crate) fn of(
-        exposure: &Exposure<'a>,
+        proxied_location: &ProxiedLocation<'a>,
         variables: &Variables<'a>,
         report: &mut Report,
     ) -> Self {
         let mut rules = Self::default();
-        for condition in exposure.scope.conditions() {
+        for condition in proxied_location.scope.conditions() {
             rules.add(condition, guard(condition, variables), report);
         }
-        rules.more |= exposure.scope.asks_for_credential();
+        rules.more |= proxied_location.scope.asks_for_credential();
         if let (Some(_), Some((_, at))) = (&rules.tokens, &rules.subjects) {
             report.security(
                 at,

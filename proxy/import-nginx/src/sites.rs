@@ -9,7 +9,7 @@ use std::rc::Rc;
 use crate::detours;
 use crate::known::{Treatment, treatment};
 use crate::logs;
-use crate::refusals::lets_nobody_in;
+use crate::refusals::denies_everyone;
 use crate::report::Report;
 use crate::scope::{Level, Paths, Scope};
 use crate::tree::{Directive, Failure};
@@ -21,7 +21,7 @@ const EXPOSURES_MAX: usize = 1_000;
 const CONDITIONS_MAX: usize = 100;
 
 /// A location of nginx that proxies requests.
-pub(crate) struct Exposure<'a> {
+pub(crate) struct ProxiedLocation<'a> {
     /// The `location` directive; in a file without locations, the `server` block or the first directive.
     pub(crate) at: &'a Directive,
     pub(crate) scope: Scope<'a>,
@@ -46,7 +46,7 @@ pub(crate) struct Sites<'a> {
     pub(crate) main: Rc<Level<'a>>,
     pub(crate) http: Rc<Level<'a>>,
     pub(crate) sites: Vec<Site<'a>>,
-    pub(crate) exposures: Vec<Exposure<'a>>,
+    pub(crate) proxied_locations: Vec<ProxiedLocation<'a>>,
     /// The `stub_status` directives: pages with nginx's own counters.
     pub(crate) status: Vec<&'a Directive>,
 }
@@ -95,7 +95,7 @@ impl<'a> Sites<'a> {
             main,
             http: Rc::clone(&http),
             sites: Vec::new(),
-            exposures: Vec::new(),
+            proxied_locations: Vec::new(),
             status: Vec::new(),
         };
         let outer = Scope {
@@ -121,7 +121,7 @@ impl<'a> Sites<'a> {
                 sites.read_location(location, &inside, report)?;
             }
         }
-        if sites.exposures.iter().all(|it| it.pass.is_none()) {
+        if sites.proxied_locations.iter().all(|it| it.pass.is_none()) {
             if let Some(first) = tree.first() {
                 report.plain(first, "no location of this configuration passes requests on to a server: there are no namespaces");
             }
@@ -196,10 +196,10 @@ impl<'a> Sites<'a> {
                 location,
                 "is about logging in, and no MCP server: see docs/oauth.md",
             );
-        } else if pass.is_some() && lets_nobody_in(&level) && !any {
+        } else if pass.is_some() && denies_everyone(&level) && !any {
             report.plain(location, "lets nobody in: its server is left out");
         } else if pass.is_some() {
-            self.expose(Exposure {
+            self.expose(ProxiedLocation {
                 at: location,
                 scope,
                 paths: Some(paths),
@@ -207,7 +207,7 @@ impl<'a> Sites<'a> {
                 site: self.sites.len().saturating_sub(1),
             })?;
         } else {
-            let denies = lets_nobody_in(&level);
+            let denies = denies_everyone(&level);
             let other = location
                 .block()
                 .iter()
@@ -233,20 +233,20 @@ impl<'a> Sites<'a> {
         Ok(())
     }
 
-    fn expose(&mut self, exposure: Exposure<'a>) -> Result<(), Failure> {
-        if self.exposures.len() >= EXPOSURES_MAX {
+    fn expose(&mut self, proxied_location: ProxiedLocation<'a>) -> Result<(), Failure> {
+        if self.proxied_locations.len() >= EXPOSURES_MAX {
             return Err(Failure {
-                place: exposure.at.place.clone(),
+                place: proxied_location.at.place.clone(),
                 what: format!("more than {EXPOSURES_MAX} locations pass requests on"),
             });
         }
-        if exposure.scope.conditions().len() > CONDITIONS_MAX {
+        if proxied_location.scope.conditions().len() > CONDITIONS_MAX {
             return Err(Failure {
-                place: exposure.at.place.clone(),
+                place: proxied_location.at.place.clone(),
                 what: format!("a request passes more than {CONDITIONS_MAX} conditions"),
             });
         }
-        self.exposures.push(exposure);
+        self.proxied_locations.push(proxied_location);
         Ok(())
     }
 
@@ -269,16 +269,17 @@ impl<'a> Sites<'a> {
                 .collect();
             serving.truncate(EXPOSURES_MAX);
             if serving.is_empty() {
-                self.exposures.extend(site.block.map(|at| Exposure {
-                    at,
-                    scope: site.scope.clone(),
-                    paths: None,
-                    pass: None,
-                    site: index,
-                }));
+                self.proxied_locations
+                    .extend(site.block.map(|at| ProxiedLocation {
+                        at,
+                        scope: site.scope.clone(),
+                        paths: None,
+                        pass: None,
+                        site: index,
+                    }));
             }
             for (at, level) in serving {
-                self.exposures.push(Exposure {
+                self.proxied_locations.push(ProxiedLocation {
                     at,
                     scope: site.scope.with(&level),
                     paths: None,
@@ -288,13 +289,14 @@ impl<'a> Sites<'a> {
             }
         }
         if self.sites.is_empty() && self.http.all("server").is_empty() {
-            self.exposures.extend(tree.first().map(|at| Exposure {
-                at,
-                scope: outer.clone(),
-                paths: None,
-                pass: None,
-                site: 0,
-            }));
+            self.proxied_locations
+                .extend(tree.first().map(|at| ProxiedLocation {
+                    at,
+                    scope: outer.clone(),
+                    paths: None,
+                    pass: None,
+                    site: 0,
+                }));
             self.sites.push(Site {
                 block: None,
                 level: Rc::clone(&self.http),
@@ -308,14 +310,17 @@ impl<'a> Sites<'a> {
         let mut kept = Vec::new();
         let mut places = HashMap::new();
         for (index, site) in self.sites.drain(..).enumerate() {
-            if self.exposures.iter().any(|it| it.site == index) {
+            if self.proxied_locations.iter().any(|it| it.site == index) {
                 places.insert(index, kept.len());
                 kept.push(site);
             }
         }
         self.sites = kept;
-        for exposure in &mut self.exposures {
-            exposure.site = places.get(&exposure.site).copied().unwrap_or_default();
+        for proxied_location in &mut self.proxied_locations {
+            proxied_location.site = places
+                .get(&proxied_location.site)
+                .copied()
+                .unwrap_or_default();
         }
     }
 
@@ -323,7 +328,11 @@ impl<'a> Sites<'a> {
     fn list_leftovers(&self, report: &mut Report) {
         let mut blocks = vec![&self.main, &self.http];
         blocks.extend(self.sites.iter().map(|site| &site.level));
-        blocks.extend(self.exposures.iter().flat_map(|it| it.scope.levels.iter()));
+        blocks.extend(
+            self.proxied_locations
+                .iter()
+                .flat_map(|it| it.scope.levels.iter()),
+        );
         let mut seen: Vec<*const Level<'a>> = Vec::new();
         for level in blocks {
             if seen.contains(&Rc::as_ptr(level)) {
@@ -332,7 +341,7 @@ impl<'a> Sites<'a> {
             seen.push(Rc::as_ptr(level));
             let in_force = |name: &str| {
                 let mut levels = self
-                    .exposures
+                    .proxied_locations
                     .iter()
                     .filter_map(|it| it.scope.level_of(name));
                 levels.any(|it| Rc::ptr_eq(it, level))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tooldock_filters::config::{LimitsConfig, TimeoutsConfig};
 
 use crate::report::Report;
-use crate::sites::Exposure;
+use crate::sites::ProxiedLocation;
 use crate::tree::Directive;
 use crate::values::{number, size, time};
 use crate::view::View;
@@ -19,23 +19,29 @@ const BODY_MAX: u64 = 1024 * MIB;
 pub(crate) fn write_limits<'a>(view: &View<'a>, limits: &mut Map, report: &mut Report) {
     let defaults = LimitsConfig::default();
     const BODY: &str = "client_max_body_size";
-    let of_body = |exposure: &Exposure<'_>| exposure.scope.last(BODY).is_some();
-    let is_said = view.sites.exposures.iter().any(of_body);
-    let of_exposure = |exposure: &Exposure<'a>| match exposure.scope.last(BODY) {
-        // Without the directive, nginx's default limit on bodies applies: 1 MiB.
-        None => (MIB, exposure.at),
-        Some(directive) => {
-            let bytes = size(directive.first()).filter(|bytes| *bytes > 0);
-            (bytes.unwrap_or(u64::MAX), directive)
-        }
-    };
-    let bodies = view.sites.exposures.iter().filter(|_| is_said);
+    let of_body =
+        |proxied_location: &ProxiedLocation<'_>| proxied_location.scope.last(BODY).is_some();
+    let is_said = view.sites.proxied_locations.iter().any(of_body);
+    let of_exposure =
+        |proxied_location: &ProxiedLocation<'a>| match proxied_location.scope.last(BODY) {
+            // Without the directive, nginx's default limit on bodies applies: 1 MiB.
+            None => (MIB, proxied_location.at),
+            Some(directive) => {
+                let bytes = size(directive.first()).filter(|bytes| *bytes > 0);
+                (bytes.unwrap_or(u64::MAX), directive)
+            }
+        };
+    let bodies = view.sites.proxied_locations.iter().filter(|_| is_said);
     write_body(bodies.map(of_exposure).collect(), limits, report);
-    let head = view.strictest(report, "admission.limits.header_bytes", |exposure| {
-        let directive = exposure.scope.last("large_client_header_buffers")?;
-        let bytes = number(directive.first())?.checked_mul(size(directive.arg(1)?)?)?;
-        Some((bytes.clamp(KIB, 1023 * KIB), directive))
-    });
+    let head = view.strictest(
+        report,
+        "admission.limits.header_bytes",
+        |proxied_location| {
+            let directive = proxied_location.scope.last("large_client_header_buffers")?;
+            let bytes = number(directive.first())?.checked_mul(size(directive.arg(1)?)?)?;
+            Some((bytes.clamp(KIB, 1023 * KIB), directive))
+        },
+    );
     if let Some((bytes, at)) = head
         && bytes != defaults.header_bytes.as_u64()
     {
@@ -120,8 +126,8 @@ pub(crate) fn write_timeouts(view: &View<'_>, timeouts: &mut Map, report: &mut R
         ("send_timeout", "write", defaults.write),
     ] {
         let what = format!("admission.timeouts.{key}");
-        let found = view.strictest(report, &what, |exposure| {
-            let directive = exposure.scope.last(name)?;
+        let found = view.strictest(report, &what, |proxied_location| {
+            let directive = proxied_location.scope.last(name)?;
             Some((time(directive.first())?, directive))
         });
         let Some((value, at)) = found else { continue };

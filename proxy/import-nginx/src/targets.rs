@@ -4,7 +4,7 @@ use regex_syntax::hir::literal::Extractor;
 
 use crate::refusals::regex;
 use crate::scope::Paths;
-use crate::sites::{Exposure, Sites};
+use crate::sites::{ProxiedLocation, Sites};
 use crate::tree::Directive;
 use crate::values::{Piece, pieces};
 use crate::variables::Variables;
@@ -89,12 +89,12 @@ impl Target<'_> {
 ///
 /// The reason why the exposure has no target, as a fixed text.
 pub(crate) fn target<'a>(
-    exposure: &Exposure<'a>,
+    proxied_location: &ProxiedLocation<'a>,
     pass: &'a Directive,
     sites: &Sites<'a>,
     variables: &Variables<'a>,
 ) -> Result<Target<'a>, &'static str> {
-    let text = resolved(pass.first(), exposure, variables).ok_or(
+    let text = resolved(pass.first(), proxied_location, variables).ok_or(
         "which server it is depends on the request: write the servers into upstreams.remote",
     )?;
     let (scheme, rest) = text.split_once("://").ok_or("is no URL")?;
@@ -128,7 +128,7 @@ pub(crate) fn target<'a>(
         Some(pool) => Servers::Pool(pool),
         None => Servers::One(authority),
     };
-    let paths = exposure.paths.unwrap_or(Paths::Below("/"));
+    let paths = proxied_location.paths.unwrap_or(Paths::Below("/"));
     let mut also = Vec::new();
     let mut unsure = None;
     let (literal, is_whole) = match paths {
@@ -139,7 +139,7 @@ pub(crate) fn target<'a>(
             }
             None => {
                 unsure = Some((
-                    exposure.at,
+                    proxied_location.at,
                     "paths are no regular expressions: clients get 404 at the paths that it matches, and use /mcp/NAME; or write the paths into aliases",
                 ));
                 (literal_beginning(pattern), false)
@@ -156,7 +156,7 @@ pub(crate) fn target<'a>(
         _ => endpoint.as_str(),
     }
     .to_owned();
-    let rewritten = rewritten(exposure, &endpoint, &asked);
+    let rewritten = rewritten(proxied_location, &endpoint, &asked);
     let path = match &rewritten {
         Rewritten::To(path, _) => path.clone(),
         Rewritten::No | Rewritten::Elsewhere(_) => path_at_server(&endpoint, &literal, uri),
@@ -182,13 +182,19 @@ pub(crate) fn target<'a>(
 
 /// Replaces variables with a constant value in a URL, and removes variables that only repeat the request's own path. Returns
 /// `None` if the URL has other variables.
-fn resolved<'a>(text: &str, exposure: &Exposure<'a>, variables: &Variables<'a>) -> Option<String> {
+fn resolved<'a>(
+    text: &str,
+    proxied_location: &ProxiedLocation<'a>,
+    variables: &Variables<'a>,
+) -> Option<String> {
     let mut url = String::new();
     for piece in pieces(text) {
         match piece {
             Piece::Text(text) => url.push_str(text),
             Piece::Variable("request_uri" | "uri" | "is_args" | "args") if url.contains("://") => {}
-            Piece::Variable(name) => url.push_str(variables.constant(name, &exposure.scope)?),
+            Piece::Variable(name) => {
+                url.push_str(variables.constant(name, &proxied_location.scope)?)
+            }
         }
     }
     Some(url)
@@ -276,19 +282,23 @@ pub(crate) enum Rewritten<'a> {
 
 /// Determines the effect of `rewrite` directives on an endpoint. After a rewrite in the server, or one in a location without
 /// `break`, nginx chooses a location again, which may refuse the request.
-fn rewritten<'a>(exposure: &Exposure<'a>, endpoint: &str, asked: &str) -> Rewritten<'a> {
+fn rewritten<'a>(
+    proxied_location: &ProxiedLocation<'a>,
+    endpoint: &str,
+    asked: &str,
+) -> Rewritten<'a> {
     // For a location with a regular expression the endpoint's path is a guess, so that every rewrite may match it.
-    let guessed = matches!(exposure.paths, Some(Paths::Matching(_)));
+    let guessed = matches!(proxied_location.paths, Some(Paths::Matching(_)));
     let leaves = |rewrite: &Directive| {
         let pattern = regex(rewrite.first(), false);
         pattern.is_some_and(|it| !guessed && !it.is_match(endpoint) && !it.is_match(asked))
     };
-    let of_server = exposure.scope.server.iter();
+    let of_server = proxied_location.scope.server.iter();
     let mut of_server = of_server.flat_map(|level| level.all("rewrite"));
     if let Some(rewrite) = of_server.find(|it| !leaves(it)) {
         return Rewritten::Elsewhere(rewrite);
     }
-    let own = exposure.scope.levels.last();
+    let own = proxied_location.scope.levels.last();
     let mut own = own.into_iter().flat_map(|level| level.all("rewrite"));
     let Some(rewrite) = own.find(|it| !leaves(it)) else {
         return Rewritten::No;

@@ -13,13 +13,13 @@ pub(crate) const DEPTH_MAX: usize = 64;
 
 /// The position of a directive: file and line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct DirectivePosition {
     pub(crate) file: Arc<str>,
     /// Line number from 1; 0 means the complete file.
     pub(crate) line: u32,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DirectivePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => f.write_str(&self.file),
@@ -46,7 +46,7 @@ pub(crate) struct Directive {
     block: Option<Vec<Directive>>,
     /// Name of the table directive, such as `map`, that contains this line; `None` if this is an ordinary directive.
     pub(crate) table: Option<&'static str>,
-    pub(crate) place: Place,
+    pub(crate) place: DirectivePosition,
 }
 
 /// Directives whose block is a table: the first word of a line is a key, and not the name of a directive.
@@ -97,7 +97,7 @@ impl Directive {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct Failure {
-    pub(crate) place: Place,
+    pub(crate) place: DirectivePosition,
     pub(crate) what: String,
 }
 
@@ -107,7 +107,7 @@ pub(crate) trait Includes {
     fn include(&mut self, include: &Directive, depth: usize) -> Result<Vec<Directive>, Failure>;
 
     /// Counts a directive; returns an error if there are too many.
-    fn count(&mut self, place: &Place) -> Result<(), Failure>;
+    fn count(&mut self, place: &DirectivePosition) -> Result<(), Failure>;
 }
 
 /// A block whose closing brace has not been read yet: its directive, and the content read so far.
@@ -127,7 +127,7 @@ pub(crate) fn parse(
     depth: usize,
     includes: &mut impl Includes,
 ) -> Result<Vec<Directive>, Failure> {
-    let at = |line| Place {
+    let at = |line| DirectivePosition {
         file: Arc::clone(file),
         line,
     };
@@ -231,7 +231,7 @@ pub(crate) mod tests {
             Ok(Vec::new())
         }
 
-        fn count(&mut self, _: &Place) -> Result<(), Failure> {
+        fn count(&mut self, _: &DirectivePosition) -> Result<(), Failure> {
             Ok(())
         }
     }

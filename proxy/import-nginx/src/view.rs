@@ -12,7 +12,7 @@ use crate::gateway_rules::GatewayRules;
 use crate::guards::Token;
 use crate::report::Report;
 use crate::rules::Rules;
-use crate::sites::{Exposure, Sites};
+use crate::sites::{ProxiedLocation, Sites};
 use crate::tree::Directive;
 use crate::variables::Variables;
 
@@ -21,7 +21,7 @@ pub(crate) struct View<'a> {
     pub(crate) gateway: &'a GatewayRules,
     pub(crate) sites: Sites<'a>,
     pub(crate) variables: Variables<'a>,
-    /// The conditions of each proxied location, in the order of `sites.exposures`.
+    /// The conditions of each proxied location, in the order of `sites.proxied_locations`.
     pub(crate) rules: Vec<Rules<'a>>,
     /// The namespace of each proxied location; `None` if no namespace of the gateway corresponds to it.
     pub(crate) names: Vec<Option<NamespaceName>>,
@@ -35,8 +35,10 @@ pub(crate) fn pool_named<'a>(sites: &Sites<'a>, name: &str) -> Option<&'a Direct
 
 impl<'a> View<'a> {
     /// Iterates over the proxied locations, each with its conditions.
-    pub(crate) fn exposures(&self) -> impl Iterator<Item = (&Exposure<'a>, &Rules<'a>)> {
-        self.sites.exposures.iter().zip(&self.rules)
+    pub(crate) fn proxied_locations(
+        &self,
+    ) -> impl Iterator<Item = (&ProxiedLocation<'a>, &Rules<'a>)> {
+        self.sites.proxied_locations.iter().zip(&self.rules)
     }
 
     /// Iterates over the tokens that any location admits.
@@ -56,9 +58,14 @@ impl<'a> View<'a> {
         &self,
         report: &mut Report,
         what: &str,
-        value: impl Fn(&Exposure<'a>) -> Option<(T, &'a Directive)>,
+        value: impl Fn(&ProxiedLocation<'a>) -> Option<(T, &'a Directive)>,
     ) -> Option<(T, &'a Directive)> {
-        let found: Vec<_> = self.sites.exposures.iter().filter_map(value).collect();
+        let found: Vec<_> = self
+            .sites
+            .proxied_locations
+            .iter()
+            .filter_map(value)
+            .collect();
         let (least, at) = *found.iter().min_by_key(|(value, _)| *value)?;
         for (other, directive) in found {
             if other != least {

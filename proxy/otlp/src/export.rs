@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::client::{Signal, Transport};
 use crate::encode::{self, Times, nanos};
 use crate::queue::{Queue, Weight};
-use crate::{ExportState, FLUSH, Gather, LogQueue, families};
+use crate::{ExportState, FLUSH, LogQueue, MetricsSource, families};
 
 /// Maximum time that an entry waits in a queue for its batch to fill.
 const BATCH_EVERY: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(crate) async fn run(
     shared: &ExportState,
     logs: Option<Arc<LogQueue>>,
     transport: Transport,
-    gather: &Gather,
+    gather: &MetricsSource,
     stop: watch::Receiver<bool>,
 ) {
     let traces = async {
@@ -128,7 +128,7 @@ impl<'a> Sender<'a> {
     }
 
     /// Sends all metrics at intervals, and a last time when the export is stopped.
-    async fn reports(mut self, shared: &ExportState, gather: &Gather) {
+    async fn reports(mut self, shared: &ExportState, gather: &MetricsSource) {
         loop {
             let is_last = *self.stop.borrow();
             if !is_last {

@@ -97,7 +97,7 @@ pub struct Settings {
 }
 
 /// Function that reads all metrics of the process, as the Prometheus listener serves them.
-pub type Gather = Box<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
+pub type MetricsSource = Box<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
 
 metric_table! {
     /// Metrics about the export itself.
@@ -172,7 +172,7 @@ impl Otlp {
     /// # Errors
     ///
     /// If the thread cannot be started.
-    pub fn start(self, gather: Gather) -> std::io::Result<OtlpGuard> {
+    pub fn start(self, gather: MetricsSource) -> std::io::Result<OtlpGuard> {
         let (stop, stopped) = watch::channel(false);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

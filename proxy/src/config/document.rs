@@ -16,7 +16,7 @@ use tooldock_base::yaml::{self, Value};
 use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::external::StdioServersConfig;
 
-use super::faults::LeftOut;
+use super::faults::IgnoredKeys;
 use super::leaves::leaves;
 use super::positions::{Position, Positions};
 use super::{Config, ConfigError};
@@ -46,7 +46,7 @@ struct DataFileUpstreams {
 /// file, the defaults. Keys in `left_out` are ignored.
 pub(super) fn read_file(
     file: Option<&Path>,
-    left_out: &LeftOut,
+    left_out: &IgnoredKeys,
 ) -> Result<(Config, Value), ConfigError> {
     match file {
         Some(file) => parse(file, &read(file)?, left_out),
@@ -60,7 +60,7 @@ pub(super) fn parse_text(text: &str) -> Result<Config, ConfigError> {
         return Err(file_error(Path::new("configuration"), "larger than 1 MiB"));
     }
     let file = Path::new("configuration");
-    parse(file, text, &LeftOut::default()).map(|(config, _)| config)
+    parse(file, text, &IgnoredKeys::default()).map(|(config, _)| config)
 }
 
 /// Returns the path of `$DATA/config.yaml`.
@@ -90,7 +90,7 @@ pub(super) fn read_data_file(data_dir: &Path) -> Result<Option<DataFileTree>, Co
         Err(error) => return Err(file_error(&file, error)),
     };
     let text = text_of(&file, open)?;
-    let (_, over): (DataFile, Value) = parse(&file, &text, &LeftOut::default())?;
+    let (_, over): (DataFile, Value) = parse(&file, &text, &IgnoredKeys::default())?;
     Ok(Some(DataFileTree(over)))
 }
 
@@ -132,7 +132,7 @@ fn text_of(file: &Path, open: File) -> Result<String, ConfigError> {
 fn parse<T: DeserializeOwned + Default>(
     file: &Path,
     text: &str,
-    left_out: &LeftOut,
+    left_out: &IgnoredKeys,
 ) -> Result<(T, Value), ConfigError> {
     if !yaml::readable_in_time(text.as_bytes()) {
         return Err(file_error(file, yaml::UNREADABLE));
@@ -204,7 +204,7 @@ fn drop_empty(tree: &mut Value) {
 
 /// Removes the keys in `left_out` from a tree. `path` is the path of the tree itself. The parser limits nesting to 128, so that
 /// the recursion is bounded.
-fn leave_out(tree: &mut Value, path: &str, left_out: &LeftOut) {
+fn leave_out(tree: &mut Value, path: &str, left_out: &IgnoredKeys) {
     match tree {
         Value::Mapping(entries) => entries.retain(|key, value| {
             let key = key.as_str().unwrap_or_default();
@@ -294,20 +294,20 @@ mod tests {
     #[test]
     fn a_file_of_comments_is_the_default() {
         let (config, _): (Config, Value) =
-            parse(Path::new("x.yaml"), "# nothing\n", &LeftOut::default()).expect("empty");
+            parse(Path::new("x.yaml"), "# nothing\n", &IgnoredKeys::default()).expect("empty");
         assert_eq!(config, Config::default());
     }
 
     #[test]
     fn deep_nesting_is_refused_without_a_panic() {
         let text = format!("a: {}", "[".repeat(2_000));
-        assert!(parse::<Config>(Path::new("x.yaml"), &text, &LeftOut::default()).is_err());
+        assert!(parse::<Config>(Path::new("x.yaml"), &text, &IgnoredKeys::default()).is_err());
     }
 
     #[test]
     fn brackets_that_would_keep_the_reader_busy_are_not_read() {
         let text = format!("a: {}", "[".repeat(100_000));
-        let error = parse::<Config>(Path::new("x.yaml"), &text, &LeftOut::default())
+        let error = parse::<Config>(Path::new("x.yaml"), &text, &IgnoredKeys::default())
             .expect_err("refused")
             .to_string();
         assert!(error.contains("too many brackets"), "{error}");
@@ -338,7 +338,7 @@ mod tests {
     fn a_huge_file_is_refused() {
         let file = tempfile::NamedTempFile::new().expect("file");
         std::fs::write(file.path(), "#".repeat(FILE_BYTES_MAX as usize + 1)).expect("write");
-        let error = read_file(Some(file.path()), &LeftOut::default()).expect_err("too large");
+        let error = read_file(Some(file.path()), &IgnoredKeys::default()).expect_err("too large");
         assert!(error.to_string().ends_with("larger than 1 MiB"), "{error}");
     }
 }

@@ -32,7 +32,7 @@ use super::replicas::Peers;
 use super::{ConfigError, ListenerConfig, NamespaceRule, ProfileName, Role, Settings};
 
 /// Names of the environment variables that have set configuration keys, by key. Error messages about a key mention its variable.
-pub(crate) type SaidBy = BTreeMap<String, String>;
+pub(crate) type VariableNames = BTreeMap<String, String>;
 
 /// An environment variable: its name, its configuration key, and the function that sets it.
 struct Variable {
@@ -318,7 +318,7 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// Adds the name of an environment variable to an error about a configuration key, if the variable has set the key's value.
-pub(super) fn blame(error: ConfigError, said_by: &SaidBy) -> ConfigError {
+pub(super) fn blame(error: ConfigError, said_by: &VariableNames) -> ConfigError {
     let ConfigError::Key { key, reason } = &error else {
         return error;
     };

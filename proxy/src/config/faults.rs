@@ -10,9 +10,9 @@ const FAULTS_MAX: usize = 100;
 
 /// Keys of the configuration file that are ignored when it is loaded, by their paths, such as `listeners[0].name`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct LeftOut(Vec<String>);
+pub(crate) struct IgnoredKeys(Vec<String>);
 
-impl LeftOut {
+impl IgnoredKeys {
     /// Returns true if no key is ignored.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -119,8 +119,8 @@ pub(crate) fn all<T>(
 mod tests {
     use super::*;
 
-    fn left_out(paths: &[&str]) -> LeftOut {
-        LeftOut(paths.iter().map(|&it| it.to_owned()).collect())
+    fn left_out(paths: &[&str]) -> IgnoredKeys {
+        IgnoredKeys(paths.iter().map(|&it| it.to_owned()).collect())
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::{
-    ConfigError, Effective, Environment, GeneratedTokens, LeftOut, LoadOptions, Purpose, Role, load,
+    ConfigError, Effective, Environment, GeneratedTokens, IgnoredKeys, LoadOptions, Purpose, Role,
+    load,
 };
 
 /// Writes a configuration file whose data directory is `data` beside it, unless it says another.
@@ -70,6 +71,6 @@ fn options(
             values.into_iter().map(|(name, value)| (name.into(), value)),
         ),
         generated: GeneratedTokens::new().expect("randomness"),
-        left_out: LeftOut::default(),
+        left_out: IgnoredKeys::default(),
     }
 }

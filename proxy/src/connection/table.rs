@@ -114,7 +114,7 @@ impl Connections {
 
     /// Waits for other connections to close, for at most [`LEAVING_TIME`], if there are so many that the next one would be
     /// refused.
-    pub(crate) async fn way_out(&self) {
+    pub(crate) async fn room_for_next(&self) {
         let most = self.max + LEAVING_MAX;
         let leaving = async {
             loop {
@@ -130,7 +130,7 @@ impl Connections {
     }
 
     /// Waits until no connection is open.
-    pub(crate) async fn emptied(&self) {
+    pub(crate) async fn all_closed(&self) {
         loop {
             let mut left = std::pin::pin!(self.left.notified());
             left.as_mut().enable();

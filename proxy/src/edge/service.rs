@@ -171,7 +171,7 @@ impl AcceptLoop {
                     if self.listening.is_full() {
                         // The tasks of connections that are being closed get time to run before the next connection is accepted.
                         tokio::task::yield_now().await;
-                        self.listening.way_out().await;
+                        self.listening.room_for_next().await;
                     }
                 }
                 Err(error) if is_the_clients(&error) => {

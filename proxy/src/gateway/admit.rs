@@ -14,16 +14,16 @@ use tooldock_filters::{
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::scan;
 
-use super::lasting::Lasting;
-use super::{Gateway, Passage};
+use super::lasting::CredentialValidity;
+use super::{Gateway, RequestContext};
 use crate::connection;
-use crate::replicas::Arrival;
+use crate::replicas::ForwardedFrom;
 use crate::rules::{GatewayListener, Rules, listener_at};
 use crate::tls::{ShownCertificate, TlsConnection};
 
 /// Kind of server behind the namespace of an admitted request, as far as the edge must distinguish it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum LeadsTo {
+pub(super) enum NamespaceServer {
     /// The namespace's tools run in processes of this gateway.
     #[default]
     Processes,
@@ -34,7 +34,7 @@ pub(super) enum LeadsTo {
     OtherNamespaces,
 }
 
-impl LeadsTo {
+impl NamespaceServer {
     fn of(namespace: &Namespace) -> Self {
         match namespace.upstream {
             UpstreamKind::Remote(_) => Self::RemoteServer,
@@ -45,13 +45,13 @@ impl LeadsTo {
 }
 
 /// The gateway's current state, as the admission checks query it.
-struct Live<'a> {
+struct AdmissionState<'a> {
     gateway: &'a Gateway,
     /// Kind of server behind the namespace to which access was granted last.
-    leads_to: Cell<LeadsTo>,
+    leads_to: Cell<NamespaceServer>,
 }
 
-impl Live<'_> {
+impl AdmissionState<'_> {
     /// Returns a principal's access to a namespace; `None` if no such namespace is served.
     fn served(&self, name: &str, principal: &str) -> Option<Access> {
         let snapshot = self.gateway.registry.load();
@@ -59,12 +59,12 @@ impl Live<'_> {
         if !namespace.policy.allows_principal(principal) {
             return Some(Access::Forbidden);
         }
-        self.leads_to.set(LeadsTo::of(namespace));
+        self.leads_to.set(NamespaceServer::of(namespace));
         Some(Access::Granted(namespace.name.clone()))
     }
 }
 
-impl Directory for Live<'_> {
+impl Directory for AdmissionState<'_> {
     fn namespace(&self, name: &str, principal: &str) -> Access {
         if let Some(access) = self.served(name, principal) {
             return access;
@@ -111,7 +111,7 @@ impl Gateway {
         &self,
         session: &Session,
         fields: &Fields<'_>,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
         asked: AdmissionAttempt,
     ) -> Result<Verdict> {
         let rules = Arc::clone(&passage.rules);
@@ -119,7 +119,7 @@ impl Gateway {
         passage.profile = Some(Arc::clone(&listener.profile));
         let header = session.req_header();
         let peer = passage.peer(session);
-        let live = Live {
+        let live = AdmissionState {
             gateway: self,
             leads_to: Cell::default(),
         };
@@ -151,11 +151,11 @@ impl Gateway {
         }
         if let Verdict::Admitted(admitted) = &verdict {
             let principal = admitted.principal.as_deref();
-            passage.lasting = principal.and_then(|it| Lasting::of(it, self));
+            passage.lasting = principal.and_then(|it| CredentialValidity::of(it, self));
         }
         passage.leads_to = match &verdict {
             Verdict::Admitted(admitted) if admitted.is_for_all_namespaces() => {
-                LeadsTo::OtherNamespaces
+                NamespaceServer::OtherNamespaces
             }
             _ => live.leads_to.get(),
         };
@@ -164,7 +164,7 @@ impl Gateway {
 
     /// Returns true if the decision on a request may have changed since it was admitted: rules or namespaces have changed, or its
     /// credential is no longer valid.
-    fn is_outdated(&self, passage: &Passage) -> bool {
+    fn is_outdated(&self, passage: &RequestContext) -> bool {
         let same_rules = self.service.readmissions() == passage.readmissions
             && self.registry.load().generation == passage.generation;
         let lasting = passage.lasting.as_ref();
@@ -176,7 +176,7 @@ impl Gateway {
     pub(super) fn admit_after_body(
         &self,
         session: &Session,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
     ) -> std::result::Result<Option<AdmittedHead>, Rejection> {
         match self.is_outdated(passage) {
             true => self.admit_anew(session, passage).map(Some),
@@ -189,7 +189,7 @@ impl Gateway {
     pub(super) fn admit_again(
         &self,
         session: &Session,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
     ) -> std::result::Result<(), Rejection> {
         if self.service.readmissions() == passage.readmissions {
             return Ok(());
@@ -207,7 +207,7 @@ impl Gateway {
         &self,
         session: &Session,
         fields: &Fields<'_>,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
         name: &NamespaceName,
     ) -> Result<Verdict> {
         self.registry.wait_for(name).await;
@@ -216,7 +216,7 @@ impl Gateway {
     }
 
     /// Loads the newest rules for a request whose admission is repeated.
-    pub(super) fn renew(&self, passage: &mut Passage) {
+    pub(super) fn renew(&self, passage: &mut RequestContext) {
         // The numbers of changes are read before the rules: the rules may then be newer than the numbers, but never older.
         passage.readmissions = self.service.readmissions();
         passage.generation = self.registry.load().generation;
@@ -226,7 +226,7 @@ impl Gateway {
     fn admit_anew(
         &self,
         session: &Session,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
     ) -> std::result::Result<AdmittedHead, Rejection> {
         self.renew(passage);
         // The old permit is released first, since the request would otherwise count twice.
@@ -245,7 +245,7 @@ impl Gateway {
     }
 
     /// Counts and logs a refusal. The log contains the cause, which the response does not.
-    pub(super) fn refused(&self, rejection: &Rejection, passage: &mut Passage) {
+    pub(super) fn refused(&self, rejection: &Rejection, passage: &mut RequestContext) {
         self.metrics.refused(rejection.code());
         if let Some(failure) = &rejection.failure {
             self.credential_failed(failure);
@@ -296,7 +296,7 @@ pub(super) fn tls_of(session: &Session) -> Option<&TlsConnection> {
     tls.extension.get::<TlsConnection>()
 }
 
-impl Passage {
+impl RequestContext {
     /// Returns the listener that the client used, which for a forwarded request is one of the replica that received it.
     pub(super) fn listener(&self, session: &Session) -> Result<&GatewayListener> {
         asked_listener(&self.rules, self.arrival.as_deref(), session)
@@ -338,7 +338,7 @@ impl Passage {
 
 fn asked_listener<'a>(
     rules: &'a Rules,
-    arrival: Option<&Arrival>,
+    arrival: Option<&ForwardedFrom>,
     session: &Session,
 ) -> Result<&'a GatewayListener> {
     let Some(arrival) = arrival else {

@@ -21,14 +21,14 @@ use tooldock_upstream::web::WebRequest;
 use tooldock_upstream::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 use tooldock_workers::remote::is_of_the_gateway;
 
-use super::admit::{LeadsTo, tls_of};
-use super::lasting::Lasting;
-use super::{Gateway, Passage, resource};
+use super::admit::{NamespaceServer, tls_of};
+use super::lasting::CredentialValidity;
+use super::{Gateway, RequestContext, resource};
 use crate::access_log::Pending as Logged;
 use crate::body::{self, Body, BodyError, BodyLimits};
-use crate::replicas::Met;
+use crate::replicas::RequestFacts;
 use crate::respond::{self, BodyRest, ClientGone, Envelope};
-use crate::stream::{End, LongStream, sooner};
+use crate::stream::{End, LongStream, first_of};
 use crate::telemetry;
 use crate::timeout::fast_timeout;
 use crate::web_session::LoginEnd;
@@ -42,7 +42,7 @@ impl Gateway {
     pub(super) async fn body(
         &self,
         session: &mut Session,
-        passage: &Passage,
+        passage: &RequestContext,
     ) -> Result<Body, Rejection> {
         self.body_within(session, passage, passage.rules.bodies)
             .await
@@ -52,7 +52,7 @@ impl Gateway {
     pub(super) async fn body_within(
         &self,
         session: &mut Session,
-        passage: &Passage,
+        passage: &RequestContext,
         limits: BodyLimits,
     ) -> Result<Body, Rejection> {
         let session = &mut session.downstream_session;
@@ -83,7 +83,7 @@ impl Gateway {
     pub(super) async fn hand_over(
         &self,
         session: &mut Session,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
         mut admitted: AdmittedHead,
     ) -> Result<Option<Reply>, Rejection> {
         let route = admitted.route;
@@ -131,7 +131,7 @@ impl Gateway {
                 .unwrap_or_else(|| Arc::new(Profile::core())),
             manager: admitted.manager,
             // The headers are only copied if they may be sent to a remote server.
-            headers: (passage.leads_to != LeadsTo::Processes)
+            headers: (passage.leads_to != NamespaceServer::Processes)
                 .then(|| Arc::new(headers_for_servers(session, &admitted))),
             visibility: visibility(&admitted, passage.leads_to),
             grant: admitted
@@ -179,7 +179,7 @@ impl Gateway {
         };
         let reply = match &self.replicas {
             Some(replicas) if may_be_elsewhere(&request) => {
-                let met = Met {
+                let met = RequestFacts {
                     listener: passage.listener(session).map_err(|_| gone())?,
                     peer: passage.peer(session),
                     certificate: passage.shown_certificate(session),
@@ -202,7 +202,7 @@ impl Gateway {
     pub(super) async fn write(
         &self,
         session: &mut Session,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
         reply: Reply,
         envelope: &Envelope<'_>,
     ) -> Result<HandOverOutcome, ClientGone> {
@@ -266,13 +266,13 @@ impl Gateway {
                     head,
                     events,
                     guards,
-                    revoked: sooner(
+                    revoked: first_of(
                         lasting.and_then(|it| it.taken_back(self, &fields)),
-                        login.map(|it| Box::pin(it.come()) as End),
+                        login.map(|it| Box::pin(it.until_ended()) as End),
                     ),
                     lasts: [
                         passage.certificate_counts_for(session),
-                        lasting.and_then(Lasting::left),
+                        lasting.and_then(CredentialValidity::left),
                         login.map(LoginEnd::left),
                     ]
                     .into_iter()
@@ -321,7 +321,7 @@ fn headers_for_servers(session: &Session, admitted: &AdmittedHead) -> HeaderMap 
 }
 
 /// Returns the data of a request that the web UI's handlers need.
-fn web_request(session: &Session, passage: &Passage) -> WebRequest {
+fn web_request(session: &Session, passage: &RequestContext) -> WebRequest {
     let header = session.req_header();
     let text = |name| header.headers.get(name).and_then(|it| it.to_str().ok());
     let peer = passage.peer(session);
@@ -421,11 +421,11 @@ async fn while_client_stays(
 }
 
 /// Returns the namespaces that a token opens. They are only needed for requests that concern more than one namespace.
-fn visibility(admitted: &AdmittedHead, leads_to: LeadsTo) -> Visibility {
+fn visibility(admitted: &AdmittedHead, leads_to: NamespaceServer) -> Visibility {
     let one_was_admitted = matches!(
         admitted.route.namespace,
         RouteNamespace::Required | RouteNamespace::OrSession
-    ) && leads_to != LeadsTo::OtherNamespaces;
+    ) && leads_to != NamespaceServer::OtherNamespaces;
     match &admitted.principal {
         Some(principal) if !one_was_admitted => {
             let principal = Arc::clone(principal);

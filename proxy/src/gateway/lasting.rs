@@ -24,7 +24,7 @@ use crate::stream::End;
 
 /// The validity of the credential that admitted a request. Requests with a token of the configuration usually have no such value,
 /// since most of these tokens never expire.
-pub(super) struct Lasting {
+pub(super) struct CredentialValidity {
     ends: Option<SystemTime>,
     principal: Arc<str>,
     grant: Option<Arc<Grant>>,
@@ -32,7 +32,7 @@ pub(super) struct Lasting {
     losses: u64,
 }
 
-impl Lasting {
+impl CredentialValidity {
     pub(super) fn of(principal: &Principal, gateway: &Gateway) -> Option<Self> {
         let (ends, grant) = (principal.ends(), principal.grant());
         (ends.is_some() || grant.is_some()).then(|| Self {
@@ -74,7 +74,7 @@ impl Lasting {
         let issuers = Arc::clone(&gateway.issuers);
         match opaque {
             Some(token) => Some(Box::pin(
-                issuers.outlive(token, Arc::clone(&self.principal)),
+                issuers.watch_token(token, Arc::clone(&self.principal)),
             )),
             None => {
                 let losses = self.losses;

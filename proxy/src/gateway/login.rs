@@ -16,8 +16,8 @@ use tooldock_filters::{AdmissionAttempt, AdmittedHead, Fields, Reason, Rejection
 use tooldock_upstream::reply::Reply;
 
 use super::admit::tls_of;
-use super::lasting::Lasting;
-use super::{Gateway, Passage};
+use super::lasting::CredentialValidity;
+use super::{Gateway, RequestContext};
 use crate::body::BodyLimits;
 use crate::issuers::login::LoginFailure;
 use crate::web_login::{self, LoginBeginning, LoginCode};
@@ -37,7 +37,7 @@ impl Gateway {
     pub(super) async fn log_in(
         &self,
         session: &mut Session,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
         admitted: &AdmittedHead,
     ) -> Result<Reply, Rejection> {
         if session.req_header().method != Method::POST {
@@ -67,7 +67,7 @@ impl Gateway {
     async fn begin_login(
         &self,
         session: &Session,
-        passage: &Passage,
+        passage: &RequestContext,
         client: IpAddr,
         beginning: LoginBeginning,
     ) -> Result<Reply, Rejection> {
@@ -100,7 +100,7 @@ impl Gateway {
     async fn end_login(
         &self,
         session: &mut Session,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
         code: LoginCode,
     ) -> Result<Reply, Rejection> {
         let headers = &session.req_header().headers;
@@ -124,7 +124,7 @@ impl Gateway {
             .await;
         let token = exchanged.map_err(|failure| refused(issuer, failure))?;
         self.admit_token(session, passage, issuer, &token).await?;
-        let left = passage.lasting.as_ref().and_then(Lasting::left);
+        let left = passage.lasting.as_ref().and_then(CredentialValidity::left);
         let is_tls = tls_of(session).is_some();
         let opened = self.web_sessions.answer(session.req_header(), is_tls, left);
         let mut opened = opened.ok_or_else(no_random_numbers)?;
@@ -136,7 +136,7 @@ impl Gateway {
     async fn admit_token(
         &self,
         session: &mut Session,
-        passage: &mut Passage,
+        passage: &mut RequestContext,
         issuer: &Issuer,
         token: &Secret,
     ) -> Result<(), Rejection> {

@@ -15,7 +15,7 @@ use tooldock_upstream::probe_events;
 use tooldock_upstream::reply::{Head, Reply};
 
 use super::admit::tls_of;
-use super::{Gateway, Passage};
+use super::{Gateway, RequestContext};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -26,7 +26,7 @@ impl Gateway {
     pub(super) async fn probed(
         &self,
         session: &mut Session,
-        passage: &Passage,
+        passage: &RequestContext,
         admitted: &AdmittedHead,
     ) -> Result<Reply, Rejection> {
         let nonce = admitted.rest.as_deref().unwrap_or_default();
@@ -51,7 +51,7 @@ impl Gateway {
     fn facts(
         &self,
         session: &Session,
-        passage: &Passage,
+        passage: &RequestContext,
         admitted: &AdmittedHead,
         body: usize,
     ) -> Reply {

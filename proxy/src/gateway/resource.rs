@@ -9,12 +9,12 @@ use tooldock_filters::oauth::ResourcePlace;
 use tooldock_filters::{AdmittedHead, RouteId};
 use tooldock_upstream::reply::{Head, Reply};
 
-use super::Passage;
+use super::RequestContext;
 
 /// Returns the OAuth metadata if the request is for it; `None` for every other request, and if no access tokens are accepted.
 pub(super) fn metadata(
     session: &Session,
-    passage: &Passage,
+    passage: &RequestContext,
     admitted: &AdmittedHead,
 ) -> Option<Reply> {
     if admitted.route.id != RouteId::WellKnown {
@@ -33,7 +33,11 @@ pub(super) fn metadata(
 
 /// Adds the metadata's URL to the challenge of a response that refuses a call because of a missing scope. The service cannot add
 /// it, as it does not know the gateway's public address.
-pub(super) fn with_metadata_url(session: &Session, passage: &Passage, mut reply: Reply) -> Reply {
+pub(super) fn with_metadata_url(
+    session: &Session,
+    passage: &RequestContext,
+    mut reply: Reply,
+) -> Reply {
     let Reply::Full { head, .. } = &mut reply else {
         return reply;
     };
@@ -55,7 +59,7 @@ pub(super) fn with_metadata_url(session: &Session, passage: &Passage, mut reply:
 }
 
 /// Returns the paths that the request's listener serves.
-fn place<'a>(session: &Session, passage: &'a Passage) -> Option<ResourcePlace<'a>> {
+fn place<'a>(session: &Session, passage: &'a RequestContext) -> Option<ResourcePlace<'a>> {
     let listener = passage.listener(session).ok()?;
     Some(ResourcePlace::of(&listener.rules))
 }

@@ -35,26 +35,26 @@ pub(super) trait CandidateFacts {
 }
 
 /// The balancing method of a pool, with its candidates and its state.
-pub(super) struct Choice {
+pub(super) struct PoolBalancer {
     pub(super) among: Vec<Candidate>,
-    by: By,
+    by: BalancingMethod,
 }
 
-enum By {
+enum BalancingMethod {
     Turns(Arc<RoundRobin>),
     Chance(Arc<Random>),
     Hash(Arc<Consistent>),
     LeastBusy(AtomicUsize),
 }
 
-impl Choice {
+impl PoolBalancer {
     pub(super) fn new(balance: Balance, among: Vec<Candidate>) -> Self {
         let backends: BTreeSet<Backend> = among.iter().map(backend).collect();
         let by = match balance {
-            Balance::RoundRobin => By::Turns(Arc::new(RoundRobin::build(&backends))),
-            Balance::Random => By::Chance(Arc::new(Random::build(&backends))),
-            Balance::Hash => By::Hash(Arc::new(Consistent::build(&backends))),
-            Balance::LeastBusy => By::LeastBusy(AtomicUsize::new(0)),
+            Balance::RoundRobin => BalancingMethod::Turns(Arc::new(RoundRobin::build(&backends))),
+            Balance::Random => BalancingMethod::Chance(Arc::new(Random::build(&backends))),
+            Balance::Hash => BalancingMethod::Hash(Arc::new(Consistent::build(&backends))),
+            Balance::LeastBusy => BalancingMethod::LeastBusy(AtomicUsize::new(0)),
         };
         Self { among, by }
     }
@@ -68,11 +68,11 @@ impl Choice {
     ) -> Option<usize> {
         let key = hash.to_be_bytes();
         match &self.by {
-            By::Turns(turns) => self.first(turns.iter(&key), avoid, Some(facts)),
-            By::Chance(chance) => self.first(chance.iter(&key), avoid, Some(facts)),
+            BalancingMethod::Turns(turns) => self.first(turns.iter(&key), avoid, Some(facts)),
+            BalancingMethod::Chance(chance) => self.first(chance.iter(&key), avoid, Some(facts)),
             // The slow start is ignored here: equal hashes must select the same backend, even if it was down until now.
-            By::Hash(ring) => self.first(ring.iter(&key), avoid, None),
-            By::LeastBusy(turn) => self.least_busy(turn, avoid, facts),
+            BalancingMethod::Hash(ring) => self.first(ring.iter(&key), avoid, None),
+            BalancingMethod::LeastBusy(turn) => self.least_busy(turn, avoid, facts),
         }
     }
 
@@ -169,17 +169,22 @@ mod tests {
         BackendId::new(&format!("b{index}:80"))
     }
 
-    fn choice(balance: Balance, weights: [u32; 3]) -> Choice {
+    fn choice(balance: Balance, weights: [u32; 3]) -> PoolBalancer {
         let among = weights.into_iter().enumerate();
         let candidate = |(index, weight)| Candidate {
             index,
             id: id(index),
             weight,
         };
-        Choice::new(balance, among.map(candidate).collect())
+        PoolBalancer::new(balance, among.map(candidate).collect())
     }
 
-    fn counts(choice: &Choice, avoid: &[BackendId], facts: &FixedFacts, picks: u64) -> [usize; 3] {
+    fn counts(
+        choice: &PoolBalancer,
+        avoid: &[BackendId],
+        facts: &FixedFacts,
+        picks: u64,
+    ) -> [usize; 3] {
         let mut counts = [0; 3];
         for hash in 0..picks {
             counts[choice.pick(avoid, hash, facts).expect("one is left")] += 1;
@@ -210,7 +215,7 @@ mod tests {
     fn a_hash_stays_with_its_backend_when_another_one_goes() {
         let all = choice(Balance::Hash, [1, 1, 1]);
         let among = all.among[..2].to_vec();
-        let fewer = Choice::new(Balance::Hash, among);
+        let fewer = PoolBalancer::new(Balance::Hash, among);
         for hash in 0..200 {
             let before = all.pick(&[], hash, &idle());
             assert_eq!(before, all.pick(&[], hash, &idle()));

@@ -193,7 +193,7 @@ impl RemoteClient {
 
     fn core(&self, server: &RemoteServer, spec: &BackendSpec, material: &Material) -> Core {
         let series = self.metrics.series(&server.name, &spec.id);
-        series.show_up((spec.weight > 0).then_some(true));
+        series.set_healthy((spec.weight > 0).then_some(true));
         Core {
             health: Mutex::default(),
             idle: Idle::new(server.spec.keepalive),

@@ -68,7 +68,7 @@ impl Connector {
             let stream = stream.map_err(|error| not_connected(id, &error))?;
             return Ok((stream, None));
         }
-        let to_try = target.addresses.to_try(limit).await;
+        let to_try = target.addresses.addresses_to_try(limit).await;
         let to_try = to_try.map_err(|reason| no_address(id, &reason))?;
         let mut left = to_try.len();
         let mut last = late(id);

@@ -89,12 +89,12 @@ pub(super) async fn send(
             // The backend has closed an idle connection. It cannot have read a complete request, so the loop tries another
             // connection.
             Ok(Err(_)) if reused && short => {}
-            Ok(Err(Unwritten::Head)) if reused => {}
-            Ok(Err(Unwritten::Head)) => {
+            Ok(Err(WriteFailure::Head)) if reused => {}
+            Ok(Err(WriteFailure::Head)) => {
                 let what = "the connection ended before the request was written";
                 return Err(failed(id, SendErrorKind::Closed, true, what));
             }
-            Ok(Err(Unwritten::Body)) => {
+            Ok(Err(WriteFailure::Body)) => {
                 // The backend may have sent a response without reading the complete body.
                 let mut connection = BackendConnection::of(open);
                 let early = timeout(EARLY_ANSWER, connection.response.read_head()).await;
@@ -221,7 +221,7 @@ struct OpenedConnection {
 
 async fn connection(member: &PoolMember) -> Result<OpenedConnection, SendError> {
     let core = &member.core;
-    let still_has = |address: &SocketAddr| core.addresses.still_has(address);
+    let still_has = |address: &SocketAddr| core.addresses.still_resolves_to(address);
     let (reused, (stream, address)) = match core.idle.take(still_has) {
         Some(kept) => (true, kept),
         None => {
@@ -255,7 +255,7 @@ impl BackendConnection {
 }
 
 /// The state of a request whose writing failed, by how much of it the backend may have received.
-enum Unwritten {
+enum WriteFailure {
     /// Nothing was written: the kernel accepted no bytes, so the backend cannot have read a request.
     Head,
     /// Some bytes may have been written, but not the whole request. The connection cannot be used for another request.
@@ -264,17 +264,17 @@ enum Unwritten {
 
 /// Writes head and body of a request in one system call. Pingora's own client would send the head separately, which costs
 /// another system call on both sides.
-async fn write(stream: &mut Stream, head: &[u8], body: &[u8]) -> Result<(), Unwritten> {
+async fn write(stream: &mut Stream, head: &[u8], body: &[u8]) -> Result<(), WriteFailure> {
     let parts = [IoSlice::new(head), IoSlice::new(body)];
     let taken = stream.write_vectored(&parts).await;
-    let taken = taken.map_err(|_| Unwritten::Head)?;
+    let taken = taken.map_err(|_| WriteFailure::Head)?;
     let rest = async {
         stream.write_all(&head[taken.min(head.len())..]).await?;
         let of_body = taken.saturating_sub(head.len());
         stream.write_all(&body[of_body..]).await?;
         stream.flush().await
     };
-    rest.await.map_err(|_| Unwritten::Body)
+    rest.await.map_err(|_| WriteFailure::Body)
 }
 
 fn unreadable(member: &PoolMember, error: ReadError) -> SendError {

@@ -55,7 +55,9 @@ impl Idle {
                 let at = all.iter().rposition(|it| it.runtime == runtime)?;
                 all.remove(at)
             };
-            let moved = kept.address.is_some_and(|address| !still_has(&address));
+            let moved = kept
+                .address
+                .is_some_and(|address| !still_resolves_to(&address));
             if now < kept.until && !moved && is_open(&mut kept.stream) {
                 return Some((kept.stream, kept.address));
             }
@@ -97,7 +99,9 @@ impl Idle {
     pub(crate) fn sweep(&self, still_has: impl Fn(&SocketAddr) -> bool) {
         let now = Instant::now();
         lock(&self.kept).retain_mut(|kept| {
-            let moved = kept.address.is_some_and(|address| !still_has(&address));
+            let moved = kept
+                .address
+                .is_some_and(|address| !still_resolves_to(&address));
             now < kept.until && !moved && is_open(&mut kept.stream)
         });
     }

@@ -101,7 +101,7 @@ pub(super) const OUTCOMES: [&str; 15] = [
 
 impl Series {
     /// Sets the gauge for the backend's health. `None` removes the gauge.
-    pub(super) fn show_up(&self, healthy: Option<bool>) {
+    pub(super) fn set_healthy(&self, healthy: Option<bool>) {
         let Some(metrics) = self.metrics.upgrade() else {
             return;
         };

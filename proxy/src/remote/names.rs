@@ -92,7 +92,10 @@ impl Addresses {
 
     /// The addresses to try, in this order. Each address is checked here, and the name is not resolved again before the
     /// connection is opened. So an address that passed the check cannot be replaced by another one.
-    pub(crate) async fn to_try(&self, limit: Duration) -> Result<Vec<SocketAddr>, NoAddress> {
+    pub(crate) async fn addresses_to_try(
+        &self,
+        limit: Duration,
+    ) -> Result<Vec<SocketAddr>, NoAddress> {
         if let Host::Name(name, port) = &self.host
             && self.age().is_none()
         {
@@ -119,7 +122,7 @@ impl Addresses {
     }
 
     /// Returns true if a connection to the address may be reused, because the backend's name still resolves to that address.
-    pub(crate) fn still_has(&self, address: &SocketAddr) -> bool {
+    pub(crate) fn still_resolves_to(&self, address: &SocketAddr) -> bool {
         !matches!(self.host, Host::Name(..)) || lock(&self.known).addresses.contains(address)
     }
 
@@ -219,8 +222,8 @@ mod tests {
         let table = Arc::new(Table::default());
         table.say(&["1.1.1.1", "1.1.1.2"]);
         let addresses = named(&table, false);
-        let first = addresses.to_try(LIMIT).await.expect("addresses");
-        let second = addresses.to_try(LIMIT).await.expect("addresses");
+        let first = addresses.addresses_to_try(LIMIT).await.expect("addresses");
+        let second = addresses.addresses_to_try(LIMIT).await.expect("addresses");
         assert_eq!((first.len(), table.asked()), (2, 1));
         assert_eq!(first[0], second[1], "they take turns");
         addresses.refresh(LIMIT).await;
@@ -228,15 +231,15 @@ mod tests {
         table.say(&["1.1.1.3"]);
         tokio::time::advance(REFRESH).await;
         addresses.refresh(LIMIT).await;
-        assert!(!addresses.still_has(&first[0]), "it has moved");
+        assert!(!addresses.still_resolves_to(&first[0]), "it has moved");
         table.say(&["1.1.1.4"]);
         addresses.doubt();
-        let moved = addresses.to_try(LIMIT).await.expect("addresses");
+        let moved = addresses.addresses_to_try(LIMIT).await.expect("addresses");
         assert_eq!(moved, ["1.1.1.4:80".parse().expect("an address")]);
         table.say(&[]);
         addresses.doubt();
         assert_eq!(
-            addresses.to_try(LIMIT).await.as_ref(),
+            addresses.addresses_to_try(LIMIT).await.as_ref(),
             Ok(&moved),
             "the last that is known"
         );
@@ -260,23 +263,30 @@ mod tests {
         tokio::time::advance(REFRESH).await;
         let refresh = addresses.refresh(LIMIT);
         let done = tokio::time::timeout(2 * LIMIT, refresh).await;
-        assert!(done.is_ok() && addresses.still_has(&address));
+        assert!(done.is_ok() && addresses.still_resolves_to(&address));
     }
 
     #[tokio::test]
     async fn a_name_leads_to_public_addresses_only_unless_the_operator_says_otherwise() {
         let table = Arc::new(Table::default());
         table.say(&["10.0.0.1", "1.1.1.1", "::1"]);
-        let some = named(&table, false).to_try(LIMIT).await.expect("one");
+        let some = named(&table, false)
+            .addresses_to_try(LIMIT)
+            .await
+            .expect("one");
         assert_eq!(some, ["1.1.1.1:80".parse().expect("an address")]);
         assert_eq!(
-            named(&table, true).to_try(LIMIT).await.expect("all").len(),
+            named(&table, true)
+                .addresses_to_try(LIMIT)
+                .await
+                .expect("all")
+                .len(),
             3
         );
         table.say(&["169.254.169.254"]);
         let refused = "169.254.169.254:80".parse().expect("an address");
         assert_eq!(
-            named(&table, false).to_try(LIMIT).await,
+            named(&table, false).addresses_to_try(LIMIT).await,
             Err(NoAddress::NotPublic("a.example".into(), refused))
         );
     }
@@ -286,12 +296,12 @@ mod tests {
         let table = Arc::new(Table::default());
         table.say(&["1.1.1.1"]);
         let addresses = named(&table, false);
-        assert!(addresses.to_try(LIMIT).await.is_ok());
+        assert!(addresses.addresses_to_try(LIMIT).await.is_ok());
         table.say(&["127.0.0.1"]);
         tokio::time::advance(REFRESH).await;
         addresses.refresh(LIMIT).await;
         assert!(matches!(
-            addresses.to_try(LIMIT).await,
+            addresses.addresses_to_try(LIMIT).await,
             Err(NoAddress::NotPublic(..))
         ));
     }
@@ -310,7 +320,7 @@ mod tests {
         ] {
             let host = Host::Name(spelled.into(), 80);
             let found = Addresses::new(host, false, Arc::new(SystemNames))
-                .to_try(LIMIT)
+                .addresses_to_try(LIMIT)
                 .await;
             assert!(
                 matches!(
@@ -329,9 +339,9 @@ mod tests {
         let literal = "127.0.0.1:80".parse::<SocketAddr>().expect("an address");
         let host = Host::Address(literal.ip(), 80);
         let addresses = Addresses::new(host, false, names);
-        assert_eq!(addresses.to_try(LIMIT).await, Ok(vec![literal]));
+        assert_eq!(addresses.addresses_to_try(LIMIT).await, Ok(vec![literal]));
         assert_eq!(table.asked(), 0);
-        let missing = named(&table, false).to_try(LIMIT).await;
+        let missing = named(&table, false).addresses_to_try(LIMIT).await;
         assert_eq!(
             missing,
             Err(NoAddress::NotFound("a.example: no such name".into()))

@@ -13,7 +13,7 @@ use tooldock_upstream::http_client::{
 };
 use tooldock_workers::remote::{BackendId, BackendSpec, RemoteServer};
 
-use super::balance::{Candidate, CandidateFacts, Choice};
+use super::balance::{Candidate, CandidateFacts, PoolBalancer};
 use super::connect::Connector;
 use super::credentials::{self, Credentials};
 use super::exchange::{self, Outcome};
@@ -67,7 +67,7 @@ pub(super) struct Pool {
     pub(super) leaving: Mutex<Vec<Arc<PoolMember>>>,
     /// State of the balancing among usable primaries (first) and among usable backups (second). It is rebuilt when the set of
     /// usable backends changes.
-    choices: [ArcSwapOption<Choice>; 2],
+    choices: [ArcSwapOption<PoolBalancer>; 2],
     /// Held while a slow backend is evaluated. Otherwise two slow backends could each be counted as the other's replacement.
     slow: Mutex<()>,
     /// True when the first checks of all backends have ended.
@@ -110,9 +110,9 @@ impl Pool {
     }
 
     /// The balancing among the usable backups or the usable primaries.
-    fn choice(&self, backup: bool, now: Instant) -> Arc<Choice> {
+    fn choice(&self, backup: bool, now: Instant) -> Arc<PoolBalancer> {
         let cached = &self.choices[usize::from(backup)];
-        let is_current = |choice: &Arc<Choice>| {
+        let is_current = |choice: &Arc<PoolBalancer>| {
             let among = choice.among.iter().map(|it| it.index);
             among.eq(self.usable(backup, now).map(|(index, _)| index))
         };
@@ -124,7 +124,7 @@ impl Pool {
             id: member.spec.id.clone(),
             weight: member.spec.weight,
         });
-        let choice = Choice::new(self.server.spec.balance, among.collect());
+        let choice = PoolBalancer::new(self.server.spec.balance, among.collect());
         let choice = Arc::new(choice);
         cached.store(Some(Arc::clone(&choice)));
         choice
@@ -169,7 +169,7 @@ impl Pool {
 impl Backends for Pool {
     fn pick(&self, avoid: &[BackendId], hash: u64) -> Option<Arc<dyn Backend>> {
         let now = Instant::now();
-        let facts = Now {
+        let facts = PoolMoment {
             members: &self.members,
             now,
         };
@@ -221,12 +221,12 @@ impl Backends for Pool {
 }
 
 /// The backends of a pool, with the time at which their state is read.
-struct Now<'a> {
+struct PoolMoment<'a> {
     members: &'a [Arc<PoolMember>],
     now: Instant,
 }
 
-impl CandidateFacts for Now<'_> {
+impl CandidateFacts for PoolMoment<'_> {
     fn in_flight(&self, index: usize) -> usize {
         self.members[index].core.in_flight.load(Ordering::Relaxed)
     }
@@ -250,7 +250,7 @@ impl PoolMember {
     pub(super) fn show_health(&self, now: Instant) {
         let is_shown = !self.removed && self.spec.weight > 0;
         let healthy = is_shown.then(|| self.is_healthy_at(now));
-        self.core.series.show_up(healthy);
+        self.core.series.set_healthy(healthy);
     }
 
     /// Returns true if the backend has answered a request or passed a check since the gateway's start.

@@ -82,7 +82,8 @@ async fn tend(pool: &Pool, now: Instant) {
     for member in &pool.members {
         let core = &member.core;
         member.show_health(now);
-        core.idle.sweep(|address| core.addresses.still_has(address));
+        core.idle
+            .sweep(|address| core.addresses.still_resolves_to(address));
     }
     let mut lookups = JoinSet::new();
     for member in &pool.members {

@@ -21,7 +21,7 @@ use tooldock_sessions::replicas::{Announcement, ReplicaId, Replicas};
 use tooldock_upstream::reply::{BodyStream, Head, Reply};
 use tooldock_workers::remote::{Backend, BackendId, Host, is_hop_by_hop};
 
-use super::Forwarded;
+use super::ForwardedRequest;
 use super::silence::{self, silence};
 use super::tls::ClientTls;
 use crate::remote::SystemNames;
@@ -125,9 +125,9 @@ impl Forwarder {
     pub(super) async fn send(
         &self,
         other: &Announcement,
-        forwarded: &Forwarded,
+        forwarded: &ForwardedRequest,
         body: Bytes,
-        question: impl Fn() -> Result<Forwarded, String> + Sync,
+        question: impl Fn() -> Result<ForwardedRequest, String> + Sync,
         replicas: Arc<Replicas>,
         ended: watch::Receiver<bool>,
     ) -> Result<Reply, Failure> {
@@ -158,9 +158,9 @@ impl Forwarder {
     async fn exchange(
         &self,
         other: &Announcement,
-        forwarded: &Forwarded,
+        forwarded: &ForwardedRequest,
         body: Bytes,
-        question: &(impl Fn() -> Result<Forwarded, String> + Sync),
+        question: &(impl Fn() -> Result<ForwardedRequest, String> + Sync),
         replicas: &Replicas,
     ) -> Result<(Response, ResponseHead, Arc<PeerAddress>), Failure> {
         let peer = self.peer(other).map_err(Failure::Unsent)?;
@@ -168,7 +168,7 @@ impl Forwarder {
         let mut response = {
             let (mut stream, reused) = match peer
                 .idle
-                .take(|address| peer.addresses.still_has(address))
+                .take(|address| peer.addresses.still_resolves_to(address))
             {
                 Some((stream, _)) => (stream, true),
                 None => {
@@ -233,7 +233,7 @@ impl Forwarder {
     pub(super) async fn check(
         &self,
         other: &Announcement,
-        question: impl Fn() -> Result<Forwarded, String> + Sync,
+        question: impl Fn() -> Result<ForwardedRequest, String> + Sync,
     ) -> Result<(), String> {
         let peer = self.peer(other)?;
         if peer.has_just_answered() {
@@ -248,7 +248,7 @@ impl Forwarder {
         &self,
         peer: &PeerAddress,
         other: &Announcement,
-        question: &(impl Fn() -> Result<Forwarded, String> + Sync),
+        question: &(impl Fn() -> Result<ForwardedRequest, String> + Sync),
     ) -> bool {
         peer.has_just_answered() || self.ask(peer, other, question).await.is_ok()
     }
@@ -259,7 +259,7 @@ impl Forwarder {
         &self,
         peer: &PeerAddress,
         other: &Announcement,
-        question: &(impl Fn() -> Result<Forwarded, String> + Sync),
+        question: &(impl Fn() -> Result<ForwardedRequest, String> + Sync),
     ) -> Result<Option<Stream>, Failure> {
         let head = head(&question().map_err(Failure::Unsent)?, 0);
         let mut stream = self.open(peer, other).await?;
@@ -295,7 +295,7 @@ impl Forwarder {
         &self,
         peer: &PeerAddress,
         other: &Announcement,
-        question: &(impl Fn() -> Result<Forwarded, String> + Sync),
+        question: &(impl Fn() -> Result<ForwardedRequest, String> + Sync),
     ) -> Result<Stream, Failure> {
         if peer.backend.tls
             && let Some(kept) = self.ask(peer, other, question).await?
@@ -399,7 +399,7 @@ fn backend(address: &str, encrypts: bool) -> Result<Backend, String> {
 
 /// Creates the head of the forwarded request from the client's headers, without those that concern the client's connection.
 /// `Origin` is omitted, too: this replica has checked it, and adds the CORS headers when it sends the response to the client.
-fn head(forwarded: &Forwarded, length: usize) -> Bytes {
+fn head(forwarded: &ForwardedRequest, length: usize) -> Bytes {
     let mut head = BytesMut::with_capacity(2048);
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| head.put_slice(part));
     put(&[

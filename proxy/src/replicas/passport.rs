@@ -12,7 +12,7 @@ use tooldock_filters::Peer;
 use tooldock_sessions::replicas::{ReplicaId, Replicas};
 use tooldock_upstream::seal::SessionKey;
 
-use super::Met;
+use super::RequestFacts;
 use crate::tls::ShownCertificate;
 
 /// Name of the request header that contains a passport.
@@ -54,7 +54,7 @@ pub(crate) struct Passport {
 }
 
 /// Facts about a request that another replica has forwarded to this one.
-pub(crate) struct Arrival {
+pub(crate) struct ForwardedFrom {
     /// Name of the listener that received the client's request.
     pub(crate) listener: Box<str>,
     /// Peer of the client's connection to that listener.
@@ -70,7 +70,11 @@ pub(crate) struct Arrival {
 
 impl Passport {
     /// Creates the passport of a client's request. The receiving replica, time and nonce are added by `seal`.
-    pub(super) fn of(replicas: &Replicas, arrival: Option<&Arrival>, met: Met<'_>) -> Self {
+    pub(super) fn of(
+        replicas: &Replicas,
+        arrival: Option<&ForwardedFrom>,
+        met: RequestFacts<'_>,
+    ) -> Self {
         Self {
             hops: arrival.map_or(0, |arrival| arrival.hops),
             listener: (*met.listener.name).into(),
@@ -175,7 +179,7 @@ impl Passport {
     }
 }
 
-impl From<Passport> for Arrival {
+impl From<Passport> for ForwardedFrom {
     fn from(passport: Passport) -> Self {
         Self {
             peer: Peer {

@@ -25,7 +25,7 @@ pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
     if is_terminal() {
         // Echo is turned off before the prompt appears. Otherwise the first characters could be visible if they are typed very
         // early.
-        let quiet = Quiet::new().map_err(unreadable)?;
+        let quiet = EchoOff::new().map_err(unreadable)?;
         let typed = rpassword::prompt_password(prompt);
         drop(quiet);
         return typed.map(Secret::new).map_err(unreadable);
@@ -50,12 +50,12 @@ pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
 }
 
 /// Turns the terminal's echo off until the value is dropped.
-struct Quiet {
+struct EchoOff {
     terminal: File,
     before: Termios,
 }
 
-impl Quiet {
+impl EchoOff {
     fn new() -> io::Result<Self> {
         // With this handler, Ctrl-C ends the prompt with an error. Without it, the process would end and leave the echo off.
         signal_hook::flag::register(SIGINT, Arc::default())?;
@@ -70,7 +70,7 @@ impl Quiet {
     }
 }
 
-impl Drop for Quiet {
+impl Drop for EchoOff {
     fn drop(&mut self) {
         let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
     }

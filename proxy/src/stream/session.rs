@@ -8,7 +8,7 @@ use pingora_core::protocols::http::ServerSession;
 use super::writer::Events;
 use crate::metrics::Ending;
 use crate::respond::WRITE_STEP;
-use crate::unread::{NotTaken, WriteLimits};
+use crate::unread::{WriteAborted, WriteLimits};
 
 /// Writes events until the service or the client ends the stream.
 ///
@@ -36,7 +36,7 @@ pub(super) async fn run<E: Events>(
                 return match limits.write(0, pin!(session.finish_body())).await {
                     Ok(Ok(_)) => Ending::Complete,
                     Ok(Err(_)) => Ending::ClientLeft,
-                    Err(NotTaken) => Ending::SlowReader,
+                    Err(WriteAborted) => Ending::SlowReader,
                 };
             }
         };
@@ -60,7 +60,7 @@ async fn write(
         {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Err(Ending::ClientLeft),
-            Err(NotTaken) => return Err(Ending::SlowReader),
+            Err(WriteAborted) => return Err(Ending::SlowReader),
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::metrics::Ending;
-use crate::unread::{NotTaken, WriteLimits};
+use crate::unread::{WriteAborted, WriteLimits};
 
 /// The empty chunk that ends a body in HTTP's chunked coding.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
@@ -134,7 +134,7 @@ async fn within<T>(
 ) -> Result<T, Ending> {
     match limits.write(size, pin!(step)).await {
         Ok(done) => Ok(done?),
-        Err(NotTaken) => Err(Ending::SlowReader),
+        Err(WriteAborted) => Err(Ending::SlowReader),
     }
 }
 

@@ -12,7 +12,7 @@ use rustls::sign::CertifiedKey;
 use super::KeyPair;
 
 /// The certificates of a listener, indexed by name.
-pub(super) struct ByName {
+pub(super) struct CertificatesByName {
     /// The certificate for clients that request no name, or a name without a certificate.
     default: Arc<CertifiedKey>,
     /// The certificates by name, in lower case. The key for a wildcard name begins with a dot. Such a key matches names with
@@ -20,7 +20,7 @@ pub(super) struct ByName {
     names: HashMap<Box<str>, Arc<CertifiedKey>>,
 }
 
-impl ByName {
+impl CertificatesByName {
     /// Indexes certificates by their names. The first certificate is the default.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl ByName {
     }
 }
 
-impl ResolvesServerCert for ByName {
+impl ResolvesServerCert for CertificatesByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         if self.names.is_empty() {
             return Some(Arc::clone(&self.default));
@@ -79,9 +79,9 @@ impl ResolvesServerCert for ByName {
     }
 }
 
-impl fmt::Debug for ByName {
+impl fmt::Debug for CertificatesByName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByName")
+        f.debug_struct("CertificatesByName")
             .field("names", &self.names.keys())
             .finish_non_exhaustive()
     }
@@ -120,7 +120,7 @@ mod tests {
             ),
             pair(folder.path(), "third", &["Own.tools.example"]),
         ];
-        let names = ByName::new(&pairs).expect("different names");
+        let names = CertificatesByName::new(&pairs).expect("different names");
         for (asked, expected) in [
             (None, 0),
             (Some("gw.example"), 0),
@@ -143,7 +143,7 @@ mod tests {
             pair(folder.path(), "first", &["a.example", "*.b.example"]),
             pair(folder.path(), "second", &["*.b.example"]),
         ];
-        let error = ByName::new(&pairs).expect_err("twice");
+        let error = CertificatesByName::new(&pairs).expect_err("twice");
         for part in ["first.pem", "second.pem", "*.b.example"] {
             assert!(error.contains(part), "{error}");
         }

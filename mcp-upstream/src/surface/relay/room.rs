@@ -177,7 +177,7 @@ impl Room {
     }
 
     /// Waits while too many connections are being ended.
-    pub(super) async fn way_out(&self) {
+    pub(super) async fn room_for_next(&self) {
         loop {
             let mut left = std::pin::pin!(self.left.notified());
             left.as_mut().enable();

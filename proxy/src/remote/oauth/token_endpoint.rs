@@ -167,7 +167,7 @@ fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
 
 /// Function that prepares a text from a token endpoint for logs and errors: it removes secrets and shortens the text. The second
 /// argument contains secrets from the response itself.
-pub(super) type Words<'a> = dyn Fn(&str, &[Secret]) -> String + Sync + 'a;
+pub(super) type ResponseSanitizer<'a> = dyn Fn(&str, &[Secret]) -> String + Sync + 'a;
 
 /// The fields of a JSON object. Fields that cannot be read, such as numbers out of range, are omitted.
 fn json_members(json: &[u8]) -> Option<Map<String, Value>> {
@@ -184,7 +184,7 @@ fn json_members(json: &[u8]) -> Option<Map<String, Value>> {
 /// When the response is neither a token nor an error. The message describes the response without its body.
 pub(super) fn normalized(
     answer: Response<Vec<u8>>,
-    words: &Words<'_>,
+    words: &ResponseSanitizer<'_>,
 ) -> Result<Response<Vec<u8>>, String> {
     let status = answer.status();
     let what = || {
@@ -293,7 +293,10 @@ fn until_expiry(bearer: &str) -> Option<u64> {
 const SECRETS: [&str; 4] = ["access_token", "refresh_token", "id_token", "client_secret"];
 
 /// The parameters of an error response, without secrets. `None` if the response contains no error.
-fn error(members: &Map<String, Value>, words: &Words<'_>) -> Option<Map<String, Value>> {
+fn error(
+    members: &Map<String, Value>,
+    words: &ResponseSanitizer<'_>,
+) -> Option<Map<String, Value>> {
     let secrets = SECRETS.iter().filter_map(|key| members.get(*key)?.as_str());
     let secrets: Vec<_> = secrets.map(Secret::new).collect();
     let text = |value: Option<&Value>| {
