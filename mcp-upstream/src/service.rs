@@ -27,7 +27,7 @@ use tooldock_sessions::session::config::SessionsConfig;
 use tooldock_sessions::session::table::TableLimits;
 use tooldock_sessions::stores::Stores;
 use tooldock_sessions::stream::open::OpenStreams;
-use tooldock_sessions::stream::{EventLog, Pulse, StreamLimiter, in_memory};
+use tooldock_sessions::stream::{EventLog, KeepAlive, StreamLimiter, in_memory};
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::registry::{Registry, Snapshot, startup};
 
@@ -281,9 +281,9 @@ impl Service {
             bytes_per_principal: in_memory(parts.session_bytes_per_principal),
         };
         let stream_metrics = Arc::clone(&parts.metrics.streams);
-        let pulse = Pulse::measured(parts.sessions.keepalive, Arc::clone(&stream_metrics));
+        let keep_alive = KeepAlive::measured(parts.sessions.keepalive, Arc::clone(&stream_metrics));
         let log = parts.sessions.event_log.clone();
-        let events = EventLog::new(log, Arc::clone(&pulse), stream_metrics);
+        let events = EventLog::new(log, Arc::clone(&keep_alive), stream_metrics);
         let (store, events) = match parts.stores {
             Some(stores) => (Some(stores.sessions), events.with_store(stores.events)),
             None => (None, events),
@@ -335,7 +335,7 @@ impl Service {
             health: parts.health,
             events,
             audience,
-            pulse,
+            keep_alive,
             open_streams: OpenStreams::default(),
             stream_limiter: StreamLimiter::new(
                 parts.streams_per_principal,
@@ -563,8 +563,8 @@ impl Service {
     }
 
     /// Notifies the clients of this replica of a change that another replica announced.
-    pub fn hear(&self, news: &str) {
-        self.core.audience.hear(news);
+    pub fn announce_from_replica(&self, news: &str) {
+        self.core.audience.announce_from_replica(news);
     }
 
     /// Returns the nonces by which `tooldock doctor` detects proxies in front of the gateway that modify requests.
@@ -580,7 +580,7 @@ impl Service {
     /// Ends every stream, so that its client reconnects to another process. Used when the process is drained: streams that are
     /// opened later end at once.
     pub fn end_streams(&self) {
-        self.core.pulse.end_all();
+        self.core.keep_alive.end_all();
     }
 
     /// Ends all current long streams after the admission rules have changed. Their clients reconnect and are admitted by the new
@@ -589,7 +589,7 @@ impl Service {
         // The counter is increased before the streams are ended. A stream that is opened at the same time is then either ended
         // here, or the edge sees that the counter has changed.
         self.readmissions.fetch_add(1, Ordering::SeqCst);
-        self.core.pulse.end_present();
+        self.core.keep_alive.end_present();
     }
 
     /// Returns the number of times that all streams were ended for a new admission. If the number changes between the admission
@@ -617,7 +617,7 @@ impl Service {
             self.readmit_by_registry()
         };
         tokio::join!(
-            supervise("the keepalives of streams", || self.core.pulse.run()),
+            supervise("the keepalives of streams", || self.core.keep_alive.run()),
             supervise("the notices of changed namespaces", news),
             supervise("the readmission of streams", readmission)
         );

@@ -315,7 +315,7 @@ impl Takeover {
         if let Some(predecessor) = self.predecessor.take() {
             // An error means that the task panicked, which the panic hook has logged.
             let _ = tokio::task::spawn_blocking(|| predecessor.relieve()).await;
-            replicas.relieved().await;
+            replicas.predecessor_stopping().await;
         }
         self.gate.send_replace(true);
     }

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tooldock_filters::{Peer, Reason, Rejection};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::replicas::{
-    Announcement, ReplicaId, Replicas, RoutedRequest, Unanswered, Unrouted,
+    Announcement, ForwardError, ReplicaId, Replicas, RoutedRequest, RoutingError,
 };
 use tooldock_upstream::reply::{Refusal, Reply};
 use tooldock_upstream::seal::SessionKey;
@@ -183,8 +183,8 @@ impl ReplicaLink {
         let routed = self.replicas.route(&mut request).await;
         match (routed, request.refusals) {
             (Ok(reply), _) => reply,
-            (Err(Unrouted::Lost), Some((_, lost))) => (*lost).into(),
-            (Err(Unrouted::Unreachable), Some((unreachable, _))) => unreachable.into(),
+            (Err(RoutingError::Lost), Some((_, lost))) => (*lost).into(),
+            (Err(RoutingError::Unreachable), Some((unreachable, _))) => unreachable.into(),
             // This case does not occur: routing fails only after `here` has found that another replica has the session, and
             // `here` then sets `refusals`.
             (Err(_), None) => Reply::empty(StatusCode::BAD_GATEWAY),
@@ -271,7 +271,7 @@ impl RoutedRequest for HttpRequest<'_> {
         }
     }
 
-    async fn there(&mut self, other: &Announcement) -> Result<Reply, Unanswered> {
+    async fn there(&mut self, other: &Announcement) -> Result<Reply, ForwardError> {
         let body = self.request.body.clone();
         let sent = self.link.send(other, &mut self.forwarded, body).await;
         let failure = match sent {
@@ -287,8 +287,8 @@ impl RoutedRequest for HttpRequest<'_> {
         let may_repeat =
             matches!(failure, Failure::Unsent(_)) || self.request.method != Method::POST;
         Err(match may_repeat {
-            true => Unanswered::Repeatable,
-            false => Unanswered::Lost,
+            true => ForwardError::Repeatable,
+            false => ForwardError::Lost,
         })
     }
 

@@ -45,7 +45,7 @@ pub struct Audience {
     /// that was ever served.
     namespaces: DashMap<NamespaceName, Arc<NamespaceAudience>>,
     /// Counters of announced list changes, by namespace, for code within the gateway that waits for them by
-    /// [`Audience::overhear`].
+    /// [`Audience::list_changes`].
     overheard: DashMap<NamespaceName, watch::Sender<u64>>,
     /// Queue of changes, with a flag that is true while the task that handles the queue runs. The lock is held only briefly.
     noted: Mutex<PendingChanges>,
@@ -163,7 +163,7 @@ impl Audience {
     }
 
     /// Announces a change that another replica has sent. Messages in the format of another gateway version are ignored.
-    pub fn hear(self: &Arc<Self>, news: &str) {
+    pub fn announce_from_replica(self: &Arc<Self>, news: &str) {
         if let Ok((namespace, change)) = serde_json::from_str::<(NamespaceName, Change)>(news) {
             self.announce(&namespace, change);
         }
@@ -202,7 +202,7 @@ impl Audience {
 
     /// Returns a counter that is increased with each announced change of a list of the namespace, even if no client is
     /// registered.
-    pub fn overhear(&self, namespace: &NamespaceName) -> watch::Receiver<u64> {
+    pub fn list_changes(&self, namespace: &NamespaceName) -> watch::Receiver<u64> {
         let overheard = self.overheard.entry(namespace.clone()).or_default();
         overheard.subscribe()
     }

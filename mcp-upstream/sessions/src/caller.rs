@@ -108,7 +108,7 @@ impl CallNote {
     }
 
     /// Records, for the access log, that the request was sent to this backend.
-    pub fn went_to(&self, backend: &BackendId) {
+    pub fn record_backend(&self, backend: &BackendId) {
         /// Length of the recorded names, in bytes, beyond which no further backends are recorded.
         const MOST: usize = 1024;
         let backends = &mut self.noted().backends;

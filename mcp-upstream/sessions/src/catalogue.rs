@@ -77,7 +77,7 @@ pub use mending::MendReport;
 pub use pager::{PageSource, listed_by};
 pub use pages::PageKey;
 use pages::{Pages, TOOLS_LIST};
-use refresh::BegunReading;
+use refresh::PendingReading;
 pub use refresh::{ListReading, ReadingOutcome, late};
 pub use results::ResultCheck;
 pub use view::{Access, View};
@@ -309,22 +309,22 @@ impl Catalogue {
         self.announced.subscribe()
     }
 
-    /// Returns the list request for which callers wait if they need the current tools. If it is a new one, a `BegunReading` is
+    /// Returns the list request for which callers wait if they need the current tools. If it is a new one, a `PendingReading` is
     /// also returned; the caller must carry it out.
-    pub fn begin(&self) -> (Arc<ListReading>, Option<BegunReading>) {
+    pub fn begin(&self) -> (Arc<ListReading>, Option<PendingReading>) {
         let mut inner = self.lock();
         let version = inner.version;
         if let Some(reading) = inner.reading.as_ref().filter(|it| it.serves(version)) {
             return (Arc::clone(reading), None);
         }
-        let begun = BegunReading::at(version);
+        let begun = PendingReading::at(version);
         inner.reading = Some(Arc::clone(begun.reading()));
         (Arc::clone(begun.reading()), Some(begun))
     }
 
     /// Waits until no list request is in progress, and begins one on a connection of this era. Returns `None` if the current
     /// tools were listed in this era already.
-    pub async fn turn(&self, era: Era) -> Option<BegunReading> {
+    pub async fn turn(&self, era: Era) -> Option<PendingReading> {
         loop {
             let running = {
                 let mut inner = self.lock();
@@ -334,7 +334,7 @@ impl Catalogue {
                 match inner.reading.as_ref().filter(|it| it.is_running()) {
                     Some(running) => Arc::clone(running),
                     None => {
-                        let begun = BegunReading::at(inner.version);
+                        let begun = PendingReading::at(inner.version);
                         inner.reading = Some(Arc::clone(begun.reading()));
                         return Some(begun);
                     }

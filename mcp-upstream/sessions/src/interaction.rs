@@ -55,14 +55,14 @@ mod suspended;
 use answer::Answer;
 use answer::refuse;
 pub use answer::{QuestionSet, Responder, cannot_be_asked, of_function};
-pub use call::{CallInteractions, fulfil};
+pub use call::{CallInteractions, set_answer};
 pub use connection::ConnectionInteractions;
 pub use connection::OpenQuestionGuard;
 pub use events::{EventReceiver, EventSender, PeerEvent, events};
-pub use messages::{TakenBack, notification};
-pub use session::AnswerFate;
+pub use messages::{WithdrawalMessage, notification};
+pub use session::AnswerOutcome;
 pub(crate) use session::{QUESTION_COST, SessionInteractions};
-pub use suspended::{NoPlace, ResumeRefusal, Suspendable, SuspendedCalls};
+pub use suspended::{ResumeRefusal, SuspendRefusal, Suspendable, SuspendedCalls};
 
 /// Maximum number of open questions of one call. A worker's function or an `input_required` result may ask as many at once.
 pub const OPEN_IN_CALL: usize = OPEN_QUESTIONS_MAX;
@@ -93,7 +93,7 @@ pub struct Interaction {
 /// The owner of a question: a call, or a task that waits outside of calls. The methods must return immediately.
 pub trait QuestionOwner: Send + Sync {
     /// Sends the client the message that cancels a question.
-    fn take_back(&self, message: TakenBack);
+    fn take_back(&self, message: WithdrawalMessage);
 
     /// Called when a question has been answered, or needs no answer any more.
     fn settled(&self);
@@ -195,7 +195,7 @@ impl Interaction {
     }
 
     /// Stores the client's result as the answer. Returns false if the question is no longer open.
-    pub fn fulfil(&self, result: Bytes) -> bool {
+    pub fn set_answer(&self, result: Bytes) -> bool {
         self.settle(Answer::Result(result), |_| None)
     }
 
@@ -225,7 +225,7 @@ impl Interaction {
 
     /// Ends an open question whose answer the upstream no longer needs. If the client was asked by a request, it gets a message
     /// that cancels the request; `words` creates the message for the request's id.
-    fn end(&self, words: impl FnOnce(u64) -> TakenBack) {
+    fn end(&self, words: impl FnOnce(u64) -> WithdrawalMessage) {
         let mut phase = self.phase();
         if !matches!(*phase, QuestionPhase::Open { .. }) {
             return;
@@ -260,7 +260,7 @@ impl Interaction {
 
     /// Stores an answer. If the client was asked by a request, `words` may create a message that cancels the request; it gets the
     /// request's id. Returns false if the question is no longer open.
-    fn settle(&self, answer: Answer, words: impl FnOnce(u64) -> Option<TakenBack>) -> bool {
+    fn settle(&self, answer: Answer, words: impl FnOnce(u64) -> Option<WithdrawalMessage>) -> bool {
         let mut phase = self.phase();
         let asked = match std::mem::replace(&mut *phase, QuestionPhase::Over) {
             QuestionPhase::Open {
@@ -281,7 +281,7 @@ impl Interaction {
         true
     }
 
-    fn settled(&self, taken_back: Option<TakenBack>) {
+    fn settled(&self, taken_back: Option<WithdrawalMessage>) {
         let Some(scope) = self.scope.upgrade() else {
             return;
         };

@@ -42,7 +42,7 @@ use tooldock_base::budget::BudgetUse;
 use self::news::Outbox;
 use self::peers::Peers;
 pub use self::reloads::{AnnouncedReload, OtherReload, OtherReloadOutcome};
-pub use self::routing::{RoutedRequest, Unanswered, Unrouted};
+pub use self::routing::{ForwardError, RoutedRequest, RoutingError};
 use self::silent::SilentReplicas;
 use self::unreachable::UnreachableReplicas;
 use crate::stream::StoreError;
@@ -113,7 +113,7 @@ pub struct Announcement {
 
 /// Response of the replica directory to a beat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heard {
+pub struct DirectoryReply {
     /// The other replicas that beat within [`BEAT_LIFE`].
     pub others: Vec<Announcement>,
     /// True if every replica that is missing from `others` is gone. A directory that identifies replicas only by their beats
@@ -149,7 +149,11 @@ pub trait ReplicaDirectory: Send + Sync {
     /// # Errors
     ///
     /// [`StoreError`] when the store does not respond.
-    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError>;
+    async fn beat(
+        &self,
+        own: &Announcement,
+        seen: Option<u64>,
+    ) -> Result<DirectoryReply, StoreError>;
 
     /// Sends news to the other replicas. The directory keeps them for a few beats.
     ///
@@ -187,7 +191,7 @@ pub trait ReplicaDirectory: Send + Sync {
 
 /// State of a replica according to the most recent beats.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum ReplicaStatus {
     /// The replica is this process.
     Own,
     /// The replica is up.
@@ -206,7 +210,7 @@ pub struct Replicas {
     own: Announcement,
     directory: Option<Arc<dyn ReplicaDirectory>>,
     leaving: AtomicBool,
-    known: watch::Sender<Known>,
+    known: watch::Sender<ReplicaStates>,
     /// Number of pauses between accepted beats of this process that were longer than [`BEAT_LIFE`]; the time before the first
     /// accepted beat counts as one.
     lapses: AtomicU64,
@@ -230,7 +234,7 @@ pub struct Replicas {
 
 /// State of the replicas, as the most recent beats have shown it.
 #[derive(Debug, Clone)]
-struct Known {
+struct ReplicaStates {
     others: Arc<HashMap<ReplicaId, Announcement>>,
     settled: bool,
     /// Start of the first of the beats that have found another process with this replica's name; `None` if the most recent beat
@@ -259,7 +263,7 @@ struct Known {
 
 /// The outcome of one beat.
 #[derive(Default)]
-struct Beat {
+struct HeartbeatOutcome {
     /// Number of a reload that another replica has requested; `None` if there is no new request.
     reload: Option<u64>,
     /// News items of other replicas that arrived with the beat.
@@ -324,7 +328,7 @@ impl Replicas {
     }
 
     fn with(own: Announcement, directory: Option<Arc<dyn ReplicaDirectory>>) -> Arc<Self> {
-        let known = Known {
+        let known = ReplicaStates {
             others: Arc::default(),
             settled: directory.is_none(),
             rival: None,
@@ -389,27 +393,27 @@ impl Replicas {
     }
 
     /// State of a replica according to the most recent beats.
-    pub fn standing(&self, id: ReplicaId) -> Standing {
+    pub fn standing(&self, id: ReplicaId) -> ReplicaStatus {
         let known = self.known.borrow();
         if id == self.own.id {
             // Sessions of the replica with this number may be in use by another process with the same replica name. A claim would
             // take them from that process.
             return match known.rival {
-                Some(_) => Standing::Unclear,
-                None => Standing::Own,
+                Some(_) => ReplicaStatus::Unclear,
+                None => ReplicaStatus::Own,
             };
         }
         match known.others.get(&id) {
-            Some(other) if other.leaving => Standing::Leaving,
-            Some(other) => Standing::Up(other.clone()),
-            None if known.settled && !self.is_stale(&known) => Standing::Gone,
-            None => Standing::Unclear,
+            Some(other) if other.leaving => ReplicaStatus::Leaving,
+            Some(other) => ReplicaStatus::Up(other.clone()),
+            None if known.settled && !self.is_stale(&known) => ReplicaStatus::Gone,
+            None => ReplicaStatus::Unclear,
         }
     }
 
     /// State of a replica. Waits for the next beats while the state is unclear, for 3 s at most.
-    pub async fn settled_standing(&self, id: ReplicaId) -> Standing {
-        self.wait(|| self.standing(id), |it| *it == Standing::Unclear)
+    pub async fn settled_status(&self, id: ReplicaId) -> ReplicaStatus {
+        self.wait(|| self.standing(id), |it| *it == ReplicaStatus::Unclear)
             .await
     }
 
@@ -432,26 +436,26 @@ impl Replicas {
 
     /// Waits, for 3 s at most, until the predecessor's beat shows that it is shutting down. Before that, this process would
     /// forward requests to the predecessor at the address that both share.
-    pub async fn relieved(&self) {
+    pub async fn predecessor_stopping(&self) {
         let Some(predecessor) = self.predecessor.get() else {
             return;
         };
         self.due.notify_one();
         self.wait(
             || self.standing(*predecessor),
-            |it| matches!(it, Standing::Up(_) | Standing::Unclear),
+            |it| matches!(it, ReplicaStatus::Up(_) | ReplicaStatus::Unclear),
         )
         .await;
     }
 
     /// Waits until an unreachable replica is no longer up, for 3 s at most.
-    pub async fn departure(&self, id: ReplicaId) -> Standing {
+    pub async fn departure(&self, id: ReplicaId) -> ReplicaStatus {
         if self.is_local() {
             self.due.notify_one();
         }
         self.wait(
             || self.standing(id),
-            |it| matches!(it, Standing::Up(_) | Standing::Unclear),
+            |it| matches!(it, ReplicaStatus::Up(_) | ReplicaStatus::Unclear),
         )
         .await
     }
@@ -464,13 +468,16 @@ impl Replicas {
         let mut beats = self.known.subscribe();
         self.due.notify_one();
         let _ = timeout_at(Instant::now() + BEAT_EVERY, beats.changed()).await;
-        matches!(self.standing(id), Standing::Gone | Standing::Leaving)
+        matches!(
+            self.standing(id),
+            ReplicaStatus::Gone | ReplicaStatus::Leaving
+        )
     }
 
     /// Waits until a replica is gone, without a time limit.
     pub async fn gone(&self, id: ReplicaId) {
         let mut beats = self.known.subscribe();
-        while self.standing(id) != Standing::Gone {
+        while self.standing(id) != ReplicaStatus::Gone {
             if beats.changed().await.is_err() {
                 return std::future::pending().await;
             }
@@ -479,9 +486,9 @@ impl Replicas {
 
     async fn wait(
         &self,
-        look: impl Fn() -> Standing,
-        waits: impl Fn(&Standing) -> bool,
-    ) -> Standing {
+        look: impl Fn() -> ReplicaStatus,
+        waits: impl Fn(&ReplicaStatus) -> bool,
+    ) -> ReplicaStatus {
         let deadline = Instant::now() + WAIT_MAX;
         let mut beats = self.known.subscribe();
         loop {
@@ -496,7 +503,7 @@ impl Replicas {
         }
     }
 
-    fn is_stale(&self, known: &Known) -> bool {
+    fn is_stale(&self, known: &ReplicaStates) -> bool {
         self.directory.is_some() && known.answered.is_none_or(|it| it.elapsed() >= BEAT_LIFE)
     }
 
@@ -639,7 +646,7 @@ impl Replicas {
     }
 
     /// Makes one beat. Returns the news and the requested reload that the directory's response contains.
-    async fn beat(&self, directory: &dyn ReplicaDirectory) -> Beat {
+    async fn beat(&self, directory: &dyn ReplicaDirectory) -> HeartbeatOutcome {
         let mut own = self.own.clone();
         own.leaving = self.leaving.load(Ordering::Acquire);
         own.reloaded = self.last_reload();
@@ -652,7 +659,7 @@ impl Replicas {
         let began = Instant::now();
         let heard = directory.beat(&own, seen).await;
         let now = Instant::now();
-        let mut beat = Beat::default();
+        let mut beat = HeartbeatOutcome::default();
         self.known.send_modify(|known| {
             // The start of the beat is recorded, not its end: if the process was suspended during the beat, which then fails,
             // the pause is noticed nevertheless.
@@ -672,7 +679,12 @@ impl Replicas {
         beat
     }
 
-    fn heard(&self, known: &mut Known, heard: Heard, (began, now): (Instant, Instant)) -> Beat {
+    fn heard(
+        &self,
+        known: &mut ReplicaStates,
+        heard: DirectoryReply,
+        (began, now): (Instant, Instant),
+    ) -> HeartbeatOutcome {
         if std::mem::replace(&mut known.fails, false) {
             tracing::info!("the replicas can be heard again");
         }
@@ -714,7 +726,7 @@ impl Replicas {
         self.unreachable.retain(|id| known.others.contains_key(&id));
         known.seen = Some(heard.newest);
         let before = known.reloads.replace(heard.reloads);
-        Beat {
+        HeartbeatOutcome {
             reload: before
                 .is_some_and(|before| before < heard.reloads)
                 .then_some(heard.reloads),
@@ -734,7 +746,7 @@ impl Replicas {
         }
     }
 
-    fn tell_changes(&self, known: &Known, heard: &Heard) {
+    fn tell_changes(&self, known: &ReplicaStates, heard: &DirectoryReply) {
         for other in &heard.others {
             if known.others.contains_key(&other.id) {
                 continue;

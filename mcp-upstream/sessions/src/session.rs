@@ -36,7 +36,7 @@ use tooldock_protocol::jsonrpc::Response;
 use tooldock_protocol::seal::NoRandomness;
 use tooldock_protocol::version::ProtocolVersion;
 
-use crate::interaction::{AnswerFate, Interaction, SessionInteractions};
+use crate::interaction::{AnswerOutcome, Interaction, SessionInteractions};
 use crate::replicas::ReplicaId;
 
 mod affinity;
@@ -160,7 +160,7 @@ pub struct Session {
     set_aside: AtomicBool,
     released: OnceLock<Arc<ReleasedSessions>>,
     /// The session's memory in bytes, as last recorded in the table's index.
-    booked: AtomicUsize,
+    recorded_weight: AtomicUsize,
 }
 
 /// Returns a text that identifies a session in logs: a part of a digest of its id, since the id itself is a credential.
@@ -170,7 +170,7 @@ pub fn tag(id: &str) -> String {
 
 impl Session {
     /// Returns true if this process has adopted the session, which another process had before.
-    pub fn is_taken_up(&self) -> bool {
+    pub fn is_adopted(&self) -> bool {
         self.epoch > 0
     }
 
@@ -197,7 +197,7 @@ impl Session {
             guards: Mutex::default(),
             set_aside: AtomicBool::new(false),
             released: OnceLock::new(),
-            booked: AtomicUsize::new(0),
+            recorded_weight: AtomicUsize::new(0),
         }
     }
 
@@ -370,7 +370,7 @@ impl Session {
     }
 
     /// Passes the client's answer to a question. `id` is the question's id as raw JSON.
-    pub fn answer(&self, id: &str, answer: Response) -> AnswerFate {
+    pub fn answer(&self, id: &str, answer: Response) -> AnswerOutcome {
         self.questions.answer(id, answer)
     }
 

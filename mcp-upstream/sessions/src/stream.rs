@@ -52,31 +52,31 @@ use tokio::time::{Instant, timeout};
 
 pub mod config;
 pub mod frame;
+pub mod keep_alive;
 mod ledger;
 pub mod limit;
 pub mod log;
 mod metrics;
 pub mod open;
 mod owned;
-pub mod pulse;
 mod resumable;
 mod staged;
 pub mod store;
 mod subscription;
 mod window;
 
+pub use keep_alive::KeepAlive;
 pub use limit::{StreamLimiter, StreamPermit};
 pub use log::{EventLog, ResumeError, StreamKind};
 pub use metrics::StreamMetrics;
 pub use owned::{OwnedStreams, StreamCounts, StreamOwner, StreamReaders};
 pub(crate) use owned::{StreamLookup, UNRECORDED_MAX};
-pub use pulse::Pulse;
 pub use store::{EventStore, StoreError};
 pub use subscription::{HeldByStream, Subscription};
 
+use keep_alive::KeepAliveSlot;
 use ledger::Share;
 pub use ledger::in_memory;
-use pulse::PulseSlot;
 use window::{Bounds, TrimOutcome, Window};
 
 /// Bounds on the unread events of a passing stream (its events are dropped once read), not counting its newest event: 1024
@@ -96,8 +96,8 @@ pub struct Stream {
     /// Epoch of the session (number of its adoptions by processes) when the stream was opened. No event of an earlier epoch
     /// belongs to this stream.
     epoch: u32,
-    pulse: Arc<Pulse>,
-    place: PulseSlot,
+    keep_alive: Arc<KeepAlive>,
+    place: KeepAliveSlot,
     /// Session of the stream; `None` for a stream without a session.
     session: Option<Weak<dyn StreamReaders>>,
     /// Account of the memory of the principal's kept streams; `None` for a passing stream, whose events are dropped once read.
@@ -122,7 +122,7 @@ struct StreamState {
     waker: Option<Waker>,
     /// Sequence of the event without data that the first reader gets before any message.
     priming: Option<NonZeroU64>,
-    /// Tick of the keep-alive timer (`Pulse`) at the last write to the reader. The time of the next keep-alive comment depends on
+    /// Tick of the keep-alive timer (`KeepAlive`) at the last write to the reader. The time of the next keep-alive comment depends on
     /// it.
     wrote: u32,
     comment: bool,
@@ -133,7 +133,7 @@ struct StreamState {
     /// True if the current reader has once failed to catch up in time; writers then do not wait for it again.
     lagging: bool,
     ending: Ending,
-    /// Last frame that the reader gets when the shared timer (`Pulse`) or an operator ends the stream; `None` for the usual retry
+    /// Last frame that the reader gets when the shared timer (`KeepAlive`) or an operator ends the stream; `None` for the usual retry
     /// time.
     farewell: Option<Box<Bytes>>,
     /// True if the stream has an entry in its principal's account (`share`).
@@ -221,23 +221,23 @@ impl Drop for Finishing {
 
 impl Stream {
     /// Creates a passing stream (its events are dropped once read) without a session, for the response to one request.
-    pub fn detached(pulse: &Arc<Pulse>) -> Arc<Self> {
-        Self::passing(pulse, Role::Answer)
+    pub fn detached(keep_alive: &Arc<KeepAlive>) -> Arc<Self> {
+        Self::passing(keep_alive, Role::Answer)
     }
 
     /// Creates a passing stream (its events are dropped once read) without a session. It stays open until its client or the
     /// gateway ends it.
-    pub fn listening(pulse: &Arc<Pulse>) -> Arc<Self> {
-        Self::passing(pulse, Role::Listen)
+    pub fn listening(keep_alive: &Arc<KeepAlive>) -> Arc<Self> {
+        Self::passing(keep_alive, Role::Listen)
     }
 
     /// Creates a passing stream with the given role, without a session.
-    pub fn passing(pulse: &Arc<Pulse>, role: Role) -> Arc<Self> {
-        Arc::new(Self::new(pulse, role, (0, 0), None, None, 0))
+    pub fn passing(keep_alive: &Arc<KeepAlive>, role: Role) -> Arc<Self> {
+        Arc::new(Self::new(keep_alive, role, (0, 0), None, None, 0))
     }
 
     fn new(
-        pulse: &Arc<Pulse>,
+        keep_alive: &Arc<KeepAlive>,
         role: Role,
         (number, epoch): (u32, u32),
         session: Option<Weak<dyn StreamReaders>>,
@@ -247,8 +247,8 @@ impl Stream {
         Self {
             number,
             epoch,
-            pulse: Arc::clone(pulse),
-            place: PulseSlot::none(),
+            keep_alive: Arc::clone(keep_alive),
+            place: KeepAliveSlot::none(),
             session,
             share,
             state: Mutex::new(StreamState {
@@ -291,7 +291,7 @@ impl Stream {
         let mut slow = state.window.trim(PASSING, true) == TrimOutcome::ReaderTooSlow;
         let after = state.window.cost();
         self.account(before, after);
-        slow |= after > PASSING_SPARED && self.pulse.passing_exceeded();
+        slow |= after > PASSING_SPARED && self.keep_alive.passing_exceeded();
         if slow {
             state.phase = StreamPhase::Closed;
             state.window.clear();
@@ -300,7 +300,7 @@ impl Stream {
         let waker = state.waker.take();
         drop(state);
         wake(waker);
-        let metrics = self.pulse.metrics();
+        let metrics = self.keep_alive.metrics();
         if slow {
             metrics.slow_readers.inc();
             self.moved.notify_waiters();
@@ -393,7 +393,7 @@ impl Stream {
 
     /// Attaches a reader. An earlier reader is detached; the new one continues from its position.
     pub fn read(self: &Arc<Self>) -> Subscription {
-        let mut slots = self.pulse.slots();
+        let mut slots = self.keep_alive.slots();
         let mut state = self.lock();
         let (subscription, replaced) = self.attach(&mut slots, &mut state);
         drop((state, slots));
@@ -403,22 +403,22 @@ impl Stream {
 
     fn attach(
         self: &Arc<Self>,
-        slots: &mut pulse::Slots,
+        slots: &mut keep_alive::Slots,
         state: &mut StreamState,
     ) -> (Subscription, Option<Waker>) {
         state.reader = state.reader.wrapping_add(1);
-        state.wrote = self.pulse.now();
+        state.wrote = self.keep_alive.now();
         state.comment = false;
         state.cut = false;
         state.lagging = false;
         state.ending = Ending::No;
-        if state.role.is_long() && self.pulse.has_ended() {
+        if state.role.is_long() && self.keep_alive.has_ended() {
             state.ending = Ending::Wanted;
         }
         if !state.attached {
             state.attached = true;
             slots.enter(self);
-            self.pulse.metrics().open(state.role).inc();
+            self.keep_alive.metrics().open(state.role).inc();
             if let Some(session) = self.session.as_ref().and_then(Weak::upgrade) {
                 session.reader_came();
             }
@@ -432,7 +432,7 @@ impl Stream {
 
     /// Detaches the reader, if it is still the current one.
     fn detach(self: &Arc<Self>, reader: u32) {
-        let mut slots = self.pulse.slots();
+        let mut slots = self.keep_alive.slots();
         let mut state = self.lock();
         if state.reader != reader || !state.attached {
             return;
@@ -440,7 +440,7 @@ impl Stream {
         state.attached = false;
         state.waker = None;
         slots.leave(self);
-        self.pulse.metrics().open(state.role).dec();
+        self.keep_alive.metrics().open(state.role).dec();
         let passing = self.share.is_none();
         if passing {
             state.phase = StreamPhase::Closed;
@@ -459,7 +459,7 @@ impl Stream {
     fn account(&self, before: usize, after: usize) {
         match &self.share {
             Some(share) => share.account(before, after),
-            None => self.pulse.account_passing(before, after),
+            None => self.keep_alive.account_passing(before, after),
         }
     }
 

@@ -20,7 +20,7 @@ use crate::broadcast::Audience;
 use crate::caller::{Caller, Visibility};
 use crate::profile::Profile;
 use crate::session::config::EventLogConfig;
-use crate::stream::{EventLog, Pulse, StreamMetrics};
+use crate::stream::{EventLog, KeepAlive, StreamMetrics};
 
 pub mod schedule;
 pub mod shadow;
@@ -174,11 +174,11 @@ pub fn broken(name: &str) -> Namespace {
 }
 
 /// An audience without members, with the timer and the log of its streams.
-pub fn audience() -> (Arc<Pulse>, Arc<EventLog>, Arc<Audience>) {
+pub fn audience() -> (Arc<KeepAlive>, Arc<EventLog>, Arc<Audience>) {
     let metrics = StreamMetrics::unregistered();
-    let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(&metrics));
-    let log = EventLog::new(EventLogConfig::default(), Arc::clone(&pulse), metrics);
+    let keep_alive = KeepAlive::measured(Duration::from_secs(15), Arc::clone(&metrics));
+    let log = EventLog::new(EventLogConfig::default(), Arc::clone(&keep_alive), metrics);
     let log = Arc::new(log);
     let audience = Audience::new(Arc::clone(&log));
-    (pulse, log, audience)
+    (keep_alive, log, audience)
 }

@@ -9,7 +9,7 @@ use tooldock_sessions::broadcast::Audience;
 use tooldock_sessions::session::SessionTable;
 use tooldock_sessions::session::config::PollAfter;
 use tooldock_sessions::stream::open::OpenStreams;
-use tooldock_sessions::stream::{EventLog, Pulse, StreamLimiter};
+use tooldock_sessions::stream::{EventLog, KeepAlive, StreamLimiter};
 use tooldock_workers::registry::Registry;
 
 use crate::credentials::Credentials;
@@ -47,7 +47,7 @@ pub(crate) struct Core {
     /// Subscribers that are notified of the changes of namespaces.
     pub(crate) audience: Arc<Audience>,
     /// Timer for keep-alive comments on all streams. It also ends the streams at shutdown.
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) keep_alive: Arc<KeepAlive>,
     /// Registry of open streams without a session.
     pub(crate) open_streams: OpenStreams,
     /// Limits on the number and the memory of long-lived streams per principal.

@@ -206,7 +206,7 @@ impl Exchange {
     /// Converts the POST to a stream that begins with the ready messages.
     async fn into_stream(self) -> Result<Reply, RequestError> {
         let Some(session) = self.session.clone() else {
-            let stream = Stream::detached(&self.core.pulse);
+            let stream = Stream::detached(&self.core.keep_alive);
             let events = stream.read();
             let listed = self.alone.as_ref().map(|(namespace, principal)| {
                 let open = &self.core.open_streams;
@@ -375,13 +375,13 @@ async fn sleep_until(at: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use tooldock_sessions::session::{Binding, SessionId, SessionTransport};
-    use tooldock_sessions::stream::Pulse;
+    use tooldock_sessions::stream::KeepAlive;
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn an_exchange_waits_a_minute_for_its_readers_in_all() {
-        let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
+        let stream = Stream::detached(&KeepAlive::new(Duration::from_secs(15)));
         for _ in 0..1024 {
             assert!(stream.push(frame::message(None, b"{}")));
         }
@@ -398,7 +398,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_panics_leaves_no_reader_waiting() {
-        let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
+        let stream = Stream::detached(&KeepAlive::new(Duration::from_secs(15)));
         let mut events = stream.read();
         let target = Destination::Bare(stream);
         let task = tokio::spawn(async move {
@@ -419,7 +419,7 @@ mod tests {
             transport: SessionTransport::Sse,
         };
         let session = Arc::new(Session::new(SessionId::random(), binding, Instant::now()));
-        let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
+        let stream = Stream::detached(&KeepAlive::new(Duration::from_secs(15)));
         let whole = Destination::Whole(Arc::clone(&session));
         let logged = Destination::Logged {
             session: Arc::clone(&session),

@@ -5,7 +5,7 @@
 //! client's roots are requested each time a function needs them.
 
 use serde_json::value::RawValue;
-use tooldock_sessions::interaction::AnswerFate;
+use tooldock_sessions::interaction::AnswerOutcome;
 use tooldock_sessions::session::SessionPatch;
 
 use crate::jsonrpc::splice::span;
@@ -78,7 +78,7 @@ pub(crate) fn answered(
         outcome.is_err(),
     );
     match session.answer(id, answer) {
-        AnswerFate::Taken | AnswerFate::Over => Ok(()),
-        AnswerFate::Unknown => Err(RequestError::UnknownAnswer),
+        AnswerOutcome::Taken | AnswerOutcome::Over => Ok(()),
+        AnswerOutcome::Unknown => Err(RequestError::UnknownAnswer),
     }
 }

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::profile::SessionRule;
-use tooldock_sessions::session::table::{Created, ResumedStream};
+use tooldock_sessions::session::table::{OpenedSession, ResumedStream};
 use tooldock_sessions::session::{Binding, ClientFacts, EndSession, Session, SessionPatch};
 use tooldock_sessions::stream::open::OpenKind;
 use tooldock_sessions::stream::{ResumeError, Stream, StreamKind, StreamPermit, Subscription};
@@ -103,7 +103,7 @@ fn alone(
         return Err(RequestError::UnknownEventId);
     }
     let place = stream_place(core, caller, 0)?;
-    let stream = Stream::detached(&core.pulse);
+    let stream = Stream::detached(&core.keep_alive);
     let listening = core.audience.join_alone(&namespace.name, &stream);
     let principal = caller.principal.as_ref();
     let listed = core
@@ -168,7 +168,10 @@ pub(crate) async fn open_stream(
     prime: bool,
     owes: &[Box<str>],
 ) -> Result<Arc<Stream>, RequestError> {
-    let opened = core.events.open_owing(session, kind, prime, owes).await;
+    let opened = core
+        .events
+        .open_for_requests(session, kind, prime, owes)
+        .await;
     let stream = opened.map_err(|error| store_failure(&error))?;
     note_stream(core, session, stream.number()).await;
     Ok(stream)
@@ -261,8 +264,8 @@ pub(crate) fn stream_place(
 }
 
 /// Registers a session that this process took over from another process.
-pub(super) fn take_up(core: &Core, adopted: Created) -> Arc<Session> {
-    let Created { session, evicted } = adopted;
+pub(super) fn take_up(core: &Core, adopted: OpenedSession) -> Arc<Session> {
+    let OpenedSession { session, evicted } = adopted;
     core.changes.count_evicted(evicted);
     core.metrics.sessions.set(gauge(core.sessions.count()));
     if session.streams().had_general() {

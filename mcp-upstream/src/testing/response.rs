@@ -66,8 +66,8 @@ impl crate::reply::HeldByStream for SharedGuard {}
 #[tokio::test]
 async fn events_are_a_body_and_their_guards_go_with_the_stream() {
     let guard = std::sync::Arc::new(());
-    let pulse = tooldock_sessions::stream::Pulse::new(std::time::Duration::from_secs(15));
-    let stream = tooldock_sessions::stream::Stream::detached(&pulse);
+    let keep_alive = tooldock_sessions::stream::KeepAlive::new(std::time::Duration::from_secs(15));
+    let stream = tooldock_sessions::stream::Stream::detached(&keep_alive);
     let events = stream.read();
     assert!(stream.push(Bytes::from_static(b"data: 1\n\n")));
     stream.finish();

@@ -486,7 +486,7 @@ impl ServerFacts for ClientUpstream {
         // The client's session was adopted from another gateway process. The server's session ended with that process.
         let keeps_state =
             matches!(&namespace.upstream, UpstreamKind::Remote(server) if server.spec.stateful);
-        keeps_state && session.is_taken_up() || self.0.processes.has_lost(namespace, session.tag())
+        keeps_state && session.is_adopted() || self.0.processes.has_lost(namespace, session.tag())
     }
 }
 

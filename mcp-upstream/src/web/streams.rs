@@ -48,7 +48,7 @@ pub(super) fn open<F: Future<Output = ()> + Send + 'static>(
             "You have as many streams open as are allowed; close one, and try again in a moment.",
         )
     })?;
-    let stream = Stream::listening(&core.pulse);
+    let stream = Stream::listening(&core.keep_alive);
     let finishing = stream.finish_on_drop();
     let events = StreamEvents(Arc::clone(&stream));
     let feeding = feed(events);

@@ -62,7 +62,7 @@ pub(super) async fn follow_replicas(
     };
     let sources = || hex::encode(reloader.sources()).into();
     replicas
-        .run(reload, |news| service.hear(news), sources)
+        .run(reload, |news| service.announce_from_replica(news), sources)
         .await;
 }
 

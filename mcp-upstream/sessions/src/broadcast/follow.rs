@@ -51,9 +51,9 @@ fn changes<'a>(before: &'a Snapshot, after: &'a Snapshot) -> Vec<(&'a NamespaceN
     found
 }
 
-type Maybe<'a> = Option<&'a Arc<Namespace>>;
+type NamespaceState<'a> = Option<&'a Arc<Namespace>>;
 
-fn same_tools(old: Maybe<'_>, new: Maybe<'_>) -> bool {
+fn same_tools(old: NamespaceState<'_>, new: NamespaceState<'_>) -> bool {
     let tools = |namespace| Option::into_iter(namespace).flat_map(|it: &Arc<Namespace>| &it.tools);
     tools(old).count() == tools(new).count()
         && tools(old)
@@ -72,17 +72,17 @@ fn same_tool(old: &Tool, new: &Tool) -> bool {
         && raw(&old.meta) == raw(&new.meta)
 }
 
-fn prompts(namespace: Maybe<'_>) -> impl Iterator<Item = &str> {
+fn prompts(namespace: NamespaceState<'_>) -> impl Iterator<Item = &str> {
     let all = namespace.into_iter().flat_map(|it| &it.prompts);
     all.map(|it| it.definition.get())
 }
 
-fn resources(namespace: Maybe<'_>) -> impl Iterator<Item = &str> {
+fn resources(namespace: NamespaceState<'_>) -> impl Iterator<Item = &str> {
     let all = namespace.into_iter().flat_map(|it| &it.resources);
     all.map(|it| it.definition.get())
 }
 
-fn templates(namespace: Maybe<'_>) -> impl Iterator<Item = &str> {
+fn templates(namespace: NamespaceState<'_>) -> impl Iterator<Item = &str> {
     let all = namespace.into_iter().flat_map(|it| &it.resource_templates);
     all.map(|it| it.definition.get())
 }

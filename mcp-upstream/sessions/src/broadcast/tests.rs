@@ -9,19 +9,19 @@ use tooldock_workers::registry::{Registry, Snapshot};
 
 use super::*;
 use crate::session::{Binding, SessionId, SessionPatch, SessionTransport};
-use crate::stream::{EventLog, Pulse, StreamKind, Subscription};
+use crate::stream::{EventLog, KeepAlive, StreamKind, Subscription};
 use crate::testing;
 
 struct Fixture {
-    pulse: Arc<Pulse>,
+    keep_alive: Arc<KeepAlive>,
     log: Arc<EventLog>,
     audience: Arc<Audience>,
 }
 
 fn fixture() -> Fixture {
-    let (pulse, log, audience) = testing::audience();
+    let (keep_alive, log, audience) = testing::audience();
     Fixture {
-        pulse,
+        keep_alive,
         log,
         audience,
     }
@@ -49,7 +49,7 @@ impl Fixture {
     }
 
     fn listen(&self, namespace: &str, filter: Filter, id: &str) -> (Subscription, ListenGuard) {
-        let stream = Stream::detached(&self.pulse);
+        let stream = Stream::detached(&self.keep_alive);
         let events = stream.read();
         let guard = self.audience.listen(&name(namespace), filter, id, &stream);
         (events, guard)
@@ -199,7 +199,7 @@ async fn a_listener_is_in_the_audience_as_long_as_its_guard() {
         tools: true,
         ..Filter::default()
     };
-    let stream = Stream::detached(&fixture.pulse);
+    let stream = Stream::detached(&fixture.keep_alive);
     let mut events = stream.read();
     let guard = fixture
         .audience
@@ -242,7 +242,7 @@ async fn listeners_with_the_same_id_share_a_frame() {
 async fn when_everything_ends_a_listener_gets_the_result_of_its_request() {
     let fixture = fixture();
     let (mut events, _guard) = fixture.listen("shared", Filter::default(), "\"l\"");
-    fixture.pulse.end_all();
+    fixture.keep_alive.end_all();
     let result = json!({
         "resultType": "complete",
         "_meta": { "io.modelcontextprotocol/subscriptionId": "l" },

@@ -51,7 +51,7 @@ pub struct InputSchema {
 
 /// The reason why values cannot be checked against a schema.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unusable {
+pub(crate) enum UnusableSchema {
     #[error("it is larger than {SCHEMA_MAX} bytes, or has more than {PATTERNS_MAX} patterns")]
     TooLarge,
     #[error("it is made of more than one document")]
@@ -65,12 +65,12 @@ impl InputSchema {
     ///
     /// # Errors
     ///
-    /// [`Unusable`], if values cannot be checked against the schema.
-    pub(super) fn compile(schema: &RawValue) -> Result<Self, Unusable> {
+    /// [`UnusableSchema`], if values cannot be checked against the schema.
+    pub(super) fn compile(schema: &RawValue) -> Result<Self, UnusableSchema> {
         if schema.get().len() > SCHEMA_MAX {
-            return Err(Unusable::TooLarge);
+            return Err(UnusableSchema::TooLarge);
         }
-        let invalid = |reason: String| Unusable::Invalid(short(&reason, MESSAGE_MAX));
+        let invalid = |reason: String| UnusableSchema::Invalid(short(&reason, MESSAGE_MAX));
         let text = schema.get();
         let schema: Value = serde_json::from_str(text).map_err(|it| invalid(it.to_string()))?;
         let dialect = schema.get("$schema").and_then(Value::as_str);
@@ -83,11 +83,11 @@ impl InputSchema {
             patterns += patterns_of(members);
             // The outermost schema may have an id without being a second document. So only its subschemas are searched.
             if (members.values()).any(|part| has_documents(part, id_key, &mut patterns)) {
-                return Err(Unusable::SeveralDocuments);
+                return Err(UnusableSchema::SeveralDocuments);
             }
         }
         if patterns > PATTERNS_MAX {
-            return Err(Unusable::TooLarge);
+            return Err(UnusableSchema::TooLarge);
         }
         // The regex engine does not backtrack. Patterns that require backtracking (look-ahead, back references) are not
         // supported.
@@ -248,7 +248,7 @@ mod tests {
     use super::problems::PROBLEMS_MAX;
     use super::*;
 
-    fn compiled(schema: &Value) -> Result<InputSchema, Unusable> {
+    fn compiled(schema: &Value) -> Result<InputSchema, UnusableSchema> {
         InputSchema::compile(&to_raw_value(schema).expect("JSON"))
     }
 
@@ -335,9 +335,15 @@ mod tests {
             .as_object_mut()
             .expect("an object")
             .remove("$schema");
-        assert!(matches!(compiled(&unnamed), Err(Unusable::Invalid(_))));
+        assert!(matches!(
+            compiled(&unnamed),
+            Err(UnusableSchema::Invalid(_))
+        ));
         let unknown = tuple("https://example.org/my-dialect".into());
-        assert!(matches!(compiled(&unknown), Err(Unusable::Invalid(_))));
+        assert!(matches!(
+            compiled(&unknown),
+            Err(UnusableSchema::Invalid(_))
+        ));
     }
 
     #[test]
@@ -350,24 +356,30 @@ mod tests {
         ] {
             let schema = json!({ "properties": { "a": { "$ref": reference } } });
             assert!(
-                matches!(compiled(&schema), Err(Unusable::Invalid(_))),
+                matches!(compiled(&schema), Err(UnusableSchema::Invalid(_))),
                 "{reference}"
             );
         }
         let inner =
             json!({ "properties": { "a": { "$id": "https://example.org/a", "type": "string" } } });
-        assert!(matches!(compiled(&inner), Err(Unusable::SeveralDocuments)));
+        assert!(matches!(
+            compiled(&inner),
+            Err(UnusableSchema::SeveralDocuments)
+        ));
         let alone = json!({
             "$id": "https://example.org/a",
             "properties": { "id": { "type": "string" }, "$id": { "examples": [{ "id": "x" }] } },
         });
         assert!(compiled(&alone).is_ok());
         let large = json!({ "description": "x".repeat(SCHEMA_MAX) });
-        assert!(matches!(compiled(&large), Err(Unusable::TooLarge)));
+        assert!(matches!(compiled(&large), Err(UnusableSchema::TooLarge)));
         let patterns = json!({ "allOf": vec![json!({ "pattern": "a" }); PATTERNS_MAX + 1] });
-        assert!(matches!(compiled(&patterns), Err(Unusable::TooLarge)));
+        assert!(matches!(compiled(&patterns), Err(UnusableSchema::TooLarge)));
         for odd in [json!([]), json!({ "type": 5 }), json!({ "pattern": "(" })] {
-            assert!(matches!(compiled(&odd), Err(Unusable::Invalid(_))), "{odd}");
+            assert!(
+                matches!(compiled(&odd), Err(UnusableSchema::Invalid(_))),
+                "{odd}"
+            );
         }
     }
 
@@ -375,7 +387,7 @@ mod tests {
     fn a_pattern_that_would_have_to_go_back_makes_the_schema_unusable() {
         for pattern in [r"^(a|a)*\1$", "^a(?!x)"] {
             let schema = json!({ "properties": { "a": { "pattern": pattern } } });
-            assert!(matches!(compiled(&schema), Err(Unusable::Invalid(_))));
+            assert!(matches!(compiled(&schema), Err(UnusableSchema::Invalid(_))));
         }
     }
 

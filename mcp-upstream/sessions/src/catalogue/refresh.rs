@@ -25,12 +25,12 @@ pub struct ListReading {
     started: Instant,
     /// Version of the tools that was known when the reading began.
     version: u64,
-    over: watch::Sender<Option<Over>>,
+    over: watch::Sender<Option<FinishedReading>>,
 }
 
 /// The result of a finished reading, and the time at which it ended.
 #[derive(Debug)]
-struct Over {
+struct FinishedReading {
     outcome: ReadingOutcome,
     at: Instant,
     /// True if the reading was dropped before its end. It then does not count as a failure of the server.
@@ -39,7 +39,7 @@ struct Over {
 
 /// A reading that the owner of this value must carry out. If it is dropped, the waiting callers get an error.
 #[derive(Debug)]
-pub struct BegunReading(Arc<ListReading>);
+pub struct PendingReading(Arc<ListReading>);
 
 impl ListReading {
     /// The time until which calls wait for the reading. `limit` is the time limit of the call.
@@ -92,7 +92,7 @@ impl ListReading {
     }
 }
 
-impl Over {
+impl FinishedReading {
     fn new(outcome: ReadingOutcome) -> Self {
         let at = Instant::now();
         Self {
@@ -107,7 +107,7 @@ impl Over {
     }
 }
 
-impl BegunReading {
+impl PendingReading {
     pub(super) fn at(version: u64) -> Self {
         Self(Arc::new(ListReading {
             started: Instant::now(),
@@ -122,16 +122,18 @@ impl BegunReading {
 
     /// Ends the reading, and passes its result to all waiting callers.
     pub fn end(self, outcome: ReadingOutcome) {
-        self.0.over.send_replace(Some(Over::new(outcome)));
+        self.0
+            .over
+            .send_replace(Some(FinishedReading::new(outcome)));
     }
 }
 
-impl Drop for BegunReading {
+impl Drop for PendingReading {
     fn drop(&mut self) {
         if self.0.is_running() {
-            let ended = Over {
+            let ended = FinishedReading {
                 abandoned: true,
-                ..Over::new(Err(given_up()))
+                ..FinishedReading::new(Err(given_up()))
             };
             self.0.over.send_replace(Some(ended));
         }

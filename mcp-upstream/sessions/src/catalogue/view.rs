@@ -42,7 +42,7 @@ pub struct View<'a> {
 }
 
 /// Error: the page is not a JSON object with an array of tools, or contains a repeated key.
-struct Unreadable;
+struct InvalidPage;
 
 /// Fingerprint of a view. It is equal for views that show the same tools of a list in the same form.
 pub(super) type Fingerprint = ([u8; 32], Option<[u8; 32]>, CacheScope);
@@ -162,21 +162,21 @@ impl<'a> View<'a> {
         match self.changed(&result) {
             Ok(Some(changed)) => Some(changed.into()),
             Ok(None) => Some(result),
-            Err(Unreadable) => self.allows_every_tool().then_some(result),
+            Err(InvalidPage) => self.allows_every_tool().then_some(result),
         }
     }
 
     /// The page without hidden tools; `None` if nothing changes.
-    fn changed(self, page: &[u8]) -> Result<Option<String>, Unreadable> {
-        let object = spans::raw(page).ok_or(Unreadable)?.get();
-        let members = spans::members(object).ok_or(Unreadable)?;
+    fn changed(self, page: &[u8]) -> Result<Option<String>, InvalidPage> {
+        let object = spans::raw(page).ok_or(InvalidPage)?.get();
+        let members = spans::members(object).ok_or(InvalidPage)?;
         let value = |name| {
             let mut all = members.iter();
             all.find_map(|(key, value)| (*key == name).then_some(*value))
         };
         let mut changes = Vec::new();
         if let Some(tools) = value("tools") {
-            let all: Vec<&RawValue> = serde_json::from_str(tools).map_err(|_| Unreadable)?;
+            let all: Vec<&RawValue> = serde_json::from_str(tools).map_err(|_| InvalidPage)?;
             if let Some(shown) = self.shown(&all) {
                 changes.push(MemberEdit::Set("tools", shown.into()));
             }

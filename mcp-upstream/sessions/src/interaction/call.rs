@@ -11,7 +11,7 @@ use tooldock_workers::registry::Namespace;
 
 use super::{
     EventSender, Interaction, KEPT_ANSWERS_MAX, OPEN_IN_CALL, QuestionOwner, QuestionSet,
-    TakenBack, ask_failed, cannot_be_asked, refuse,
+    WithdrawalMessage, ask_failed, cannot_be_asked, refuse,
 };
 
 /// The questions of one call. The upstream asks them, and the client answers them. Once all are answered, the call passes the
@@ -25,11 +25,11 @@ pub struct CallInteractions {
     /// Notified at each new question or answer. Only the call waits for it.
     changed: Notify,
     /// State of the call's questions. The lock is never held across an await.
-    book: Mutex<Book>,
+    book: Mutex<CallQuestions>,
 }
 
 #[derive(Default)]
-struct Book {
+struct CallQuestions {
     /// Questions whose answers have not been passed to the upstream yet.
     entries: Vec<Arc<Interaction>>,
     /// Permit to wait for the client, under the namespace's limit. Held from the call's first question until the call continues.
@@ -67,12 +67,12 @@ impl CallInteractions {
     /// Asks the client all these questions. If they cannot be asked, all of them fail, and the returned list is empty.
     pub fn open(self: &Arc<Self>, asked: QuestionSet) -> Vec<Arc<Interaction>> {
         let Some(events) = &self.events else {
-            self.book().release();
+            self.lock().release();
             cannot_be_asked(asked);
             return Vec::new();
         };
         let refusal = {
-            let mut book = self.book();
+            let mut book = self.lock();
             match self.admit(&mut book, asked.len()) {
                 Ok(()) => {
                     let scope: Weak<dyn QuestionOwner> = Arc::<Self>::downgrade(self);
@@ -107,7 +107,7 @@ impl CallInteractions {
 
     /// Checks that the call may ask `more` further questions, and acquires the permit to wait for the client if the call has none
     /// yet. The error message is for the function or server that asks.
-    fn admit(&self, book: &mut Book, more: usize) -> Result<(), String> {
+    fn admit(&self, book: &mut CallQuestions, more: usize) -> Result<(), String> {
         if book.ended {
             return Err("The call is over".into());
         }
@@ -137,7 +137,7 @@ impl CallInteractions {
 
     /// Waits until there is a question whose answer has not been passed to the upstream. Cancel safe.
     pub async fn asked(&self) {
-        while self.book().entries.is_empty() {
+        while self.lock().entries.is_empty() {
             self.changed.notified().await;
         }
     }
@@ -156,7 +156,7 @@ impl CallInteractions {
 
     /// The earliest deadline of the call's open questions; `None` if no question is open.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let book = self.book();
+        let book = self.lock();
         let open = book.entries.iter().filter(|it| it.is_open());
         open.map(|it| it.deadline()).min()
     }
@@ -164,7 +164,7 @@ impl CallInteractions {
     /// Fails the open questions whose deadline has passed.
     pub fn expire(&self) {
         let now = Instant::now();
-        let entries = self.book().entries.clone();
+        let entries = self.lock().entries.clone();
         for entry in entries.iter().filter(|it| it.deadline() <= now) {
             entry.expire();
         }
@@ -173,7 +173,7 @@ impl CallInteractions {
     /// Passes the stored answers to the upstream. Questions without an answer stay open.
     pub fn deliver(&self) {
         let (entries, place) = {
-            let mut book = self.book();
+            let mut book = self.lock();
             let all = std::mem::take(&mut book.entries);
             let (open, settled): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| it.is_open());
             book.entries = open;
@@ -188,7 +188,7 @@ impl CallInteractions {
     /// Ends all open questions, since the call has ended.
     pub fn end(&self) {
         let (entries, _place) = {
-            let mut book = self.book();
+            let mut book = self.lock();
             book.ended = true;
             let entries = std::mem::take(&mut book.entries);
             (entries, book.release())
@@ -201,15 +201,15 @@ impl CallInteractions {
     /// Number of questions whose answers have not been passed to the upstream.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
-        self.book().entries.len()
+        self.lock().entries.len()
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn lock(&self) -> MutexGuard<'_, CallQuestions> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
+impl CallQuestions {
     /// Takes the permit to wait for the client, if no question remains. The caller drops it.
     fn release(&mut self) -> Option<ParkingPermit> {
         self.place.take_if(|_| self.entries.is_empty())
@@ -217,7 +217,7 @@ impl Book {
 }
 
 impl QuestionOwner for CallInteractions {
-    fn take_back(&self, message: TakenBack) {
+    fn take_back(&self, message: WithdrawalMessage) {
         if let Some(events) = &self.events {
             events.take_back(message);
         }
@@ -240,30 +240,30 @@ impl fmt::Debug for CallInteractions {
     "the answers of a call that still waits for others may have {KEPT_ANSWERS_MAX} bytes together; the call \
      has ended, send the request again without requestState"
 )]
-pub struct TooMuchKept;
+pub struct AnswersTooLarge;
 
 /// Stores the client's answers to questions, by the questions' keys. Answers with unknown keys are ignored.
 ///
 /// # Errors
 ///
-/// `TooMuchKept`, if the answers must be stored because other questions stay open, and are too large for that.
-pub fn fulfil<'a>(
+/// `AnswersTooLarge`, if the answers must be stored because other questions stay open, and are too large for that.
+pub fn set_answer<'a>(
     asked: &[Arc<Interaction>],
     answers: impl Iterator<Item = (&'a str, &'a [u8])>,
     own: impl Fn(&'a [u8]) -> Bytes,
-) -> Result<(), TooMuchKept> {
+) -> Result<(), AnswersTooLarge> {
     for (key, answer) in answers {
         let of_key = |it: &&Arc<Interaction>| {
             it.question().is_some_and(|question| *question.key == *key) && it.is_open()
         };
         if let Some(entry) = asked.iter().find(of_key) {
-            entry.fulfil(own(answer));
+            entry.set_answer(own(answer));
         }
     }
     let waits = asked.iter().any(|it| it.is_open());
     let kept: usize = asked.iter().map(|it| it.kept()).sum();
     match waits && kept > KEPT_ANSWERS_MAX {
-        true => Err(TooMuchKept),
+        true => Err(AnswersTooLarge),
         false => Ok(()),
     }
 }

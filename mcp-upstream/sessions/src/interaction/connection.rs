@@ -16,13 +16,13 @@ use super::{EARLY_MAX, Interaction};
 pub struct ConnectionInteractions {
     /// Open questions. Their number is limited by the connection's maximum of open requests. The lock is never held across an
     /// await.
-    book: Mutex<Book>,
+    book: Mutex<ConnectionQuestions>,
     /// Number of unanswered questions that belong to calls.
     unanswered: Arc<watch::Sender<usize>>,
 }
 
 #[derive(Default)]
-struct Book {
+struct ConnectionQuestions {
     open: Vec<(RawId, Weak<Interaction>)>,
     /// Questions that the server asked while the connection was being opened, before the call began.
     early: Vec<(AskMethod, ServerRequest)>,
@@ -34,7 +34,7 @@ pub struct OpenQuestionGuard(Arc<watch::Sender<usize>>);
 impl ConnectionInteractions {
     /// Records a question under the id of the server's request.
     pub fn note(&self, id: RawId, entry: &Arc<Interaction>) {
-        let mut book = self.book();
+        let mut book = self.lock();
         book.open.retain(|(_, entry)| is_awaited(entry));
         book.open.push((id, Arc::downgrade(entry)));
     }
@@ -42,7 +42,7 @@ impl ConnectionInteractions {
     /// Stores a request of the server until the call begins. If [`EARLY_MAX`] requests are stored already, the request is
     /// returned.
     pub fn keep_early(&self, method: AskMethod, request: ServerRequest) -> Option<ServerRequest> {
-        let mut book = self.book();
+        let mut book = self.lock();
         if book.early.len() >= EARLY_MAX {
             return Some(request);
         }
@@ -52,7 +52,7 @@ impl ConnectionInteractions {
 
     /// Removes and returns the requests that were stored until the call began.
     pub fn take_early(&self) -> Vec<(AskMethod, ServerRequest)> {
-        std::mem::take(&mut self.book().early)
+        std::mem::take(&mut self.lock().early)
     }
 
     /// Ends the question that a `notifications/cancelled` of the server names.
@@ -68,7 +68,7 @@ impl ConnectionInteractions {
             return;
         };
         let (entry, _early) = {
-            let mut book = self.book();
+            let mut book = self.lock();
             let early = book.early.iter().position(|(_, it)| it.id().as_str() == id);
             let early = early.map(|place| book.early.remove(place));
             let place = book.open.iter().rposition(|(own, _)| own.as_str() == id);
@@ -81,7 +81,7 @@ impl ConnectionInteractions {
 
     /// Returns true if the server waits for the answer to any question.
     pub fn any_open(&self) -> bool {
-        self.book().open.iter().any(|(_, entry)| is_awaited(entry))
+        self.lock().open.iter().any(|(_, entry)| is_awaited(entry))
     }
 
     /// Counts a question of a call as unanswered until the guard is dropped.
@@ -102,7 +102,7 @@ impl ConnectionInteractions {
         let _ = unanswered.wait_for(|open| *open == 0).await;
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionQuestions> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,7 +13,7 @@ use prometheus::IntCounter;
 use tokio::task::coop::cooperative;
 use tooldock_process::worker::LogLevel;
 
-use super::{Interaction, TakenBack, ask_failed};
+use super::{Interaction, WithdrawalMessage, ask_failed};
 
 /// Maximum number of events that wait for their reader.
 const EVENTS: usize = 4096;
@@ -141,8 +141,8 @@ impl EventSender {
     /// Queues the message that withdraws a question. If the MCP server's message does not fit into the queue, the gateway's
     /// shorter message is queued instead, even if the queue is full: there is at most one such message for each question that the
     /// receiver has read. Never waits.
-    pub(super) fn take_back(&self, message: TakenBack) {
-        let TakenBack { own, ours } = message;
+    pub(super) fn take_back(&self, message: WithdrawalMessage) {
+        let WithdrawalMessage { own, ours } = message;
         let event = |message| PeerEvent::Message {
             level: None,
             message,

@@ -8,7 +8,7 @@ use tooldock_protocol::jsonrpc::splice;
 use super::PeerEvent;
 
 /// Message that withdraws a question from a client, in two versions: the MCP server's and the gateway's.
-pub struct TakenBack {
+pub struct WithdrawalMessage {
     /// The MCP server's message that withdraws the question, with the server's id of the question replaced by the id that the
     /// gateway has sent to the client; `None` if the server sent no such message. Limited only by the maximum length of any
     /// message.
@@ -34,21 +34,21 @@ pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
 }
 
 /// Builds the withdrawal of a question from the MCP server's `message`. `id` replaces the server's id of the question.
-pub(super) fn taken_back(id: u64, message: &[u8]) -> TakenBack {
+pub(super) fn taken_back(id: u64, message: &[u8]) -> WithdrawalMessage {
     let text = std::str::from_utf8(message).ok();
     let own = text.and_then(|text| splice::with_request_id(text, &id.to_string()));
-    TakenBack {
+    WithdrawalMessage {
         own: own.map(Bytes::from),
         ..cancelled(id, "The server withdrew the question")
     }
 }
 
 /// Builds the gateway's message that withdraws a question for the given reason.
-pub(super) fn cancelled(id: u64, reason: &str) -> TakenBack {
+pub(super) fn cancelled(id: u64, reason: &str) -> WithdrawalMessage {
     let params = serde_json::json!({ "requestId": id, "reason": reason });
     let ours =
         format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
-    TakenBack {
+    WithdrawalMessage {
         own: None,
         ours: ours.into(),
     }

@@ -8,7 +8,7 @@ use super::{Interaction, OPEN_IN_SESSION, ask_failed};
 
 /// Outcome of a client's answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerFate {
+pub enum AnswerOutcome {
     /// The question was open, and the answer is accepted.
     Taken,
     /// The question was answered or withdrawn before this answer arrived.
@@ -71,15 +71,15 @@ impl SessionInteractions {
     }
 
     /// Passes a client's response to the question with this id. `id` is raw JSON.
-    pub(crate) fn answer(&self, id: &str, response: Response) -> AnswerFate {
+    pub(crate) fn answer(&self, id: &str, response: Response) -> AnswerOutcome {
         let id: Option<u64> = id.parse().ok();
         let entry = {
             let mut table = self.lock();
             let Some(id) = id.filter(|id| (1..=table.last).contains(id)) else {
-                return AnswerFate::Unknown;
+                return AnswerOutcome::Unknown;
             };
             let Some(at) = table.open.iter().position(|(own, _)| *own == id) else {
-                return AnswerFate::Over;
+                return AnswerOutcome::Over;
             };
             let (_, entry) = table.open.swap_remove(at);
             if table.open.is_empty() {
@@ -89,8 +89,8 @@ impl SessionInteractions {
             entry
         };
         match entry.upgrade().is_some_and(|it| it.respond(response)) {
-            true => AnswerFate::Taken,
-            false => AnswerFate::Over,
+            true => AnswerOutcome::Taken,
+            false => AnswerOutcome::Over,
         }
     }
 
@@ -155,10 +155,10 @@ mod tests {
         let refusal = Response::from_outcome(refusal);
         for (id, answer) in [(second, refusal), (first, answer.clone())] {
             let fate = questions.answer(&id.to_string(), answer);
-            assert_eq!(fate, AnswerFate::Taken);
+            assert_eq!(fate, AnswerOutcome::Taken);
         }
         let again = questions.answer(&first.to_string(), answer.clone());
-        assert_eq!(again, AnswerFate::Over);
+        assert_eq!(again, AnswerOutcome::Over);
         assert_eq!(questions.len(), 0);
         one.deliver();
         two.deliver();
@@ -174,7 +174,7 @@ mod tests {
         for id in ["0", "1", "-1", "1.0", "\"1\"", "null", ""] {
             assert_eq!(
                 questions.answer(id, result("{}")),
-                AnswerFate::Unknown,
+                AnswerOutcome::Unknown,
                 "{id}"
             );
         }
@@ -184,11 +184,11 @@ mod tests {
         drop(entry);
         assert_eq!(
             questions.answer(&id.to_string(), result("{}")),
-            AnswerFate::Over
+            AnswerOutcome::Over
         );
         assert_eq!(
             questions.answer(&format!("\"{id}\""), result("{}")),
-            AnswerFate::Unknown
+            AnswerOutcome::Unknown
         );
     }
 

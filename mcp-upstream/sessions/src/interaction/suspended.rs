@@ -21,7 +21,7 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::parking::{ParkingFull, Shares};
 use tooldock_protocol::seal::{BoundRequest, SessionKey, unix_millis};
 
-use crate::replicas::{ReplicaId, Replicas, Standing};
+use crate::replicas::{ReplicaId, ReplicaStatus, Replicas};
 
 /// Length of a suspended call's number, in bytes. The number is random, so that it cannot be guessed, although the seal of the
 /// state would suffice to protect the call.
@@ -59,7 +59,7 @@ pub enum ResumeRefusal {
 
 /// The reason why a call cannot be suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoPlace {
+pub enum SuspendRefusal {
     /// The maximum number of suspended calls of the namespace, or of the principal, is reached.
     #[error(transparent)]
     Full(ParkingFull),
@@ -117,9 +117,9 @@ impl<T: Suspendable> SuspendedCalls<T> {
         bound: BoundRequest<'_>,
         expires: Instant,
         max: usize,
-    ) -> Result<String, NoPlace> {
+    ) -> Result<String, SuspendRefusal> {
         let mut id = SuspensionId::default();
-        getrandom::fill(&mut id).map_err(|_| NoPlace::NoRandomness)?;
+        getrandom::fill(&mut id).map_err(|_| SuspendRefusal::NoRandomness)?;
         let state = self.seal(id, bound, expires)?;
         let (claim, claimed) = oneshot::channel();
         let mut table = self.table.lock();
@@ -131,7 +131,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
             let goes =
                 |entry: &SuspensionEntry<T>| entry.over && (!own || entry.principal == principal);
             let over = calls.entries.iter().find(|(_, entry)| goes(entry));
-            let over = *over.ok_or(NoPlace::Full(full))?.0;
+            let over = *over.ok_or(SuspendRefusal::Full(full))?.0;
             calls.remove(over);
         }
         let entry = SuspensionEntry {
@@ -153,11 +153,13 @@ impl<T: Suspendable> SuspendedCalls<T> {
     /// Takes a suspended call out by its request state, if the state was created for this request.
     pub async fn take(&self, state: &str, bound: BoundRequest<'_>) -> Result<T, ResumeRefusal> {
         let (replica, id) = self.open(state, bound)?;
-        match self.replicas.settled_standing(replica).await {
-            Standing::Own => {}
+        match self.replicas.settled_status(replica).await {
+            ReplicaStatus::Own => {}
             // The error must not state that the call has ended, since the client would then make the call a second time.
-            Standing::Up(_) | Standing::Unclear => return Err(ResumeRefusal::Elsewhere(replica.0)),
-            Standing::Leaving | Standing::Gone => return Err(ResumeRefusal::Gone),
+            ReplicaStatus::Up(_) | ReplicaStatus::Unclear => {
+                return Err(ResumeRefusal::Elsewhere(replica.0));
+            }
+            ReplicaStatus::Leaving | ReplicaStatus::Gone => return Err(ResumeRefusal::Gone),
         }
         let entry = self
             .table
@@ -205,7 +207,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
         id: SuspensionId,
         bound: BoundRequest<'_>,
         expires: Instant,
-    ) -> Result<String, NoPlace> {
+    ) -> Result<String, SuspendRefusal> {
         let left = expires.saturating_duration_since(Instant::now());
         let mut state = Vec::with_capacity(STATE_BYTES);
         state.extend_from_slice(&self.replicas.own().0.to_be_bytes());
@@ -214,7 +216,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
         state.extend_from_slice(&digest_of(&bound));
         self.key
             .seal_state(&state)
-            .map_err(|_| NoPlace::NoRandomness)
+            .map_err(|_| SuspendRefusal::NoRandomness)
     }
 
     fn open(

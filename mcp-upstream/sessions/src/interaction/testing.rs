@@ -27,7 +27,7 @@ impl Wait {
 }
 
 impl QuestionOwner for Wait {
-    fn take_back(&self, message: TakenBack) {
+    fn take_back(&self, message: WithdrawalMessage) {
         let message = message.own.unwrap_or(message.ours);
         let message = String::from_utf8(message.into()).expect("UTF-8");
         self.taken_back.lock().expect("not poisoned").push(message);

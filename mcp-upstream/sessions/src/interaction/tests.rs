@@ -13,7 +13,7 @@ async fn the_first_answer_counts_and_is_delivered_once() {
     let scope = Wait::new();
     let (entry, told) = round(&scope);
     assert!(entry.ask_under(4).is_some());
-    assert!(entry.fulfil(yes()));
+    assert!(entry.set_answer(yes()));
     assert!(!entry.fail(ask_failed("late")));
     entry.expire();
     entry.withdraw(b"{}");

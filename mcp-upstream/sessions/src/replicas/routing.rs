@@ -3,7 +3,7 @@
 
 use std::future::Future;
 
-use super::{Announcement, ReplicaId, Replicas, Standing};
+use super::{Announcement, ReplicaId, ReplicaStatus, Replicas};
 
 /// Maximum number of attempts to route one request. A second and a third attempt are needed only if the session moves to another
 /// replica during the attempt before.
@@ -21,7 +21,7 @@ pub trait RoutedRequest: Send {
     fn there(
         &mut self,
         other: &Announcement,
-    ) -> impl Future<Output = Result<Self::Answer, Unanswered>> + Send;
+    ) -> impl Future<Output = Result<Self::Answer, ForwardError>> + Send;
 
     /// Returns false if the request has reached the maximum number of forwards.
     fn may_be_forwarded(&self) -> bool;
@@ -29,7 +29,7 @@ pub trait RoutedRequest: Send {
 
 /// Error: another replica did not answer a forwarded request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unanswered {
+pub enum ForwardError {
     /// The other replica has not carried out the request: it may be sent again.
     Repeatable,
     /// The other replica may have carried out the request: it must not be sent again.
@@ -38,7 +38,7 @@ pub enum Unanswered {
 
 /// Error: no response to a request could be obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unrouted {
+pub enum RoutingError {
     /// The replica that has the session cannot be reached: the client may try again.
     Unreachable,
     /// The request may have been carried out by a replica that did not answer.
@@ -50,20 +50,23 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Unrouted::Unreachable`] when the session's replica cannot be reached, [`Unrouted::Lost`] when that replica may have
+    /// [`RoutingError::Unreachable`] when the session's replica cannot be reached, [`RoutingError::Lost`] when that replica may have
     /// carried out the request.
-    pub async fn route<R: RoutedRequest>(&self, request: &mut R) -> Result<R::Answer, Unrouted> {
+    pub async fn route<R: RoutedRequest>(
+        &self,
+        request: &mut R,
+    ) -> Result<R::Answer, RoutingError> {
         for _ in 0..TRIES {
             let replica = match request.here().await {
                 Ok(answer) => return Ok(answer),
                 Err(replica) => replica,
             };
-            let other = match self.settled_standing(replica).await {
-                Standing::Up(other) => other,
+            let other = match self.settled_status(replica).await {
+                ReplicaStatus::Up(other) => other,
                 // The directory does not respond: the request is not forwarded, and the session is not claimed.
-                Standing::Unclear => break,
+                ReplicaStatus::Unclear => break,
                 // This process can claim the session now, in the next attempt.
-                Standing::Own | Standing::Leaving | Standing::Gone => continue,
+                ReplicaStatus::Own | ReplicaStatus::Leaving | ReplicaStatus::Gone => continue,
             };
             if !request.may_be_forwarded() || self.obstacle(&other).is_some() {
                 match self.has_just_ended(replica).await {
@@ -73,10 +76,10 @@ impl Replicas {
             }
             match request.there(&other).await {
                 Ok(answer) => return Ok(answer),
-                Err(Unanswered::Lost) => return Err(Unrouted::Lost),
+                Err(ForwardError::Lost) => return Err(RoutingError::Lost),
                 // The other replica is unreachable from this one, by its network or certificates: a retry would fail in the
                 // same way.
-                Err(Unanswered::Repeatable) if self.unreachable.reason(replica).is_some() => {
+                Err(ForwardError::Repeatable) if self.unreachable.reason(replica).is_some() => {
                     match self.has_just_ended(replica).await {
                         true => continue,
                         false => break,
@@ -84,9 +87,9 @@ impl Replicas {
                 }
                 // If the replica was killed, its sessions can be claimed once its last beat is old enough, so this waits for
                 // that.
-                Err(Unanswered::Repeatable) => _ = self.departure(replica).await,
+                Err(ForwardError::Repeatable) => _ = self.departure(replica).await,
             }
         }
-        Err(Unrouted::Unreachable)
+        Err(RoutingError::Unreachable)
     }
 }

@@ -46,7 +46,11 @@ impl Board {
 
 #[async_trait]
 impl ReplicaDirectory for Board {
-    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
+    async fn beat(
+        &self,
+        own: &Announcement,
+        seen: Option<u64>,
+    ) -> Result<DirectoryReply, StoreError> {
         let now = Instant::now();
         let mut board = self.0.lock().expect("no panic");
         if board.away {
@@ -66,7 +70,7 @@ impl ReplicaDirectory for Board {
         }
         let others = board.replicas.values();
         let others = others.filter(|(it, at)| it.id != own.id && lives(*at));
-        Ok(Heard {
+        Ok(DirectoryReply {
             others: others.map(|(it, _)| it.clone()).collect(),
             settled,
             rival,
@@ -146,15 +150,18 @@ pub(crate) async fn beats(replicas: &[&Arc<Replicas>], time: Duration) {
 async fn a_replica_is_up_while_it_beats_and_gone_a_life_after_its_last_beat() {
     let board = Arc::new(Board::default());
     let (one, two) = (board.replica("one"), board.replica("two"));
-    assert_eq!(one.standing(two.own()), Standing::Unclear);
-    assert_eq!(one.standing(one.own()), Standing::Own);
+    assert_eq!(one.standing(two.own()), ReplicaStatus::Unclear);
+    assert_eq!(one.standing(one.own()), ReplicaStatus::Own);
     beats(&[&one, &two], BEAT_EVERY).await;
-    assert!(matches!(one.standing(two.own()), Standing::Up(it) if &*it.name == "two"));
-    assert_eq!(one.standing(ReplicaId::named("three")), Standing::Unclear);
+    assert!(matches!(one.standing(two.own()), ReplicaStatus::Up(it) if &*it.name == "two"));
+    assert_eq!(
+        one.standing(ReplicaId::named("three")),
+        ReplicaStatus::Unclear
+    );
 
     beats(&[&one], BEAT_LIFE).await;
-    assert_eq!(one.standing(two.own()), Standing::Gone);
-    assert_eq!(one.standing(ReplicaId::named("three")), Standing::Gone);
+    assert_eq!(one.standing(two.own()), ReplicaStatus::Gone);
+    assert_eq!(one.standing(ReplicaId::named("three")), ReplicaStatus::Gone);
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,14 +184,14 @@ async fn a_directory_that_comes_back_buries_nobody_before_all_could_beat_again()
     board.away(true);
     beats(&[&one, &two], BEAT_LIFE * 3).await;
     assert!(
-        matches!(one.standing(two.own()), Standing::Up(_)),
+        matches!(one.standing(two.own()), ReplicaStatus::Up(_)),
         "as it was last heard"
     );
     board.away(false);
     beats(&[&one], Duration::ZERO).await;
-    assert_eq!(one.standing(two.own()), Standing::Unclear);
+    assert_eq!(one.standing(two.own()), ReplicaStatus::Unclear);
     beats(&[&one, &two], BEAT_LIFE).await;
-    assert!(matches!(one.standing(two.own()), Standing::Up(_)));
+    assert!(matches!(one.standing(two.own()), ReplicaStatus::Up(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,11 +229,11 @@ async fn two_processes_of_one_name_are_rivals_until_one_is_gone() {
     beats(&[&first, &second], BEAT_LIFE).await;
     let rival = |replica: &Replicas| replica.state().expect("many").rival;
     assert_eq!((rival(&first), rival(&second)), (false, true));
-    assert_eq!(first.standing(first.own()), Standing::Own);
-    assert_eq!(second.standing(second.own()), Standing::Unclear);
+    assert_eq!(first.standing(first.own()), ReplicaStatus::Own);
+    assert_eq!(second.standing(second.own()), ReplicaStatus::Unclear);
     beats(&[&second], BEAT_LIFE).await;
     assert!(!rival(&second));
-    assert_eq!(second.standing(second.own()), Standing::Own);
+    assert_eq!(second.standing(second.own()), ReplicaStatus::Own);
 }
 
 #[tokio::test(start_paused = true)]
@@ -319,7 +326,11 @@ impl ReplicaDirectory for Reached {
         self.is_local
     }
 
-    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
+    async fn beat(
+        &self,
+        own: &Announcement,
+        seen: Option<u64>,
+    ) -> Result<DirectoryReply, StoreError> {
         let heard = self.board.beat(own, seen).await;
         tokio::time::advance(self.late).await;
         heard
@@ -433,9 +444,9 @@ async fn the_end_of_a_replica_on_this_machine_is_found_without_a_wait_for_the_ne
     tokio::time::sleep(Duration::from_millis(1)).await;
     two.farewell().await;
     let before = Instant::now();
-    assert!(matches!(one.standing(two.own()), Standing::Up(_)));
-    assert_eq!(one.departure(two.own()).await, Standing::Gone);
-    assert!(matches!(one.standing(three.own()), Standing::Up(_)));
+    assert!(matches!(one.standing(two.own()), ReplicaStatus::Up(_)));
+    assert_eq!(one.departure(two.own()).await, ReplicaStatus::Gone);
+    assert!(matches!(one.standing(three.own()), ReplicaStatus::Up(_)));
     assert!(!one.has_just_ended(three.own()).await);
     three.farewell().await;
     assert!(one.has_just_ended(three.own()).await);
@@ -507,9 +518,9 @@ impl RoutedRequest for UnsentRequest {
         Err(self.home)
     }
 
-    async fn there(&mut self, _: &Announcement) -> Result<(), Unanswered> {
+    async fn there(&mut self, _: &Announcement) -> Result<(), ForwardError> {
         self.sent += 1;
-        Err(Unanswered::Repeatable)
+        Err(ForwardError::Repeatable)
     }
 
     fn may_be_forwarded(&self) -> bool {
@@ -534,14 +545,20 @@ async fn a_request_to_a_replica_that_is_known_as_unreachable_waits_for_nothing()
         sent: 0,
     };
     let begun = Instant::now();
-    assert_eq!(one.route(&mut request).await, Err(Unrouted::Unreachable));
+    assert_eq!(
+        one.route(&mut request).await,
+        Err(RoutingError::Unreachable)
+    );
     assert!(begun.elapsed() >= WAIT_MAX, "the replica may be gone soon");
 
     one.note_unreachable(&other.expect("the other"), Some("refused".into()));
     assert_eq!(one.unreachable(), 1);
     request.sent = 0;
     let begun = Instant::now();
-    assert_eq!(one.route(&mut request).await, Err(Unrouted::Unreachable));
+    assert_eq!(
+        one.route(&mut request).await,
+        Err(RoutingError::Unreachable)
+    );
     assert_eq!((request.sent, begun.elapsed()), (1, Duration::ZERO));
     beats.iter().for_each(tokio::task::JoinHandle::abort);
 }

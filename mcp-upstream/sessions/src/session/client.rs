@@ -20,7 +20,7 @@ pub struct ClientFacts {
 /// Error: the client's `capabilities` and `clientInfo` are longer than [`CLIENT_FACTS_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("capabilities and clientInfo may hold {CLIENT_FACTS_MAX} bytes together")]
-pub struct TooMuch;
+pub struct ClientFactsTooLong;
 
 impl ClientFacts {
     /// Description of a client that has not sent a description: no capabilities and no name.
@@ -44,11 +44,14 @@ impl ClientFacts {
 ///
 /// # Errors
 ///
-/// [`TooMuch`] beyond [`CLIENT_FACTS_MAX`].
-pub fn check(capabilities: Option<&RawValue>, info: Option<&RawValue>) -> Result<(), TooMuch> {
+/// [`ClientFactsTooLong`] beyond [`CLIENT_FACTS_MAX`].
+pub fn check(
+    capabilities: Option<&RawValue>,
+    info: Option<&RawValue>,
+) -> Result<(), ClientFactsTooLong> {
     match length(capabilities, info) {
         0..=CLIENT_FACTS_MAX => Ok(()),
-        _ => Err(TooMuch),
+        _ => Err(ClientFactsTooLong),
     }
 }
 

@@ -10,7 +10,7 @@ use tooldock_protocol::jsonrpc::RequestError;
 use tooldock_protocol::version::ProtocolVersion;
 
 use super::Affinity;
-use super::client::{self, ClientFacts, TooMuch};
+use super::client::{self, ClientFacts, ClientFactsTooLong};
 use super::subscriptions::TooManySubscriptions;
 use super::{Session, SessionState, Toolset};
 
@@ -51,7 +51,7 @@ pub enum PatchRefused {
     Initialized,
     /// The client's description is too long.
     #[error(transparent)]
-    TooMuch(#[from] TooMuch),
+    ClientFactsTooLong(#[from] ClientFactsTooLong),
     /// The session has the maximum number of subscriptions.
     #[error(transparent)]
     TooManySubscriptions(#[from] TooManySubscriptions),
@@ -61,7 +61,9 @@ impl From<PatchRefused> for RequestError {
     fn from(refused: PatchRefused) -> Self {
         match refused {
             PatchRefused::Initialized => Self::Shape("the session is initialized already".into()),
-            PatchRefused::TooMuch(error) => Self::InvalidParams(error.to_string().into()),
+            PatchRefused::ClientFactsTooLong(error) => {
+                Self::InvalidParams(error.to_string().into())
+            }
             PatchRefused::TooManySubscriptions(_) => Self::InvalidParams(
                 "the session has the maximum of subscriptions: unsubscribe from a resource first"
                     .into(),
@@ -72,7 +74,7 @@ impl From<PatchRefused> for RequestError {
 
 impl Session {
     /// Stores the client's description from `initialize`. Later descriptions have no effect.
-    pub(super) fn set_client(&self, facts: ClientFacts) -> Result<(), client::TooMuch> {
+    pub(super) fn set_client(&self, facts: ClientFacts) -> Result<(), client::ClientFactsTooLong> {
         client::check(Some(&facts.capabilities), facts.info.as_deref())?;
         let _ = self.client.set(Box::new(facts));
         Ok(())

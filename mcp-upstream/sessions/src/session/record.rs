@@ -106,7 +106,7 @@ impl Session {
 
     /// Returns the session as another process would adopt it from its record.
     #[cfg(any(test, feature = "testing"))]
-    pub fn taken_up(&self) -> Self {
+    pub fn as_adopted(&self) -> Self {
         let home = Home {
             replica: ReplicaId::ALONE,
             epoch: self.epoch + 1,

@@ -35,10 +35,10 @@ mod room;
 mod unrecorded;
 
 use adopt::Adoptions;
-use doubt::Doubts;
+use doubt::RecordChecks;
 use index::Index;
 pub use resume::ResumedStream;
-use unrecorded::Unrecorded;
+use unrecorded::OutdatedRecords;
 
 /// Number of sessions that one sweep looks up in the store concurrently. It is small because all replicas may sweep at the same
 /// time after an outage of the store.
@@ -62,9 +62,9 @@ pub struct SessionTable {
     store: Option<Arc<dyn SessionStore>>,
     /// The replicas of this gateway: this process, and others that may have sessions of the same store.
     replicas: Arc<Replicas>,
-    doubts: Doubts,
+    doubts: RecordChecks,
     adoptions: Adoptions,
-    unrecorded: Unrecorded,
+    unrecorded: OutdatedRecords,
     /// Sessions that were closed to make room or because they expired, and still have a record. The code that closed them removes
     /// the records immediately afterwards.
     ended: Mutex<Vec<SessionId>>,
@@ -97,14 +97,14 @@ pub enum Located {
     /// The session is live in this process.
     Live(Arc<Session>),
     /// This process has just adopted the session from its record in the store.
-    Adopted(Created),
+    Adopted(OpenedSession),
     /// The session is live in another replica.
     Elsewhere(ReplicaId),
 }
 
 /// Outcome of opening or adopting a session.
 #[derive(Debug)]
-pub struct Created {
+pub struct OpenedSession {
     /// The opened or adopted session.
     pub session: Arc<Session>,
     /// Number of sessions that were closed to make room.
@@ -113,7 +113,7 @@ pub struct Created {
 
 /// Outcome of changing a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Committed {
+pub struct CommitOutcome {
     /// True if the change had an effect on the session.
     pub changed: bool,
     /// Number of sessions that were closed to make room.
@@ -138,9 +138,9 @@ impl SessionTable {
             events,
             store,
             replicas,
-            doubts: Doubts::default(),
+            doubts: RecordChecks::default(),
             adoptions: Adoptions::default(),
-            unrecorded: Unrecorded::default(),
+            unrecorded: OutdatedRecords::default(),
             ended: Mutex::default(),
             #[cfg(any(test, feature = "testing"))]
             forgetful: Default::default(),
@@ -160,7 +160,7 @@ impl SessionTable {
         binding: Binding,
         client: Option<ClientFacts>,
         now: Instant,
-    ) -> Result<Created, StoreError> {
+    ) -> Result<OpenedSession, StoreError> {
         let minted = binding.mint_id(&self.key, self.replicas.own(), SystemTime::now());
         let id = minted.map_err(|error| StoreError(error.to_string()))?;
         let session = Session::new(id, binding, now);
@@ -178,7 +178,7 @@ impl SessionTable {
         }
         let evicted = self.enter(&session, now);
         self.forget_ended().await;
-        Ok(Created { session, evicted })
+        Ok(OpenedSession { session, evicted })
     }
 
     /// Home of a session that is live in this process: this replica, and the session's epoch.
@@ -245,7 +245,7 @@ impl SessionTable {
         session: &Session,
         patch: SessionPatch,
         now: Instant,
-    ) -> Result<Committed, PatchRefused> {
+    ) -> Result<CommitOutcome, PatchRefused> {
         let changed = session.apply(&patch)?;
         let evicted = self.weigh(session, now);
         if let Some(store) = &self.store {
@@ -253,7 +253,7 @@ impl SessionTable {
             let stored = store.patch(session.id(), &patch).await;
             stored.unwrap_or_else(|error| self.note_unrecorded(session, &error));
         }
-        Ok(Committed { changed, evicted })
+        Ok(CommitOutcome { changed, evicted })
     }
 
     /// Ends a session. Returns true if the session was live in this process.

@@ -101,7 +101,10 @@ fn what_a_client_said_first_about_itself_holds() {
     let session = session();
     assert_eq!(session.client().capabilities.get(), "{}");
     let long = format!("\"{}\"", "x".repeat(client::CLIENT_FACTS_MAX));
-    assert_eq!(session.set_client(facts(&long)), Err(client::TooMuch));
+    assert_eq!(
+        session.set_client(facts(&long)),
+        Err(client::ClientFactsTooLong)
+    );
     session
         .set_client(facts(r#"{"sampling":{}}"#))
         .expect("short");

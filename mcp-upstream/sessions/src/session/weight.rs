@@ -29,12 +29,12 @@ impl Session {
     }
 
     /// The session's memory in bytes, as last recorded in the table's index.
-    pub(super) fn booked(&self) -> usize {
-        self.booked.load(Ordering::Relaxed)
+    pub(super) fn recorded_weight(&self) -> usize {
+        self.recorded_weight.load(Ordering::Relaxed)
     }
 
     pub(super) fn book(&self, weight: usize) {
-        self.booked.store(weight, Ordering::Relaxed);
+        self.recorded_weight.store(weight, Ordering::Relaxed);
     }
 }
 

@@ -10,7 +10,7 @@ use tooldock_protocol::seal::SessionId;
 
 use super::gateway::{Answer, Ask, Gateway, HOP};
 use super::world::{World, millis_since};
-use crate::replicas::{Standing, Unrouted};
+use crate::replicas::{ReplicaStatus, RoutingError};
 use crate::stores::redis::tests::simulated::ProcessState;
 use crate::stream::Subscription;
 use crate::stream::frame::{self, EventId, RETRY};
@@ -87,7 +87,7 @@ impl OpenStream {
         !Arc::ptr_eq(&self.entry, &self.home)
             && !self.home.runs()
             && self.entry.runs()
-            && self.entry.replicas.standing(self.home.replicas.own()) == Standing::Gone
+            && self.entry.replicas.standing(self.home.replicas.own()) == ReplicaStatus::Gone
     }
 
     fn is_written(&self) -> bool {
@@ -146,7 +146,7 @@ impl World {
                     self.clients()[client].lost = true;
                     return None;
                 }
-                Some(Ok(Answer::Unavailable) | Err(Unrouted::Unreachable)) => {
+                Some(Ok(Answer::Unavailable) | Err(RoutingError::Unreachable)) => {
                     self.tally().unavailable += 1;
                     sleep(RETRY_AFTER).await;
                 }
@@ -170,11 +170,11 @@ impl World {
                     return Some(answer);
                 }
                 // A call that may have been carried out is never repeated.
-                Some(Err(Unrouted::Lost)) | None if calls => {
+                Some(Err(RoutingError::Lost)) | None if calls => {
                     self.tally().lost_calls += 1;
                     return None;
                 }
-                Some(Err(Unrouted::Lost)) | None => self.tally().broken += 1,
+                Some(Err(RoutingError::Lost)) | None => self.tally().broken += 1,
             }
         }
         self.tally().given_up += 1;

@@ -15,14 +15,14 @@ use super::{PRINCIPALS, binding, client};
 use crate::broadcast::Audience;
 use crate::replicas::tests::announcement;
 use crate::replicas::{
-    Announcement, BEAT_LIFE, ReplicaId, Replicas, RoutedRequest, Unanswered, Unrouted,
+    Announcement, BEAT_LIFE, ForwardError, ReplicaId, Replicas, RoutedRequest, RoutingError,
 };
 use crate::session::config::{EventLogConfig, SessionsConfig};
 use crate::session::table::{Located, ResumedStream, TableLimits};
 use crate::session::{Session, SessionPatch, SessionState, SessionTable};
 use crate::stores::redis::tests::simulated::{Process, ProcessState};
 use crate::stream::frame::{self, EventId};
-use crate::stream::{EventLog, Pulse, ResumeError, StreamKind, StreamMetrics, Subscription};
+use crate::stream::{EventLog, KeepAlive, ResumeError, StreamKind, StreamMetrics, Subscription};
 
 /// Network delay from one machine to another.
 pub(super) const HOP: Duration = Duration::from_millis(1);
@@ -104,9 +104,9 @@ impl Gateway {
         let connection = world.redis.connection(Some(own.id), &process);
         let replicas = Replicas::of(own, Arc::clone(&connection) as _);
         let stores = connection.stores();
-        let pulse = Pulse::new(Duration::from_secs(15));
+        let keep_alive = KeepAlive::new(Duration::from_secs(15));
         let metrics = StreamMetrics::unregistered();
-        let events = EventLog::new(EventLogConfig::default(), pulse, metrics);
+        let events = EventLog::new(EventLogConfig::default(), keep_alive, metrics);
         let events = Arc::new(events.with_store(stores.events));
         let table = SessionTable::new(
             limits(),
@@ -137,7 +137,7 @@ impl Gateway {
     }
 
     async fn beat(&self) {
-        let hear = |news: &str| self.audience.hear(news);
+        let hear = |news: &str| self.audience.announce_from_replica(news);
         self.replicas.run(|_| {}, hear, || "sources".into()).await;
     }
 
@@ -180,7 +180,7 @@ impl Gateway {
         id: &'a SessionId,
         ask: &'a Ask,
         hops: u8,
-    ) -> Pin<Box<dyn Future<Output = Result<Answer, Unrouted>> + Send + 'a>> {
+    ) -> Pin<Box<dyn Future<Output = Result<Answer, RoutingError>> + Send + 'a>> {
         let mut request = Request {
             world,
             at: self,
@@ -190,7 +190,7 @@ impl Gateway {
         };
         Box::pin(async move {
             if !self.process.runs().await {
-                return Err(Unrouted::Unreachable);
+                return Err(RoutingError::Unreachable);
             }
             self.replicas.route(&mut request).await
         })
@@ -223,7 +223,7 @@ impl Gateway {
         let owes: [Box<str>; 1] = ["7".into()];
         let opened = self
             .events
-            .open_owing(session, StreamKind::Request, true, &owes);
+            .open_for_requests(session, StreamKind::Request, true, &owes);
         let Ok(stream) = opened.await else {
             return Answer::Unavailable;
         };
@@ -305,14 +305,14 @@ impl RoutedRequest for Request<'_> {
         self.at.answer(&session, self.ask).await
     }
 
-    async fn there(&mut self, other: &Announcement) -> Result<Answer, Unanswered> {
+    async fn there(&mut self, other: &Announcement) -> Result<Answer, ForwardError> {
         self.world.tally().forwards += 1;
         sleep(HOP).await;
         // No process listens at the address of a killed replica.
-        let gateway = self.world.at(other.id).ok_or(Unanswered::Repeatable)?;
+        let gateway = self.world.at(other.id).ok_or(ForwardError::Repeatable)?;
         let broken = match self.ask.is_post() {
-            true => Unanswered::Lost,
-            false => Unanswered::Repeatable,
+            true => ForwardError::Lost,
+            false => ForwardError::Repeatable,
         };
         let answered = tokio::select! {
             answered = gateway.ask(self.world, self.id, self.ask, self.hops + 1) => answered,
@@ -334,9 +334,9 @@ pub(super) async fn sessions_without_store(
     sessions: usize,
     listen: bool,
 ) -> (SessionTable, Vec<Subscription>) {
-    let pulse = Pulse::new(Duration::from_secs(15));
+    let keep_alive = KeepAlive::new(Duration::from_secs(15));
     let metrics = StreamMetrics::unregistered();
-    let events = EventLog::new(EventLogConfig::default(), pulse, metrics);
+    let events = EventLog::new(EventLogConfig::default(), keep_alive, metrics);
     let events = Arc::new(events);
     let alone = Replicas::alone();
     let table = SessionTable::new(limits(), key(), Arc::clone(&events), None, alone);

@@ -12,7 +12,7 @@ use tooldock_process::worker::LogLevel;
 use tooldock_protocol::version::ProtocolVersion;
 
 use crate::replicas::tests::announcement;
-use crate::replicas::{Announcement, Heard, ReplicaDirectory, ReplicaId};
+use crate::replicas::{Announcement, DirectoryReply, ReplicaDirectory, ReplicaId};
 use crate::session::config::EventLogConfig;
 use crate::session::toolset::EntryId;
 use crate::session::{
@@ -243,7 +243,7 @@ impl ReplicaStore {
         appended.expect("works")
     }
 
-    async fn beat(&self, seen: Option<u64>) -> Heard {
+    async fn beat(&self, seen: Option<u64>) -> DirectoryReply {
         let heard = self.directory.beat(&self.own, seen).await;
         heard.expect("works")
     }

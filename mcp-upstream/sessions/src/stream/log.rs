@@ -17,7 +17,7 @@ use super::ledger::{Ledger, in_memory};
 use super::owned::begin_of;
 use super::staged::StagingGuard;
 use super::store::{AppendOutcome, EventKind, EventStore, StoreError, StoredEvent, StreamRef};
-use super::{Pulse, Stream, StreamLookup, StreamMetrics, StreamOwner, Subscription};
+use super::{KeepAlive, Stream, StreamLookup, StreamMetrics, StreamOwner, Subscription};
 
 mod restore;
 
@@ -45,7 +45,7 @@ pub enum StreamKind {
 /// resumes gets the events after the given one. Appending never waits for a reader: a reader that leaves too much unread is
 /// disconnected, but the events remain in the log.
 pub struct EventLog {
-    pulse: Arc<Pulse>,
+    keep_alive: Arc<KeepAlive>,
     ledger: Arc<Ledger>,
     /// Store that keeps events outside of this process; `None` if there is none.
     store: Option<Arc<dyn EventStore>>,
@@ -54,14 +54,18 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Creates a log within these bounds. Its streams use the keep-alive timer `pulse`.
+    /// Creates a log within these bounds. Its streams use the keep-alive timer `keep_alive`.
     ///
     /// The total of [`EventLogConfig`] also bounds the passing streams of the timer (their events are dropped once read),
     /// separately from the kept streams.
-    pub fn new(limits: EventLogConfig, pulse: Arc<Pulse>, metrics: Arc<StreamMetrics>) -> Self {
-        pulse.bound_passing(in_memory(limits.total));
+    pub fn new(
+        limits: EventLogConfig,
+        keep_alive: Arc<KeepAlive>,
+        metrics: Arc<StreamMetrics>,
+    ) -> Self {
+        keep_alive.bound_passing(in_memory(limits.total));
         Self {
-            pulse,
+            keep_alive,
             ledger: Arc::new(Ledger::new(limits, metrics)),
             store: None,
             fails: AtomicBool::new(false),
@@ -89,7 +93,7 @@ impl EventLog {
             .streams()
             .open(kind, |number| {
                 let place = (number, epoch);
-                Stream::of_session(&self.pulse, kind, place, readers, share, prime)
+                Stream::of_session(&self.keep_alive, kind, place, readers, share, prime)
             })
             .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
     }
@@ -214,7 +218,7 @@ impl EventLog {
         kind: StreamKind,
         prime: bool,
     ) -> Result<Arc<Stream>, StoreError> {
-        self.open_owing(session, kind, prime, &[]).await
+        self.open_for_requests(session, kind, prime, &[]).await
     }
 
     /// Opens a stream for the responses to the requests with these ids, as raw JSON. If this process ends before it has sent
@@ -223,7 +227,7 @@ impl EventLog {
     /// # Errors
     ///
     /// As [`EventLog::open`].
-    pub async fn open_owing(
+    pub async fn open_for_requests(
         &self,
         session: &dyn StreamOwner,
         kind: StreamKind,
@@ -387,7 +391,7 @@ impl EventLog {
             StreamLookup::Forgotten(kind) | StreamLookup::Earlier(kind) => {
                 let stream = match kind {
                     StreamKind::General => self.stream(session, kind, false)?,
-                    StreamKind::Request | StreamKind::Sse => Stream::detached(&self.pulse),
+                    StreamKind::Request | StreamKind::Sse => Stream::detached(&self.keep_alive),
                 };
                 if kind != StreamKind::General {
                     stream.finish();

@@ -143,13 +143,13 @@ impl fmt::Debug for OpenStreams {
 mod tests {
     use std::time::Duration;
 
-    use super::super::Pulse;
+    use super::super::KeepAlive;
     use super::*;
 
     #[tokio::test]
     async fn a_stream_is_listed_until_its_guard_goes_and_ends_when_asked() {
         let (open, name) = (OpenStreams::default(), "a".parse().expect("valid"));
-        let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
+        let stream = Stream::detached(&KeepAlive::new(Duration::from_secs(15)));
         let listed = open.enter(OpenKind::Answer, &name, None, &stream);
         let [(number, shown)] = open.all().try_into().expect("one");
         assert_eq!((shown.kind, &shown.namespace), (OpenKind::Answer, &name));

@@ -134,7 +134,7 @@ impl StreamCounts {
     }
 
     /// Returns the highest number of a request stream that an earlier process may have used without recording it.
-    pub(crate) fn behind_unrecorded(self) -> u32 {
+    pub(crate) fn highest_unrecorded(self) -> u32 {
         let last = self.requests.saturating_add(UNRECORDED_MAX);
         last.saturating_mul(2).saturating_sub(1)
     }
@@ -285,7 +285,7 @@ impl OwnedStreams {
         });
         for stream in &list.streams {
             if held > max && !Arc::ptr_eq(stream, but) {
-                held = held.saturating_sub(stream.shed());
+                held = held.saturating_sub(stream.drop_events());
             }
         }
         drop(list);

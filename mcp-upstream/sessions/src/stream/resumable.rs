@@ -1,4 +1,4 @@
-//! Operations on a stream that the event log and the keep-alive timer (`Pulse`) use, in addition to those of its writer and its
+//! Operations on a stream that the event log and the keep-alive timer (`KeepAlive`) use, in addition to those of its writer and its
 //! reader.
 
 use std::num::NonZeroU64;
@@ -15,7 +15,7 @@ use super::owned::{begin_of, epoch_of};
 use super::store::{EventKind, Replay};
 use super::window::{TrimOutcome, Window};
 use super::{
-    Ending, Pulse, Role, Stream, StreamKind, StreamPhase, StreamState, Subscription, wake,
+    Ending, KeepAlive, Role, Stream, StreamKind, StreamPhase, StreamState, Subscription, wake,
 };
 
 /// State of a stream after events were removed from it.
@@ -31,7 +31,7 @@ impl Stream {
     /// Creates a stream of a session that is opened in the given epoch (number of the session's adoptions). With `prime` its
     /// first reader first gets an event without data, from whose id the client can resume.
     pub(super) fn of_session(
-        pulse: &Arc<Pulse>,
+        keep_alive: &Arc<KeepAlive>,
         kind: StreamKind,
         (number, epoch): (u32, u32),
         session: Weak<dyn StreamReaders>,
@@ -46,7 +46,7 @@ impl Stream {
         };
         let share = kept.then_some(share);
         let stream = Self::new(
-            pulse,
+            keep_alive,
             Role::from(kind),
             (number, epoch),
             Some(session),
@@ -61,7 +61,7 @@ impl Stream {
 
     /// Creates a stream of a session that was live in another process, with its stored events.
     pub(super) fn restored(
-        pulse: &Arc<Pulse>,
+        keep_alive: &Arc<KeepAlive>,
         kind: StreamKind,
         number: u32,
         session: Weak<dyn StreamReaders>,
@@ -75,7 +75,7 @@ impl Stream {
         // If the stored opening is missing, the stream may belong to any epoch, so the lowest is assumed.
         let epoch = opening.map_or(0, |event| epoch_of(event.sequence));
         let place = (number, epoch);
-        let stream = Self::new(pulse, role, place, Some(session), Some(share), 0);
+        let stream = Self::new(keep_alive, role, place, Some(session), Some(share), 0);
         let stream = Arc::new(stream);
         let mut state = stream.lock();
         state.window = Window::after_gap(before);
@@ -153,7 +153,7 @@ impl Stream {
 
     /// Drops the events of a kept stream without a reader, and returns the number of freed bytes. A client that resumes the
     /// stream continues without these events.
-    pub(crate) fn shed(&self) -> usize {
+    pub(crate) fn drop_events(&self) -> usize {
         let mut state = self.lock();
         if state.attached || !self.is_kept() {
             return 0;
@@ -229,7 +229,7 @@ impl Stream {
     /// Attaches a reader after the event with that sequence. The returned flag is true if later events were dropped before this
     /// reader could read them. Returns `None` if the stream has not reached that sequence.
     pub(super) fn read_after(self: &Arc<Self>, sequence: u64) -> Option<(Subscription, bool)> {
-        let mut slots = self.pulse.slots();
+        let mut slots = self.keep_alive.slots();
         let mut state = self.lock();
         if sequence > state.window.newest() {
             return None;
@@ -295,18 +295,18 @@ impl Stream {
         self.moved.notify_waiters();
     }
 
-    /// Changes the role of the stream to `Listen`: the shared timer (`Pulse`) may then end it, after sending `farewell` as its
+    /// Changes the role of the stream to `Listen`: the shared timer (`KeepAlive`) may then end it, after sending `farewell` as its
     /// last event.
     pub(crate) fn listen(&self, farewell: Bytes) {
         let mut state = self.lock();
-        let gauges = state.attached.then(|| self.pulse.metrics());
+        let gauges = state.attached.then(|| self.keep_alive.metrics());
         if let Some(metrics) = gauges {
             metrics.open(state.role).dec();
             metrics.open(Role::Listen).inc();
         }
         state.role = Role::Listen;
         state.farewell = Some(Box::new(farewell));
-        if self.pulse.has_ended() && state.ending == Ending::No {
+        if self.keep_alive.has_ended() && state.ending == Ending::No {
             state.ending = Ending::Wanted;
         }
         let waker = state.waker.take();

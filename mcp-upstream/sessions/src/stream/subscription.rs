@@ -45,7 +45,7 @@ impl Subscription {
         }
         match self.stream.next_chunk(&mut state) {
             SubscriptionStep::Chunk(chunk) => {
-                state.wrote = self.stream.pulse.now();
+                state.wrote = self.stream.keep_alive.now();
                 state.comment = false;
                 let paced = std::mem::take(&mut state.paced);
                 drop(state);

@@ -7,9 +7,12 @@ use crate::session::Session;
 
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-fn pulse() -> (Arc<Pulse>, Arc<StreamMetrics>) {
+fn keep_alive() -> (Arc<KeepAlive>, Arc<StreamMetrics>) {
     let metrics = StreamMetrics::unregistered();
-    (Pulse::measured(KEEPALIVE, Arc::clone(&metrics)), metrics)
+    (
+        KeepAlive::measured(KEEPALIVE, Arc::clone(&metrics)),
+        metrics,
+    )
 }
 
 fn chunk(text: &'static str) -> Bytes {
@@ -31,8 +34,8 @@ fn ready(subscription: &mut Subscription) -> Vec<Option<Bytes>> {
 
 #[tokio::test]
 async fn events_are_read_in_order_and_then_the_end() {
-    let (pulse, _) = pulse();
-    let stream = Stream::detached(&pulse);
+    let (keep_alive, _) = keep_alive();
+    let stream = Stream::detached(&keep_alive);
     assert!(stream.push(chunk("1")));
     let mut events = stream.read();
     assert!(stream.push(chunk("2")));
@@ -48,8 +51,8 @@ async fn events_are_read_in_order_and_then_the_end() {
 
 #[tokio::test]
 async fn a_passing_stream_is_over_when_its_reader_leaves() {
-    let (pulse, metrics) = pulse();
-    let stream = Stream::detached(&pulse);
+    let (keep_alive, metrics) = keep_alive();
+    let stream = Stream::detached(&keep_alive);
     assert!(stream.reader_gone().now_or_never().is_none());
     let events = stream.read();
     assert_eq!(metrics.open(Role::Answer).get(), 1);
@@ -68,8 +71,8 @@ async fn a_passing_stream_is_over_when_its_reader_leaves() {
 
 #[tokio::test]
 async fn a_reader_that_leaves_too_much_unread_is_ended() {
-    let (pulse, metrics) = pulse();
-    let stream = Stream::detached(&pulse);
+    let (keep_alive, metrics) = keep_alive();
+    let stream = Stream::detached(&keep_alive);
     let mut events = stream.read();
     for _ in 0..=PASSING.events {
         assert!(stream.push(chunk("x")));
@@ -79,7 +82,7 @@ async fn a_reader_that_leaves_too_much_unread_is_ended() {
     assert!(stream.reader_gone().now_or_never().is_some());
     assert_eq!(metrics.slow_readers.get(), 1);
 
-    let stream = Stream::detached(&pulse);
+    let stream = Stream::detached(&keep_alive);
     let mut events = stream.read();
     let large = Bytes::from(vec![b'x'; PASSING.bytes + 1]);
     assert!(stream.push(large.clone()), "the newest may be of any size");
@@ -90,12 +93,12 @@ async fn a_reader_that_leaves_too_much_unread_is_ended() {
 
 #[tokio::test]
 async fn passing_streams_have_a_total_that_spares_readers_who_keep_up() {
-    let (pulse, metrics) = pulse();
-    pulse.bound_passing(9 * PASSING_SPARED);
+    let (keep_alive, metrics) = keep_alive();
+    keep_alive.bound_passing(9 * PASSING_SPARED);
     // Including the overhead of an event besides its bytes.
     let half = Bytes::from(vec![b'x'; PASSING_SPARED / 2 - 64]);
     let stream = |()| {
-        let stream = Stream::detached(&pulse);
+        let stream = Stream::detached(&keep_alive);
         let reader = stream.read();
         (stream, reader)
     };
@@ -113,25 +116,25 @@ async fn passing_streams_have_a_total_that_spares_readers_who_keep_up() {
     assert_eq!(metrics.slow_readers.get(), 1);
     // The bytes that one stream freed are room for another.
     assert!(all[1].push(half.clone()));
-    pulse.bound_passing(0);
+    keep_alive.bound_passing(0);
     assert!(all[3].push(half.clone()), "a little is spared");
     assert_eq!(ready(&mut readers[3]), [Some(half.clone())]);
     assert!(all[3].push(half.clone()), "and again once it was read");
     assert!(all[3].push(half.clone()));
     assert!(!all[3].push(half));
-    assert!(pulse.passing_bytes() > 0);
+    assert!(keep_alive.passing_bytes() > 0);
     drop((readers, all));
-    assert_eq!(pulse.passing_bytes(), 0);
-    let unread = Stream::detached(&pulse);
+    assert_eq!(keep_alive.passing_bytes(), 0);
+    let unread = Stream::detached(&keep_alive);
     assert!(unread.push(chunk("x")));
     drop(unread);
-    assert_eq!(pulse.passing_bytes(), 0);
+    assert_eq!(keep_alive.passing_bytes(), 0);
 }
 
 #[tokio::test]
 async fn a_second_reader_takes_over_where_the_first_one_was() {
-    let (pulse, metrics) = pulse();
-    let stream = Stream::detached(&pulse);
+    let (keep_alive, metrics) = keep_alive();
+    let stream = Stream::detached(&keep_alive);
     let mut first = stream.read();
     stream.push(chunk("1"));
     stream.push(chunk("2"));
@@ -153,12 +156,12 @@ async fn a_second_reader_takes_over_where_the_first_one_was() {
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_stream_carries_one_comment_per_keepalive() {
-    let (pulse, _) = pulse();
+    let (keep_alive, _) = keep_alive();
     let beating = tokio::spawn({
-        let pulse = Arc::clone(&pulse);
-        async move { pulse.run().await }
+        let keep_alive = Arc::clone(&keep_alive);
+        async move { keep_alive.run().await }
     });
-    let stream = Stream::detached(&pulse);
+    let stream = Stream::detached(&keep_alive);
     let mut events = stream.read();
     let start = Instant::now();
     let mut before = start;
@@ -174,12 +177,12 @@ async fn an_idle_stream_carries_one_comment_per_keepalive() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_wrote_carries_no_comment_right_after() {
-    let (pulse, _) = pulse();
+    let (keep_alive, _) = keep_alive();
     let beating = tokio::spawn({
-        let pulse = Arc::clone(&pulse);
-        async move { pulse.run().await }
+        let keep_alive = Arc::clone(&keep_alive);
+        async move { keep_alive.run().await }
     });
-    let streams: Vec<_> = (0..64).map(|_| Stream::detached(&pulse)).collect();
+    let streams: Vec<_> = (0..64).map(|_| Stream::detached(&keep_alive)).collect();
     let mut readers: Vec<_> = streams.iter().map(|stream| stream.read()).collect();
     // Busier than the timer, so no comment is needed.
     for _ in 0..200 {
@@ -201,17 +204,17 @@ async fn a_stream_that_wrote_carries_no_comment_right_after() {
 
 #[tokio::test]
 async fn ending_all_spares_answers_and_takes_listeners_with_their_farewell() {
-    let (pulse, _) = pulse();
-    let answer = Stream::detached(&pulse);
+    let (keep_alive, _) = keep_alive();
+    let answer = Stream::detached(&keep_alive);
     let mut answered = answer.read();
-    let listener = Stream::detached(&pulse);
+    let listener = Stream::detached(&keep_alive);
     let mut listening = listener.read();
     listener.listen(chunk("bye"));
     listener.push(chunk("1"));
-    let (early, late) = (Stream::detached(&pulse), Stream::detached(&pulse));
+    let (early, late) = (Stream::detached(&keep_alive), Stream::detached(&keep_alive));
     let mut early_reader = early.read();
-    pulse.end_all();
-    assert!(pulse.has_ended());
+    keep_alive.end_all();
+    assert!(keep_alive.has_ended());
     listener.push(chunk("2"));
     assert_eq!(
         ready(&mut listening),
@@ -229,8 +232,8 @@ async fn ending_all_spares_answers_and_takes_listeners_with_their_farewell() {
 
 #[tokio::test]
 async fn an_operator_ends_a_listener_with_its_farewell_also_while_its_reader_writes() {
-    let (pulse, _) = pulse();
-    let stream = Stream::listening(&pulse);
+    let (keep_alive, _) = keep_alive();
+    let stream = Stream::listening(&keep_alive);
     stream.listen(chunk("farewell"));
     let mut listening = stream.read();
     assert!(stream.push(chunk("1")));
@@ -242,13 +245,13 @@ async fn an_operator_ends_a_listener_with_its_farewell_also_while_its_reader_wri
 
 #[tokio::test]
 async fn streams_leave_the_pulse_with_their_readers() {
-    let (pulse, metrics) = pulse();
-    let streams: Vec<_> = (0..100).map(|_| Stream::detached(&pulse)).collect();
+    let (keep_alive, metrics) = keep_alive();
+    let streams: Vec<_> = (0..100).map(|_| Stream::detached(&keep_alive)).collect();
     let readers: Vec<_> = streams.iter().map(|stream| stream.read()).collect();
-    assert_eq!(pulse.len(), 100);
+    assert_eq!(keep_alive.len(), 100);
     assert_eq!(metrics.open(Role::Answer).get(), 100);
     drop(readers);
-    assert_eq!(pulse.len(), 0);
+    assert_eq!(keep_alive.len(), 0);
     for stream in streams {
         assert_eq!(Arc::strong_count(&stream), 1);
     }
@@ -265,8 +268,8 @@ fn an_idle_stream_and_its_session_are_small() {
 
 #[tokio::test(start_paused = true)]
 async fn a_writer_waits_for_a_reader_that_is_behind_and_for_nobody_else() {
-    let (pulse, _) = pulse();
-    let stream = Stream::detached(&pulse);
+    let (keep_alive, _) = keep_alive();
+    let stream = Stream::detached(&keep_alive);
     let patience = Duration::from_secs(5);
     for _ in 0..PASSING.events {
         assert!(stream.push(chunk("x")));

@@ -14,7 +14,7 @@ use tooldock_sessions::broadcast::Filter;
 use tooldock_sessions::interaction::{
     EventReceiver, Interaction, OPEN_IN_CALL, Responder, ask_failed, events,
 };
-use tooldock_sessions::stream::{Pulse, Stream};
+use tooldock_sessions::stream::{KeepAlive, Stream};
 use tooldock_sessions::testing::{audience, caller, namespace};
 use tooldock_workers::registry::Namespace;
 
@@ -67,7 +67,7 @@ impl Questions {
         let mut all = self.0.iter();
         let of_key = |it: &&Arc<Interaction>| it.question().is_some_and(|it| *it.key == *key);
         all.find(of_key).is_some_and(|entry| match outcome {
-            Ok(result) => entry.fulfil(result),
+            Ok(result) => entry.set_answer(result),
             Err(why) => entry.fail(why),
         })
     }
@@ -419,7 +419,7 @@ async fn a_function_that_ends_while_it_asks_has_its_answer() {
 #[tokio::test(start_paused = true)]
 async fn news_of_a_namespace_are_announced_whoever_called() {
     let fixture = fixture();
-    let stream = Stream::detached(&Pulse::new(Duration::from_secs(15)));
+    let stream = Stream::detached(&KeepAlive::new(Duration::from_secs(15)));
     let mut heard = stream.read();
     let wanted = Filter {
         tools: true,

@@ -96,7 +96,7 @@ impl ModernCall {
     ) -> Result<(), RequestError> {
         let answers = inputs.iter();
         let answers = answers.map(|(key, answer)| (&**key, answer.get().as_bytes()));
-        interaction::fulfil(&self.questions, answers, |answer| cx.own(answer))
+        interaction::set_answer(&self.questions, answers, |answer| cx.own(answer))
             .map_err(|error| RequestError::InvalidParams(error.to_string().into()))
     }
 

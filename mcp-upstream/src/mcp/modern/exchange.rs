@@ -17,7 +17,7 @@ use http::StatusCode;
 use serde_json::value::RawValue;
 use tooldock_process::worker::Question;
 use tooldock_sessions::caller::Caller;
-use tooldock_sessions::interaction::{NoPlace, ResumeRefusal};
+use tooldock_sessions::interaction::{ResumeRefusal, SuspendRefusal};
 use tooldock_sessions::stream::open::OpenKind;
 use tooldock_sessions::stream::{Stream, frame};
 use tooldock_workers::registry::Namespace;
@@ -169,7 +169,7 @@ impl Exchange {
     }
 
     fn into_stream(self, first: Vec<u8>, driver: ModernCall) -> Reply {
-        let stream = Stream::detached(&self.core.pulse);
+        let stream = Stream::detached(&self.core.keep_alive);
         let events = stream.read();
         let (namespace, principal) = (&self.namespace.name, self.caller.principal.as_ref());
         let open = &self.core.open_streams;
@@ -237,10 +237,10 @@ impl Exchange {
         let suspended = &self.core.suspended;
         let state = match suspended.suspend(driver, bound, asked.deadline, max) {
             Ok(state) => state,
-            Err(refused @ NoPlace::Full(_)) => {
+            Err(refused @ SuspendRefusal::Full(_)) => {
                 return self.response(&*call, Err(ask_failed(refused.to_string())));
             }
-            Err(refused @ NoPlace::NoRandomness) => {
+            Err(refused @ SuspendRefusal::NoRandomness) => {
                 tracing::error!(error = %refused, "a call could not be suspended");
                 return Err(RequestError::Internal);
             }

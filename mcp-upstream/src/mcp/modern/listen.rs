@@ -43,7 +43,7 @@ pub(super) async fn open(
     let listening = cx.upstream.listen(cx, filter).get().await?;
     let filter = listening.granted;
     guards.extend(listening.guard);
-    let stream = Stream::detached(&core.pulse);
+    let stream = Stream::detached(&core.keep_alive);
     // The acknowledgement is added before the stream is registered for changes, so that it is the first message.
     stream.push(frame::message(None, &acknowledged(id, &filter)));
     let namespace = &cx.namespace.name;

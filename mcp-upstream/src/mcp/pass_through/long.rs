@@ -153,7 +153,7 @@ async fn begin(
         }
     }
     answer::unbuffered(&mut head);
-    let stream = Stream::passing(&up.core.pulse, role);
+    let stream = Stream::passing(&up.core.keep_alive, role);
     let events = stream.read();
     let principal = caller.principal.as_ref();
     let open = &up.core.open_streams;

@@ -570,7 +570,7 @@ async fn a_session_goes_on_in_another_process() {
     let session = house.open().await;
     let core = house.harness.service.core();
     let live = core.sessions.live(&session).expect("alive");
-    let taken_up = live.taken_up();
+    let taken_up = live.as_adopted();
     assert_eq!(taken_up.affinity(), live.affinity());
     assert!(taken_up.affinity().is_some());
 }

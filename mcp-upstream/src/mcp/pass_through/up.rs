@@ -155,7 +155,7 @@ impl<'a> Up<'a> {
 
     fn note(&self, backend: &BackendId) {
         if let Some(note) = &self.note {
-            note.went_to(backend);
+            note.record_backend(backend);
         }
     }
 

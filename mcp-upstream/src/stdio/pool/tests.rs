@@ -13,7 +13,7 @@ use tooldock_process::metrics::WorkerMetrics;
 use tooldock_process::worker::LogLevel;
 use tooldock_sessions::catalogue::PageKey;
 use tooldock_sessions::session::config::EventLogConfig;
-use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics};
+use tooldock_sessions::stream::{EventLog, KeepAlive, StreamMetrics};
 use tooldock_workers::external::{ExternalServer, ProcessHost, Restart, StdioSpec};
 use tooldock_workers::registry::{Snapshot, UpstreamKind};
 use tooldock_workers::server_settings::Isolation;
@@ -60,7 +60,7 @@ impl House {
         };
         let log = EventLog::new(
             EventLogConfig::default(),
-            Pulse::new(Duration::from_secs(15)),
+            KeepAlive::new(Duration::from_secs(15)),
             StreamMetrics::unregistered(),
         );
         let registry = Arc::new(Registry::default());

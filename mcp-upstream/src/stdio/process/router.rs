@@ -435,16 +435,16 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use tooldock_sessions::session::config::EventLogConfig;
-    use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics};
+    use tooldock_sessions::stream::{EventLog, KeepAlive, StreamMetrics};
 
     use super::*;
 
     pub(in crate::stdio::process) fn audience() -> Arc<Audience> {
-        let pulse = Pulse::new(std::time::Duration::from_secs(15));
+        let keep_alive = KeepAlive::new(std::time::Duration::from_secs(15));
         let metrics = StreamMetrics::unregistered();
         Audience::new(Arc::new(EventLog::new(
             EventLogConfig::default(),
-            pulse,
+            keep_alive,
             metrics,
         )))
     }
@@ -696,7 +696,7 @@ pub(super) mod tests {
             ServerMetrics::unregistered("ns"),
         );
         let stream =
-            tooldock_sessions::stream::Stream::detached(&Pulse::new(Duration::from_secs(15)));
+            tooldock_sessions::stream::Stream::detached(&KeepAlive::new(Duration::from_secs(15)));
         let filter = tooldock_sessions::broadcast::Filter {
             tools: true,
             ..Default::default()

@@ -219,7 +219,7 @@ impl Keeper {
                 continue;
             };
             // Subscribed before the lists are read: a change during the reading causes another reading.
-            let mut overheard = self.home.audience.overhear(&namespace.name);
+            let mut overheard = self.home.audience.list_changes(&namespace.name);
             overheard.mark_unchanged();
             let same = offered_by.is_some_and(|by| Arc::ptr_eq(&by, &namespace));
             let before = self.offer().filter(|_| same);

@@ -4,7 +4,7 @@ use std::time::Duration;
 use tooldock_sessions::caller::RelayPeer;
 use tooldock_sessions::session::config::EventLogConfig;
 use tooldock_sessions::session::table::{SessionTable, TableLimits};
-use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics};
+use tooldock_sessions::stream::{EventLog, KeepAlive, StreamMetrics};
 use tooldock_workers::aggregate::{
     ActivePatterns, AggregateOptions, AggregateSpec, Member, MemberKind,
 };
@@ -145,9 +145,9 @@ fn member(name: &NamespaceName) -> Member {
 fn aggregates(registry: &Arc<Registry>, audience: Arc<Audience>) -> AggregateUpstream {
     let metrics = UpstreamMetrics::new(&prometheus::Registry::new());
     let metrics = Arc::new(metrics.expect("a fresh registry"));
-    let pulse = Pulse::new(Duration::from_secs(15));
+    let keep_alive = KeepAlive::new(Duration::from_secs(15));
     let config = EventLogConfig::default();
-    let events = EventLog::new(config, pulse, StreamMetrics::unregistered());
+    let events = EventLog::new(config, keep_alive, StreamMetrics::unregistered());
     let limits = TableLimits {
         ttl: Duration::from_secs(60),
         unused_ttl: Duration::from_secs(60),

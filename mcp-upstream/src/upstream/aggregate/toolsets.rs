@@ -322,7 +322,7 @@ mod tests {
     use tooldock_sessions::session::config::EventLogConfig;
     use tooldock_sessions::session::table::{SessionTable, TableLimits};
     use tooldock_sessions::session::{Binding, SessionTransport};
-    use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics};
+    use tooldock_sessions::stream::{EventLog, KeepAlive, StreamMetrics};
     use tooldock_sessions::testing::shadow::Shadow;
 
     use super::*;
@@ -372,9 +372,9 @@ mod tests {
     #[tokio::test]
     async fn of_two_activations_at_once_in_a_session_both_count_here_and_in_the_store() {
         let shadow = Arc::new(Shadow::default());
-        let pulse = Pulse::new(Duration::from_secs(15));
+        let keep_alive = KeepAlive::new(Duration::from_secs(15));
         let config = EventLogConfig::default();
-        let events = EventLog::new(config, pulse, StreamMetrics::unregistered());
+        let events = EventLog::new(config, keep_alive, StreamMetrics::unregistered());
         let limits = TableLimits {
             ttl: Duration::from_secs(60),
             unused_ttl: Duration::from_secs(60),

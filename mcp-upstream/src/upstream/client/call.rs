@@ -266,7 +266,7 @@ impl ServerCall {
         tried.clear();
         tried.extend_from_slice(leased.process.tried());
         if let (Some(note), Some(backend)) = (&self.requester.note, leased.process.backend()) {
-            note.went_to(backend);
+            note.record_backend(backend);
         }
         if !is_open {
             Box::pin(self.is_listed_at(&leased)).await?;

@@ -29,7 +29,7 @@ use tooldock_base::names::NamespaceName;
 use tooldock_process::worker::{AskMethod, LogLevel, Question};
 use tooldock_sessions::broadcast::{Audience, Change};
 use tooldock_sessions::interaction::{
-    self, ConnectionInteractions, Interaction, Responder, TakenBack, ask_failed,
+    self, ConnectionInteractions, Interaction, Responder, WithdrawalMessage, ask_failed,
 };
 use tooldock_sessions::session::Session;
 use tooldock_sessions::stream::EventLog;
@@ -426,8 +426,8 @@ struct OutsideCalls {
 }
 
 impl interaction::QuestionOwner for OutsideCalls {
-    fn take_back(&self, message: TakenBack) {
-        let TakenBack { own, ours } = message;
+    fn take_back(&self, message: WithdrawalMessage) {
+        let WithdrawalMessage { own, ours } = message;
         if !own.is_some_and(|own| self.handler.put(own)) {
             self.handler.put(ours);
         }

@@ -17,7 +17,7 @@ use tooldock_base::runtimes::Runtimes;
 use tooldock_process::metrics::WorkerMetrics;
 use tooldock_sessions::broadcast::Audience;
 use tooldock_sessions::session::config::EventLogConfig;
-use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics};
+use tooldock_sessions::stream::{EventLog, KeepAlive, StreamMetrics};
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::{
@@ -261,7 +261,7 @@ impl Scene {
         });
         let log = EventLog::new(
             EventLogConfig::default(),
-            Pulse::new(Duration::from_secs(15)),
+            KeepAlive::new(Duration::from_secs(15)),
             StreamMetrics::unregistered(),
         );
         let registry = Arc::new(Registry::default());

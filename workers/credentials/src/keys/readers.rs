@@ -88,7 +88,7 @@ impl Drop for ChangeSocket {
 
 /// Result of notifying the running gateways of a change: numbers of those that confirmed it in time, and of the others.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Heard {
+pub(super) struct NotifiedGateways {
     /// Number of gateways that confirmed in time that they have read the changed file.
     pub(super) confirmed: usize,
     /// Number of gateways that did not confirm in time that they have read the changed file.
@@ -96,13 +96,13 @@ pub(super) struct Heard {
 }
 
 /// Notifies all running gateways, and waits until they have read the changed file or the time is over.
-pub(super) fn await_readers(keys: &Path) -> Heard {
+pub(super) fn await_readers(keys: &Path) -> NotifiedGateways {
     let folder = folder_of(keys);
     let Ok(opened) = open(&folder) else {
-        return Heard::default();
+        return NotifiedGateways::default();
     };
     let deadline = Instant::now() + PATIENCE;
-    let mut heard = Heard::default();
+    let mut heard = NotifiedGateways::default();
     let mut asked = Vec::new();
     for name in sockets(&folder) {
         match connected(&opened, &name) {

@@ -259,7 +259,7 @@ impl KeyStore {
     }
 
     fn await_gateways(&self) {
-        let readers::Heard { confirmed, behind } = readers::await_readers(&self.path);
+        let readers::NotifiedGateways { confirmed, behind } = readers::await_readers(&self.path);
         self.confirmed.store(confirmed, Ordering::Relaxed);
         self.behind.store(behind, Ordering::Relaxed);
         if behind > 0 {

@@ -51,7 +51,7 @@ impl Scene {
         }
     }
 
-    fn suspend(&self, name: u32, expires: Instant, max: usize) -> Result<String, NoPlace> {
+    fn suspend(&self, name: u32, expires: Instant, max: usize) -> Result<String, SuspendRefusal> {
         let call = Call {
             name,
             over: Arc::clone(&self.over),
@@ -60,7 +60,7 @@ impl Scene {
         self.calls.suspend(call, self.bound(), expires, max)
     }
 
-    fn suspend_as(&self, principal: &str, max: usize) -> Result<String, NoPlace> {
+    fn suspend_as(&self, principal: &str, max: usize) -> Result<String, SuspendRefusal> {
         let call = Call {
             name: 0,
             over: Arc::default(),
@@ -244,7 +244,7 @@ async fn a_full_namespace_suspends_no_more_until_a_call_is_over() {
     let first = scene.suspend(1, soon(), 1).expect("room");
     assert_eq!(
         scene.suspend(2, soon(), 1).err(),
-        Some(NoPlace::Full(ParkingFull::Namespace))
+        Some(SuspendRefusal::Full(ParkingFull::Namespace))
     );
     assert_eq!(scene.dropped(), 1, "the one that found no room");
     // The first call has its answer and only waits to be fetched, so it makes room.
@@ -263,7 +263,7 @@ async fn a_full_namespace_suspends_no_more_until_a_call_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_principal_suspends_no_more_than_its_share_and_pushes_out_only_its_own() {
     let scene = Scene::new();
-    let full = Some(NoPlace::Full(ParkingFull::Principal));
+    let full = Some(SuspendRefusal::Full(ParkingFull::Principal));
     let one = scene.suspend(1, soon(), 8).expect("room");
     for _ in 0..7 {
         assert!(scene.suspend_as("eve", 8).is_ok());

@@ -18,8 +18,8 @@ use dashmap::mapref::entry::Entry;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Created, Located, SessionTable};
-use crate::replicas::{ReplicaId, Standing};
+use super::{Located, OpenedSession, SessionTable};
+use crate::replicas::{ReplicaId, ReplicaStatus};
 use crate::session::store::SessionStore;
 use crate::session::{Home, Session, SessionPatch, SessionTransport};
 use crate::stream::StoreError;
@@ -107,11 +107,11 @@ impl SessionTable {
                 };
             }
         };
-        match self.replicas.settled_standing(found.home.replica).await {
-            Standing::Own | Standing::Gone | Standing::Leaving => {}
+        match self.replicas.settled_status(found.home.replica).await {
+            ReplicaStatus::Own | ReplicaStatus::Gone | ReplicaStatus::Leaving => {}
             // While the directory does not respond (`Unclear`), the request is sent to the replica that the session's record
             // names.
-            Standing::Up(_) | Standing::Unclear => {
+            ReplicaStatus::Up(_) | ReplicaStatus::Unclear => {
                 return Ok(Located::Elsewhere(found.home.replica));
             }
         }
@@ -132,7 +132,7 @@ impl SessionTable {
             self.forget(&record.id).await?;
             return Ok(Located::Absent);
         }
-        let streams = SessionPatch::OpenStream(record.streams.behind_unrecorded());
+        let streams = SessionPatch::OpenStream(record.streams.highest_unrecorded());
         record.apply(&streams);
         let session = Arc::new(Session::adopted(record, now));
         let (restored, stored) = tokio::join!(
@@ -143,7 +143,7 @@ impl SessionTable {
         stored.unwrap_or_else(|error| self.note_unrecorded(&session, &error));
         let evicted = self.enter(&session, now);
         self.forget_ended().await;
-        Ok(Located::Adopted(Created { session, evicted }))
+        Ok(Located::Adopted(OpenedSession { session, evicted }))
     }
 
     /// Locates a session that has no record in the store.
@@ -153,13 +153,13 @@ impl SessionTable {
     /// [`StoreError`] while replicas rewrite records that the store has lost: the session may be among them.
     async fn without_record(&self, opener: ReplicaId) -> Result<Located, StoreError> {
         match self.replicas.standing(opener) {
-            Standing::Up(_) | Standing::Unclear => Ok(Located::Elsewhere(opener)),
+            ReplicaStatus::Up(_) | ReplicaStatus::Unclear => Ok(Located::Elsewhere(opener)),
             // The replica may still run without a connection to the store, and have the session without a record. Only that
             // replica can then answer the request.
-            Standing::Gone if self.replicas.may_be_cut_off(opener) => {
+            ReplicaStatus::Gone if self.replicas.may_be_cut_off(opener) => {
                 Ok(Located::Elsewhere(opener))
             }
-            Standing::Own | Standing::Leaving | Standing::Gone => {
+            ReplicaStatus::Own | ReplicaStatus::Leaving | ReplicaStatus::Gone => {
                 self.records_complete().await?;
                 Ok(Located::Absent)
             }
@@ -183,7 +183,7 @@ impl SessionTable {
     /// Returns where a session is while the store is unavailable: in the replica that opened it, if that is up.
     fn with_opener(&self, opener: ReplicaId) -> Located {
         match self.replicas.standing(opener) {
-            Standing::Up(_) => Located::Elsewhere(opener),
+            ReplicaStatus::Up(_) => Located::Elsewhere(opener),
             _ => Located::Absent,
         }
     }

@@ -17,10 +17,10 @@ use crate::stream::StoreError;
 
 /// Sessions that must be compared with their records, because the beats of this process have paused.
 #[derive(Debug, Default)]
-pub(super) struct Doubts(Mutex<Doubted>);
+pub(super) struct RecordChecks(Mutex<UncheckedSessions>);
 
 #[derive(Debug, Default)]
-struct Doubted {
+struct UncheckedSessions {
     lapses: u64,
     sessions: HashSet<SessionId>,
     /// Time from which no other replica can consider this one gone any more. The result of a comparison is final only after it.
@@ -34,8 +34,8 @@ struct Doubted {
 /// beat of this process, or receive no beats at all, in which case they claim no sessions.
 const SETTLING: Duration = BEAT_LIFE.saturating_add(BEAT_EVERY);
 
-impl Doubts {
-    fn doubted(&self) -> MutexGuard<'_, Doubted> {
+impl RecordChecks {
+    fn doubted(&self) -> MutexGuard<'_, UncheckedSessions> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,7 +13,7 @@ type ByTime = BTreeSet<(Instant, SessionId)>;
 
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    known: HashMap<SessionId, Known>,
+    known: HashMap<SessionId, IndexEntry>,
     bytes: usize,
     /// Sessions by the time at which they must be checked for expiry.
     by_due: ByTime,
@@ -24,7 +24,7 @@ pub(super) struct Index {
 }
 
 #[derive(Debug)]
-struct Known {
+struct IndexEntry {
     /// Most recent use of the session that was reported to the index. Later uses may not be reported yet.
     seen: Instant,
     due: Instant,
@@ -44,22 +44,22 @@ struct Owned {
 
 /// Number of sessions, and their memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct SessionUsage {
     pub(super) sessions: usize,
     pub(super) bytes: usize,
 }
 
 impl Index {
     /// Sessions and bytes of all principals.
-    pub(super) fn held(&self) -> Held {
-        Held {
+    pub(super) fn held(&self) -> SessionUsage {
+        SessionUsage {
             sessions: self.known.len(),
             bytes: self.bytes,
         }
     }
 
     /// Sessions and bytes of one principal.
-    pub(super) fn held_by(&self, principal: &Principal) -> Held {
+    pub(super) fn held_by(&self, principal: &Principal) -> SessionUsage {
         let owned = self.principals.get(principal);
         owned.map(Owned::held).unwrap_or_default()
     }
@@ -96,7 +96,7 @@ impl Index {
             owned.bytes += bytes;
             owned.candidates.insert((seen, id.clone()));
         });
-        let known = Known {
+        let known = IndexEntry {
             seen,
             due,
             principal,
@@ -228,8 +228,8 @@ impl Index {
 }
 
 impl Owned {
-    fn held(&self) -> Held {
-        Held {
+    fn held(&self) -> SessionUsage {
+        SessionUsage {
             sessions: self.candidates.len() + self.aside.len(),
             bytes: self.bytes,
         }

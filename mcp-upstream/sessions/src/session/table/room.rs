@@ -24,7 +24,7 @@ const UNBOOKED_MAX: usize = 1024;
 
 /// Numbers of sessions and bytes that are about to be added. Other sessions are closed to make room for them.
 #[derive(Debug, Clone, Copy, Default)]
-struct Coming {
+struct RoomRequest {
     sessions: usize,
     bytes: usize,
 }
@@ -33,7 +33,7 @@ impl SessionTable {
     /// Adds a session to the table. Returns the number of sessions that were closed to make room for it.
     pub(super) fn enter(&self, session: &Arc<Session>, now: Instant) -> usize {
         let principal = &session.binding().principal;
-        let coming = Coming {
+        let coming = RoomRequest {
             sessions: 1,
             bytes: session.weight(),
         };
@@ -52,7 +52,7 @@ impl SessionTable {
     /// Updates the stored weight of a session; to be called after its weight may have changed. If all sessions together then
     /// exceed their maximum memory, others are closed. Returns the number of closed sessions.
     pub(super) fn weigh(&self, session: &Session, now: Instant) -> usize {
-        let changed = |weight: usize| weight.abs_diff(session.booked()) >= UNBOOKED_MAX;
+        let changed = |weight: usize| weight.abs_diff(session.recorded_weight()) >= UNBOOKED_MAX;
         if !changed(session.weight()) {
             return 0;
         }
@@ -65,7 +65,7 @@ impl SessionTable {
         session.book(weight);
         let principal = &session.binding().principal;
         let spared = Some(session.id());
-        self.make_room(&mut index, principal, Coming::default(), spared, now)
+        self.make_room(&mut index, principal, RoomRequest::default(), spared, now)
     }
 
     /// Closes expired sessions. Returns their number, and the checked sessions that have not expired; a session is checked about
@@ -189,7 +189,7 @@ impl SessionTable {
         &self,
         index: &mut Index,
         principal: &Principal,
-        coming: Coming,
+        coming: RoomRequest,
         spared: Option<&SessionId>,
         now: Instant,
     ) -> usize {

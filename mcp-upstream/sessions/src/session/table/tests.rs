@@ -9,7 +9,7 @@ use crate::session::config::EventLogConfig;
 use crate::session::tests::facts;
 use crate::session::{SessionState, SessionTransport};
 use crate::stores::Stores;
-use crate::stream::{EventLog, Pulse, StreamKind, StreamMetrics, Subscription};
+use crate::stream::{EventLog, KeepAlive, StreamKind, StreamMetrics, Subscription};
 use crate::testing::shadow::Shadow;
 
 fn store(max: usize, per_principal: usize) -> SessionTable {
@@ -38,9 +38,9 @@ fn table(limits: TableLimits, stores: Option<Stores>) -> SessionTable {
 }
 
 fn table_of(limits: TableLimits, stores: Option<Stores>, replicas: Arc<Replicas>) -> SessionTable {
-    let pulse = Pulse::new(Duration::from_secs(15));
+    let keep_alive = KeepAlive::new(Duration::from_secs(15));
     let config = EventLogConfig::default();
-    let events = EventLog::new(config, pulse, StreamMetrics::unregistered());
+    let events = EventLog::new(config, keep_alive, StreamMetrics::unregistered());
     let (events, store) = match stores {
         Some(stores) => (events.with_store(stores.events), Some(stores.sessions)),
         None => (events, None),
@@ -56,9 +56,9 @@ const HOME: Home = Home {
 };
 
 async fn read(session: &Arc<Session>) -> Subscription {
-    let pulse = Pulse::new(Duration::from_secs(15));
+    let keep_alive = KeepAlive::new(Duration::from_secs(15));
     let limits = EventLogConfig::default();
-    let log = EventLog::new(limits, pulse, StreamMetrics::unregistered());
+    let log = EventLog::new(limits, keep_alive, StreamMetrics::unregistered());
     let stream = log.open(session, StreamKind::General, false).await;
     stream.expect("memory").read()
 }
@@ -84,7 +84,7 @@ async fn created(
     principal: &str,
     client: Option<ClientFacts>,
     now: Instant,
-) -> Created {
+) -> OpenedSession {
     let binding = Binding {
         namespace: "shared".parse().expect("a name"),
         principal: Some(principal.into()),

@@ -15,14 +15,14 @@ use crate::stream::StoreError;
 
 /// Ids of sessions with outdated records: at most as many as live sessions, plus those that ended since the last sweep.
 #[derive(Debug, Default)]
-pub(super) struct Unrecorded {
+pub(super) struct OutdatedRecords {
     ids: Mutex<HashSet<SessionId>>,
     /// Number of known losses of the store's data. When the replicas report a higher number, all sessions are added here, since
     /// their records were lost.
     losses: AtomicU64,
 }
 
-impl Unrecorded {
+impl OutdatedRecords {
     fn ids(&self) -> MutexGuard<'_, HashSet<SessionId>> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ use tooldock_base::budget::BudgetUse;
 
 use super::folder::ReplicaFolder;
 use super::{DiskStore, connect, failed, news};
-use crate::replicas::{Announcement, Heard, ReplicaDirectory, ReplicaId, local_millis};
+use crate::replicas::{Announcement, DirectoryReply, ReplicaDirectory, ReplicaId, local_millis};
 use crate::stream::StoreError;
 
 /// Maximum time that a news operation waits for writes of other processes. Beats wait for the operation, so this is short
@@ -64,14 +64,18 @@ impl DiskDirectory {
 }
 
 impl State {
-    fn beat(&mut self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
+    fn beat(
+        &mut self,
+        own: &Announcement,
+        seen: Option<u64>,
+    ) -> Result<DirectoryReply, StoreError> {
         let mut others = self.folder.beat(own)?;
         let all = others.len();
         // A replica whose name leads to this replica's number is left out. Numbers are 32-bit digests of names: among some 65,000
         // names, two are expected to have equal numbers.
         others.retain(|other| other.id != own.id);
         let unheard = news::read(&self.connection, own.id, seen).map_err(failed)?;
-        Ok(Heard {
+        Ok(DirectoryReply {
             rival: others.len() < all,
             others,
             settled: true,
@@ -90,7 +94,11 @@ impl ReplicaDirectory for DiskDirectory {
         true
     }
 
-    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
+    async fn beat(
+        &self,
+        own: &Announcement,
+        seen: Option<u64>,
+    ) -> Result<DirectoryReply, StoreError> {
         let own = own.clone();
         self.run(move |state| state.beat(&own, seen)).await
     }

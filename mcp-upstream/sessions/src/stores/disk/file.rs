@@ -21,14 +21,14 @@ const FORMAT: i64 = 1;
 const CHECKED: u64 = 64 * 1024 * 1024;
 
 /// Reason why the file cannot be used.
-enum Unusable {
+enum UnusableFile {
     /// The file is damaged: its pages contradict each other, or some are missing.
     Damaged(String),
     /// The file is not damaged, but cannot be used for another reason.
     Failed(StoreError),
 }
 
-impl From<rusqlite::Error> for Unusable {
+impl From<rusqlite::Error> for UnusableFile {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
@@ -44,8 +44,8 @@ pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
     let named = |error: StoreError| StoreError(format!("{}: {}", file.display(), error.0));
     match open_whole(file) {
         Ok(connection) => Ok(connection),
-        Err(Unusable::Failed(error)) => Err(named(error)),
-        Err(Unusable::Damaged(cause)) => {
+        Err(UnusableFile::Failed(error)) => Err(named(error)),
+        Err(UnusableFile::Damaged(cause)) => {
             let aside = set_aside(file).map_err(|error| named(StoreError(error.to_string())))?;
             tracing::error!(
                 file = %file.display(),
@@ -54,14 +54,14 @@ pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
                 "the session store was damaged and is set aside: its clients initialize again. Check the disk"
             );
             open_whole(file).map_err(|error| match error {
-                Unusable::Failed(error) => named(error),
-                Unusable::Damaged(cause) => named(StoreError(cause)),
+                UnusableFile::Failed(error) => named(error),
+                UnusableFile::Damaged(cause) => named(StoreError(cause)),
             })
         }
     }
 }
 
-fn open_whole(file: &Path) -> Result<Connection, Unusable> {
+fn open_whole(file: &Path) -> Result<Connection, UnusableFile> {
     // SQLite creates the files beside this one (`-wal`, `-shm`) with the mode of this file. Session ids are credentials, so only
     // the owner may read them.
     let made = OpenOptions::new()
@@ -69,14 +69,14 @@ fn open_whole(file: &Path) -> Result<Connection, Unusable> {
         .create(true)
         .mode(0o600)
         .open(file);
-    made.map_err(|error| Unusable::Failed(StoreError(error.to_string())))?;
+    made.map_err(|error| UnusableFile::Failed(StoreError(error.to_string())))?;
     let mut connection = connect(file)?;
     let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (application, format) = (pragma("application_id")?, pragma("user_version")?);
     let is_empty = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| {
         Ok(row.get::<_, i64>(0)? == 0)
     })?;
-    let refuse = |cause: String| Err(Unusable::Failed(StoreError(cause)));
+    let refuse = |cause: String| Err(UnusableFile::Failed(StoreError(cause)));
     match (application, format) {
         (0, 0) if is_empty => make_tables(&mut connection)?,
         (APPLICATION, FORMAT) => check(&connection, file)?,
@@ -109,7 +109,7 @@ fn make_tables(connection: &mut Connection) -> Result<()> {
 }
 
 /// Checks a file for damage; files above [`CHECKED`] are not checked.
-fn check(connection: &Connection, file: &Path) -> Result<(), Unusable> {
+fn check(connection: &Connection, file: &Path) -> Result<(), UnusableFile> {
     let length = fs::metadata(file).map_or(0, |it| it.len());
     if length > CHECKED {
         return Ok(());
@@ -117,7 +117,7 @@ fn check(connection: &Connection, file: &Path) -> Result<(), Unusable> {
     let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     match found.as_str() {
         "ok" => Ok(()),
-        _ => Err(Unusable::Damaged(found)),
+        _ => Err(UnusableFile::Damaged(found)),
     }
 }
 

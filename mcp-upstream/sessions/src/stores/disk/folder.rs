@@ -56,7 +56,7 @@ pub struct ReplicaFolder {
     /// True once this replica has removed its folder at shutdown; it is no longer announced then.
     left: bool,
     /// Most recent beats of the other replicas, by the names of their folders.
-    beats: HashMap<OsString, LastBeat>,
+    beats: HashMap<OsString, LastHeartbeat>,
     /// Most recent time at which the folders of the other replicas were read.
     looked: Option<Instant>,
 }
@@ -72,7 +72,7 @@ struct AnnouncementFile {
 
 /// Most recent beat of another replica.
 #[derive(Debug, Clone)]
-struct LastBeat {
+struct LastHeartbeat {
     /// Modification time that the replica has set on its lock.
     set: SystemTime,
     /// Time at which this process noticed the beat, by its own clock.
@@ -214,7 +214,7 @@ impl ReplicaFolder {
             if now - found < BEAT_LIFE {
                 up.extend(announcement.clone());
             }
-            let last = LastBeat {
+            let last = LastHeartbeat {
                 set,
                 found,
                 announcement,

@@ -26,7 +26,7 @@ const KEPT_FOR: i64 = 60;
 
 /// State of the tables for a replica: the news items that it has not read yet, and the number of reloads.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unheard {
+pub(super) struct UnreadNews {
     /// Number of the newest news item.
     pub(super) newest: u64,
     /// News items of other replicas.
@@ -41,8 +41,12 @@ pub(super) fn make_tables(connection: &Connection) -> Result<()> {
 }
 
 /// Reads the news of other replicas after the number `seen`; no news if `seen` is `None`.
-pub(super) fn read(connection: &Connection, own: ReplicaId, seen: Option<u64>) -> Result<Unheard> {
-    let mut unheard = Unheard {
+pub(super) fn read(
+    connection: &Connection,
+    own: ReplicaId,
+    seen: Option<u64>,
+) -> Result<UnreadNews> {
+    let mut unheard = UnreadNews {
         newest: newest(connection)?,
         news: Vec::new(),
         reloads: reloads(connection)?,

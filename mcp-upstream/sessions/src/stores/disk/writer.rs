@@ -16,17 +16,18 @@ const QUEUE: usize = 1024;
 const GROUP: usize = 256;
 
 /// Operation on the file. It receives the connection, or the error if no transaction could be started.
-type Operation = Box<dyn FnOnce(Result<&Connection, &StoreError>, &mut Growth) -> Made + Send>;
+type Operation =
+    Box<dyn FnOnce(Result<&Connection, &StoreError>, &mut Growth) -> UncommittedOperation + Send>;
 
 /// An operation that has run in a transaction which is not committed yet.
-struct Made {
+struct UncommittedOperation {
     failure: Option<StoreError>,
-    tell: Tell,
+    tell: OutcomeCallback,
 }
 
 /// Function that reports the outcome of an operation to its request. Its argument is the error if the transaction was not
 /// committed.
-type Tell = Box<dyn FnOnce(Option<&StoreError>) + Send>;
+type OutcomeCallback = Box<dyn FnOnce(Option<&StoreError>) + Send>;
 
 /// Sender of the writer's queue. The thread ends when the sender is dropped and the queue is empty.
 pub(super) struct Writer(mpsc::Sender<Operation>);
@@ -54,7 +55,7 @@ impl Writer {
                 Ok(connection) => operation(connection, growth).map_err(failed),
                 Err(reason) => Err(reason.clone()),
             };
-            Made {
+            UncommittedOperation {
                 failure: made.as_ref().err().cloned(),
                 tell: Box::new(move |failure| {
                     let _ = answer.send(failure.cloned().map_or(made, Err));

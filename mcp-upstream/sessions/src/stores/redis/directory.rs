@@ -9,7 +9,7 @@ use redis::Script;
 use tooldock_base::budget::BudgetUse;
 
 use super::{RedisStore, millis};
-use crate::replicas::{Announcement, BEAT_LIFE, Heard, ReplicaDirectory, ReplicaId};
+use crate::replicas::{Announcement, BEAT_LIFE, DirectoryReply, ReplicaDirectory, ReplicaId};
 use crate::stream::StoreError;
 
 static BEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("beat.lua")));
@@ -24,7 +24,11 @@ const RELOADS: &str = "reloads";
 
 #[async_trait]
 impl ReplicaDirectory for RedisStore {
-    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
+    async fn beat(
+        &self,
+        own: &Announcement,
+        seen: Option<u64>,
+    ) -> Result<DirectoryReply, StoreError> {
         let said = serde_json::to_string(own).map_err(|error| StoreError(error.to_string()))?;
         let mut script = BEAT.key(self.keys.replicas());
         script
@@ -86,13 +90,13 @@ fn field(id: ReplicaId) -> String {
 }
 
 /// Parses the response of the script. Announcements in the format of another gateway version are omitted.
-fn heard(answer: &[String]) -> Option<Heard> {
+fn heard(answer: &[String]) -> Option<DirectoryReply> {
     let [now, settled, rival, known, reloads, newest, up, said @ ..] = answer else {
         return None;
     };
     let (others, news) = said.split_at_checked(up.parse().ok()?)?;
     let others = others.iter();
-    Some(Heard {
+    Some(DirectoryReply {
         others: others
             .filter_map(|other| serde_json::from_str(other).ok())
             .collect(),

@@ -65,7 +65,8 @@ impl EventStore for RedisStore {
         read.lrange(keys.events(stream.number), 0, -1);
         let read = &read;
         let asked = self.link.run(|mut connection| async move {
-            let (told, messages): (Told, Vec<String>) = read.query_async(&mut connection).await?;
+            let (told, messages): (StoredStreamState, Vec<String>) =
+                read.query_async(&mut connection).await?;
             Ok((told, messages))
         });
         let (told, messages) = asked.await?;
@@ -196,10 +197,10 @@ fn outcome(answer: i64) -> AppendOutcome {
 
 /// Stored state of a stream: its opening (how it was opened) as JSON, its newest sequence, and the newest sequence that was
 /// trimmed.
-type Told = (Option<String>, Option<u64>, Option<u64>);
+type StoredStreamState = (Option<String>, Option<u64>, Option<u64>);
 
 /// Builds a stream's replay from Redis's response: at most the newest `max` messages, in order and without duplicates.
-fn replay(told: Told, messages: &[String], max: usize) -> Result<Replay, StoreError> {
+fn replay(told: StoredStreamState, messages: &[String], max: usize) -> Result<Replay, StoreError> {
     let damaged = || StoreError("an event in Redis cannot be read".into());
     let (opened, newest, dropped) = told;
     let mut dropped = dropped.unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::session::{Binding, Session, SessionTransport};
 use crate::stores::Stores;
 use crate::stores::contract::{Made, ReplicaStore, holds_for, holds_for_replicas};
 use crate::stream::store::{EventKind, StoredEvent, StreamRef};
-use crate::stream::{EventLog, EventStore, Pulse, StreamMetrics};
+use crate::stream::{EventLog, EventStore, KeepAlive, StreamMetrics};
 
 mod budgets;
 mod deployments;
@@ -371,14 +371,14 @@ async fn streams_that_earlier_processes_left_are_trimmed_at_a_take_over() {
     };
     assert_eq!(stored(1).await, 2);
 
-    let pulse = Pulse::new(Duration::from_secs(15));
+    let keep_alive = KeepAlive::new(Duration::from_secs(15));
     let log = EventLog::new(
         EventLogConfig::default(),
-        pulse,
+        keep_alive,
         StreamMetrics::unregistered(),
     );
     let log = log.with_store(Arc::new(store.clone()));
-    let taken_up = Arc::new(before.taken_up().taken_up());
+    let taken_up = Arc::new(before.as_adopted().as_adopted());
     log.restore(&taken_up).await.expect("works");
     let (old, kept) = numbers.split_at(1500 - 1024);
     assert_eq!((stored(old[0]).await, stored(old[475]).await), (0, 0));

@@ -63,7 +63,7 @@ impl EventLog {
         let unstored = stored.saturating_add(UNSTORED_MAX).max(own);
         let share = self.ledger.share(session.principal());
         let readers = session.readers();
-        let stream = Stream::restored(&self.pulse, kind, number, readers, share, &replay);
+        let stream = Stream::restored(&self.keep_alive, kind, number, readers, share, &replay);
         stream.skip(unstored);
         let (stream, first) = session.streams().restore(kind, stream);
         if first && kind == StreamKind::Request {

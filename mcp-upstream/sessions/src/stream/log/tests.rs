@@ -32,13 +32,13 @@ pub(super) fn log(limits: EventLogConfig) -> (EventLog, Arc<StreamMetrics>) {
 }
 
 fn log_over(limits: EventLogConfig, metrics: &Arc<StreamMetrics>) -> EventLog {
-    let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(metrics));
-    EventLog::new(limits, pulse, Arc::clone(metrics))
+    let keep_alive = KeepAlive::measured(Duration::from_secs(15), Arc::clone(metrics));
+    EventLog::new(limits, keep_alive, Arc::clone(metrics))
 }
 
 /// The session in a process that has only its record.
-pub(super) fn taken_up(session: &Session) -> Arc<Session> {
-    Arc::new(session.taken_up())
+pub(super) fn as_adopted(session: &Session) -> Arc<Session> {
+    Arc::new(session.as_adopted())
 }
 
 pub(super) fn session() -> Arc<Session> {
@@ -204,7 +204,7 @@ async fn a_client_resumes_elsewhere_after_an_event_that_its_process_could_not_st
     let read = ready(&mut reader).0;
     assert_eq!(data(&read), ["stored", "only sent"]);
 
-    let (heir, session) = (process(), taken_up(&before));
+    let (heir, session) = (process(), as_adopted(&before));
     heir.restore(&session).await.expect("works");
     assert!(heir.append_general(&session, b"next").await);
     for event in &read {
@@ -230,7 +230,7 @@ async fn a_client_resumes_after_an_unstored_event_of_a_process_that_has_counted_
     let read = ready(&mut stream.read()).0;
     let last = read.last().expect("two events");
 
-    let (heir, session) = (process(), taken_up(&before));
+    let (heir, session) = (process(), as_adopted(&before));
     heir.restore(&session).await.expect("works");
     assert!(heir.append_general(&session, b"next").await);
     let mut resumed = heir.resume(&session, &last.id).await.expect("resumes");
@@ -246,7 +246,7 @@ async fn a_client_resumes_after_an_event_of_a_process_between_two_others_that_st
     let stream = open(&first, &opened, StreamKind::General).await;
     put(&first, &opened, &stream, "stored").await;
 
-    let (second, session) = (process(), taken_up(&opened));
+    let (second, session) = (process(), as_adopted(&opened));
     second.restore(&session).await.expect("works");
     let id = format!("{}-0", stream.number());
     let mut reader = second.resume(&session, &id).await.expect("resumes");
@@ -256,7 +256,7 @@ async fn a_client_resumes_after_an_event_of_a_process_between_two_others_that_st
     let read = ready(&mut reader).0;
     assert_eq!(data(&read), ["stored", "only sent"]);
 
-    let (third, session) = (process(), taken_up(&session));
+    let (third, session) = (process(), as_adopted(&session));
     third.restore(&session).await.expect("works");
     assert!(third.append_general(&session, b"next").await);
     for event in &read {
@@ -274,7 +274,7 @@ async fn events_of_a_home_that_is_cut_off_are_never_those_of_the_new_home() {
     let (cut_off, before) = (process(), session());
     let first = open(&cut_off, &before, StreamKind::General).await;
     put(&cut_off, &before, &first, "stored").await;
-    let (heir, session) = (process(), taken_up(&before));
+    let (heir, session) = (process(), as_adopted(&before));
     heir.restore(&session).await.expect("works");
 
     // Without the store, which holds what the new home writes.
@@ -309,7 +309,7 @@ async fn events_of_a_home_that_is_cut_off_are_never_those_of_the_new_home() {
         assert_eq!(data(&ready(&mut resumed).0), ["next"]);
     }
     // Nor is it at a third home, which reads the stream of the second from the store.
-    let (third, session) = (process(), taken_up(&session));
+    let (third, session) = (process(), as_adopted(&session));
     third.restore(&session).await.expect("works");
     let mut resumed = third.resume(&session, &there[0].id).await.expect("goes on");
     assert!(
@@ -328,7 +328,7 @@ async fn a_stream_that_was_taken_over_ages_beside_those_that_began_here() {
     let (before, there) = (process(), session());
     let stream = open(&before, &there, StreamKind::General).await;
     put(&before, &there, &stream, "old").await;
-    let (log, taken) = (process(), taken_up(&there));
+    let (log, taken) = (process(), as_adopted(&there));
     log.restore(&taken).await.expect("works");
     assert!(log.append_general(&taken, b"old").await);
     let here = session();

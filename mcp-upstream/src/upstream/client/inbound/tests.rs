@@ -2,7 +2,7 @@
 
 use tooldock_sessions::session::config::EventLogConfig;
 use tooldock_sessions::session::{Binding, SessionId, SessionTransport};
-use tooldock_sessions::stream::{EventLog, Pulse, StreamMetrics, StreamReaders as _};
+use tooldock_sessions::stream::{EventLog, KeepAlive, StreamMetrics, StreamReaders as _};
 
 use super::*;
 use crate::jsonrpc::RawId;
@@ -21,7 +21,7 @@ fn session() -> Arc<Session> {
 fn handler(scope: ProcessOwner) -> Arc<InboundHandler> {
     let log: Arc<EventLog> = Arc::new(EventLog::new(
         EventLogConfig::default(),
-        Pulse::new(Duration::from_secs(15)),
+        KeepAlive::new(Duration::from_secs(15)),
         StreamMetrics::unregistered(),
     ));
     let audience = Audience::new(Arc::clone(&log));

@@ -181,7 +181,7 @@ async fn a_stream_that_was_opened_without_a_record_has_its_number_for_itself() {
     shadow.fail(0);
     let another = recorded(ROOMY, &shadow);
     let located = another.locate(session.id().as_str(), now).await;
-    let Ok(Located::Adopted(Created { session, .. })) = located else {
+    let Ok(Located::Adopted(OpenedSession { session, .. })) = located else {
         panic!("it has a record only");
     };
     let opened = another.events.open(&session, StreamKind::Request, true);
@@ -289,7 +289,7 @@ async fn a_session_that_cannot_be_removed_from_its_store_does_not_end_by_half() 
 mod homes {
     use super::*;
     use crate::replicas::tests::{Board, beats};
-    use crate::replicas::{BEAT_EVERY, BEAT_LIFE, Standing};
+    use crate::replicas::{BEAT_EVERY, BEAT_LIFE, ReplicaStatus};
 
     /// Two replicas with one store, both up.
     struct Two {
@@ -346,7 +346,7 @@ mod homes {
         beats(&[one, other], BEAT_LIFE).await;
         other.leave().await;
         beats(&[one], Duration::ZERO).await;
-        assert_eq!(one.standing(other.own()), Standing::Leaving);
+        assert_eq!(one.standing(other.own()), ReplicaStatus::Leaving);
         assert!(matches!(two.located(0, &second).await, Located::Adopted(_)));
     }
 
@@ -630,7 +630,7 @@ mod homes {
         let session = open(&two.tables[0], "a", Instant::now()).await;
         two.shadow.fail(0);
         beats(&[other], BEAT_LIFE).await;
-        assert_eq!(other.standing(one.own()), Standing::Gone);
+        assert_eq!(other.standing(one.own()), ReplicaStatus::Gone);
         let home = one.own();
         assert!(matches!(two.located(1, &session).await, Located::Elsewhere(it) if it == home));
         // Its address does not answer either.

@@ -19,7 +19,7 @@ use super::super::link::OPERATION_MAX;
 use super::super::record::{self, FieldChangeKind};
 use super::super::silence::Silence;
 use super::*;
-use crate::replicas::{Announcement, BEAT_LIFE, Heard, ReplicaDirectory, local_millis};
+use crate::replicas::{Announcement, BEAT_LIFE, DirectoryReply, ReplicaDirectory, local_millis};
 use crate::session::{Home, SessionPatch, SessionRecord};
 use crate::stores::Stores;
 use crate::stream::store::{AppendOutcome, Replay};
@@ -700,7 +700,11 @@ const NEWS_LIFE: Duration = BEAT_LIFE.saturating_mul(5);
 
 #[async_trait]
 impl ReplicaDirectory for SimulatedConnection {
-    async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
+    async fn beat(
+        &self,
+        own: &Announcement,
+        seen: Option<u64>,
+    ) -> Result<DirectoryReply, StoreError> {
         let replicas = self.redis.lock().data.directory.replicas.len().max(1);
         let own = own.clone();
         self.run((Operation::Beat, DIRECTORY, replicas), move |data| {
@@ -753,7 +757,7 @@ impl ReplicaDirectory for SimulatedConnection {
 
 impl Directory {
     /// The work of `beat.lua`.
-    fn beat(&mut self, own: Announcement, seen: Option<u64>) -> Heard {
+    fn beat(&mut self, own: Announcement, seen: Option<u64>) -> DirectoryReply {
         let now = Instant::now();
         if self.beat.is_none_or(|beat| now - beat >= BEAT_LIFE) {
             self.since = Some(now);
@@ -773,7 +777,7 @@ impl Directory {
         let seen = seen.unwrap_or(u64::MAX);
         let news = self.news.iter();
         let news = news.filter(|(number, _, by, _)| *number > seen && *by != id);
-        Heard {
+        DirectoryReply {
             others: others.map(|(it, _)| it.clone()).collect(),
             settled: self.since.is_some_and(|since| now - since >= BEAT_LIFE),
             rival,

@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::{Seen, data, limits, ready, session, session_of, taken_up};
+use super::{Seen, as_adopted, data, limits, ready, session, session_of};
 use crate::session::Session;
 use crate::session::config::EventLogConfig;
 use crate::stream::{
@@ -88,7 +88,7 @@ impl Log {
         let Some(heir) = &self.1 else {
             return ready(&mut self.resume(session, id).await);
         };
-        let (heir, session) = (heir(), taken_up(session));
+        let (heir, session) = (heir(), as_adopted(session));
         let resumed = heir.resume(&session, id).await;
         ready(&mut resumed.expect("a stream it had"))
     }

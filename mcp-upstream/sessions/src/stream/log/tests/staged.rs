@@ -139,7 +139,7 @@ async fn streams_of_an_earlier_process_are_found_by_their_kind_and_the_others_ar
     put(&log, &before, &general, "general").await;
     put(&log, &before, &request, "request").await;
     let heir = made.heir.expect("a store")();
-    let session = taken_up(&before);
+    let session = as_adopted(&before);
     let after = async |number: u32| {
         let resumed = heir.resume(&session, &format!("{number}-0")).await;
         let (read, over) = ready(&mut resumed.ok()?);
@@ -160,7 +160,7 @@ async fn who_comes_back_for_what_an_earlier_process_owed_gets_an_error_once() {
     let made = makers::taken_over(limits(256, 1 << 20));
     let (log, before) = (made.log, session());
     let owes: [Box<str>; 3] = ["7".into(), r#""a""#.into(), "8".into()];
-    let opened = log.open_owing(&before, StreamKind::Request, true, &owes);
+    let opened = log.open_for_requests(&before, StreamKind::Request, true, &owes);
     let stream = opened.await.expect("memory");
     put(
         &log,
@@ -181,7 +181,7 @@ async fn who_comes_back_for_what_an_earlier_process_owed_gets_an_error_once() {
     let mut seen = Vec::new();
     for _ in 0..2 {
         let heir = made.heir.as_ref().expect("a store")();
-        let session = taken_up(&before);
+        let session = as_adopted(&before);
         let mut resumed = heir.resume(&session, &id).await.expect("a stream it had");
         let (read, over) = ready(&mut resumed);
         assert!(over);

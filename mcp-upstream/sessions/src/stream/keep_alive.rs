@@ -27,7 +27,7 @@ const RETRY_STEP: Duration = Duration::from_millis(30);
 
 /// Timer of the keep-alive comments of all streams. It can also end the streams, and counts the memory of passing streams (their
 /// events are dropped once read).
-pub struct Pulse {
+pub struct KeepAlive {
     tick_every: Duration,
     tick: AtomicU32,
     ended: AtomicBool,
@@ -48,9 +48,9 @@ pub(super) struct Slots {
 
 /// A stream's position in the slots of the keep-alive timer. Read and written only while the lock of the slots is held.
 #[derive(Debug)]
-pub(super) struct PulseSlot(AtomicU32);
+pub(super) struct KeepAliveSlot(AtomicU32);
 
-impl Pulse {
+impl KeepAlive {
     /// Creates a timer that leaves no idle stream without a comment for longer than `keepalive` while it runs.
     #[cfg(any(test, feature = "testing"))]
     pub fn new(keepalive: Duration) -> Arc<Self> {
@@ -119,7 +119,7 @@ impl Pulse {
         self.end_present();
     }
 
-    /// Ends the long streams (notifications, `/sse`, `subscriptions/listen`) that have a reader now, as [`Pulse::end_all`] does.
+    /// Ends the long streams (notifications, `/sse`, `subscriptions/listen`) that have a reader now, as [`KeepAlive::end_all`] does.
     /// Streams that are opened later are not affected.
     pub fn end_present(&self) {
         let mut wakers = Vec::new();
@@ -131,7 +131,7 @@ impl Pulse {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns true if [`Pulse::end_all`] was called.
+    /// Returns true if [`KeepAlive::end_all`] was called.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
@@ -179,8 +179,8 @@ impl Slots {
     }
 
     pub(super) fn leave(&mut self, stream: &Arc<Stream>) {
-        let place = stream.place.0.swap(PulseSlot::NONE, Ordering::Relaxed);
-        if place != PulseSlot::NONE {
+        let place = stream.place.0.swap(KeepAliveSlot::NONE, Ordering::Relaxed);
+        if place != KeepAliveSlot::NONE {
             let slot = &mut self.streams[(place % SLOTS) as usize];
             let left = slot.try_remove((place >> SLOT_BITS) as usize);
             if slot.is_empty() {
@@ -192,7 +192,7 @@ impl Slots {
     }
 }
 
-impl PulseSlot {
+impl KeepAliveSlot {
     const NONE: u32 = u32::MAX;
 
     pub(super) fn none() -> Self {
@@ -206,9 +206,9 @@ impl PulseSlot {
     }
 }
 
-impl fmt::Debug for Pulse {
+impl fmt::Debug for KeepAlive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pulse")
+        f.debug_struct("KeepAlive")
             .field("tick_every", &self.tick_every)
             .field("ended", &self.ended)
             .finish_non_exhaustive()
