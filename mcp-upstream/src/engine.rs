@@ -7,7 +7,7 @@
 //!
 //! The engine runs an `UpstreamCall`, a request that its upstream has parsed. The engine uses only the facts that policy,
 //! limits, time limit, audit and metrics need. The upstream turns the call into a frame to a worker or a message to a server. A
-//! call that may ask its client questions (`Talks::Asks`) runs inside a loop (`interactive`); all other calls run without.
+//! call that may ask its client questions (`CallMessages::Asks`) runs inside a loop (`interactive`); all other calls run without.
 //!
 //! The edge owns the limits, which the engine uses through `Limiter` (`proxy/serve/ports.rs`). Only REST answers a call beyond
 //! a limit with status 429; MCP answers with an `isError` result, the relay with an error frame (`surface/relay/call.rs`,
@@ -155,7 +155,7 @@ pub(crate) struct CallFacts {
     /// Digest of the session's id, which logs show instead of the id; `None` without a session.
     pub(crate) session: Option<Arc<str>>,
     /// Kinds of messages that the upstream may send before its reply.
-    pub(crate) talks: Talks,
+    pub(crate) talks: CallMessages,
     /// Token for the client's progress notifications, as raw JSON; `None` if the upstream writes the notifications itself.
     pub(crate) progress_token: Option<String>,
     /// True if the upstream may send related questions one after another, as separate requests; false if it sends them together.
@@ -164,7 +164,7 @@ pub(crate) struct CallFacts {
 
 /// Kinds of messages that an upstream may send before its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Talks {
+pub(crate) enum CallMessages {
     /// The call sends no messages, so it needs neither a channel for them nor a loop.
     No,
     /// The call may send progress and log messages, but no questions.
@@ -363,14 +363,14 @@ impl Engine {
                     Err(error) => call.not_relayed(error)?,
                 }
             }
-            (None, Talks::Asks) => {
+            (None, CallMessages::Asks) => {
                 let answers = self.account_of(caller);
                 answers.room().await?;
                 let asking = InteractiveCall::new(self, facts, caller, limit, events, answers);
                 // The future is boxed, so that calls without questions do not reserve space for it.
                 Box::pin(asking.run(|peer| Arc::clone(call).start(peer))).await?
             }
-            (None, Talks::Tells | Talks::No) => {
+            (None, CallMessages::Tells | CallMessages::No) => {
                 let answers = self.account_of(caller);
                 answers.room().await?;
                 let secrets = events.is_some().then(|| self.secrets_of(caller, facts));

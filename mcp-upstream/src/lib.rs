@@ -106,7 +106,7 @@ pub use mcp::{CertificateEnds, ConfigurationChange, ConfigurationView, Configure
 pub use pages::Pages;
 pub use reload::ReloadControl;
 pub use service::{OwnCore, Service, ServiceParts};
-pub use surface::relay::{FrameLimits, Guest, Relay};
+pub use surface::relay::{FrameLimits, Relay, RelayRegistration};
 pub use surface::stdio::ConversationEnd;
 pub use upstream::http::port as http_client;
 pub use upstream::system as management;

@@ -444,7 +444,7 @@ pub(crate) async fn find_session(
     let session = match located.map_err(|error| store_away(&error))? {
         Located::Absent => return Err(RequestError::SessionNotFound),
         Located::Live(session) => session,
-        Located::Adopted(adopted) => sessions::take_up(core, adopted),
+        Located::Adopted(adopted) => sessions::register_adopted(core, adopted),
         Located::Elsewhere(replica) => return Err(RequestError::Elsewhere(replica.0)),
     };
     let theirs = session.belongs_to(&namespace.name, caller.principal.as_deref())

@@ -496,7 +496,7 @@ impl Service {
     pub async fn serve_relay(
         &self,
         relay: Arc<Relay>,
-        client: (relay::Guest, RelayPeer),
+        client: (relay::RelayRegistration, RelayPeer),
         socket: (
             impl AsyncRead + Send + Unpin + 'static,
             impl AsyncWrite + Send + Unpin + 'static,

@@ -71,14 +71,14 @@ pub(crate) use sessions::{SessionChanges, gauge, store_away, store_failure};
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A value that is usually available at once, and otherwise a future of it.
-pub(crate) enum Soon<'a, T> {
+pub(crate) enum MaybeReady<'a, T> {
     /// The value is available.
     Now(T),
     /// The value will be available when the future completes.
     Later(Pending<'a, T>),
 }
 
-impl<T> Soon<'_, T> {
+impl<T> MaybeReady<'_, T> {
     /// Returns the value, and waits for it if necessary.
     pub(crate) async fn get(self) -> T {
         match self {
@@ -173,7 +173,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<PreparedRequest, RequestError>>;
+    ) -> MaybeReady<'a, Result<PreparedRequest, RequestError>>;
 
     /// Prepares a tool call from a surface other than MCP. `arguments`: a JSON object.
     ///
@@ -193,7 +193,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         cx: &'a CallContext<'a>,
         id: &'a str,
         versions: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>>;
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>>;
 
     /// Writes the complete response to `initialize`, for a session whose client has declared its capabilities. `id`: the
     /// request's id as raw JSON.
@@ -203,14 +203,14 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         id: &'a str,
         session: &'a Arc<Session>,
         version: ProtocolVersion,
-    ) -> Soon<'a, Result<Vec<u8>, CallError>>;
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>>;
 
     /// Grants those of the wanted changes of a `subscriptions/listen` request that the namespace can report.
     fn listen<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<GrantedSubscription, RequestError>>;
+    ) -> MaybeReady<'a, Result<GrantedSubscription, RequestError>>;
 
     /// Handles a client's notification that the gateway does not handle itself. Never waits.
     fn notify(&self, _cx: &CallContext<'_>, _method: &str, _message: &str) {}
@@ -228,7 +228,7 @@ pub(crate) trait ToolLists: Send + Sync {
         namespace: &'a Arc<Namespace>,
         principal: Option<&'a Arc<str>>,
         wait: ToolsWait,
-    ) -> Soon<'a, Result<Arc<ToolList>, CallError>>;
+    ) -> MaybeReady<'a, Result<Arc<ToolList>, CallError>>;
 
     /// Returns the tools if they are known without a request to a server; `None` otherwise.
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>>;
@@ -239,7 +239,7 @@ pub(crate) trait ToolLists: Send + Sync {
         &'a self,
         namespace: &'a Arc<Namespace>,
         caller: &'a Caller,
-    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+    ) -> MaybeReady<'a, Result<Arc<ToolList>, CallError>> {
         self.tools(namespace, caller.principal.as_ref(), ToolsWait::Long)
     }
 
@@ -327,8 +327,8 @@ pub(crate) trait ServerOperations: Send + Sync {
     }
 
     /// Waits until a new upstream accepts requests, has failed, or is known to need more time.
-    fn settled<'a>(&'a self, _namespace: &'a Namespace) -> Soon<'a, ()> {
-        Soon::Now(())
+    fn settled<'a>(&'a self, _namespace: &'a Namespace) -> MaybeReady<'a, ()> {
+        MaybeReady::Now(())
     }
 
     /// Ends the requests that the upstream sends to servers for no client (such as subscriptions), so that the servers can end.

@@ -8,7 +8,7 @@
 //!
 //! The edge controls access: only principals who may use the management tools, and no browser requests from other pages.
 //!
-//! `PATHS` is the only table of paths. A row contains the effects of its path (`Does`), from which `check` and `rights.rs` derive
+//! `PATHS` is the only table of paths. A row contains the effects of its path (`PathEffects`), from which `check` and `rights.rs` derive
 //! the scope that the path needs: none, that of the management tool with the same effects, or `admin`. `rights.rs` tests every
 //! path and tool with every scope, and writes the table in `docs/security.md`. `tools.rs` calls management tools, `activity.rs`
 //! reads audit files, `server_process.rs` has a server's standard error and restart, and figures come from `metrics/figures.rs`.
@@ -72,26 +72,26 @@ pub struct WebRequest {
 /// The effects of a path. If a caller's credential has scopes, they must cover all effects of the path; a credential without
 /// scopes covers all effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Does {
+enum PathEffects {
     /// The path does the work of this management tool. The caller's scopes must open the tool's name and cover its effects.
     Same(&'static str),
     /// The path does work that no management tool does in this form. It has these effects.
     All(&'static [Effect]),
 }
 
-use Does::{All, Same};
+use PathEffects::{All, Same};
 
 /// The effects of a path that only reads the caller's own view of the state.
-const VIEW: Does = All(&[Effect::ReadsState]);
-const CHANGES_SERVER: Does = All(&[Effect::RunsCode]);
-const READS_ACTIVITY: Does = All(&[Effect::ReadsActivity]);
-const READS_CONFIGURATION: Does = All(&[Effect::ReadsConfiguration]);
-const READS_KEYS: Does = All(&[Effect::ReadsRights, Effect::HandlesKeys]);
-const ENDS_WORK: Does = All(&[Effect::EndsOthersWork]);
-const APPROVES_PINS: Does = All(&[Effect::ApprovesPins]);
+const VIEW: PathEffects = All(&[Effect::ReadsState]);
+const CHANGES_SERVER: PathEffects = All(&[Effect::RunsCode]);
+const READS_ACTIVITY: PathEffects = All(&[Effect::ReadsActivity]);
+const READS_CONFIGURATION: PathEffects = All(&[Effect::ReadsConfiguration]);
+const READS_KEYS: PathEffects = All(&[Effect::ReadsRights, Effect::HandlesKeys]);
+const ENDS_WORK: PathEffects = All(&[Effect::EndsOthersWork]);
+const APPROVES_PINS: PathEffects = All(&[Effect::ApprovesPins]);
 
 /// Every path with its method and effects; `*` is a placeholder for one segment.
-const PATHS: &[(&str, &str, Does)] = &[
+const PATHS: &[(&str, &str, PathEffects)] = &[
     ("me", "GET", VIEW),
     ("status", "GET", VIEW),
     ("dashboard", "GET", VIEW),
@@ -317,7 +317,7 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answe
 const NO_PATH: &str = "The API has nothing at this path.";
 
 /// The effects of a request. The error is 405 if the path exists with another method, and 404 if there is no such path.
-fn done_by(method: &str, segments: &[&str]) -> Result<Does, WebFailure> {
+fn done_by(method: &str, segments: &[&str]) -> Result<PathEffects, WebFailure> {
     let Some((pattern, ..)) = PATHS.iter().find(|(pattern, ..)| fits(pattern, segments)) else {
         return Err(WebFailure::not_found("not_found", NO_PATH));
     };
@@ -349,7 +349,7 @@ fn is_for_commands(method: &str, segments: &[&str]) -> bool {
 }
 
 /// Refuses a caller whose credential does not cover the effects of a path.
-fn check(caller: &Caller, does: Does) -> Result<(), WebFailure> {
+fn check(caller: &Caller, does: PathEffects) -> Result<(), WebFailure> {
     let Some(grant) = &caller.grant else {
         return Ok(());
     };

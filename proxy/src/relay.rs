@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tooldock_base::runtimes::Runtimes;
 use tooldock_sessions::caller::RelayPeer;
-use tooldock_upstream::{Guest, Relay, Service};
+use tooldock_upstream::{Relay, RelayRegistration, Service};
 
 use crate::config::{ListenAddress, RelayConfig};
 use crate::sockets::{BoundSocket, PassedSockets};
@@ -253,7 +253,7 @@ struct SocketConnection {
     peer: RelayPeer,
     stopped: watch::Receiver<bool>,
     counted: ConnectionCount,
-    guest: Guest,
+    guest: RelayRegistration,
 }
 
 impl SocketConnection {

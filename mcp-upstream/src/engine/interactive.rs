@@ -56,7 +56,7 @@ pub(super) struct InteractiveCall<'a> {
 }
 
 /// Outcome of the phase `Running`.
-enum Ran {
+enum RunOutcome {
     Over(CallOutcome),
     Asked,
 }
@@ -127,7 +127,7 @@ impl<'a> InteractiveCall<'a> {
 
     async fn phases(&mut self, mut work: Working<'_>, mut permit: Permit) -> CallOutcome {
         loop {
-            if let Ran::Over(outcome) = self.running(work.as_mut()).await {
+            if let RunOutcome::Over(outcome) = self.running(work.as_mut()).await {
                 return outcome;
             }
             drop(permit);
@@ -146,18 +146,18 @@ impl<'a> InteractiveCall<'a> {
     }
 
     /// Runs the phase `Running`, in which the function computes.
-    async fn running(&mut self, work: Working<'_>) -> Ran {
+    async fn running(&mut self, work: Working<'_>) -> RunOutcome {
         let began = Instant::now();
         let deadline = after(began, self.left);
         // The branches are polled in this order: the reply; a question; the end of the time limit.
         tokio::select! {
             biased;
-            outcome = work => Ran::Over(outcome),
+            outcome = work => RunOutcome::Over(outcome),
             () = self.questions.asked() => {
                 self.stop_clock(began);
-                Ran::Asked
+                RunOutcome::Asked
             }
-            () = sleep_until(deadline) => Ran::Over(Err(timed_out(self.limit))),
+            () = sleep_until(deadline) => RunOutcome::Over(Err(timed_out(self.limit))),
         }
     }
 

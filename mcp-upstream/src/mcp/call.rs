@@ -9,7 +9,9 @@ use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session};
 
 use super::{Core, exchange, forget_session};
-use crate::engine::{CallFacts, CallOutcome, DetachedFuture, Talks, UpstreamCall, UpstreamReply};
+use crate::engine::{
+    CallFacts, CallMessages, CallOutcome, DetachedFuture, UpstreamCall, UpstreamReply,
+};
 use crate::format::{self, CacheScope, ResultFormat};
 use crate::jsonrpc::RequestError;
 use crate::protocol::method::RESOURCES_READ;
@@ -43,7 +45,9 @@ async fn of_call(
     id: &str,
     call: &Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
-    if cx.streams && (call.facts().talks != Talks::No || exchange::poll_at(core, cx).is_some()) {
+    if cx.streams
+        && (call.facts().talks != CallMessages::No || exchange::poll_at(core, cx).is_some())
+    {
         return exchange::one(core, cx, id, Arc::clone(call)).await;
     }
     let outcome = match cx.session() {

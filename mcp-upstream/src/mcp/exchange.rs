@@ -67,7 +67,7 @@ impl Patience {
 }
 
 /// Messages that can be sent to the client now; usually a single response.
-type Ready = SmallVec<[Bytes; 1]>;
+type ReadyMessages = SmallVec<[Bytes; 1]>;
 
 /// The running requests of a POST.
 pub(crate) struct Exchange {
@@ -78,7 +78,7 @@ pub(crate) struct Exchange {
     /// True if the stream that answers the POST begins with an event from which the client can resume.
     primes: bool,
     /// Messages that were not sent yet; at the beginning only responses.
-    ready: Ready,
+    ready: ReadyMessages,
     calls: RunningCalls,
     /// Ids of the calls, as raw JSON. They are stored with the stream, so that a process that adopts the session can send errors
     /// for missing responses.
@@ -94,7 +94,7 @@ pub(crate) struct Exchange {
 /// Result of running the calls of a POST while the POST waits.
 pub(super) enum ExchangeDelivery {
     /// All calls have their responses, and no call has sent a message before its response.
-    Answers(Ready),
+    Answers(ReadyMessages),
     /// A call has sent a message, or polling is due; the remaining messages follow in this stream.
     Events(Reply),
 }
@@ -127,7 +127,7 @@ impl Exchange {
             session: cx.session().cloned(),
             alone: cx.session().is_none().then(|| whose(cx)),
             primes: primes(cx),
-            ready: Ready::new(),
+            ready: ReadyMessages::new(),
             calls: RunningCalls::default(),
             owes: Vec::new(),
             // A client that accepts no stream cannot poll.

@@ -33,7 +33,7 @@ use tooldock_workers::remote::RemoteServer;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
 use super::{Core, acceptable, call, create_session, initialize};
-use crate::engine::{CallFacts, PassedCall, Talks, timed_out, unknown_tool};
+use crate::engine::{CallFacts, CallMessages, PassedCall, timed_out, unknown_tool};
 use crate::jsonrpc::{Key, Members, Message, RequestError};
 use crate::metrics::UpstreamMetrics;
 use crate::protocol::method::TOOLS_CALL;
@@ -65,7 +65,7 @@ pub(super) use single::{answer_in, answer_of};
 use affinity::UpstreamSession;
 use failure::PassThroughFailure;
 use pending::{InFlightGuard, PendingMessage};
-use up::{Outgoing, Up};
+use up::{Outgoing, PassThroughContext};
 
 /// State of the pass-through mode, which forwards messages to remote servers unchanged.
 pub(crate) struct PassThrough {
@@ -105,11 +105,13 @@ impl PassThrough {
         core: &'a Arc<Core>,
         caller: &Caller,
         namespace: &'a Arc<Namespace>,
-    ) -> Option<Up<'a>> {
+    ) -> Option<PassThroughContext<'a>> {
         let server = remote(namespace)?;
         let client = self.client.as_ref()?;
         self.took(caller, namespace, "pass_through");
-        Some(Up::new(core, client, caller, namespace, server))
+        Some(PassThroughContext::new(
+            core, client, caller, namespace, server,
+        ))
     }
 }
 
@@ -239,7 +241,7 @@ pub(super) async fn modern(
 
 /// Admits a request and passes it through.
 async fn request(
-    up: &Up<'_>,
+    up: &PassThroughContext<'_>,
     cx: &CallContext<'_>,
     era: Era,
     (id, method, members): (&str, &str, &Members<'_>),
@@ -323,7 +325,7 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// Passes a message through that has no JSON-RPC response.
-async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
+async fn unanswered(up: &PassThroughContext<'_>, cx: &CallContext<'_>) -> Reply {
     let stay = cx
         .session()
         .map(|session| InFlightGuard::enter(session, None));
@@ -334,7 +336,7 @@ async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
 
 /// Sends the message to the server and builds the reply from the server's response.
 async fn deliver(
-    up: &Up<'_>,
+    up: &PassThroughContext<'_>,
     cx: &CallContext<'_>,
     era: Era,
     id: Option<&str>,
@@ -348,7 +350,7 @@ async fn deliver(
         body: cx.body.clone(),
         standing: false,
         id,
-        departure: pending.departure(),
+        send_record: pending.send_record(),
         harmless,
     };
     let deadline = pending.deadline();
@@ -378,7 +380,7 @@ async fn deliver(
 /// Opens a session at the server, and a session of the gateway that refers to it. The client gets the server's response with the
 /// id of the gateway's session.
 async fn open_session(
-    up: &Up<'_>,
+    up: &PassThroughContext<'_>,
     cx: &CallContext<'_>,
     accept: AcceptFlags,
     asked: initialize::InitializeRequest<'_>,
@@ -472,7 +474,7 @@ fn facts(
         transport: cx.transport(),
         version: cx.wire_version(),
         session: cx.session().map(|session| Arc::clone(session.tag())),
-        talks: Talks::No,
+        talks: CallMessages::No,
         progress_token: None,
         asks_singly: false,
     })
@@ -483,7 +485,7 @@ fn up_of_stream<'a>(
     core: &'a Arc<Core>,
     caller: &Caller,
     namespace: &'a Arc<Namespace>,
-) -> Result<Up<'a>, RequestError> {
+) -> Result<PassThroughContext<'a>, RequestError> {
     let up = core.passing.up(core, caller, namespace);
     up.ok_or(RequestError::SessionNotFound)
 }

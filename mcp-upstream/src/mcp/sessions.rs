@@ -264,7 +264,7 @@ pub(crate) fn stream_place(
 }
 
 /// Registers a session that this process took over from another process.
-pub(super) fn take_up(core: &Core, adopted: OpenedSession) -> Arc<Session> {
+pub(super) fn register_adopted(core: &Core, adopted: OpenedSession) -> Arc<Session> {
     let OpenedSession { session, evicted } = adopted;
     core.changes.count_evicted(evicted);
     core.metrics.sessions.set(gauge(core.sessions.count()));

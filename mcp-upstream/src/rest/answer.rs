@@ -81,7 +81,11 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::ServerFailure>, CallEr
     let blocks = blocks.ok_or_else(|| odd("its content is no list"))?;
     match spans::member(object, "isError").map(RawValue::get) {
         None | Some("false" | "null") => {}
-        Some("true") => return Ok(Err(failure::ServerFailure::saying(object, &blocks))),
+        Some("true") => {
+            return Ok(Err(failure::ServerFailure::from_error_result(
+                object, &blocks,
+            )));
+        }
         Some(_) => return Err(odd("its isError is neither true nor false")),
     }
     if let Some(value) = spans::member(object, "structuredContent") {

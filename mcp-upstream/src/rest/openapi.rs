@@ -34,7 +34,7 @@ mod inline;
 mod responses;
 mod schema;
 
-use effort::Effort;
+use effort::WorkBudget;
 use responses::{Fails, ValueForm};
 use schema::HoistedSchema;
 
@@ -257,7 +257,7 @@ fn describe(
     layout: &Layout,
     tools: Vec<DocumentTool<'_>>,
 ) -> Vec<u8> {
-    let mut effort = Effort::default();
+    let mut effort = WorkBudget::default();
     let mut paths = match layout.view {
         View::Tools => Map::new(),
         View::All => fixed_paths(layout),
@@ -323,7 +323,7 @@ fn tool_operation(
     operation: &str,
     path: &str,
     layout: &Layout,
-    (schemas, effort): (&mut Map<String, Value>, &mut Effort),
+    (schemas, effort): (&mut Map<String, Value>, &mut WorkBudget),
 ) -> Value {
     let DocumentTool { name, entry, sent } = *tool;
     // In the formats V1 and Vault the tool's value is a property of the response object.

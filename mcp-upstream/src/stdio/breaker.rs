@@ -140,7 +140,7 @@ impl Breaker {
     }
 
     /// Records that a process has worked for longer than the window. The next opening then lasts for the initial time again.
-    pub(crate) fn proved_itself(&mut self) {
+    pub(crate) fn reset_backoff(&mut self) {
         if self.state == BreakerPhase::Closed {
             self.opened = 0;
         }
@@ -268,7 +268,7 @@ mod tests {
         let mut now = now + seconds(5);
         breaker.attempted(now);
         breaker.succeeded();
-        breaker.proved_itself();
+        breaker.reset_backoff();
         now += seconds(600);
         for _ in 0..5 {
             breaker.failed(now);

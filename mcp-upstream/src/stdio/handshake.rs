@@ -106,7 +106,7 @@ pub(crate) async fn probe(
     let mut question = link
         .request("server/discover", Some(&params), None)?
         .of_gateway()
-        .quietly();
+        .without_cancel_on_drop();
     let first = timeout_at(end.min(Instant::now() + probe), &mut question).await;
     let silent = first.is_err();
     heard(matches!(&first, Ok(Ok(reply)) if discovered(reply).is_none()));

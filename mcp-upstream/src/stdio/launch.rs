@@ -23,7 +23,7 @@ use tooldock_workers::external::{
 use tooldock_workers::remote::{BackendId, RemoteServer};
 use tooldock_workers::server_settings::{Isolation, ListMode};
 
-use super::link::{Homes, Inbound, Link, LinkLimits};
+use super::link::{Inbound, Link, LinkLimits, LinkRuntimes};
 use super::process::failure::Raw;
 use super::wire::Pipes;
 
@@ -392,7 +392,7 @@ impl Launcher for ProcessLauncher {
             }
         };
         let runtimes = &self.host.runtimes;
-        let homes = Homes::new(runtimes.pick().await, runtimes.all().await);
+        let homes = LinkRuntimes::new(runtimes.pick().await, runtimes.all().await);
         let pipes = child.take_pipes().ok_or_else(|| self.broken())?;
         let pipes = Pipes {
             stdin: pipes.stdin,

@@ -50,10 +50,10 @@ use crate::protocol::ProtocolVersion;
 #[cfg(test)]
 pub(crate) use self::call::Cancels;
 pub(crate) use self::call::{Canceller, LinkCall};
-pub(crate) use self::follow::Homes;
+pub(crate) use self::follow::LinkRuntimes;
 use self::owner::CallOrigin;
 pub(crate) use self::owner::{CallAccount, CallOwner, CallsInHand};
-pub(crate) use self::transport::{Incoming, Transport, Unsent};
+pub(crate) use self::transport::{Incoming, Transport, TransportFailure};
 
 /// Maximum size of the lines to a server that wait to be written, in bytes. Further calls are refused.
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
@@ -196,7 +196,7 @@ impl Link {
     pub(crate) fn open(
         namespace: NamespaceName,
         pipes: Pipes,
-        homes: Homes,
+        homes: LinkRuntimes,
         limits: LinkLimits,
         inbound: Arc<dyn Inbound>,
     ) -> std::io::Result<Arc<Self>> {

@@ -147,7 +147,7 @@ impl Process {
     }
 
     /// Lets the keeper ping the process, because a request was abandoned without a response.
-    pub(super) fn suspect(&self) {
+    pub(super) fn request_ping(&self) {
         self.suspected.notify_one();
     }
 
@@ -160,7 +160,7 @@ impl Process {
 
     /// Records that a request that began at `since` was abandoned. Returns the time since the first such request without any
     /// response. If calls have short timeouts, a single abandoned call proves nothing about the process, but many together do.
-    pub(super) fn waited_in_vain(&self, since: Instant) -> Duration {
+    pub(super) fn record_abandoned(&self, since: Instant) -> Duration {
         let millis = |time: Instant| {
             let time = time.saturating_duration_since(self.born).as_millis();
             u64::try_from(time).unwrap_or(u64::MAX).max(1)

@@ -11,7 +11,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tooldock_base::error::{CallError, CallErrorCode};
 
-use super::link::{CallOwner, Homes, Inbound, Link, LinkCall, LinkLimits, NotificationSink};
+use super::link::{CallOwner, Inbound, Link, LinkCall, LinkLimits, LinkRuntimes, NotificationSink};
 use super::wire::Pipes;
 use crate::jsonrpc::{Notification, ProtocolViolation, ResponseOutcome, ServerRequest};
 pub(crate) use tooldock_protocol::testing::{request, response};
@@ -122,7 +122,7 @@ impl Scene {
         let link = Link::open(
             "demo".parse().expect("a name"),
             pipes,
-            Homes::here(),
+            LinkRuntimes::here(),
             limits,
             Arc::clone(&house) as Arc<dyn Inbound>,
         );

@@ -11,7 +11,7 @@ mod scan;
 
 use std::os::fd::OwnedFd;
 
-pub(super) use outbox::{Batch, Outbox, OwnTurn, Unwritten, WriteTurn};
+pub(super) use outbox::{AppendRefusal, Batch, DirectWrite, Outbox, WriteTurn};
 pub(crate) use read::{LinesEnd, ServerLine, ServerLines};
 pub(crate) use scan::IdScan;
 

@@ -56,7 +56,7 @@ use room::{CONNECTIONS_MAX, Counts, Room};
 use warnings::Warnings;
 
 pub(crate) use connection::serve;
-pub use room::Guest;
+pub use room::RelayRegistration;
 
 /// State that all connections of a relay share.
 pub struct Relay {
@@ -143,7 +143,7 @@ impl Relay {
     }
 
     /// Registers a newly connected client of this operating-system user. `None` if too many connections are being ended.
-    pub fn enter(&self, uid: u32) -> Option<Guest> {
+    pub fn enter(&self, uid: u32) -> Option<RelayRegistration> {
         let guest = self.room.enter(uid);
         if guest.is_none() {
             self.note_refused(format_args!(

@@ -19,14 +19,16 @@ use tooldock_sessions::session::{CancelNotice, Session};
 use tooldock_workers::registry::Namespace;
 
 use super::script;
-use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, unknown_tool};
+use crate::engine::{
+    CallFacts, CallMessages, Peer, UpstreamCall, UpstreamReply, Work, unknown_tool,
+};
 use crate::format;
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::{Method, ProtocolVersion};
 use crate::reply::HeldByStream;
 use crate::upstream::{
-    CallContext, GrantedSubscription, IncomingRequest, PreparedRequest, Soon, ToolLists, ToolsWait,
-    Upstream,
+    CallContext, GrantedSubscription, IncomingRequest, MaybeReady, PreparedRequest, ToolLists,
+    ToolsWait, Upstream,
 };
 
 const TOOLS: &str = r#"{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"broken","inputSchema":{"type":"object"}}]}"#;
@@ -64,8 +66,8 @@ impl InMemory {
         arguments: Bytes,
     ) -> PreparedRequest {
         let talks = match subject {
-            "talk" => Talks::Asks,
-            _ => Talks::No,
+            "talk" => CallMessages::Asks,
+            _ => CallMessages::No,
         };
         PreparedRequest::Call(Arc::new(MemoryCall {
             facts: CallFacts {
@@ -141,8 +143,8 @@ impl Upstream for InMemory {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
-        Soon::Later(Box::pin(async move { self.understood(cx, request) }))
+    ) -> MaybeReady<'a, Result<PreparedRequest, RequestError>> {
+        MaybeReady::Later(Box::pin(async move { self.understood(cx, request) }))
     }
 
     fn call_tool(
@@ -162,8 +164,8 @@ impl Upstream for InMemory {
         cx: &'a CallContext<'a>,
         id: &'a str,
         _: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
-        Soon::Now(Ok(beginning(id, cx, None)))
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
+        MaybeReady::Now(Ok(beginning(id, cx, None)))
     }
 
     fn initialize<'a>(
@@ -172,18 +174,18 @@ impl Upstream for InMemory {
         id: &'a str,
         _: &'a Arc<Session>,
         version: ProtocolVersion,
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
-        Soon::Now(Ok(beginning(id, cx, Some(version))))
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
+        MaybeReady::Now(Ok(beginning(id, cx, Some(version))))
     }
 
     fn listen<'a>(
         &'a self,
         _: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
+    ) -> MaybeReady<'a, Result<GrantedSubscription, RequestError>> {
         self.listeners.fetch_add(1, Ordering::SeqCst);
         let guard: Box<dyn HeldByStream> = Box::new(Place(Arc::clone(&self.listeners)));
-        Soon::Now(Ok(GrantedSubscription {
+        MaybeReady::Now(Ok(GrantedSubscription {
             granted: Filter {
                 tools: wanted.tools,
                 ..Filter::default()
@@ -208,8 +210,8 @@ impl ToolLists for InMemory {
         _: &'a Arc<Namespace>,
         _: Option<&'a Arc<str>>,
         _: ToolsWait,
-    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
-        Soon::Now(Ok(Arc::new(ToolList::of_page(TOOLS))))
+    ) -> MaybeReady<'a, Result<Arc<ToolList>, CallError>> {
+        MaybeReady::Now(Ok(Arc::new(ToolList::of_page(TOOLS))))
     }
 
     fn tools_known(&self, _: &Namespace) -> Option<Arc<ToolList>> {

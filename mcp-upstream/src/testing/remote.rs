@@ -280,7 +280,7 @@ impl Backend for FakeRemote {
     async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError> {
         // Yields, as a socket would.
         tokio::task::yield_now().await;
-        if !request.may_leave() {
+        if !request.mark_sending() {
             return Err(error(SendErrorKind::GivenUp, true));
         }
         let decided = Self::lock(&self.act).as_ref().and_then(|act| act(&request));

@@ -19,7 +19,7 @@ use tooldock_workers::registry::Namespace;
 
 use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};
 use crate::protocol::ClientIdentity;
-use crate::stdio::link::{CallAccount, Homes, Link, LinkCall, LinkLimits, NotificationSink};
+use crate::stdio::link::{CallAccount, Link, LinkCall, LinkLimits, LinkRuntimes, NotificationSink};
 use crate::stdio::process::ProcessListener;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::wire::Pipes;
@@ -216,7 +216,7 @@ impl Server {
                 stdin: stdin.into(),
                 stdout: stdout.into(),
             },
-            Homes::here(),
+            LinkRuntimes::here(),
             LinkLimits::new(|| 1 << 20),
             Arc::clone(&listener) as Arc<dyn Inbound>,
         );

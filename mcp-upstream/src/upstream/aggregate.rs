@@ -50,8 +50,8 @@ use tooldock_workers::registry::{Aggregate, Namespace, Registry, Snapshot, Upstr
 
 use super::health::MemberHealth;
 use super::{
-    CallContext, GrantedSubscription, IncomingRequest, PreparedRequest, ServerFacts,
-    ServerOperations, SessionChanges, Soon, ToolLists, ToolOrigin, ToolsWait, Upstream,
+    CallContext, GrantedSubscription, IncomingRequest, MaybeReady, PreparedRequest, ServerFacts,
+    ServerOperations, SessionChanges, ToolLists, ToolOrigin, ToolsWait, Upstream,
 };
 use crate::engine::UpstreamCall;
 use crate::format::{self, ResultFormat, ResultWriter};
@@ -320,8 +320,8 @@ impl Upstream for AggregateUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
-        Soon::Later(Box::pin(async move {
+    ) -> MaybeReady<'a, Result<PreparedRequest, RequestError>> {
+        MaybeReady::Later(Box::pin(async move {
             let (members, method) = (request.members, request.method);
             members.unambiguous()?;
             members.progress_token()?;
@@ -370,13 +370,13 @@ impl Upstream for AggregateUpstream {
         cx: &'a CallContext<'a>,
         id: &'a str,
         versions: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
         let format = cx.result_format();
         let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
         let out = answer.key("supportedVersions");
         serde_json::to_writer(out, versions).expect("strings serialize into memory");
         describe(&mut answer, false);
-        Soon::Now(Ok(answer.end()))
+        MaybeReady::Now(Ok(answer.end()))
     }
 
     fn initialize<'a>(
@@ -385,30 +385,30 @@ impl Upstream for AggregateUpstream {
         id: &'a str,
         _session: &'a Arc<Session>,
         version: ProtocolVersion,
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
         let format = ResultFormat::Legacy(version);
         let mut answer = ResultWriter::begin(id, &format, 512);
         let out = answer.key("protocolVersion");
         format::escape(out, version.as_str().as_bytes());
         describe(&mut answer, version.has_tasks());
         format::server_info(answer.key("serverInfo"), &cx.namespace.name);
-        Soon::Now(Ok(answer.end()))
+        MaybeReady::Now(Ok(answer.end()))
     }
 
     fn listen<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
+    ) -> MaybeReady<'a, Result<GrantedSubscription, RequestError>> {
         // Refuses a request with an invalid toolset handle.
         if let Err(refused) = AggregateRequest::new(&self.0, cx, None) {
-            return Soon::Now(Err(refused));
+            return MaybeReady::Now(Err(refused));
         }
         let granted = Filter {
             updates: Vec::new(),
             ..wanted
         };
-        Soon::Now(Ok(GrantedSubscription {
+        MaybeReady::Now(Ok(GrantedSubscription {
             granted,
             guard: None,
         }))
@@ -435,15 +435,15 @@ impl ToolLists for AggregateUpstream {
         namespace: &'a Arc<Namespace>,
         _: Option<&'a Arc<str>>,
         wait: ToolsWait,
-    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+    ) -> MaybeReady<'a, Result<Arc<ToolList>, CallError>> {
         let Some(live) = self.0.of(namespace) else {
             let reason = "The aggregate is not served any more";
-            return Soon::Now(Err(CallError::new(
+            return MaybeReady::Now(Err(CallError::new(
                 CallErrorCode::WorkerUnavailable,
                 reason,
             )));
         };
-        Soon::Later(Box::pin(async move {
+        MaybeReady::Later(Box::pin(async move {
             if wait == ToolsWait::Long {
                 live.settled().await;
             }
@@ -461,8 +461,8 @@ impl ToolLists for AggregateUpstream {
         &'a self,
         namespace: &'a Arc<Namespace>,
         caller: &'a Caller,
-    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
-        Soon::Later(Box::pin(async move {
+    ) -> MaybeReady<'a, Result<Arc<ToolList>, CallError>> {
+        MaybeReady::Later(Box::pin(async move {
             let body = Bytes::new();
             let cx = CallContext::plain(caller, &body, namespace, self);
             let asked = AggregateRequest::new(&self.0, &cx, None).map_err(as_call_error)?;
@@ -534,10 +534,10 @@ impl ServerOperations for AggregateUpstream {
         drop(all);
     }
 
-    fn settled<'a>(&'a self, namespace: &'a Namespace) -> Soon<'a, ()> {
+    fn settled<'a>(&'a self, namespace: &'a Namespace) -> MaybeReady<'a, ()> {
         match self.0.of(namespace) {
-            Some(live) => Soon::Later(Box::pin(async move { live.settled().await })),
-            None => Soon::Now(()),
+            Some(live) => MaybeReady::Later(Box::pin(async move { live.settled().await })),
+            None => MaybeReady::Now(()),
         }
     }
 }

@@ -42,11 +42,11 @@ use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 
 use super::health::ServerHealth;
 use super::{
-    CallContext, Client, GrantedSubscription, IncomingRequest, PreparedRequest, ServerCopy,
-    ServerFacts, ServerOperations, SessionChanges, Soon, ToolLists, ToolsWait, Upstream,
+    CallContext, Client, GrantedSubscription, IncomingRequest, MaybeReady, PreparedRequest,
+    ServerCopy, ServerFacts, ServerOperations, SessionChanges, ToolLists, ToolsWait, Upstream,
 };
 use crate::bridge::server_info;
-use crate::engine::{CallFacts, Talks, UpstreamCall};
+use crate::engine::{CallFacts, CallMessages, UpstreamCall};
 use crate::format;
 use crate::jsonrpc::{self, Key, Members, Request, RequestError};
 use crate::protocol::{
@@ -323,12 +323,12 @@ impl Upstream for ClientUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
+    ) -> MaybeReady<'a, Result<PreparedRequest, RequestError>> {
         let external = &self.0;
         match kept_here(cx, request) {
-            Err(refused) => Soon::Now(Err(refused)),
-            Ok(false) => Soon::Now(call_of(external, cx, request)),
-            Ok(true) => Soon::Later(Box::pin(async move {
+            Err(refused) => MaybeReady::Now(Err(refused)),
+            Ok(false) => MaybeReady::Now(call_of(external, cx, request)),
+            Ok(true) => MaybeReady::Later(Box::pin(async move {
                 match subscriptions::kept(external, cx, request).await? {
                     Some(answer) => Ok(PreparedRequest::Response(answer)),
                     None => call_of(external, cx, request),
@@ -367,8 +367,8 @@ impl Upstream for ClientUpstream {
         cx: &'a CallContext<'a>,
         id: &'a str,
         versions: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
-        Soon::Later(Box::pin(async move {
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
+        MaybeReady::Later(Box::pin(async move {
             let result = describe::discover(&self.0, cx, versions).await?;
             Ok(format::raw_result(id, &result))
         }))
@@ -380,8 +380,8 @@ impl Upstream for ClientUpstream {
         id: &'a str,
         session: &'a Arc<Session>,
         version: ProtocolVersion,
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
-        Soon::Later(Box::pin(async move {
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
+        MaybeReady::Later(Box::pin(async move {
             let result = describe::initialize(&self.0, cx, session, version).await?;
             Ok(format::raw_result(id, &result))
         }))
@@ -391,8 +391,8 @@ impl Upstream for ClientUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
-        Soon::Later(Box::pin(async move {
+    ) -> MaybeReady<'a, Result<GrantedSubscription, RequestError>> {
+        MaybeReady::Later(Box::pin(async move {
             let (granted, watch) = subscriptions::listen(&self.0, cx, wanted).await?;
             Ok(GrantedSubscription {
                 granted,
@@ -421,20 +421,20 @@ impl ToolLists for ClientUpstream {
         namespace: &'a Arc<Namespace>,
         principal: Option<&'a Arc<str>>,
         wait: ToolsWait,
-    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+    ) -> MaybeReady<'a, Result<Arc<ToolList>, CallError>> {
         let whose = ListOwner {
             namespace,
             principal,
         };
         let catalogue = match self.0.catalogue(namespace, principal) {
             Ok(catalogue) => catalogue,
-            Err(error) => return Soon::Now(Err(error)),
+            Err(error) => return MaybeReady::Now(Err(error)),
         };
         // Usually the list of tools is current, and the call need not wait for a reading.
         if let Some(current) = catalogue.current() {
-            return Soon::Now(Ok(current));
+            return MaybeReady::Now(Ok(current));
         }
-        Soon::Later(Box::pin(async move {
+        MaybeReady::Later(Box::pin(async move {
             match wait {
                 ToolsWait::Long => self.0.tools(whose, &catalogue).await,
                 ToolsWait::Short => self.0.tools_soon(whose, &catalogue).await,
@@ -507,8 +507,8 @@ impl ServerOperations for ClientUpstream {
         self.0.processes.presence(namespace)
     }
 
-    fn settled<'a>(&'a self, namespace: &'a Namespace) -> Soon<'a, ()> {
-        Soon::Later(self.0.processes.settled(namespace))
+    fn settled<'a>(&'a self, namespace: &'a Namespace) -> MaybeReady<'a, ()> {
+        MaybeReady::Later(self.0.processes.settled(namespace))
     }
 }
 
@@ -646,9 +646,9 @@ fn up(
         version: cx.wire_version(),
         session: cx.session().map(|it| Arc::clone(it.tag())),
         talks: match (asks, tells) {
-            (true, _) => Talks::Asks,
-            (false, true) => Talks::Tells,
-            (false, false) => Talks::No,
+            (true, _) => CallMessages::Asks,
+            (false, true) => CallMessages::Tells,
+            (false, false) => CallMessages::No,
         },
         // The call needs no progress token here, since the token is part of the request that is sent.
         progress_token: None,

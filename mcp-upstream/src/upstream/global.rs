@@ -29,10 +29,10 @@ use tooldock_workers::registry::{Attachment, Namespace, Registry, SecretsStatus,
 
 use super::worker::describe;
 use super::{
-    CallContext, GrantedSubscription, IncomingRequest, PreparedRequest, ServerFacts,
-    SessionChanges, Soon, ToolLists, ToolsWait, Upstream, Upstreams,
+    CallContext, GrantedSubscription, IncomingRequest, MaybeReady, PreparedRequest, ServerFacts,
+    SessionChanges, ToolLists, ToolsWait, Upstream, Upstreams,
 };
-use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, Work, unknown_tool};
+use crate::engine::{CallFacts, CallMessages, Peer, UpstreamCall, Work, unknown_tool};
 use crate::format::{self, CacheScope, ResultFormat, ResultWriter};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, Message, RequestError};
@@ -226,7 +226,7 @@ fn unknown(cx: &CallContext<'_>, name: &str, arguments: Bytes) -> Arc<dyn Upstre
         transport: cx.transport(),
         version: cx.wire_version(),
         session: cx.session().map(|session| Arc::clone(session.tag())),
-        talks: Talks::No,
+        talks: CallMessages::No,
         progress_token: None,
         asks_singly: false,
     }))
@@ -286,8 +286,8 @@ impl Upstream for GlobalUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
-        Soon::Later(Box::pin(async move {
+    ) -> MaybeReady<'a, Result<PreparedRequest, RequestError>> {
+        MaybeReady::Later(Box::pin(async move {
             request.members.unambiguous()?;
             request.members.progress_token()?;
             match request.method {
@@ -321,13 +321,13 @@ impl Upstream for GlobalUpstream {
         cx: &'a CallContext<'a>,
         id: &'a str,
         versions: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
         let format = cx.result_format();
         let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
         let out = answer.key("supportedVersions");
         serde_json::to_writer(out, versions).expect("strings serialize into memory");
         describe_self(&mut answer);
-        Soon::Now(Ok(answer.end()))
+        MaybeReady::Now(Ok(answer.end()))
     }
 
     fn initialize<'a>(
@@ -336,26 +336,26 @@ impl Upstream for GlobalUpstream {
         id: &'a str,
         _session: &'a Arc<Session>,
         version: ProtocolVersion,
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
         let format = ResultFormat::Legacy(version);
         let mut answer = ResultWriter::begin(id, &format, 512);
         let out = answer.key("protocolVersion");
         format::escape(out, version.as_str().as_bytes());
         describe_self(&mut answer);
         format::server_info(answer.key("serverInfo"), &cx.namespace.name);
-        Soon::Now(Ok(answer.end()))
+        MaybeReady::Now(Ok(answer.end()))
     }
 
     fn listen<'a>(
         &'a self,
         _: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
+    ) -> MaybeReady<'a, Result<GrantedSubscription, RequestError>> {
         let granted = Filter {
             tools: wanted.tools,
             ..Filter::default()
         };
-        Soon::Now(Ok(GrantedSubscription {
+        MaybeReady::Now(Ok(GrantedSubscription {
             granted,
             guard: None,
         }))
@@ -369,9 +369,9 @@ impl ToolLists for GlobalUpstream {
         _: &'a Arc<Namespace>,
         _: Option<&'a Arc<str>>,
         _: ToolsWait,
-    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+    ) -> MaybeReady<'a, Result<Arc<ToolList>, CallError>> {
         let reason = "Tools of all namespaces at once are looked up in the namespaces";
-        Soon::Now(Err(CallError::new(CallErrorCode::InternalError, reason)))
+        MaybeReady::Now(Err(CallError::new(CallErrorCode::InternalError, reason)))
     }
 
     fn tools_known(&self, _: &Namespace) -> Option<Arc<ToolList>> {

@@ -121,7 +121,7 @@ impl Management {
 
     /// Runs work that may start child processes on the control runtime. Returns `None` if the work panicked or the runtime ended.
     /// Dropping the future ends the work.
-    pub(crate) async fn on_control<T: Send + 'static>(
+    pub(crate) async fn on_control_runtime<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {

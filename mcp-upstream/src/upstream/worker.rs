@@ -16,8 +16,8 @@ use tooldock_sessions::session::Session;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::{
-    CallContext, GrantedSubscription, IncomingRequest, PreparedRequest, ServerOperations,
-    SessionChanges, Soon, ToolLists, ToolsWait, Upstream,
+    CallContext, GrantedSubscription, IncomingRequest, MaybeReady, PreparedRequest,
+    ServerOperations, SessionChanges, ToolLists, ToolsWait, Upstream,
 };
 use crate::engine::UpstreamCall;
 use crate::format::{self, ResultFormat, ResultWriter};
@@ -102,7 +102,7 @@ impl Upstream for WorkerUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
+    ) -> MaybeReady<'a, Result<PreparedRequest, RequestError>> {
         let IncomingRequest {
             id,
             method,
@@ -110,8 +110,8 @@ impl Upstream for WorkerUpstream {
         } = request;
         let offered = offered(cx, method).and_then(|found| members.well_formed().map(|()| found));
         match offered {
-            Err(refused) => Soon::Now(Err(refused)),
-            Ok(Method::Kept(kept)) => Soon::Later(Box::pin(async move {
+            Err(refused) => MaybeReady::Now(Err(refused)),
+            Ok(Method::Kept(kept)) => MaybeReady::Later(Box::pin(async move {
                 let answer = match kept {
                     SessionMethod::Subscribe => self.subscribe(cx, id, members).await,
                     SessionMethod::Unsubscribe => self.unsubscribe(cx, id, members).await,
@@ -119,8 +119,10 @@ impl Upstream for WorkerUpstream {
                 };
                 answer.map(PreparedRequest::Response)
             })),
-            Ok(Method::Answered(answered)) => Soon::Now(Self::answered(cx, answered, id, members)),
-            Ok(Method::Called(called)) => Soon::Now(self.called(cx, called, members)),
+            Ok(Method::Answered(answered)) => {
+                MaybeReady::Now(Self::answered(cx, answered, id, members))
+            }
+            Ok(Method::Called(called)) => MaybeReady::Now(self.called(cx, called, members)),
         }
     }
 
@@ -146,7 +148,7 @@ impl Upstream for WorkerUpstream {
         cx: &'a CallContext<'a>,
         id: &'a str,
         versions: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
         let namespace = &cx.namespace;
         let format = cx.result_format();
         let mut answer = ResultWriter::begin(id, &format, 512).cached(cx.view().cache_scope());
@@ -155,7 +157,7 @@ impl Upstream for WorkerUpstream {
         let out = answer.key("capabilities");
         out.extend_from_slice(capabilities(namespace).to_string().as_bytes());
         instructions(&mut answer, namespace);
-        Soon::Now(Ok(answer.end()))
+        MaybeReady::Now(Ok(answer.end()))
     }
 
     fn initialize<'a>(
@@ -164,7 +166,7 @@ impl Upstream for WorkerUpstream {
         id: &'a str,
         _session: &'a Arc<Session>,
         version: ProtocolVersion,
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
         let namespace = &cx.namespace;
         let format = ResultFormat::Legacy(version);
         let mut answer = ResultWriter::begin(id, &format, 256 + namespace.description.len());
@@ -174,14 +176,14 @@ impl Upstream for WorkerUpstream {
         out.extend_from_slice(capabilities(namespace).to_string().as_bytes());
         format::server_info(answer.key("serverInfo"), &namespace.name);
         instructions(&mut answer, namespace);
-        Soon::Now(Ok(answer.end()))
+        MaybeReady::Now(Ok(answer.end()))
     }
 
     fn listen<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
         wanted: Filter,
-    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
+    ) -> MaybeReady<'a, Result<GrantedSubscription, RequestError>> {
         let namespace = &cx.namespace;
         let resources = has_resources(namespace);
         let granted = Filter {
@@ -193,7 +195,7 @@ impl Upstream for WorkerUpstream {
                 false => Vec::new(),
             },
         };
-        Soon::Now(Ok(GrantedSubscription {
+        MaybeReady::Now(Ok(GrantedSubscription {
             granted,
             guard: None,
         }))
@@ -206,8 +208,8 @@ impl ToolLists for WorkerUpstream {
         namespace: &'a Arc<Namespace>,
         _: Option<&'a Arc<str>>,
         _: ToolsWait,
-    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
-        Soon::Now(is_up(namespace).map(|()| lists::declared(namespace)))
+    ) -> MaybeReady<'a, Result<Arc<ToolList>, CallError>> {
+        MaybeReady::Now(is_up(namespace).map(|()| lists::declared(namespace)))
     }
 
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>> {

@@ -49,7 +49,7 @@ pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest
 async fn declared(core: &Arc<Core>, name: &NamespaceName) -> Result<Vec<String>, WebFailure> {
     let management = management(core)?;
     let (workspace, name) = (Arc::clone(&management.workspace), name.clone());
-    let files = management.on_control(async move { workspace.declared(&name).await });
+    let files = management.on_control_runtime(async move { workspace.declared(&name).await });
     let files = files.await.ok_or_else(interrupted)??;
     let tools = files.into_iter().flat_map(|file| file.tools);
     Ok(tools.map(|tool| tool.name).collect())

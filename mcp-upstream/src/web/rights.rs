@@ -12,7 +12,7 @@ use tooldock_base::scope::ScopeTable;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::testing::{caller, caller_with_scopes};
 
-use super::{All, Does, PATHS, Same, check, done_by};
+use super::{All, PATHS, PathEffects, Same, check, done_by};
 use crate::upstream::system::Management;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/security.md");
@@ -36,7 +36,7 @@ fn opens_tool(caller: &Caller, tool: &str) -> bool {
     grant.is_none_or(|grant| Management::EFFECTS.check(&grant.tools, tool).is_ok())
 }
 
-fn effects_of(does: Does) -> &'static [Effect] {
+fn effects_of(does: PathEffects) -> &'static [Effect] {
     match does {
         Same(tool) => Management::EFFECTS.of(tool),
         All(effects) => effects,

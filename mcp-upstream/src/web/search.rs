@@ -12,7 +12,7 @@ use tooldock_sessions::catalogue::View;
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;
 use super::tools::management;
-use super::{All, Does, Same, check};
+use super::{All, PathEffects, Same, check};
 use crate::mcp::Core;
 
 /// Maximum length of the searched text, in bytes.
@@ -149,7 +149,7 @@ async fn managed(
     caller: &Caller,
     results: &mut SearchResults,
 ) -> Result<(), WebFailure> {
-    const KEYS: Does = All(&[Effect::HandlesKeys]);
+    const KEYS: PathEffects = All(&[Effect::HandlesKeys]);
     let opens = |does| check(caller, does).is_ok();
     let management = management(core)?;
     if opens(Same("list_namespaces")) {

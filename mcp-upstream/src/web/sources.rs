@@ -34,7 +34,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest, name: &str) -> 
     let files = files_of(core, &name).await?;
     let management = management(core)?;
     let (workspace, of) = (Arc::clone(&management.workspace), name.clone());
-    let inspected = management.on_control(async move { workspace.declared(&of).await });
+    let inspected = management.on_control_runtime(async move { workspace.declared(&of).await });
     let inspected: HashMap<_, _> = match inspected.await {
         Some(Ok(inspected)) => inspected
             .into_iter()
@@ -154,7 +154,7 @@ pub(super) async fn validate(core: &Arc<Core>, request: &ApiRequest, name: &str)
     }
     let management = management(core)?;
     let workspace = Arc::clone(&management.workspace);
-    let inspected = management.on_control(async move {
+    let inspected = management.on_control_runtime(async move {
         let files = [(file.to_string(), content)];
         workspace.inspect(&files).await
     });

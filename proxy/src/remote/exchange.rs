@@ -74,7 +74,7 @@ pub(super) async fn send(
     let begun = Instant::now();
     let (mut connection, early) = loop {
         let mut open = connection(member).await?;
-        if !request.may_leave() {
+        if !request.mark_sending() {
             let what = "the request was given up before it was sent";
             return Err(failed(id, SendErrorKind::GivenUp, true, what));
         }

@@ -242,7 +242,7 @@ fn request() -> BackendRequest {
         headers: HeaderMap::from_iter(headers.map(header)).into(),
         body: Bytes::from_static(b"{\"a\":1}"),
         standing: false,
-        departure: None,
+        send_record: None,
         on_behalf_of: None,
     }
 }

@@ -150,7 +150,7 @@ fn request(path: &HealthPath) -> BackendRequest {
             headers: headers.into(),
             body: Bytes::new(),
             standing: false,
-            departure: None,
+            send_record: None,
             on_behalf_of: None,
         },
         HealthPath::Off => {
@@ -165,7 +165,7 @@ fn request(path: &HealthPath) -> BackendRequest {
                 headers: headers.into(),
                 body: Bytes::from_static(PING),
                 standing: false,
-                departure: None,
+                send_record: None,
                 on_behalf_of: None,
             }
         }

@@ -10,7 +10,7 @@ use tooldock_process::worker::LogLevel;
 use tooldock_sessions::interaction::{self, EventSender, Interaction, PeerEvent};
 use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session};
 
-use crate::engine::{Talks, UpstreamCall};
+use crate::engine::{CallMessages, UpstreamCall};
 use crate::jsonrpc::RequestError;
 use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::mcp::{Core, call};
@@ -46,7 +46,7 @@ impl StreamedCall {
         waits: bool,
         refused: &Arc<OnceLock<RequestError>>,
     ) -> Self {
-        let talks = cx.streams && call.facts().talks != Talks::No;
+        let talks = cx.streams && call.facts().talks != CallMessages::No;
         let (sender, events) = talks.then(interaction::events).unzip();
         Self {
             session: cx.session().cloned(),

@@ -23,7 +23,7 @@ use tooldock_sessions::stream::{Stream, frame};
 use tooldock_workers::registry::Namespace;
 
 use super::delivery::{InputRequests, ModernCall, Recipient, Step};
-use crate::engine::{CallOutcome, Talks, UpstreamCall, ask_failed};
+use crate::engine::{CallMessages, CallOutcome, UpstreamCall, ask_failed};
 use crate::format::{self, ResultFormat};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::mcp::exchange::{Patience, streamed};
@@ -84,7 +84,7 @@ pub(super) async fn begin(
     request: ModernRequest<'_>,
     call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
-    if call.facts().talks == Talks::No {
+    if call.facts().talks == CallMessages::No {
         let outcome = core.engine.run(cx.caller, &call, None).await;
         let format = cx.result_format();
         let answer = call::response(call.facts(), request.id, cx.caller, &format, outcome)?;

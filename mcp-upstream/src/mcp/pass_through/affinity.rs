@@ -28,7 +28,7 @@ use super::answer;
 use super::failure::PassThroughFailure;
 use super::headers;
 use super::resume::EventIds;
-use super::up::{BackendLoss, Outgoing, Up, Way, labelled};
+use super::up::{BackendLoss, BackendsHandle, Outgoing, PassThroughContext, labelled};
 use crate::jsonrpc::RequestError;
 use crate::mcp::forget_session;
 use crate::mcp::head::SESSION_HEADER;
@@ -58,7 +58,7 @@ pub(super) struct UpstreamSession {
 
 /// A session at the server. Dropping this value ends that session at the server, unless the session was released before.
 pub(super) struct BackendSession {
-    way: Way,
+    way: BackendsHandle,
     pub(super) affinity: Affinity,
     version: Option<ProtocolVersion>,
     /// The client's headers that are sent with the request that ends the session.
@@ -136,7 +136,7 @@ impl Drop for BackendSession {
             headers: headers::in_session(&Arc::new(up), &Method::DELETE, session),
             body: Bytes::new(),
             standing: false,
-            departure: None,
+            send_record: None,
             on_behalf_of: self.principal.take(),
         };
         // A refusal is ignored: the server does not know the session any more, or does not support ending sessions.
@@ -146,7 +146,7 @@ impl Drop for BackendSession {
     }
 }
 
-impl Up<'_> {
+impl PassThroughContext<'_> {
     fn binding(&self, session: &Session) -> Arc<UpstreamSession> {
         let recorded = self.core.events.is_stored();
         let namespace = &session.binding().namespace;
@@ -206,7 +206,7 @@ impl Up<'_> {
             body,
             standing: false,
             id: None,
-            departure: None,
+            send_record: None,
             // Repeating `initialize` is harmless: if the first backend opened a session, its id was lost with the connection,
             // and the unused session expires there.
             harmless: &|| true,
@@ -255,7 +255,7 @@ impl Up<'_> {
     }
 
     /// Reopens a session at the server, unless another message has reopened it meanwhile.
-    pub(super) async fn heal(
+    pub(super) async fn reopen(
         &self,
         session: &Arc<Session>,
         lost: &Arc<Affinity>,
@@ -342,7 +342,7 @@ pub(super) fn told(
         headers: headers::in_session(headers, &Method::POST, session),
         body,
         standing: false,
-        departure: None,
+        send_record: None,
         on_behalf_of: principal.cloned(),
     };
     Some((backend, request))
@@ -428,7 +428,7 @@ mod tests {
             let client = Arc::new(FakeClient(Arc::clone(&pool))) as Arc<dyn HttpClient>;
             let kept = UpstreamSession::new(recorded);
             kept.moved(Some(BackendSession {
-                way: Way::new(&client, server),
+                way: BackendsHandle::new(&client, server),
                 affinity: Affinity {
                     backend: "backend-0:80".into(),
                     session: Some("theirs".into()),

@@ -37,36 +37,36 @@ const HOLD: usize = 64 * 1024;
 /// Creates the reply to a message from the backend's response.
 pub(super) async fn of(response: BackendResponse, pending: Box<PendingMessage>) -> Reply {
     let mut message = match begin(response, pending) {
-        Begun::Message(message) => message,
-        Begun::Reply(reply) => return reply,
+        ResponseStart::Message(message) => message,
+        ResponseStart::Reply(reply) => return reply,
     };
     let read = message.read().await;
     message.reply(read)
 }
 
 /// Result of reading the head of a server's response.
-enum Begun {
+enum ResponseStart {
     /// The response is a message whose body must be read.
     Message(Incoming),
     /// The reply to the client is complete without reading the response's body.
     Reply(Reply),
 }
 
-fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Begun {
+fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> ResponseStart {
     let kind = headers::kind(&response.headers);
     pending.answered_by(response.backend.clone());
     match judged(&response, kind, pending.id().is_some()) {
         Ok(()) => {}
-        Err(failure) => return Begun::Reply(pending.fail(&failure)),
+        Err(failure) => return ResponseStart::Reply(pending.fail(&failure)),
     }
     let mut head = Head::new(response.status);
     head.headers = headers::down(&response.headers);
     match kind {
-        BodyKind::Events => Begun::Reply(events(head, response.body, pending)),
+        BodyKind::Events => ResponseStart::Reply(events(head, response.body, pending)),
         BodyKind::Json => {
             let announced = response.headers.get(CONTENT_LENGTH);
             let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
-            Begun::Message(Incoming {
+            ResponseStart::Message(Incoming {
                 head,
                 body: response.body,
                 announced: announced.unwrap_or(0),
@@ -77,7 +77,7 @@ fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Begun {
         // The server accepted a message that needs no answer.
         BodyKind::None | BodyKind::Other => {
             pending.finish("ok");
-            Begun::Reply(Reply::Full {
+            ResponseStart::Reply(Reply::Full {
                 head,
                 body: Bytes::new(),
             })

@@ -23,7 +23,7 @@ use super::failure::PassThroughFailure;
 use super::headers::{self, BodyKind};
 use super::pending::InFlightGuard;
 use super::resume::EventIds;
-use super::up::{Outgoing, Up};
+use super::up::{Outgoing, PassThroughContext};
 use super::{answer, tap, up_of_stream};
 use crate::engine::{CallSecrets, timed_out};
 use crate::jsonrpc::RequestError;
@@ -64,7 +64,7 @@ pub(in crate::mcp) async fn open(
         body: Bytes::new(),
         standing: true,
         id: None,
-        departure: None,
+        send_record: None,
         harmless: &|| true,
     };
     let sent = up.in_session(session, &what);
@@ -82,7 +82,7 @@ pub(in crate::mcp) async fn open(
 
 /// Opens the stream of a `subscriptions/listen` request of 2026-07-28.
 pub(super) async fn listen(
-    up: &Up<'_>,
+    up: &PassThroughContext<'_>,
     cx: &CallContext<'_>,
     id: &str,
 ) -> Result<Reply, RequestError> {
@@ -92,7 +92,7 @@ pub(super) async fn listen(
         body: cx.body.clone(),
         standing: true,
         id: None,
-        departure: None,
+        send_record: None,
         harmless: &|| true,
     };
     let sent = async {
@@ -104,15 +104,15 @@ pub(super) async fn listen(
 }
 
 /// A stream's registration in its session, and the session's record of event ids.
-type OfSession = (InFlightGuard, Arc<EventIds>);
+type SessionStream = (InFlightGuard, Arc<EventIds>);
 
 /// Waits for the head of the server's stream and starts to forward the stream to the client.
 async fn begin(
-    up: &Up<'_>,
+    up: &PassThroughContext<'_>,
     era: Era,
     id: Option<&str>,
     sent: impl Future<Output = Result<BackendResponse, PassThroughFailure>>,
-    (place, role, of_session): (StreamPermit, Role, Option<OfSession>),
+    (place, role, of_session): (StreamPermit, Role, Option<SessionStream>),
     caller: &Caller,
 ) -> Result<Reply, RequestError> {
     let limit = up.namespace.limits.timeout;
@@ -193,7 +193,7 @@ fn shown(event: Bytes, secrets: &CallSecrets) -> Bytes {
 async fn pump(
     mut body: Box<dyn ResponseBody>,
     stream: Arc<Stream>,
-    of_session: Option<OfSession>,
+    of_session: Option<SessionStream>,
     secrets: CallSecrets,
 ) {
     let unfinished = BreakOffGuard(Arc::clone(&stream));

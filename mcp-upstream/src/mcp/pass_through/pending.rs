@@ -18,11 +18,11 @@ use tooldock_workers::remote::BackendId;
 use super::affinity::told;
 use super::failure::PassThroughFailure;
 use super::resume::EventIds;
-use super::up::{Up, Way};
+use super::up::{BackendsHandle, PassThroughContext};
 use crate::engine::{CallSecrets, PassedCall, timed_out};
 use crate::protocol::Era;
 use crate::reply::Reply;
-use crate::upstream::http::port::Departure;
+use crate::upstream::http::port::SendRecord;
 
 /// A message that was sent to the server, from sending until its answer has been forwarded.
 pub(super) struct PendingMessage {
@@ -50,12 +50,12 @@ pub(super) struct PendingMessage {
 /// Guard that, when dropped, cancels a session's request at the server. Servers of 2026-07-28 need no such message: they take
 /// the closed connection as the cancellation.
 struct Cancel {
-    way: Way,
+    way: BackendsHandle,
     headers: Arc<HeaderMap>,
     principal: Option<Arc<str>>,
     session: Arc<Session>,
     id: Box<str>,
-    departure: Departure,
+    send_record: SendRecord,
     wanted: bool,
 }
 
@@ -68,7 +68,7 @@ impl Drop for Cancel {
             return;
         }
         // The request was not sent to the server yet and is stopped here, so there is nothing to cancel.
-        if self.departure.give_up() {
+        if self.send_record.give_up() {
             return;
         }
         let params = format!(
@@ -96,14 +96,14 @@ const TELL: Duration = Duration::from_secs(5);
 pub(super) struct InFlightGuard {
     entry: InFlightCall,
     ended: Abortable<Never<()>>,
-    departure: Departure,
+    send_record: SendRecord,
 }
 
 /// Handler of the client's `notifications/cancelled`. A request that was not sent yet is stopped; otherwise the notification is
 /// forwarded to the server.
-struct PassedOn(Departure);
+struct CancelForwarder(SendRecord);
 
-impl CancelNotice for PassedOn {
+impl CancelNotice for CancelForwarder {
     fn stops(&self) -> bool {
         self.0.give_up()
     }
@@ -114,12 +114,12 @@ impl InFlightGuard {
     pub(super) fn enter(session: &Arc<Session>, id: Option<&str>) -> Self {
         let (handle, registration) = AbortHandle::new_pair();
         let id = id.unwrap_or_default();
-        let departure = Departure::default();
-        let notice = Arc::new(PassedOn(departure.clone()));
+        let send_record = SendRecord::default();
+        let notice = Arc::new(CancelForwarder(send_record.clone()));
         Self {
             entry: InFlightCalls::enter(session, id, handle, notice),
             ended: Abortable::new(pending(), registration),
-            departure,
+            send_record,
         }
     }
 
@@ -134,8 +134,8 @@ impl InFlightGuard {
     }
 
     /// Returns the switch that can stop the message before it is sent.
-    pub(super) fn departure(&self) -> Departure {
-        self.departure.clone()
+    pub(super) fn send_record(&self) -> SendRecord {
+        self.send_record.clone()
     }
 }
 
@@ -147,7 +147,7 @@ impl PendingMessage {
     /// Creates the resources of a message, and registers it in its session if it has one. The value is boxed, since it is moved
     /// through many futures until the response, and each move would copy all of it.
     pub(super) fn new(
-        up: &Up<'_>,
+        up: &PassThroughContext<'_>,
         era: Era,
         id: Option<&str>,
         call: Option<Box<PassedCall>>,
@@ -156,12 +156,12 @@ impl PendingMessage {
         let (session, stay) = in_session.unzip();
         let namespace = up.namespace;
         let limits = &namespace.limits;
-        let departure = stay
+        let send_record = stay
             .as_ref()
-            .map(InFlightGuard::departure)
+            .map(InFlightGuard::send_record)
             .unwrap_or_default();
         let cancel = session.zip(id).map(|(session, id)| Cancel {
-            departure,
+            send_record,
             way: up.way.clone(),
             headers: Arc::clone(&up.headers),
             principal: up.principal.clone(),
@@ -198,8 +198,8 @@ impl PendingMessage {
     }
 
     /// Returns the switch that can stop the message before it is sent; `None` for a message without a session.
-    pub(super) fn departure(&self) -> Option<Departure> {
-        self.stay.as_ref().map(InFlightGuard::departure)
+    pub(super) fn send_record(&self) -> Option<SendRecord> {
+        self.stay.as_ref().map(InFlightGuard::send_record)
     }
 
     /// Returns the time by which the response must be complete.

@@ -24,20 +24,20 @@ use crate::reply::JSON;
 use crate::trace;
 use crate::upstream::http::media::{MediaKind, ReadAhead, begins_as_json, media_kind};
 use crate::upstream::http::port::{
-    Backend, BackendRequest, BackendResponse, Backends, Departure, HttpClient, SendError,
-    SendErrorKind,
+    Backend, BackendRequest, BackendResponse, Backends, HttpClient, SendError, SendErrorKind,
+    SendRecord,
 };
 use crate::upstream::http::{SessionVerdict, hash, passed, refusal_words, retry, session_verdict};
 
 /// Handle that finds the current backends of a server when they are needed. Objects that outlive a request use it, since
 /// references to the backends would keep removed ones in memory.
 #[derive(Clone)]
-pub(super) struct Way {
+pub(super) struct BackendsHandle {
     client: Arc<dyn HttpClient>,
     server: NamespaceName,
 }
 
-impl Way {
+impl BackendsHandle {
     pub(super) fn new(client: &Arc<dyn HttpClient>, server: &RemoteServer) -> Self {
         Self {
             client: Arc::clone(client),
@@ -53,12 +53,12 @@ impl Way {
 
 /// The context for sending one request to a remote server.
 #[derive(Clone)]
-pub(super) struct Up<'a> {
+pub(super) struct PassThroughContext<'a> {
     pub(super) core: &'a Arc<Core>,
     pub(super) namespace: &'a Arc<Namespace>,
     pub(super) server: &'a Arc<RemoteServer>,
     pub(super) backends: Arc<dyn Backends>,
-    pub(super) way: Way,
+    pub(super) way: BackendsHandle,
     /// The headers to send to the server, without the server's session id.
     pub(super) headers: Arc<HeaderMap>,
     /// Hash that identifies the client, for balancing by client; 0 for other kinds of balancing.
@@ -78,12 +78,12 @@ pub(super) struct Outgoing<'a> {
     /// The raw JSON id of the message; `None` if the message is not a request.
     pub(super) id: Option<&'a str>,
     /// Switch that can stop the message before it is sent; `None` if nothing stops it.
-    pub(super) departure: Option<Departure>,
+    pub(super) send_record: Option<SendRecord>,
     /// Function that returns true if the message may run twice without harm. Such a message may be sent again.
     pub(super) harmless: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
-impl<'a> Up<'a> {
+impl<'a> PassThroughContext<'a> {
     pub(super) fn new(
         core: &'a Arc<Core>,
         client: &Arc<dyn HttpClient>,
@@ -107,7 +107,7 @@ impl<'a> Up<'a> {
             namespace,
             server,
             backends: client.backends(server),
-            way: Way::new(client, server),
+            way: BackendsHandle::new(client, server),
             headers: Arc::new(headers),
             hash,
             principal: caller.principal.clone(),
@@ -166,7 +166,7 @@ impl<'a> Up<'a> {
             headers: headers::in_session(&self.headers, &what.method, session),
             body: what.body.clone(),
             standing: what.standing,
-            departure: what.departure.clone(),
+            send_record: what.send_record.clone(),
             on_behalf_of: self.principal.clone(),
         }
     }
@@ -271,7 +271,7 @@ impl<'a> Up<'a> {
         let repeats = !matches!(lost, BackendLoss::Refused) || (what.harmless)();
         // The server lost the events of the old session, so the client cannot resume from them.
         let afresh = self.clone().without_place();
-        let healed = afresh.heal(session, at, lost).await?;
+        let healed = afresh.reopen(session, at, lost).await?;
         if !repeats {
             return Err(self.not_repeated());
         }

@@ -49,7 +49,7 @@ impl ServerFailure {
     }
 
     /// Reads the failure from a tool's result with `isError`.
-    pub(super) fn saying(result: &RawValue, blocks: &[&RawValue]) -> Self {
+    pub(super) fn from_error_result(result: &RawValue, blocks: &[&RawValue]) -> Self {
         let texts: Vec<Cow<'_, str>> = (blocks.iter())
             .filter_map(|block| jsonrpc::string(text(block)?))
             .collect();
@@ -151,7 +151,7 @@ mod tests {
         let result = serde_json::json!({ "isError": true, "content": [block] }).to_string();
         let block = block.to_string();
         let raw = |text| serde_json::from_str::<&RawValue>(text).expect("JSON");
-        let failed = ServerFailure::saying(raw(&result), &[raw(&block)]);
+        let failed = ServerFailure::from_error_result(raw(&result), &[raw(&block)]);
         let blame = failed.blame("add");
         let error = failed.error(blame, known);
         assert_eq!(error.message, message);

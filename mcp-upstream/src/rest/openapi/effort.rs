@@ -14,13 +14,13 @@ const PATTERN_WEIGHT: usize = 64 * 1024;
 
 /// The remaining budget of work for one document.
 #[derive(Debug)]
-pub(super) struct Effort {
+pub(super) struct WorkBudget {
     steps: u64,
     added: usize,
     compiled: usize,
 }
 
-impl Default for Effort {
+impl Default for WorkBudget {
     fn default() -> Self {
         Self {
             steps: STEPS_MAX,
@@ -30,8 +30,8 @@ impl Default for Effort {
     }
 }
 
-impl Effort {
-    /// Takes the steps for one schema out of the budget. Unused steps are returned by [`Effort::give_back`].
+impl WorkBudget {
+    /// Takes the steps for one schema out of the budget. Unused steps are returned by [`WorkBudget::give_back`].
     pub(super) fn steps_of_a_schema(&mut self) -> u64 {
         let steps = self.steps.min(SCHEMA_STEPS_MAX);
         self.steps -= steps;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::effort::Effort;
+use super::effort::WorkBudget;
 use super::schema::{DATA, MAPS, unescape};
 
 /// Maximum number of different references of one schema that are replaced.
@@ -34,7 +34,7 @@ const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
 /// Replaces the references of a schema as far as possible, and removes unused definitions. If the remaining budget does not
 /// suffice to examine all references of the schema, none is replaced.
-pub(super) fn inlined(schema: Value, effort: &mut Effort) -> Value {
+pub(super) fn inlined(schema: Value, effort: &mut WorkBudget) -> Value {
     let mut steps = effort.steps_of_a_schema();
     let Some(targets) = Targets::of(&schema, &mut steps) else {
         effort.give_back(steps);
@@ -363,7 +363,7 @@ mod tests {
             });
             let item = |description: &str| json!({ "type": "object", "description": description, "properties": { "unit": { "type": "string" } } });
             assert_eq!(
-                inlined(schema, &mut Effort::default()),
+                inlined(schema, &mut WorkBudget::default()),
                 json!({
                     "type": "object",
                     "properties": {
@@ -381,7 +381,7 @@ mod tests {
     fn a_schema_that_is_a_reference_becomes_what_it_refers_to() {
         let schema = json!({ "$ref": "#/$defs/A", "$defs": { "A": { "type": "object", "required": ["x"] } } });
         assert_eq!(
-            inlined(schema, &mut Effort::default()),
+            inlined(schema, &mut WorkBudget::default()),
             json!({ "type": "object", "required": ["x"] })
         );
     }
@@ -398,7 +398,7 @@ mod tests {
             },
         });
         assert_eq!(
-            inlined(schema.clone(), &mut Effort::default()),
+            inlined(schema.clone(), &mut WorkBudget::default()),
             json!({
                 "properties": {
                     "list": { "properties": { "first": { "$ref": "#/$defs/Node" } } },
@@ -418,7 +418,7 @@ mod tests {
             json!({ "properties": { "x": { "$ref": "#/$defs/A" } }, "$defs": { "A": { "$id": "urn:a" } } }),
             json!({ "properties": { "x": { "$ref": "#/$defs/Missing" } } }),
         ] {
-            assert_eq!(inlined(schema.clone(), &mut Effort::default()), schema);
+            assert_eq!(inlined(schema.clone(), &mut WorkBudget::default()), schema);
         }
     }
 
@@ -434,7 +434,7 @@ mod tests {
             .collect();
         let schema =
             json!({ "properties": { "x": { "$ref": "#/$defs/D0" } }, "$defs": definitions });
-        let inlined = inlined(schema, &mut Effort::default()).to_string();
+        let inlined = inlined(schema, &mut WorkBudget::default()).to_string();
         assert!(inlined.len() < 4 * ADDED_BYTES_MAX, "{}", inlined.len());
         assert!(inlined.contains("#/$defs/D"));
     }
@@ -455,7 +455,7 @@ mod tests {
             })
             .collect();
         let schema = json!({ "properties": uses, "$defs": { "Large": { "properties": large } } });
-        let mut effort = Effort::default();
+        let mut effort = WorkBudget::default();
         for _ in 0..100 {
             let text = inlined(schema.clone(), &mut effort).to_string();
             assert!(text.len() < 2 * schema.to_string().len());

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::UsedNames;
-use super::effort::Effort;
+use super::effort::WorkBudget;
 use super::inline::inlined;
 
 /// A schema that was moved into a document. Its references are valid there.
@@ -46,7 +46,12 @@ fn any_object() -> HoistedSchema {
 /// Moves a schema into a document. `pointer`: its new position (`#/…`); `prefix`: the beginning of its definitions' names. The
 /// schema is replaced by that of an arbitrary object if it is not a JSON object, is nested deeper than the parser accepts, or has
 /// too many references for the budget.
-pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort) -> HoistedSchema {
+pub(super) fn hoist(
+    raw: &str,
+    pointer: &str,
+    prefix: &str,
+    effort: &mut WorkBudget,
+) -> HoistedSchema {
     let Ok(Value::Object(mut schema)) = serde_json::from_str(raw) else {
         return any_object();
     };
@@ -109,7 +114,7 @@ fn names(definitions: &Map<String, Value>, prefix: &str) -> BTreeMap<String, Str
 impl Moves<'_> {
     /// Rewrites the references of a schema. Returns false if the document would grow beyond its budget. The recursion is bounded:
     /// the parser refuses nesting beyond 128 levels.
-    fn rewrite(&self, schema: &mut Value, effort: &mut Effort) -> bool {
+    fn rewrite(&self, schema: &mut Value, effort: &mut WorkBudget) -> bool {
         match schema {
             Value::Array(schemas) => schemas
                 .iter_mut()
@@ -184,7 +189,7 @@ mod tests {
             &schema.to_string(),
             POINTER,
             "x_input",
-            &mut Effort::default(),
+            &mut WorkBudget::default(),
         )
     }
 
@@ -263,7 +268,7 @@ mod tests {
     fn references_that_would_make_the_document_too_long_leave_any_object() {
         let all: Vec<_> = vec![json!({ "$ref": "#" }); 10_000];
         let schema = json!({ "type": "object", "allOf": all }).to_string();
-        let mut effort = Effort::default();
+        let mut effort = WorkBudget::default();
         let pointer = format!("#/paths/~1tools~1{}", "x".repeat(1000));
         let mut kept = 0;
         for _ in 0..10 {

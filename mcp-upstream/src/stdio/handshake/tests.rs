@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::stdio::link::{Homes, LinkLimits, NotificationSink};
+use crate::stdio::link::{LinkLimits, LinkRuntimes, NotificationSink};
 use crate::stdio::testing::{Heard, House, Scene, raw, request, result, within};
 use crate::stdio::wire::Pipes;
 
@@ -274,7 +274,7 @@ impl Fixture {
         };
         let name = "demo".parse().expect("a name");
         let limits = LinkLimits::new(|| 1 << 20);
-        let link = Link::open(name, pipes, Homes::here(), limits, house).expect("pipes");
+        let link = Link::open(name, pipes, LinkRuntimes::here(), limits, house).expect("pipes");
         Self {
             link,
             asked,

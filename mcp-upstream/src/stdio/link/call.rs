@@ -63,7 +63,7 @@ impl LinkCall {
     }
 
     /// Makes dropping the call silent: the server gets no cancellation.
-    pub(crate) fn quietly(mut self) -> Self {
+    pub(crate) fn without_cancel_on_drop(mut self) -> Self {
         self.tells = false;
         self
     }

@@ -19,18 +19,21 @@ pub(super) type LinkOutcome = Result<Response, CallError>;
 type Answers = Vec<(oneshot::Sender<LinkOutcome>, LinkOutcome)>;
 
 /// Maximum number of runtimes with a delivery queue. Callers in further runtimes are woken individually.
-const LANES_MAX: usize = 64;
+const DELIVERY_QUEUES_MAX: usize = 64;
 
 /// A caller that waits for a response, with the delivery queue of its runtime.
 pub(super) struct WaitingCaller {
     reply: oneshot::Sender<LinkOutcome>,
     /// The delivery queue to the caller's runtime; `None` if the caller is in the reader's runtime, or if there is no free
     /// delivery queue.
-    lane: Option<Arc<Lane>>,
+    lane: Option<Arc<DeliveryQueue>>,
 }
 
 impl WaitingCaller {
-    pub(super) fn new(reply: oneshot::Sender<LinkOutcome>, lane: Option<Arc<Lane>>) -> Self {
+    pub(super) fn new(
+        reply: oneshot::Sender<LinkOutcome>,
+        lane: Option<Arc<DeliveryQueue>>,
+    ) -> Self {
         Self { reply, lane }
     }
 
@@ -42,19 +45,19 @@ impl WaitingCaller {
 }
 
 /// The delivery queues of a link, one for each other runtime from which calls were made.
-pub(super) struct Lanes(Mutex<OpenLanes>);
+pub(super) struct DeliveryQueues(Mutex<OpenQueues>);
 
-struct OpenLanes {
+struct OpenQueues {
     /// The runtime in which the link's reader runs.
     own: runtime::Id,
-    lanes: Vec<Arc<Lane>>,
+    lanes: Vec<Arc<DeliveryQueue>>,
     /// True once the link has ended; no delivery queue is created after that.
     over: bool,
 }
 
-impl Lanes {
+impl DeliveryQueues {
     pub(super) fn new(own: runtime::Id) -> Self {
-        Self(Mutex::new(OpenLanes {
+        Self(Mutex::new(OpenQueues {
             own,
             lanes: Vec::new(),
             over: false,
@@ -75,7 +78,7 @@ impl Lanes {
 
     /// Returns the delivery queue to the current runtime, which is opened if needed. `None` in the reader's own runtime, and if
     /// no further delivery queue may be opened.
-    pub(super) fn here(&self) -> Option<Arc<Lane>> {
+    pub(super) fn here(&self) -> Option<Arc<DeliveryQueue>> {
         let runtime = Handle::try_current().ok()?;
         let id = runtime.id();
         let mut open = lock(&self.0);
@@ -85,14 +88,14 @@ impl Lanes {
         if let Some(lane) = open.lanes.iter().find(|lane| lane.runtime.id() == id) {
             return Some(Arc::clone(lane));
         }
-        if open.over || open.lanes.len() == LANES_MAX {
+        if open.over || open.lanes.len() == DELIVERY_QUEUES_MAX {
             return None;
         }
-        let lane = Arc::new(Lane::to(runtime.clone()));
+        let lane = Arc::new(DeliveryQueue::to(runtime.clone()));
         open.lanes.push(Arc::clone(&lane));
         drop(open);
         // This task ends with the link, or with its runtime.
-        runtime.spawn(carry(LeavesNothing(Arc::clone(&lane))));
+        runtime.spawn(carry(FinalDelivery(Arc::clone(&lane))));
         Some(lane)
     }
 
@@ -111,14 +114,14 @@ impl Lanes {
 }
 
 /// Queue of responses for the callers in one runtime. A task in that runtime delivers them.
-pub(super) struct Lane {
+pub(super) struct DeliveryQueue {
     runtime: Handle,
-    due: Mutex<LaneAnswers>,
+    due: Mutex<QueuedAnswers>,
     filled: Notify,
 }
 
 #[derive(Default)]
-struct LaneAnswers {
+struct QueuedAnswers {
     /// Responses to deliver. There are at most as many as pending calls.
     answers: Answers,
     /// True once the delivery queue is ended. Its task ends after the next delivery.
@@ -126,7 +129,7 @@ struct LaneAnswers {
 }
 
 /// Task of a delivery queue: delivers the queued responses until the delivery queue is ended.
-async fn carry(lane: LeavesNothing) {
+async fn carry(lane: FinalDelivery) {
     // At each delivery this vector is swapped with the vector of the delivery queue, so that both keep their capacity.
     let mut answers = Vec::new();
     loop {
@@ -137,7 +140,7 @@ async fn carry(lane: LeavesNothing) {
     }
 }
 
-impl Lane {
+impl DeliveryQueue {
     fn to(runtime: Handle) -> Self {
         Self {
             runtime,
@@ -167,9 +170,9 @@ impl Lane {
 
 /// Guard that delivers the remaining responses when the delivery queue's task ends, even if its runtime ends before the task
 /// first runs.
-struct LeavesNothing(Arc<Lane>);
+struct FinalDelivery(Arc<DeliveryQueue>);
 
-impl Drop for LeavesNothing {
+impl Drop for FinalDelivery {
     fn drop(&mut self) {
         lock(&self.0.due).over = true;
         self.0.deliver(&mut Vec::new());
@@ -179,17 +182,17 @@ impl Drop for LeavesNothing {
 /// The responses of one read, sorted by the runtimes of their callers.
 #[derive(Default)]
 pub(super) struct Batch {
-    lanes: Vec<(Arc<Lane>, Answers)>,
+    lanes: Vec<(Arc<DeliveryQueue>, Answers)>,
     /// Number of responses that were passed to their callers directly, without a delivery queue.
     at_once: usize,
 }
 
 /// Runtimes on which the callers of a batch wait. A batch is all responses that a single read from the server returned.
-pub(super) enum Whereto<'a> {
+pub(super) enum DeliveryTarget<'a> {
     /// The read contained no response.
     Nowhere,
     /// The read contained a single response, for a caller in another runtime.
-    Lane(&'a Arc<Lane>),
+    Lane(&'a Arc<DeliveryQueue>),
     /// The read contained several responses, or one for a caller in the reader's runtime.
     Here,
 }
@@ -215,15 +218,15 @@ impl Batch {
     }
 
     /// Classifies the responses since the last call of `send`.
-    pub(super) fn whereto(&self) -> Whereto<'_> {
+    pub(super) fn delivery_target(&self) -> DeliveryTarget<'_> {
         if self.at_once > 0 {
-            return Whereto::Here;
+            return DeliveryTarget::Here;
         }
         let mut lanes = self.lanes.iter().filter(|(_, answers)| !answers.is_empty());
         match (lanes.next(), lanes.next()) {
-            (None, _) => Whereto::Nowhere,
-            (Some((lane, answers)), None) if answers.len() == 1 => Whereto::Lane(lane),
-            (Some(_), _) => Whereto::Here,
+            (None, _) => DeliveryTarget::Nowhere,
+            (Some((lane, answers)), None) if answers.len() == 1 => DeliveryTarget::Lane(lane),
+            (Some(_), _) => DeliveryTarget::Here,
         }
     }
 
@@ -279,7 +282,7 @@ mod tests {
 
     /// Calls of the current runtime, with their receivers.
     fn calls(
-        lanes: &Lanes,
+        lanes: &DeliveryQueues,
         count: usize,
     ) -> (Vec<WaitingCaller>, Vec<oneshot::Receiver<LinkOutcome>>) {
         let call = |_| {
@@ -310,7 +313,7 @@ mod tests {
     #[test]
     fn answers_for_another_runtime_are_given_out_there() {
         let (own, other) = (runtime(), runtime());
-        let lanes = Lanes::new(own.handle().id());
+        let lanes = DeliveryQueues::new(own.handle().id());
         let (calls, mut receivers) = other.block_on(async { calls(&lanes, 3) });
         send(calls);
         assert!(
@@ -327,7 +330,7 @@ mod tests {
     #[test]
     fn answers_for_the_links_own_runtime_are_there_at_once() {
         let own = runtime();
-        let lanes = Lanes::new(own.handle().id());
+        let lanes = DeliveryQueues::new(own.handle().id());
         let (calls, mut receivers) = own.block_on(async { calls(&lanes, 2) });
         send(calls);
         assert_eq!(arrived(&mut receivers), ["0", "1"]);
@@ -338,7 +341,7 @@ mod tests {
         let own = runtime();
         for link_first in [true, false] {
             let other = runtime();
-            let lanes = Lanes::new(own.handle().id());
+            let lanes = DeliveryQueues::new(own.handle().id());
             let (mut early, mut receivers) = other.block_on(async { calls(&lanes, 2) });
             let late = early.split_off(1);
             send(early);

@@ -13,20 +13,20 @@ use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use super::deliver::{Batch, Lane, Whereto};
+use super::deliver::{Batch, DeliveryQueue, DeliveryTarget};
 
 /// Number of consecutive reads, each with a single response for the same other runtime, after which the reader moves there. It is
 /// so high that two alternating clients do not move the reader back and forth.
 pub(super) const READS: u32 = 16;
 
 /// The runtimes in which the tasks of a link may run.
-pub(crate) struct Homes {
+pub(crate) struct LinkRuntimes {
     pub(super) first: Handle,
     /// The runtimes to which the reader may move. Other runtimes may make calls but do not process messages.
     pub(super) all: Arc<[Handle]>,
 }
 
-impl Homes {
+impl LinkRuntimes {
     /// Creates the list of runtimes. The link's reader and writer are started in `first`.
     pub(crate) fn new(first: Handle, all: Arc<[Handle]>) -> Self {
         Self { first, all }
@@ -43,7 +43,7 @@ impl Homes {
 pub(super) struct Follow {
     homes: Arc<[Handle]>,
     /// The lane (delivery queue to one runtime) of the latest read with a single response.
-    lane: Option<Arc<Lane>>,
+    lane: Option<Arc<DeliveryQueue>>,
     reads: u32,
 }
 
@@ -58,13 +58,13 @@ impl Follow {
 
     /// Records the responses of a read. Returns the runtime to which the reader should move, if any.
     pub(super) fn heard(&mut self, answers: &Batch) -> Option<Handle> {
-        match answers.whereto() {
-            Whereto::Nowhere => return None,
-            Whereto::Here => {
+        match answers.delivery_target() {
+            DeliveryTarget::Nowhere => return None,
+            DeliveryTarget::Here => {
                 self.reads = 0;
                 return None;
             }
-            Whereto::Lane(lane) => {
+            DeliveryTarget::Lane(lane) => {
                 let same = self.lane.as_ref().is_some_and(|it| Arc::ptr_eq(it, lane));
                 if !same {
                     self.lane = Some(Arc::clone(lane));

@@ -14,15 +14,15 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_process::worker::pending::{NoPendingCall, Pending};
 
-use super::deliver::{Lanes, WaitingCaller};
+use super::deliver::{DeliveryQueues, WaitingCaller};
 use super::follow::ReadTask;
 use super::owner::{CallOrigin, CallsInHand};
 use super::questions::ServerRequests;
 use super::tokens::TaskTokens;
-use super::transport::{Transport, Unsent};
+use super::transport::{Transport, TransportFailure};
 use super::{Inbound, LinkCall, LinkEnd, LinkLimits, MaxResult, NotificationSink, write};
 use crate::jsonrpc::{Asker, RawId, Response, RpcError};
-use crate::stdio::wire::{Outbox, Unwritten};
+use crate::stdio::wire::{AppendRefusal, Outbox};
 
 /// Number of pending calls up to which each call writes its own line. With so few, collecting lines for one write saves
 /// nothing, and waking the flusher in another runtime would cost more.
@@ -42,7 +42,7 @@ pub(super) struct LinkCore {
     /// The transport for messages to the server.
     pub(super) wire: Wire,
     /// Lanes (delivery queues) to callers in other runtimes.
-    pub(super) lanes: Lanes,
+    pub(super) lanes: DeliveryQueues,
     /// Handle of the task that reads the pipe.
     pub(super) reading: ReadTask,
     /// Requests of the server that have no response yet.
@@ -84,7 +84,7 @@ pub(super) enum SendProgress {
     /// Position in the pipe's byte stream at which the request's line begins.
     At(u64),
     /// The record of a transport other than a pipe: how the request failed, if it failed.
-    Unless(Unsent),
+    Unless(TransportFailure),
 }
 
 #[derive(Default)]
@@ -128,7 +128,7 @@ impl LinkCore {
             inbound,
             calls: Mutex::default(),
             wire,
-            lanes: Lanes::new(runtime),
+            lanes: DeliveryQueues::new(runtime),
             reading: ReadTask::default(),
             questions: Mutex::default(),
             closed: watch::Sender::new(None),
@@ -167,7 +167,7 @@ impl LinkCore {
                 .append_and(pipe, few, size, |out| write(out, id))
                 .map(SendProgress::At),
             Wire::Other(transport) => {
-                let unsent = Unsent::default();
+                let unsent = TransportFailure::default();
                 let message = message(size, |out| write(out, id));
                 let sent = transport.request(id, message, unsent.clone(), of_client.cloned());
                 sent.map(|()| SendProgress::Unless(unsent))
@@ -227,8 +227,8 @@ impl LinkCore {
                 }
                 Ok(start)
             }
-            Err(Unwritten::Over) => Err(self.gone("has ended")),
-            Err(Unwritten::Full) => {
+            Err(AppendRefusal::Over) => Err(self.gone("has ended")),
+            Err(AppendRefusal::Full) => {
                 Err(self.overloaded("the server does not keep up with its calls"))
             }
         }

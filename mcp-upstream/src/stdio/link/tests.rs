@@ -189,7 +189,7 @@ async fn a_dropped_call_is_cancelled_once_and_a_late_answer_harms_nobody() {
         json!({"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":id}})
     );
     let (quiet, _) = scene.begin("slow").await;
-    drop(quiet.quietly());
+    drop(quiet.without_cancel_on_drop());
     let (initialize, _) = scene.begin("initialize").await;
     drop(initialize);
     scene
@@ -771,7 +771,7 @@ fn another_runtime() -> tokio::runtime::Runtime {
 }
 
 /// A link to a server that answers each line with its own parameters; the server's thread ends with the link.
-fn echoing(homes: Homes) -> (Arc<Link>, std::thread::JoinHandle<()>) {
+fn echoing(homes: LinkRuntimes) -> (Arc<Link>, std::thread::JoinHandle<()>) {
     let (server_in, stdin) = std::io::pipe().expect("a pipe");
     let (stdout, server_out) = std::io::pipe().expect("a pipe");
     let server = std::thread::spawn(move || {
@@ -810,7 +810,7 @@ async fn many_callers_share_a_link_of_another_runtime_and_each_gets_its_own_answ
     let elsewhere = another_runtime();
     let first = elsewhere.handle().clone();
     let homes = [first.clone(), Handle::current()];
-    let (link, _) = echoing(Homes::new(first, homes.into()));
+    let (link, _) = echoing(LinkRuntimes::new(first, homes.into()));
     let done = Arc::new(AtomicUsize::new(0));
     let callers: Vec<_> = (0..32)
         .map(|caller| {
@@ -835,7 +835,7 @@ async fn many_callers_share_a_link_of_another_runtime_and_each_gets_its_own_answ
 async fn a_link_is_read_where_its_calls_come_from() {
     let (one, other, stranger) = (another_runtime(), another_runtime(), another_runtime());
     let homes = [&one, &other].map(|it| it.handle().clone());
-    let (link, server) = echoing(Homes::new(homes[0].clone(), homes.into()));
+    let (link, server) = echoing(LinkRuntimes::new(homes[0].clone(), homes.into()));
     let read_in = |link: &Link| link.shared.lanes.read_where();
     // For each runtime: where the link is read after as many calls from there as make it move, and after one call fewer.
     for (caller, at_first, then) in [
@@ -878,7 +878,7 @@ async fn a_link_is_read_where_its_calls_come_from() {
 async fn a_link_ends_with_the_runtime_it_is_read_in_wherever_it_was_opened() {
     let (one, other) = (another_runtime(), another_runtime());
     let homes = [&one, &other].map(|it| it.handle().clone());
-    let (link, _) = echoing(Homes::new(homes[0].clone(), homes.into()));
+    let (link, _) = echoing(LinkRuntimes::new(homes[0].clone(), homes.into()));
     for turn in 0..=READS {
         let called = Arc::clone(&link);
         let call = other.spawn(async move { echoes(&called, json!([turn])).await });

@@ -36,7 +36,7 @@ pub(crate) trait Transport: Send + Sync {
         &self,
         id: u64,
         message: Bytes,
-        unsent: Unsent,
+        unsent: TransportFailure,
         of_client: Option<Arc<HeaderMap>>,
     ) -> Result<(), CallError>;
 
@@ -64,9 +64,9 @@ pub(crate) trait Transport: Send + Sync {
 /// Record of how a request failed at its transport, which decides whether it may be sent again on another connection. A request
 /// counts as sent unless the transport records otherwise.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Unsent(Arc<AtomicU8>);
+pub(crate) struct TransportFailure(Arc<AtomicU8>);
 
-impl Unsent {
+impl TransportFailure {
     const NOT_WRITTEN: u8 = 1;
     const SESSION_GONE: u8 = 2;
     const SESSION_REFUSED: u8 = 3;

@@ -13,7 +13,7 @@ use super::LinkEnd;
 use super::shared::{FEW, LinkCore, PipeEnd, Wire};
 use crate::jsonrpc::splice::{Edit, splice};
 use crate::jsonrpc::{RawId, RpcError};
-use crate::stdio::wire::{Batch, OwnTurn, WriteTurn};
+use crate::stdio::wire::{Batch, DirectWrite, WriteTurn};
 
 /// Time to wait for further responses from a server that no longer reads its input.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -150,7 +150,7 @@ pub(super) async fn flush(shared: Arc<LinkCore>) {
 
 /// Writes as much of the waiting lines as the pipe accepts without blocking. The flusher writes the rest, and handles errors of
 /// the pipe.
-pub(super) fn own_turn(end: &PipeEnd, turn: OwnTurn<pipe::Sender>) {
+pub(super) fn own_turn(end: &PipeEnd, turn: DirectWrite<pipe::Sender>) {
     let written = turn.pipe.try_write(&turn.batch).unwrap_or(0);
     let (more, unwanted) = end.outbox().own_turn_over(turn, written);
     drop(unwanted);

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::PoolShared;
 use super::state::{Order, PoolAction, PoolEvent, ProcessId};
-use crate::stdio::process::keep::{Command, Keeper};
+use crate::stdio::process::keep::{Command, ProcessTask};
 
 /// Minimum time between two timer events. Timers that are due within it are handled together.
 const PULSE: Duration = Duration::from_millis(10);
@@ -97,7 +97,7 @@ impl Driver {
         }
         let (sender, commands) = mpsc::channel(COMMANDS);
         self.commands.insert(id, sender);
-        let keeper = Keeper {
+        let keeper = ProcessTask {
             id,
             pool: Arc::clone(&self.pool),
             commands,

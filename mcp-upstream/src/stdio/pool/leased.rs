@@ -145,7 +145,7 @@ impl ProcessLease {
         if self.opened().era() == Era::Modern {
             return Ok(None);
         }
-        let mut undo = Undo {
+        let mut undo = SubscriptionRollback {
             replay_state: &self.replay_state,
             uri: Some(uri),
         };
@@ -239,12 +239,12 @@ impl ProcessLease {
 }
 
 /// Guard that removes a client's subscription again if the server did not confirm it.
-struct Undo<'a> {
+struct SubscriptionRollback<'a> {
     replay_state: &'a ReplayState,
     uri: Option<&'a str>,
 }
 
-impl Drop for Undo<'_> {
+impl Drop for SubscriptionRollback<'_> {
     fn drop(&mut self) {
         if let Some(uri) = self.uri {
             self.replay_state.unsubscribe(uri);
@@ -267,9 +267,9 @@ impl Drop for ProcessLease {
         if !self.answered
             && !self.heard.load(Ordering::Relaxed)
             && !link.is_closed()
-            && self.process.waited_in_vain(self.since) >= self.pool.patience.suspect_after
+            && self.process.record_abandoned(self.since) >= self.pool.patience.suspect_after
         {
-            self.process.suspect();
+            self.process.request_ping();
         }
         // A process that sent its client a request, or has unfinished work, may have data of that client. It is not reused, so
         // that the data cannot reach the next client.

@@ -69,7 +69,7 @@ pub(in crate::stdio) struct PoolStateMachine {
     last_error: Option<ProcessFailure>,
     /// Reason why a process last ended by itself; cleared when a process starts.
     last_end: Option<ProcessFailure>,
-    last_restart: Option<UnaskedRestart>,
+    last_restart: Option<UnplannedRestart>,
     /// Time of the most recent step. All timers that were due at that time have been handled.
     looked_at: Option<Instant>,
     room: RoomDemand,
@@ -77,7 +77,7 @@ pub(in crate::stdio) struct PoolStateMachine {
 
 /// A process that ended by itself and was replaced.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::stdio) struct UnaskedRestart {
+pub(in crate::stdio) struct UnplannedRestart {
     /// Reason for the end of the former process, as a metrics label.
     pub(in crate::stdio) reason: &'static str,
     pub(in crate::stdio) at: Instant,
@@ -85,7 +85,7 @@ pub(in crate::stdio) struct UnaskedRestart {
 
 #[derive(Debug)]
 struct PoolProcess {
-    duty: Duty,
+    duty: ProcessState,
     born: Instant,
     /// True while the process waits for the installation of its package.
     installing: bool,
@@ -96,7 +96,7 @@ struct PoolProcess {
 }
 
 #[derive(Debug, Clone)]
-enum Duty {
+enum ProcessState {
     Spare { runs: bool },
     Starting(SlotKey),
     Serving { slot: SlotKey, since: Instant },
@@ -225,7 +225,7 @@ impl PoolStateMachine {
             }
             PoolEvent::Spawned { process } => {
                 if let Some(PoolProcess {
-                    duty: Duty::Spare { runs },
+                    duty: ProcessState::Spare { runs },
                     ..
                 }) = self.processes.get_mut(&process)
                 {
@@ -292,7 +292,7 @@ impl PoolStateMachine {
         let slot = self.slots.get(&SlotKey { key, era })?;
         let process = slot.process?;
         let entry = self.processes.get_mut(&process)?;
-        matches!(entry.duty, Duty::Serving { .. }).then(|| {
+        matches!(entry.duty, ProcessState::Serving { .. }).then(|| {
             entry.users += 1;
             (process, Arc::clone(&slot.replay_state))
         })
@@ -305,7 +305,7 @@ impl PoolStateMachine {
             return true;
         };
         match &entry.duty {
-            Duty::Serving { slot, .. } if !matches!(slot.key, ProcessKey::Exclusive(_)) => {
+            ProcessState::Serving { slot, .. } if !matches!(slot.key, ProcessKey::Exclusive(_)) => {
                 entry.users = entry.users.saturating_sub(1);
                 entry.idle_since = now;
                 true
@@ -370,10 +370,10 @@ impl PoolStateMachine {
         entry.users = entry.users.saturating_sub(1);
         entry.idle_since = now;
         match entry.duty.clone() {
-            Duty::Draining { reason, .. } if entry.users == 0 => {
+            ProcessState::Draining { reason, .. } if entry.users == 0 => {
                 self.stop(process, reason, now, actions);
             }
-            Duty::Serving { slot, .. } if matches!(slot.key, ProcessKey::Exclusive(_)) => {
+            ProcessState::Serving { slot, .. } if matches!(slot.key, ProcessKey::Exclusive(_)) => {
                 if reusable {
                     self.set_aside(process, &slot, now, actions);
                 } else {
@@ -431,7 +431,7 @@ impl PoolStateMachine {
     ) {
         for process in processes {
             let slot = match self.processes.get(&process).map(|it| &it.duty) {
-                Some(Duty::Serving { slot, .. }) => Some(slot.clone()),
+                Some(ProcessState::Serving { slot, .. }) => Some(slot.clone()),
                 _ => None,
             };
             self.vacate(process, now, true);
@@ -445,7 +445,7 @@ impl PoolStateMachine {
         }
         let left = |key: &SlotKey| key.key.replica().is_some_and(|it| replicas.contains(it));
         let starting = self.processes.iter().filter_map(|(process, it)| {
-            matches!(&it.duty, Duty::Starting(slot) if left(slot)).then_some(*process)
+            matches!(&it.duty, ProcessState::Starting(slot) if left(slot)).then_some(*process)
         });
         for process in starting.collect::<Vec<_>>() {
             self.stop(process, StopReason::Removed, now, actions);
@@ -536,15 +536,16 @@ impl PoolStateMachine {
             return;
         };
         match &entry.duty {
-            Duty::Stopping | Duty::Draining { .. } => {}
+            ProcessState::Stopping | ProcessState::Draining { .. } => {}
             duty if entry.users > 0 => {
-                let private = matches!(duty, Duty::Serving { slot, .. } if slot.key.is_private());
+                let private =
+                    matches!(duty, ProcessState::Serving { slot, .. } if slot.key.is_private());
                 let limit = match private {
                     true => self.rules.drain_private,
                     false => self.rules.drain,
                 };
                 let until = now + limit;
-                entry.duty = Duty::Draining { until, reason };
+                entry.duty = ProcessState::Draining { until, reason };
             }
             _ => self.stop(process, reason, now, actions),
         }
@@ -559,12 +560,12 @@ impl PoolStateMachine {
     ) {
         self.forget_scout(process);
         if let Some(entry) = self.processes.get_mut(&process)
-            && !matches!(entry.duty, Duty::Stopping)
+            && !matches!(entry.duty, ProcessState::Stopping)
         {
-            if matches!(entry.duty, Duty::Starting(_)) {
+            if matches!(entry.duty, ProcessState::Starting(_)) {
                 self.breaker.undecided(now);
             }
-            entry.duty = Duty::Stopping;
+            entry.duty = ProcessState::Stopping;
             actions.push(PoolAction::Stop { process, reason });
         }
     }
@@ -655,7 +656,7 @@ impl PoolStateMachine {
     }
 
     /// Returns the most recent case of a process that ended by itself and was replaced.
-    pub(super) fn last_restart(&self) -> Option<UnaskedRestart> {
+    pub(super) fn last_restart(&self) -> Option<UnplannedRestart> {
         self.last_restart
     }
 
@@ -678,7 +679,7 @@ impl PoolStateMachine {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
         let serves = |slot: &PoolSlot| {
             let entry = slot.process.and_then(|it| self.processes.get(&it));
-            entry.is_some_and(|it| matches!(it.duty, Duty::Serving { .. }))
+            entry.is_some_and(|it| matches!(it.duty, ProcessState::Serving { .. }))
         };
         if self.is_dead() || self.is_done() {
             Presence::Dead
@@ -748,7 +749,7 @@ impl PoolStateMachine {
         }?;
         let serves = |process: &ProcessId| {
             let entry = self.processes.get(process);
-            entry.is_some_and(|it| matches!(it.duty, Duty::Serving { .. }))
+            entry.is_some_and(|it| matches!(it.duty, ProcessState::Serving { .. }))
         };
         let lasting = &slot.replay_state;
         let alike = self
@@ -763,13 +764,19 @@ impl PoolStateMachine {
         let mut counts = PoolCounts::default();
         for process in self.processes.values() {
             *match process.duty {
-                Duty::Serving { .. } => &mut counts.serving,
-                Duty::Starting(_) | Duty::Spare { runs: false } if process.installing => {
+                ProcessState::Serving { .. } => &mut counts.serving,
+                ProcessState::Starting(_) | ProcessState::Spare { runs: false }
+                    if process.installing =>
+                {
                     &mut counts.installing
                 }
-                Duty::Starting(_) | Duty::Spare { runs: false } => &mut counts.starting,
-                Duty::Spare { runs: true } | Duty::Returned { .. } => &mut counts.spare,
-                Duty::Draining { .. } | Duty::Stopping => &mut counts.stopping,
+                ProcessState::Starting(_) | ProcessState::Spare { runs: false } => {
+                    &mut counts.starting
+                }
+                ProcessState::Spare { runs: true } | ProcessState::Returned { .. } => {
+                    &mut counts.spare
+                }
+                ProcessState::Draining { .. } | ProcessState::Stopping => &mut counts.stopping,
             } += 1;
         }
         counts

@@ -42,7 +42,7 @@ pub(in crate::stdio) enum Command {
 }
 
 /// The task that owns one process.
-pub(in crate::stdio) struct Keeper {
+pub(in crate::stdio) struct ProcessTask {
     pub(in crate::stdio) id: ProcessId,
     pub(in crate::stdio) pool: Arc<PoolShared>,
     pub(in crate::stdio) commands: mpsc::Receiver<Command>,
@@ -63,7 +63,7 @@ enum ProcessPhase {
     Serve(ConnectedProcess, Arc<Process>, Order),
 }
 
-impl Keeper {
+impl ProcessTask {
     /// Runs until the process has ended. Without an order, the process is started as a spare and waits for an order.
     pub(in crate::stdio) async fn run(mut self, order: Option<Order>) {
         let running = match self.begin(order).await {

@@ -67,7 +67,7 @@ struct RouterState {
     /// Number of listeners registered so far, which a new listener gets as its number: a lower number means an older listener.
     listeners: u64,
     /// Abandoned calls that the server has not answered yet.
-    given_up: HashMap<u64, GivenUp>,
+    given_up: HashMap<u64, CancelledCall>,
     /// True once more than [`GIVEN_UP_MAX`] calls were abandoned at the same time.
     countless: bool,
     /// Time since which messages are withheld from a listener, because they might be about a task or an abandoned call of others.
@@ -75,7 +75,7 @@ struct RouterState {
 }
 
 /// A call that its client cancelled or dropped, and that the server has not answered.
-struct GivenUp {
+struct CancelledCall {
     owner: Option<CallOwner>,
     at: Instant,
 }
@@ -95,7 +95,7 @@ struct NumberedListener {
 }
 
 /// Guard that counts as a user of a process, without a lease.
-pub(crate) struct InUse(Arc<InboundRouter>);
+pub(crate) struct ProcessUseGuard(Arc<InboundRouter>);
 
 /// Guard of a registered listener. Dropping it removes the listener from the shared process.
 pub(crate) struct ListenerGuard {
@@ -172,9 +172,9 @@ impl InboundRouter {
     }
 
     /// Counts a user of the process until the returned guard is dropped.
-    pub(crate) fn in_use(self: &Arc<Self>) -> InUse {
+    pub(crate) fn in_use(self: &Arc<Self>) -> ProcessUseGuard {
         self.enter();
-        InUse(Arc::clone(self))
+        ProcessUseGuard(Arc::clone(self))
     }
 
     /// Announces a change of a list or resource to the subscribers of the namespace. Returns false if the notification reports no
@@ -333,7 +333,7 @@ impl Inbound for InboundRouter {
         let (owner, at) = (owner.cloned(), Instant::now());
         let mut inner = self.lock();
         if inner.given_up.len() < GIVEN_UP_MAX {
-            inner.given_up.insert(call, GivenUp { owner, at });
+            inner.given_up.insert(call, CancelledCall { owner, at });
         } else {
             inner.countless = true;
         }
@@ -389,7 +389,7 @@ impl RouterState {
     }
 }
 
-impl Drop for InUse {
+impl Drop for ProcessUseGuard {
     fn drop(&mut self) {
         self.0.leave();
     }

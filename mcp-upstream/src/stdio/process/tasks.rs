@@ -73,12 +73,12 @@ struct TaskEntry {
 enum TaskOwnership {
     /// No owner is assigned yet: the response to this call has not been processed. `None` instead of a call: the caller has
     /// dropped it, so there will be no owner. The second field is the last notification about the task so far.
-    NotYet(Option<u64>, Option<Early>),
+    NotYet(Option<u64>, Option<EarlyTaskMessage>),
     By(TaskOwner),
 }
 
 /// A notification about a task that has no owner yet. It is stored for the owner.
-struct Early {
+struct EarlyTaskMessage {
     method: String,
     message: Bytes,
     params: Option<Bytes>,
@@ -98,19 +98,19 @@ pub(crate) type TaskIds<'a> = SmallVec<[Cow<'a, str>; 1]>;
 
 /// Error for a message that names tasks in a form which different parsers could read differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unclear;
+pub(crate) struct AmbiguousTask;
 
 /// Returns the ids of the tasks that raw JSON parameters name, by `taskId` and in their metadata.
 ///
 /// # Errors
 ///
-/// [`Unclear`].
-pub(crate) fn named(params: &str) -> Result<TaskIds<'_>, Unclear> {
+/// [`AmbiguousTask`].
+pub(crate) fn named(params: &str) -> Result<TaskIds<'_>, AmbiguousTask> {
     let named = TaskIds::new();
     if !spans::may_hold(params.as_bytes(), "taskId") {
         return Ok(named);
     }
-    let members = Members::of_params(params).ok_or(Unclear)?;
+    let members = Members::of_params(params).ok_or(AmbiguousTask)?;
     named_by(&members)
 }
 
@@ -118,13 +118,13 @@ pub(crate) fn named(params: &str) -> Result<TaskIds<'_>, Unclear> {
 ///
 /// # Errors
 ///
-/// [`Unclear`].
-pub(crate) fn named_by<'a>(members: &Members<'a>) -> Result<TaskIds<'a>, Unclear> {
-    members.unique().map_err(|_| Unclear)?;
+/// [`AmbiguousTask`].
+pub(crate) fn named_by<'a>(members: &Members<'a>) -> Result<TaskIds<'a>, AmbiguousTask> {
+    members.unique().map_err(|_| AmbiguousTask)?;
     let mut named = TaskIds::new();
     let mut add = |key| {
         let id = members.get(key).and_then(jsonrpc::string);
-        named.push(id.ok_or(Unclear)?);
+        named.push(id.ok_or(AmbiguousTask)?);
         Ok(())
     };
     if members.raw(Key::TaskId).is_some() {
@@ -284,7 +284,7 @@ impl Tasks {
                 TaskOwnership::By(owner) => owner.ear.clone(),
                 TaskOwnership::NotYet(Some(_), early) => {
                     if notification.message.len() <= EARLY_MAX {
-                        *early = Some(Early::of(notification));
+                        *early = Some(EarlyTaskMessage::of(notification));
                     }
                     None
                 }
@@ -383,7 +383,7 @@ impl TaskEntry {
     }
 }
 
-impl Early {
+impl EarlyTaskMessage {
     /// Copies a notification. A view of its bytes would keep the complete read buffer in memory.
     fn of(notification: &Notification<'_>) -> Self {
         let params = notification.params.as_deref();

@@ -29,7 +29,7 @@ pub(in crate::stdio) struct Outbox<P> {
 
 /// Reason why a line was not appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::stdio) enum Unwritten {
+pub(in crate::stdio) enum AppendRefusal {
     /// The outbox accepts no more lines, since it is finishing or has ended.
     Over,
     /// The waiting lines have reached their maximum size, since the server reads more slowly than the gateway writes.
@@ -60,7 +60,7 @@ pub(in crate::stdio) enum WriteTurn<P> {
 
 /// The lines and the pipe for a caller that writes its line itself.
 #[derive(Debug)]
-pub(in crate::stdio) struct OwnTurn<P> {
+pub(in crate::stdio) struct DirectWrite<P> {
     pub(in crate::stdio) pipe: P,
     /// Position of the batch's first byte in the byte stream.
     pub(in crate::stdio) start: u64,
@@ -88,12 +88,12 @@ impl<P> Outbox<P> {
         &mut self,
         size: usize,
         write: impl FnOnce(&mut BytesMut),
-    ) -> Result<u64, Unwritten> {
+    ) -> Result<u64, AppendRefusal> {
         if !self.lines.is_empty() && self.lines.len().saturating_add(size) > self.max {
             return Err(if self.takes() {
-                Unwritten::Full
+                AppendRefusal::Full
             } else {
-                Unwritten::Over
+                AppendRefusal::Over
             });
         }
         self.append_always(write)
@@ -103,9 +103,9 @@ impl<P> Outbox<P> {
     pub(in crate::stdio) fn append_always(
         &mut self,
         write: impl FnOnce(&mut BytesMut),
-    ) -> Result<u64, Unwritten> {
+    ) -> Result<u64, AppendRefusal> {
         if !self.takes() {
-            return Err(Unwritten::Over);
+            return Err(AppendRefusal::Over);
         }
         let begin = self.lines.len();
         write(&mut self.lines);
@@ -147,14 +147,14 @@ impl<P> Outbox<P> {
 
     /// Takes the pipe and all waiting lines for a caller that has just appended a line, if no other task is writing. The lines
     /// are recorded as possibly sent.
-    pub(in crate::stdio) fn own_turn(&mut self) -> Option<OwnTurn<P>> {
+    pub(in crate::stdio) fn own_turn(&mut self) -> Option<DirectWrite<P>> {
         if self.ended || self.lines.is_empty() {
             return None;
         }
         let pipe = self.pipe.take()?;
         let batch = std::mem::take(&mut self.lines);
         self.reached = self.appended;
-        Some(OwnTurn {
+        Some(DirectWrite {
             pipe,
             start: self.appended - batch.len() as u64,
             batch,
@@ -165,10 +165,10 @@ impl<P> Outbox<P> {
     /// continue; the second is a pipe to be dropped by the caller, as for [`Self::rest`].
     pub(in crate::stdio) fn own_turn_over(
         &mut self,
-        turn: OwnTurn<P>,
+        turn: DirectWrite<P>,
         written: usize,
     ) -> (bool, Option<P>) {
-        let OwnTurn {
+        let DirectWrite {
             pipe,
             start,
             mut batch,
@@ -307,10 +307,10 @@ mod tests {
     fn is_bounded_takes_one_large_line_and_closes_when_told() {
         let mut outbox = Outbox::new((), 4);
         assert!(outbox.append(100, put("a large line")).is_ok());
-        assert_eq!(outbox.append(1, put("b")), Err(Unwritten::Full));
+        assert_eq!(outbox.append(1, put("b")), Err(AppendRefusal::Full));
         assert!(outbox.append_always(put("c")).is_ok());
         outbox.finish();
-        assert_eq!(outbox.append(1, put("d")), Err(Unwritten::Over));
+        assert_eq!(outbox.append(1, put("d")), Err(AppendRefusal::Over));
         let mut batch = BytesMut::new();
         assert_eq!(outbox.take(&mut batch), Batch::From(0));
         assert_eq!(&batch[..], b"a large line\nc\n");

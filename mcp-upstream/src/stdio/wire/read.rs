@@ -21,13 +21,13 @@ pub(crate) struct ServerLines<R> {
     buffer: BytesMut,
     /// Number of bytes at the beginning of the buffer that were already searched for a newline.
     scanned: usize,
-    fits: Fits,
+    fits: LengthCheck,
     endless: u64,
     at_end: bool,
 }
 
 /// Function that returns true if a line of this length is accepted.
-type Fits = Box<dyn Fn(usize) -> bool + Send>;
+type LengthCheck = Box<dyn Fn(usize) -> bool + Send>;
 
 /// A line of the server.
 #[derive(Debug, PartialEq, Eq)]

@@ -19,10 +19,10 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::frame::{FrameError, ToolCall};
 use super::memory::FrameMemory;
-use super::room::{Guest, RunningRequest};
+use super::room::{RelayRegistration, RunningRequest};
 use super::tokens::TokenCall;
 use super::{Relay, reply, tokens};
-use crate::engine::{PeerEvent, Talks, UpstreamCall, ask_failed, rate_limited};
+use crate::engine::{CallMessages, PeerEvent, UpstreamCall, ask_failed, rate_limited};
 use crate::format;
 use crate::jsonrpc::{self, Message, RequestError};
 use crate::mcp::driver::{CallDriver, DriverStep};
@@ -39,7 +39,7 @@ pub(super) struct Conversation {
     relay: Arc<Relay>,
     /// Identity of the client's process. The lock is never held across an await.
     peer: Mutex<Arc<RelayPeer>>,
-    guest: Arc<Guest>,
+    guest: Arc<RelayRegistration>,
     pub(super) outbox: Outbox,
 }
 
@@ -103,7 +103,7 @@ impl Conversation {
     pub(super) fn new(
         core: Arc<Core>,
         relay: Arc<Relay>,
-        (guest, peer): (Arc<Guest>, RelayPeer),
+        (guest, peer): (Arc<RelayRegistration>, RelayPeer),
         outbox: Outbox,
     ) -> Self {
         Self {
@@ -255,7 +255,7 @@ impl Conversation {
             Ok(PreparedRequest::Response(response)) => return reply::response(id, &response),
             Err(failure) => return not_prepared(id, caller.trace.as_deref(), failure),
         };
-        let talks = prepared.facts().talks != Talks::No;
+        let talks = prepared.facts().talks != CallMessages::No;
         let (sender, events) = talks.then(interaction::events).unzip();
         let core = Arc::clone(&self.core);
         let work = async move { core.engine.run(&caller, &prepared, sender).await };

@@ -18,7 +18,7 @@ use tooldock_sessions::caller::RelayPeer;
 use super::call::{Conversation, FrameHead};
 use super::frame::{self, Frame, FrameError};
 use super::memory::FrameMemory;
-use super::room::Guest;
+use super::room::RelayRegistration;
 use super::whole_lines::WholeLines;
 use super::{Relay, reply};
 use crate::mcp::Core;
@@ -50,7 +50,7 @@ const ENDLESS: u64 = 64;
 pub(crate) async fn serve(
     core: Arc<Core>,
     relay: Arc<Relay>,
-    (guest, peer): (Guest, RelayPeer),
+    (guest, peer): (RelayRegistration, RelayPeer),
     (input, output): (
         impl AsyncRead + Send + Unpin + 'static,
         impl AsyncWrite + Send + Unpin + 'static,

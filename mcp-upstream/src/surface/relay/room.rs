@@ -190,7 +190,7 @@ impl Room {
 
     /// Registers a client of this operating-system user. If the maximum is reached, a stranger is chosen to be ended. `None` if
     /// too many connections are being ended.
-    pub(super) fn enter(self: &Arc<Self>, uid: u32) -> Option<Guest> {
+    pub(super) fn enter(self: &Arc<Self>, uid: u32) -> Option<RelayRegistration> {
         let mut places = self.places();
         if places.leaving >= LEAVING_MAX {
             return None;
@@ -206,7 +206,7 @@ impl Room {
         };
         places.taken.insert(number, place);
         drop(places);
-        Some(Guest {
+        Some(RelayRegistration {
             room: Arc::clone(self),
             number,
             uid,
@@ -234,7 +234,7 @@ impl Room {
 }
 
 /// A client's registration among the relay's connections. Dropping it removes the client.
-pub struct Guest {
+pub struct RelayRegistration {
     room: Arc<Room>,
     number: u64,
     uid: u32,
@@ -244,7 +244,7 @@ pub struct Guest {
     signals: Arc<Signals>,
 }
 
-impl Guest {
+impl RelayRegistration {
     /// Records that the client has shown a valid key. Returns false if there are too many connections with the same key, or with
     /// any valid key, and all of them have running requests.
     pub(super) fn shows(&self, key: &Arc<ApiKey>) -> bool {
@@ -363,18 +363,18 @@ impl Guest {
 }
 
 /// Guard that counts a running request of a client.
-pub(super) struct RunningRequest(Arc<Guest>);
+pub(super) struct RunningRequest(Arc<RelayRegistration>);
 
 impl Drop for RunningRequest {
     fn drop(&mut self) {
-        let Guest { room, signals, .. } = &*self.0;
+        let RelayRegistration { room, signals, .. } = &*self.0;
         let now = room.idled.fetch_add(1, Ordering::Relaxed);
         signals.idle_since.store(now, Ordering::Relaxed);
         signals.running.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Drop for Guest {
+impl Drop for RelayRegistration {
     fn drop(&mut self) {
         let mut places = self.room.places();
         places.taken.remove(&self.number);

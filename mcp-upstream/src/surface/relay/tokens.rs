@@ -19,7 +19,7 @@ use tooldock_workers::registry::Namespace;
 
 use super::frame::ToolCall;
 use crate::engine::{
-    CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, insufficient_scope,
+    CallFacts, CallMessages, Peer, UpstreamCall, UpstreamReply, Work, insufficient_scope,
 };
 use crate::protocol::Method;
 use crate::protocol::method::TOOLS_CALL;
@@ -66,7 +66,7 @@ impl TokenCall {
                 transport: Transport::Relay,
                 version: None,
                 session: None,
-                talks: Talks::No,
+                talks: CallMessages::No,
                 progress_token: None,
                 asks_singly: false,
             },

@@ -18,7 +18,7 @@ use tokio::task::yield_now;
 use tokio::time::{Sleep, sleep};
 
 use super::memory::FrameMemory;
-use super::room::Guest;
+use super::room::RelayRegistration;
 
 /// Number of bytes of a line for which no memory of the shared store is reserved; every connection may use this much.
 const SMALL: usize = 64 * 1024;
@@ -34,17 +34,17 @@ pub(super) struct WholeLines<R> {
     /// Number of bytes of the incomplete line that were read.
     size: usize,
     line_max: usize,
-    guest: Arc<Guest>,
+    guest: Arc<RelayRegistration>,
     /// Memory reserved for the incomplete line; `None` for a short line.
     memory: Option<FrameMemory>,
     /// Future that resolves when another attempt to reserve memory may succeed; `None` if the line waits for no memory.
     freed: Option<Pin<Box<OwnedNotified>>>,
     complete: Complete,
-    last_look: LastLook,
+    last_look: FinalRead,
 }
 
 /// Progress of reading the last input of a connection that was chosen to be ended.
-enum LastLook {
+enum FinalRead {
     NotBegun,
     /// Waits until the runtime has checked for more input, since it notices new bytes only when it asks the kernel.
     Awaited(Pin<Box<dyn Future<Output = ()> + Send>>),
@@ -81,7 +81,12 @@ impl Complete {
 
 impl<R> WholeLines<R> {
     /// Creates a reader of `inner`. A line must be complete within `limit`; at most `line_max` bytes of a line are buffered.
-    pub(super) fn new(inner: R, limit: Duration, line_max: usize, guest: Arc<Guest>) -> Self {
+    pub(super) fn new(
+        inner: R,
+        limit: Duration,
+        line_max: usize,
+        guest: Arc<RelayRegistration>,
+    ) -> Self {
         Self {
             inner,
             limit,
@@ -92,7 +97,7 @@ impl<R> WholeLines<R> {
             memory: None,
             freed: None,
             complete: Complete::default(),
-            last_look: LastLook::NotBegun,
+            last_look: FinalRead::NotBegun,
         }
     }
 
@@ -135,18 +140,18 @@ impl<R> WholeLines<R> {
     /// Called when no input is available. If the connection was chosen to be ended, reports that all input was read.
     fn has_nothing(&mut self, context: &mut Context<'_>) {
         if !self.guest.is_to_leave(context.waker()) {
-            self.last_look = LastLook::NotBegun;
+            self.last_look = FinalRead::NotBegun;
             return;
         }
-        if let LastLook::NotBegun = self.last_look {
-            self.last_look = LastLook::Awaited(Box::pin(yield_now()));
+        if let FinalRead::NotBegun = self.last_look {
+            self.last_look = FinalRead::Awaited(Box::pin(yield_now()));
         }
-        if let LastLook::Awaited(look) = &mut self.last_look
+        if let FinalRead::Awaited(look) = &mut self.last_look
             && look.as_mut().poll(context).is_ready()
         {
-            self.last_look = LastLook::Over;
+            self.last_look = FinalRead::Over;
         }
-        if let LastLook::Over = self.last_look {
+        if let FinalRead::Over = self.last_look {
             self.guest.has_been_read();
         }
     }
@@ -207,7 +212,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for WholeLines<R> {
         let read = self.poll_line(context, buffer);
         match read.is_pending() {
             true => self.has_nothing(context),
-            false => self.last_look = LastLook::NotBegun,
+            false => self.last_look = FinalRead::NotBegun,
         }
         read
     }

@@ -14,7 +14,7 @@ use super::catalogue::{Catalogue, PublishedEntry};
 use super::hints::NOWHERE;
 use super::own::{ACTIVATE, AggregateReply, CatalogueView, LISTS, activation, activation_of, few};
 use super::snapshot::Snapshot;
-use super::toolsets::{Active, Keep, Switches, changes, keep_in_session};
+use super::toolsets::{Active, Switches, ToolsetStorage, changes, keep_in_session};
 use super::{AggregatesState, RunningAggregate};
 use crate::heavy_work;
 
@@ -363,10 +363,10 @@ impl Activation {
         if has_changed && self.live.aggregate.spec.options.notify_on_activation {
             let audience = &self.shared.home.audience;
             match &self.active.keep {
-                Keep::Session(session) => audience.tell(session, &changes).await,
+                ToolsetStorage::Session(session) => audience.tell(session, &changes).await,
                 // A client without a session or shared set gets a new handle instead of a notification.
-                Keep::Handle | Keep::Nowhere => {}
-                Keep::Principal(_) | Keep::Process => {
+                ToolsetStorage::Handle | ToolsetStorage::Nowhere => {}
+                ToolsetStorage::Principal(_) | ToolsetStorage::Process => {
                     for change in changes {
                         audience.announce(&self.live.name, change);
                     }
@@ -380,12 +380,12 @@ impl Activation {
     async fn keep(&self, switches: &Switches, said: &mut AggregateReply) -> Result<bool, String> {
         let metrics = &self.shared.metrics;
         match &self.active.keep {
-            Keep::Session(session) => {
+            ToolsetStorage::Session(session) => {
                 let (turns, changes) = (&self.shared.turns, &self.shared.changes);
                 let place = (&**session, &self.live.name);
                 keep_in_session(turns, place, switches, changes, metrics).await
             }
-            Keep::Handle => {
+            ToolsetStorage::Handle => {
                 let after = switches.applied(&self.active.toolset)?;
                 let (name, principal) = (&self.live.name, self.principal.as_deref());
                 let sealed = self
@@ -401,8 +401,8 @@ impl Activation {
                 said.handle = Some(handle);
                 Ok(true)
             }
-            Keep::Nowhere => Err(format!("nothing was changed: {NOWHERE}")),
-            keep @ (Keep::Principal(_) | Keep::Process) => {
+            ToolsetStorage::Nowhere => Err(format!("nothing was changed: {NOWHERE}")),
+            keep @ (ToolsetStorage::Principal(_) | ToolsetStorage::Process) => {
                 self.live.sets.keep(keep, switches, metrics)
             }
         }

@@ -21,9 +21,9 @@ use super::own::{self, AggregateReply, CatalogueView};
 use super::references::References;
 use super::state::MemberReadiness;
 use super::toolsets::{self, Active};
-use super::visible::Visible;
+use super::visible::VisibleMembers;
 use super::{AggregatesState, DEPTH_MAX, names};
-use crate::engine::{CallFacts, Talks, UpstreamCall, UpstreamReply};
+use crate::engine::{CallFacts, CallMessages, UpstreamCall, UpstreamReply};
 use crate::format::{CacheScope, ResultWriter};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
@@ -41,7 +41,7 @@ pub(super) struct AggregateRequest<'a> {
     pub(super) live: Arc<RunningAggregate>,
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) active: Active,
-    visible: Visible,
+    visible: VisibleMembers,
 }
 
 impl<'a> AggregateRequest<'a> {
@@ -68,7 +68,7 @@ impl<'a> AggregateRequest<'a> {
             shared,
             cx,
             catalogue: live.catalogue(),
-            visible: Visible::new(live.slots.len()),
+            visible: VisibleMembers::new(live.slots.len()),
             live,
             active,
         })
@@ -78,7 +78,7 @@ impl<'a> AggregateRequest<'a> {
     pub(super) async fn settled(mut self) -> Self {
         self.live.settled().await;
         self.catalogue = self.live.catalogue();
-        self.visible = Visible::new(self.live.slots.len());
+        self.visible = VisibleMembers::new(self.live.slots.len());
         self
     }
 
@@ -178,7 +178,7 @@ impl<'a> AggregateRequest<'a> {
             transport: self.cx.transport(),
             version: self.cx.wire_version(),
             session: self.cx.session().map(|session| Arc::clone(session.tag())),
-            talks: Talks::No,
+            talks: CallMessages::No,
             progress_token: None,
             asks_singly: false,
         }

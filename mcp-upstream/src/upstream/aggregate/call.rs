@@ -10,7 +10,7 @@ use tooldock_sessions::session::CancelNotice;
 use super::own::AggregateReply;
 use super::references::References;
 use crate::engine::{
-    CallFacts, CallOutcome, Delegate, Peer, Talks, UpstreamCall, UpstreamReply, Work,
+    CallFacts, CallMessages, CallOutcome, Delegate, Peer, UpstreamCall, UpstreamReply, Work,
 };
 use crate::format::ResultFormat;
 use crate::protocol::code;
@@ -108,17 +108,17 @@ impl UpstreamCall for MemberCall {
 pub(super) struct OwnCall {
     facts: CallFacts,
     /// The work of the call, taken out when the engine starts it. `None` for a refused call.
-    work: Mutex<Option<OwnWork>>,
+    work: Mutex<Option<OwnCallFuture>>,
     refused: Option<CallError>,
 }
 
 /// The work of an aggregate's own call. The engine starts it after its limits have admitted the call.
-pub(super) type OwnWork = std::pin::Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
+pub(super) type OwnCallFuture = std::pin::Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl OwnCall {
     /// Creates a call whose `work` runs when the engine starts the call.
-    pub(super) fn new(mut facts: CallFacts, work: OwnWork) -> Arc<Self> {
-        facts.talks = Talks::No;
+    pub(super) fn new(mut facts: CallFacts, work: OwnCallFuture) -> Arc<Self> {
+        facts.talks = CallMessages::No;
         Arc::new(Self {
             facts,
             work: Mutex::new(Some(work)),
@@ -128,7 +128,7 @@ impl OwnCall {
 
     /// Creates a call that the engine refuses with `error`.
     pub(super) fn refused(mut facts: CallFacts, error: CallError) -> Arc<Self> {
-        facts.talks = Talks::No;
+        facts.talks = CallMessages::No;
         Arc::new(Self {
             facts,
             work: Mutex::new(None),

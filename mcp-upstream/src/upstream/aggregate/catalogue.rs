@@ -381,7 +381,7 @@ impl Publisher {
         let mut key = (kind.family(), safe);
         let is_long = names::short(&key.1).is_some();
         if is_long || self.plain.contains(&key) || self.given.contains(&key) {
-            key.1 = names::told_apart(&key.1, &full);
+            key.1 = names::with_digest(&key.1, &full);
         }
         self.given.insert(key.clone());
         Some(AssignedName {

@@ -8,7 +8,7 @@ use tooldock_sessions::audit::Transport;
 use super::asked::AggregateRequest;
 use super::catalogue::{EntryKind, PublishedEntry};
 use super::own::{ACTIVATE, AggregateReply, activation_of, call_of};
-use super::toolsets::{HANDLE_KEY, Keep};
+use super::toolsets::{HANDLE_KEY, ToolsetStorage};
 use crate::engine::shortened;
 
 impl AggregateRequest<'_> {
@@ -33,12 +33,14 @@ impl AggregateRequest<'_> {
         }
         let call = activation_of(&entry.published, entry.is_resource());
         match &self.active.keep {
-            Keep::Nowhere => Err(NOWHERE),
-            Keep::Handle => Ok(format!(
+            ToolsetStorage::Nowhere => Err(NOWHERE),
+            ToolsetStorage::Handle => Ok(format!(
                 "{call}, then repeat the request with the toolset of its answer: {}",
                 self.place_of_handle()
             )),
-            Keep::Session(_) | Keep::Principal(_) | Keep::Process => Ok(call),
+            ToolsetStorage::Session(_) | ToolsetStorage::Principal(_) | ToolsetStorage::Process => {
+                Ok(call)
+            }
         }
     }
 
@@ -46,7 +48,7 @@ impl AggregateRequest<'_> {
     /// without handles.
     pub(super) fn about_handle(&self) -> String {
         match &self.active.keep {
-            Keep::Handle => format!(
+            ToolsetStorage::Handle => format!(
                 " An activation counts for requests that bring the toolset of its answer: {}.",
                 self.place_of_handle()
             ),

@@ -21,7 +21,7 @@ use tooldock_workers::registry::{AggregateMember, Namespace, Registry, Snapshot}
 use super::offer::Offer;
 use super::pace::{Pace, again_after, retry_after};
 use super::reading::{self, MemberReading};
-use super::state::{CatalogueOffer, MemberReadiness, Why};
+use super::state::{CatalogueOffer, MemberReadiness, NoOfferReason};
 use super::{AggregatesState, Kinds, is_aggregate, nested};
 use crate::stdio::pool::Presence;
 use crate::supervise::supervise;
@@ -82,7 +82,7 @@ impl MemberSlot {
             pin: spec.pin,
         };
         let state = watch::Sender::new(MemberReadiness::Starting);
-        let keeper = Keeper {
+        let keeper = MemberTask {
             home: home.clone(),
             about: about.clone(),
             state: state.clone(),
@@ -160,7 +160,7 @@ fn found(target: &AggregateMember, registry: &Registry) -> Option<Arc<Namespace>
 }
 
 /// Follows a member until the task is aborted. After a panic, the task is restarted.
-async fn keep(keeper: Keeper) {
+async fn keep(keeper: MemberTask) {
     supervise("the task of an aggregate's member", || {
         // Also dropped if the task panics: requests then stop waiting for this member.
         let broken = GoneByPanic(&keeper);
@@ -174,18 +174,18 @@ async fn keep(keeper: Keeper) {
 }
 
 /// Guard that removes the member's offer when it is dropped by a panic.
-struct GoneByPanic<'a>(&'a Keeper);
+struct GoneByPanic<'a>(&'a MemberTask);
 
 impl Drop for GoneByPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.gone(Why::Unread("its task failed".into()));
+            self.0.gone(NoOfferReason::Unread("its task failed".into()));
         }
     }
 }
 
 /// The task that follows one member.
-struct Keeper {
+struct MemberTask {
     home: Home,
     about: MemberConfig,
     state: watch::Sender<MemberReadiness>,
@@ -196,10 +196,10 @@ enum ReadingFailure {
     /// The server runs, but refused a request for a list. The former offer may be kept.
     Refused(String),
     /// The member has no offer that can be published.
-    Unfit(Why),
+    Unfit(NoOfferReason),
 }
 
-impl Keeper {
+impl MemberTask {
     async fn run(&self) {
         let mut published = self.home.registry.subscribe();
         let mut failures = 0;
@@ -214,7 +214,7 @@ impl Keeper {
                 if self.until_up(&mut published).await {
                     continue;
                 }
-                self.gone(Why::Missing);
+                self.gone(NoOfferReason::Missing);
                 let _ = published.changed().await;
                 continue;
             };
@@ -241,7 +241,7 @@ impl Keeper {
                 Err(unread) => {
                     failures += 1;
                     self.gone(match unread {
-                        ReadingFailure::Refused(reason) => Why::Unread(reason),
+                        ReadingFailure::Refused(reason) => NoOfferReason::Unread(reason),
                         ReadingFailure::Unfit(why) => why,
                     });
                     Some(retry_after(failures))
@@ -309,9 +309,9 @@ impl Keeper {
         let is_there = presence.is_none_or(|it| *it.borrow() == Presence::There);
         let reading = match read {
             Ok(reading) if is_there => reading,
-            Ok(_) => return Err(ReadingFailure::Unfit(Why::Ended)),
+            Ok(_) => return Err(ReadingFailure::Unfit(NoOfferReason::Ended)),
             Err(reason) if is_there => return Err(ReadingFailure::Refused(reason)),
-            Err(reason) => return Err(ReadingFailure::Unfit(Why::Unread(reason))),
+            Err(reason) => return Err(ReadingFailure::Unfit(NoOfferReason::Unread(reason))),
         };
         // An offer that equals the published one was already compared with the pin (the digest that the configuration expects).
         if before.is_some_and(|before| reading.offer.changes(before).is_empty()) {
@@ -321,7 +321,7 @@ impl Keeper {
         match (self.about.pin, reading.failed.first()) {
             (Some(_), Some(reason)) => return Err(ReadingFailure::Refused(reason.clone())),
             (Some(pin), None) if pin != digest => {
-                return Err(ReadingFailure::Unfit(Why::Pin(format!(
+                return Err(ReadingFailure::Unfit(NoOfferReason::Pin(format!(
                     "what it offers is not what `pin` says: read what it offers now, then write pin = \"{digest}\""
                 ))));
             }
@@ -372,7 +372,7 @@ impl Keeper {
                     if !offers {
                         return;
                     }
-                    self.gone(Why::Ended);
+                    self.gone(NoOfferReason::Ended);
                     at = Some(Instant::now() + retry_after(1));
                 }
                 heard = overheard.changed(), if listens => {
@@ -468,7 +468,7 @@ impl Keeper {
     }
 
     /// Removes the member's offer, and logs the reason once.
-    fn gone(&self, why: Why) {
+    fn gone(&self, why: NoOfferReason) {
         let mut offered = None;
         let news = self.state.send_if_modified(|state| {
             offered = state.offer();

@@ -44,7 +44,7 @@ pub(super) fn prefixed_too_long(kind: EntryKind, prefix: &str, own: &str) -> Opt
 /// same short form, also after a restart.
 pub(super) fn short(published: &str) -> Option<String> {
     let is_long = published.chars().count() > NAME_MAX;
-    is_long.then(|| told_apart(published, published))
+    is_long.then(|| with_digest(published, published))
 }
 
 /// The name with `_` for every character that the APIs of models refuse in tool names; `None` if no character must be replaced.
@@ -59,7 +59,7 @@ pub(super) fn safe(published: &str) -> Option<String> {
 
 /// A unique name of at most 64 characters: `safe`, shortened, with the beginning of a digest of the original name `published`.
 /// Equal arguments always give the same name, also after a restart.
-pub(super) fn told_apart(safe: &str, published: &str) -> String {
+pub(super) fn with_digest(safe: &str, published: &str) -> String {
     let digest = hex::encode(Sha256::digest(published));
     let kept: String = safe.chars().take(NAME_MAX - DIGITS - 1).collect();
     format!("{kept}_{}", &digest[..DIGITS])
@@ -103,9 +103,9 @@ mod tests {
             assert_eq!(safe(name).as_deref(), Some(expected));
         }
         assert_eq!(safe("Plain_name-1"), None);
-        let (one, other) = (told_apart("a_b", "a.b"), told_apart("a_b", "a:b"));
+        let (one, other) = (with_digest("a_b", "a.b"), with_digest("a_b", "a:b"));
         assert!(one.starts_with("a_b_") && one != other, "{one} {other}");
-        assert_eq!(told_apart(&"x".repeat(100), "x").chars().count(), 64);
+        assert_eq!(with_digest(&"x".repeat(100), "x").chars().count(), 64);
     }
 
     #[test]

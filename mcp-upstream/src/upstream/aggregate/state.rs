@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::offer::Offer;
 use crate::upstream::health::MemberOffer;
 
-/// Text for clients that gives the reason [`Why::Ended`].
+/// Text for clients that gives the reason [`NoOfferReason::Ended`].
 pub(super) const ENDED: &str = "its server ended";
 
 /// State of a member's offer.
@@ -20,7 +20,7 @@ pub(super) enum MemberReadiness {
     Ready(Arc<Offer>),
     /// The member has no current offer.
     Gone {
-        why: Arc<Why>,
+        why: Arc<NoOfferReason>,
         /// The member's last offer. Its names stay reserved: a later member in the file must not replace a tool that a client
         /// has activated.
         last: Option<Arc<Offer>>,
@@ -40,7 +40,7 @@ pub(super) struct CatalogueOffer {
 
 /// Reason why a member has no offer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum NoOfferReason {
     /// No namespace with the member's name is served.
     Missing,
     /// The member's server ended.
@@ -52,7 +52,7 @@ pub(super) enum Why {
     Unread(String),
 }
 
-impl Why {
+impl NoOfferReason {
     /// The reason as text for clients.
     pub(super) fn told(&self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl Why {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for NoOfferReason {
     /// The full reason, for the log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -35,7 +35,7 @@ impl Upstream for Panicking {
         &'a self,
         _: &'a CallContext<'a>,
         _: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
+    ) -> MaybeReady<'a, Result<PreparedRequest, RequestError>> {
         unreachable!("nobody gets so far")
     }
 
@@ -53,7 +53,7 @@ impl Upstream for Panicking {
         _: &'a CallContext<'a>,
         _: &'a str,
         _: &'a [&'a str],
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
         self.0.fetch_add(1, Ordering::Relaxed);
         panic!("a fault")
     }
@@ -64,7 +64,7 @@ impl Upstream for Panicking {
         _: &'a str,
         _: &'a Arc<Session>,
         _: ProtocolVersion,
-    ) -> Soon<'a, Result<Vec<u8>, CallError>> {
+    ) -> MaybeReady<'a, Result<Vec<u8>, CallError>> {
         unreachable!("nobody gets so far")
     }
 
@@ -72,7 +72,7 @@ impl Upstream for Panicking {
         &'a self,
         _: &'a CallContext<'a>,
         _: Filter,
-    ) -> Soon<'a, Result<GrantedSubscription, RequestError>> {
+    ) -> MaybeReady<'a, Result<GrantedSubscription, RequestError>> {
         unreachable!("nobody gets so far")
     }
 }
@@ -83,7 +83,7 @@ impl ToolLists for Panicking {
         _: &'a Arc<Namespace>,
         _: Option<&'a Arc<str>>,
         _: ToolsWait,
-    ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
+    ) -> MaybeReady<'a, Result<Arc<ToolList>, CallError>> {
         unreachable!("nobody gets so far")
     }
 

@@ -14,7 +14,7 @@ use super::catalogue::PublishedEntry;
 use super::own::{AggregateReply, CALL, CatalogueView, SEARCH};
 use super::snapshot::Snapshot;
 use super::state::{ENDED, MemberReadiness};
-use super::visible::would_show;
+use super::visible::reveals_entry;
 use crate::engine::{CallFacts, UpstreamCall, insufficient_scope, shortened};
 use crate::heavy_work;
 use crate::jsonrpc::spans::{self, MemberEdit};
@@ -40,7 +40,7 @@ impl AggregateRequest<'_> {
     fn down(&self, name: &str) -> Option<AggregateReply> {
         let listed = self.catalogue.tool(name);
         let entry = listed.or_else(|| self.catalogue.away_tool(name))?;
-        if !would_show(self, entry) {
+        if !reveals_entry(self, entry) {
             return None;
         }
         let slot = &self.live.slots[entry.member];

@@ -40,14 +40,14 @@ const PRINCIPALS_MAX: usize = 10_000;
 #[derive(Clone)]
 pub(super) struct Active {
     pub(super) toolset: Arc<Toolset>,
-    pub(super) keep: Keep,
+    pub(super) keep: ToolsetStorage,
     /// True if every entry counts as active, because the request comes from an outer aggregate that decides itself; false if
     /// `toolset` decides.
     pub(super) is_all: bool,
 }
 
 impl Active {
-    fn of(toolset: Arc<Toolset>, keep: Keep) -> Self {
+    fn of(toolset: Arc<Toolset>, keep: ToolsetStorage) -> Self {
         Self {
             toolset,
             keep,
@@ -59,14 +59,14 @@ impl Active {
     pub(super) fn all() -> Self {
         Self {
             is_all: true,
-            ..Self::of(Arc::default(), Keep::Handle)
+            ..Self::of(Arc::default(), ToolsetStorage::Handle)
         }
     }
 }
 
 /// Storage of a changed set.
 #[derive(Clone)]
-pub(super) enum Keep {
+pub(super) enum ToolsetStorage {
     Session(Arc<Session>),
     /// The set is returned to the client as a handle.
     Handle,
@@ -76,7 +76,7 @@ pub(super) enum Keep {
     Process,
 }
 
-impl Keep {
+impl ToolsetStorage {
     /// Value of the metrics label for this kind of storage.
     pub(super) fn form(&self) -> &'static str {
         match self {
@@ -195,14 +195,16 @@ impl SharedSets {
     /// When the set would be too large, or the maximum number of principals have a set.
     pub(super) fn keep(
         &self,
-        keep: &Keep,
+        keep: &ToolsetStorage,
         switches: &Switches,
         metrics: &ToolmanMetrics,
     ) -> Result<bool, String> {
         let owner = match keep {
-            Keep::Process => ToolsetOwner::Everybody,
-            Keep::Principal(principal) => ToolsetOwner::Principal(principal.clone()),
-            Keep::Session(_) | Keep::Handle | Keep::Nowhere => return Ok(false),
+            ToolsetStorage::Process => ToolsetOwner::Everybody,
+            ToolsetStorage::Principal(principal) => ToolsetOwner::Principal(principal.clone()),
+            ToolsetStorage::Session(_) | ToolsetStorage::Handle | ToolsetStorage::Nowhere => {
+                return Ok(false);
+            }
         };
         let mut kept = self.lock();
         let is_full = kept.len() >= PRINCIPALS_MAX;
@@ -252,7 +254,7 @@ pub(super) fn active(
 ) -> Result<Active, RequestError> {
     if scope == ActivationScope::Process {
         let toolset = shared.get(&ToolsetOwner::Everybody);
-        return Ok(Active::of(toolset, Keep::Process));
+        return Ok(Active::of(toolset, ToolsetStorage::Process));
     }
     let principal = cx.caller.principal.clone();
     // Anonymous clients share no set, since they do not count as one principal.
@@ -260,7 +262,7 @@ pub(super) fn active(
         .clone()
         .filter(|name| scope == ActivationScope::Principal && **name != *ANONYMOUS);
     if let Some(session) = cx.session().filter(|_| of_principal.is_none()) {
-        let keep = Keep::Session(Arc::clone(session));
+        let keep = ToolsetStorage::Session(Arc::clone(session));
         return Ok(Active::of(session.toolset(), keep));
     }
     if cx.session().is_none()
@@ -274,15 +276,15 @@ pub(super) fn active(
                 "the toolset handle is not valid here: it was changed, or made for another token or namespace. Leave it out, and call toolman_activate for a new one".into(),
             )
         })?;
-        return Ok(Active::of(Arc::new(toolset), Keep::Handle));
+        return Ok(Active::of(Arc::new(toolset), ToolsetStorage::Handle));
     }
     Ok(match of_principal {
         Some(principal) => {
             let toolset = shared.get(&ToolsetOwner::Principal(Arc::clone(&principal)));
-            Active::of(toolset, Keep::Principal(principal))
+            Active::of(toolset, ToolsetStorage::Principal(principal))
         }
-        None if cx.caller.relay.is_some() => Active::of(Arc::default(), Keep::Nowhere),
-        None => Active::of(Arc::default(), Keep::Handle),
+        None if cx.caller.relay.is_some() => Active::of(Arc::default(), ToolsetStorage::Nowhere),
+        None => Active::of(Arc::default(), ToolsetStorage::Handle),
     })
 }
 
@@ -344,7 +346,7 @@ mod tests {
     fn a_principals_set_is_its_own_and_is_counted_while_it_differs() {
         let metrics = &metrics().toolman;
         let shared = SharedSets::default();
-        let ada = Keep::Principal("ada".into());
+        let ada = ToolsetStorage::Principal("ada".into());
         shared.keep(&ada, &switch("a", true), metrics).unwrap();
         let of = |name: &str| shared.get(&ToolsetOwner::Principal(name.into()));
         let mut changed = Toolset::default();
@@ -362,8 +364,12 @@ mod tests {
         let shared = SharedSets::default();
         // Both were checked before the first was stored.
         let (one, other) = (switch("a", true), switch("b", true));
-        shared.keep(&Keep::Process, &one, metrics).unwrap();
-        shared.keep(&Keep::Process, &other, metrics).unwrap();
+        shared
+            .keep(&ToolsetStorage::Process, &one, metrics)
+            .unwrap();
+        shared
+            .keep(&ToolsetStorage::Process, &other, metrics)
+            .unwrap();
         let set = shared.get(&ToolsetOwner::Everybody);
         let says = |name| set.says(EntryId::of(0, name));
         assert_eq!((says("a"), says("b")), (Some(true), Some(true)));

@@ -20,9 +20,9 @@ use super::catalogue::{EntryKind, PublishedEntry};
 use crate::upstream::ServerCopy;
 
 /// The members' namespaces by position, each looked up once per request; `None` for members that the caller may not use.
-pub(super) struct Visible(Box<[OnceLock<Option<Arc<Namespace>>>]>);
+pub(super) struct VisibleMembers(Box<[OnceLock<Option<Arc<Namespace>>>]>);
 
-impl Visible {
+impl VisibleMembers {
     /// Creates the value for this number of members. No namespace is looked up yet: each lookup is made when it is first needed.
     pub(super) fn new(members: usize) -> Self {
         Self((0..members).map(|_| OnceLock::new()).collect())
@@ -50,7 +50,7 @@ impl Visible {
 }
 
 /// Returns true if the caller of a request could learn about an entry if the entry's server were available.
-pub(super) fn would_show(asked: &AggregateRequest<'_>, entry: &PublishedEntry) -> bool {
+pub(super) fn reveals_entry(asked: &AggregateRequest<'_>, entry: &PublishedEntry) -> bool {
     let slot = &asked.live.slots[entry.member];
     let namespace = slot.namespace(&asked.shared.home.registry);
     is_open(asked, entry)

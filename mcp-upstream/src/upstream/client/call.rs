@@ -18,7 +18,7 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{BackendId, RemoteRetry};
 
 use super::connector::{
-    ConnectionKey, Fate, MissingResponse, SentRequest, ServerConnection, ServerInfo,
+    ConnectionKey, MissingResponse, RequestFate, SentRequest, ServerConnection, ServerInfo,
 };
 use super::inbound::{CallListener, InboundHandler};
 use super::isolation::{ConnectionTarget, may_ask};
@@ -159,8 +159,8 @@ impl ServerCall {
                 // If the server does not know the session, the session is opened again, at most once per call.
                 Err(MissingResponse { fate, .. })
                     if !reopened
-                        && (fate == Fate::SessionGone
-                            || (fate == Fate::SessionRefused && self.is_harmless())) =>
+                        && (fate == RequestFate::SessionGone
+                            || (fate == RequestFate::SessionRefused && self.is_harmless())) =>
                 {
                     reopened = true;
                 }
@@ -261,7 +261,7 @@ impl ServerCall {
             .lease_at(&self.facts.namespace, &self.client, place.clone());
         let leased = leased.await.map_err(|error| MissingResponse {
             error,
-            fate: Fate::Unleased,
+            fate: RequestFate::Unleased,
         })?;
         tried.clear();
         tried.extend_from_slice(leased.process.tried());
@@ -287,7 +287,7 @@ impl ServerCall {
             return Ok(refused);
         }
         if leased.is_common() && peer.is_heard() {
-            leased.process.hear(self.ear(peer));
+            leased.process.hear(self.process_listener(peer));
         }
         let mut _entered = None;
         if let Some(handler) = &leased.handler {
@@ -420,7 +420,7 @@ impl ServerCall {
         };
         // Only lists of shared connections are cached: a principal's list concerns no other client.
         if leased.place.key == ConnectionKey::Shared
-            && !self.requester.is_told_apart()
+            && !self.requester.identifies_client()
             // A page is outdated if the tools have changed while it was mended.
             && is_current
             && let Some(page) = self.page(opening)
@@ -581,7 +581,7 @@ impl ServerCall {
     }
 
     /// Creates the call's listener for those messages of a shared process that belong to no call.
-    fn ear(&self, peer: &Peer) -> ProcessListener {
+    fn process_listener(&self, peer: &Peer) -> ProcessListener {
         ProcessListener {
             owner: self.requester.owner(),
             session: match &self.client {
@@ -814,11 +814,11 @@ impl ServerCall {
         };
         if unanswered.error.code != CallErrorCode::WorkerUnavailable
             // All backends that may be tried have been tried.
-            || (is_remote && unanswered.fate == Fate::Unleased)
+            || (is_remote && unanswered.fate == RequestFate::Unleased)
         {
             return false;
         }
-        let unsent = unanswered.fate == Fate::Unsent;
+        let unsent = unanswered.fate == RequestFate::Unsent;
         retry::goes_on(retry, attempts.max(tried.len()), unsent, || {
             self.is_harmless()
         }) && (tried.is_empty() || self.external.processes.has_another(namespace, tried))
@@ -852,7 +852,7 @@ async fn has_read(process: &dyn ServerConnection) {
 }
 
 fn unsent(error: CallError) -> MissingResponse {
-    let fate = Fate::Unsent;
+    let fate = RequestFate::Unsent;
     MissingResponse { error, fate }
 }
 

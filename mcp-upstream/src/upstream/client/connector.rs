@@ -47,12 +47,12 @@ pub(crate) struct SentRequest {
 pub(crate) struct MissingResponse {
     pub(crate) error: CallError,
     /// The last stage that the request reached.
-    pub(crate) fate: Fate,
+    pub(crate) fate: RequestFate,
 }
 
 /// The last stage that a request reached before it failed without a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RequestFate {
     /// The server may have begun to process the request.
     Sent,
     /// No byte of the request reached the server.
@@ -69,7 +69,7 @@ impl From<CallError> for MissingResponse {
     fn from(error: CallError) -> Self {
         Self {
             error,
-            fate: Fate::Sent,
+            fate: RequestFate::Sent,
         }
     }
 }

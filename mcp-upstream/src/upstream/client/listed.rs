@@ -19,7 +19,7 @@ use tooldock_sessions::catalogue::{PageSource, listed_by};
 use tooldock_workers::pins::PinKind;
 
 use super::call::{ServerCall, unreadable};
-use super::connector::{Fate, MissingResponse, ServerConnection, ServerInfo};
+use super::connector::{MissingResponse, RequestFate, ServerConnection, ServerInfo};
 use super::isolation::ConnectionTarget;
 use super::{ConnectionLease, ListOwner};
 use crate::engine::{held_back, shortened, unknown_tool};
@@ -40,7 +40,7 @@ struct ForClient<'a> {
     process: &'a Arc<dyn ServerConnection>,
     headers: Option<&'a Arc<HeaderMap>>,
     /// Stage that the request for the list reached, if the connection did not respond. It shows whether the session still exists.
-    fate: OnceLock<Fate>,
+    fate: OnceLock<RequestFate>,
 }
 
 #[async_trait]
@@ -109,7 +109,7 @@ impl ServerCall {
         place: &ConnectionTarget,
     ) -> Result<bool, CallError> {
         // If the client's own headers are sent to the server, the server may list other tools for this client.
-        let is_for_all = place.is_common() && !self.requester.is_told_apart();
+        let is_for_all = place.is_common() && !self.requester.identifies_client();
         match shared {
             SharedList::Open => Ok(true),
             SharedList::Unlisted if is_for_all => Err(self.unlisted()),
@@ -162,9 +162,11 @@ impl ServerCall {
         let listed = listed.map_err(|error| MissingResponse {
             error,
             fate: match source.fate.get() {
-                Some(Fate::SessionGone | Fate::SessionRefused) => Fate::SessionGone,
+                Some(RequestFate::SessionGone | RequestFate::SessionRefused) => {
+                    RequestFate::SessionGone
+                }
                 // The request for the list failed, so the call itself has not been sent.
-                _ => Fate::Unsent,
+                _ => RequestFate::Unsent,
             },
         })?;
         match listed.tool(&self.facts.subject) {

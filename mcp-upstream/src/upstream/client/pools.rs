@@ -16,8 +16,8 @@ use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 
 use super::connector::{
-    ConnectionKey, Connector, Era, EraSupport, Fate, Isolation, MissingResponse, OpenAs, Opener,
-    SentRequest, ServerConnection, ServerInfo,
+    ConnectionKey, Connector, Era, EraSupport, Isolation, MissingResponse, OpenAs, Opener,
+    RequestFate, SentRequest, ServerConnection, ServerInfo,
 };
 use crate::jsonrpc::{ProtocolViolation, Request, ResponseOutcome};
 use crate::stdio::launch::ServerRef;
@@ -225,10 +225,10 @@ fn sent(mut call: LinkCall) -> SentRequest {
         let answer = call.answer().await;
         answer.map_err(|error| {
             let fate = match (call.is_session_gone(), call.is_unsent()) {
-                (true, _) => Fate::SessionGone,
-                _ if call.is_session_refused() => Fate::SessionRefused,
-                (false, true) => Fate::Unsent,
-                (false, false) => Fate::Sent,
+                (true, _) => RequestFate::SessionGone,
+                _ if call.is_session_refused() => RequestFate::SessionRefused,
+                (false, true) => RequestFate::Unsent,
+                (false, false) => RequestFate::Sent,
             };
             MissingResponse { error, fate }
         })

@@ -78,14 +78,14 @@ impl Requester {
 
     /// Returns true if the headers identify the client to the server. The server's responses may then be valid for this client
     /// alone.
-    pub(crate) fn is_told_apart(&self) -> bool {
+    pub(crate) fn identifies_client(&self) -> bool {
         let headers = self.headers.as_ref();
         headers.is_some_and(|it| it.keys().any(|name| !passed::names_the_request(name)))
     }
 
     /// The headers for opening a connection that only this client uses. They do not contain the trace of the request.
     pub(crate) fn opener(&self) -> Option<Arc<HeaderMap>> {
-        let headers = self.headers.as_ref().filter(|_| self.is_told_apart())?;
+        let headers = self.headers.as_ref().filter(|_| self.identifies_client())?;
         let mut headers = HeaderMap::clone(headers);
         headers.remove(TRACEPARENT);
         headers.remove(TRACESTATE);

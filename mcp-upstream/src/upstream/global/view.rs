@@ -20,7 +20,7 @@ use tooldock_sessions::catalogue::{ToolEntry, ToolList, View};
 use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
 
 use super::prefixed;
-use crate::upstream::{Soon, ToolsWait, Upstreams};
+use crate::upstream::{MaybeReady, ToolsWait, Upstreams};
 
 /// Maximum wait of a request for the lists of servers. A list that is late is replaced by the last known list; without a known
 /// list, the namespace is omitted.
@@ -149,8 +149,8 @@ async fn list(
 ) -> Option<Arc<ToolList>> {
     let upstream = kinds.of(namespace).tool_lists();
     let read = match upstream.tools(namespace, caller.principal.as_ref(), wait) {
-        Soon::Now(list) => list.ok(),
-        Soon::Later(list) => timeout_at(deadline, list).await.ok().and_then(Result::ok),
+        MaybeReady::Now(list) => list.ok(),
+        MaybeReady::Later(list) => timeout_at(deadline, list).await.ok().and_then(Result::ok),
     };
     read.or_else(|| upstream.tools_known(namespace))
 }

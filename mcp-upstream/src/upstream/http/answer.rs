@@ -36,7 +36,7 @@ pub(super) struct RequestFailure {
 
 /// Reason why a body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum BodyReadError {
     /// The body is too large. Contains the size that was read or announced, in bytes.
     TooLarge(u64),
     /// All buffered responses together have reached their memory limit.
@@ -50,35 +50,35 @@ pub(super) async fn body(
     mut response: BackendResponse,
     fits: impl Fn(usize) -> bool,
     answers: Option<&AnswerAccount>,
-) -> Result<Bytes, Unread> {
+) -> Result<Bytes, BodyReadError> {
     let announced = response.headers.get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if let Some(size) = announced
         && !usize::try_from(size).is_ok_and(&fits)
     {
-        return Err(Unread::TooLarge(size));
+        return Err(BodyReadError::TooLarge(size));
     }
     let first = match response.body.chunk().await {
         Ok(first) => first.unwrap_or_default(),
-        Err(error) => return Err(Unread::Cut(error)),
+        Err(error) => return Err(BodyReadError::Cut(error)),
     };
     let mut whole: Option<BytesMut> = None;
     let mut counted = CountedBody::new(answers);
     let mut size = first.len();
     loop {
         if !fits(size) {
-            return Err(Unread::TooLarge(size as u64));
+            return Err(BodyReadError::TooLarge(size as u64));
         }
         match response.body.chunk().await {
             Ok(None) => return Ok(whole.map_or(first, BytesMut::freeze)),
             Ok(Some(piece)) => {
                 size += piece.len();
-                counted.has(size).map_err(Unread::NoRoom)?;
+                counted.has(size).map_err(BodyReadError::NoRoom)?;
                 whole
                     .get_or_insert_with(|| BytesMut::from(&first[..]))
                     .extend_from_slice(&piece);
             }
-            Err(error) => return Err(Unread::Cut(error)),
+            Err(error) => return Err(BodyReadError::Cut(error)),
         }
     }
 }
@@ -269,7 +269,7 @@ pub(super) fn unknown_method(id: u64) -> Bytes {
 }
 
 /// Returns true if the status of the response to `initialize` may be that of a server that speaks HTTP+SSE of 2024-11-05.
-pub(super) fn is_no_streamable(status: StatusCode) -> bool {
+pub(super) fn may_be_sse_only(status: StatusCode) -> bool {
     matches!(
         status,
         StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED

@@ -83,15 +83,15 @@ pub struct BackendRequest {
     /// may be silent for an hour even if `timeouts.idle` is shorter, and its end after a silence is no failure of the backend.
     pub standing: bool,
     /// Handle by which the caller can cancel the request before its first byte is written.
-    pub departure: Option<Departure>,
+    pub send_record: Option<SendRecord>,
     /// The principal whose personal credentials are added to the request, for servers that need them; `None` if none are added.
     pub on_behalf_of: Option<Arc<str>>,
 }
 
 impl BackendRequest {
     /// Marks the request as sent; called right before the first byte is written. Returns false if the request was cancelled.
-    pub fn may_leave(&self) -> bool {
-        self.departure.as_ref().is_none_or(Departure::leaves)
+    pub fn mark_sending(&self) -> bool {
+        self.send_record.as_ref().is_none_or(SendRecord::mark_sent)
     }
 }
 
@@ -156,11 +156,11 @@ impl std::ops::Index<&str> for RequestHeaders {
 
 /// Record of whether a request was sent or cancelled first.
 #[derive(Debug, Clone, Default)]
-pub struct Departure(Arc<OnceLock<bool>>);
+pub struct SendRecord(Arc<OnceLock<bool>>);
 
-impl Departure {
+impl SendRecord {
     /// Marks the request as sent. Returns false if it was cancelled before, and must not be sent.
-    pub fn leaves(&self) -> bool {
+    pub fn mark_sent(&self) -> bool {
         *self.0.get_or_init(|| true)
     }
 

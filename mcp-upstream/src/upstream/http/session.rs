@@ -12,7 +12,7 @@
 //! `notifications/initialized`, no other message is sent. A server of 2026-07-28 has no session: this type is then only its
 //! connection to the backend.
 //!
-//! The layer above decides if a call may be sent again; the reasons are recorded by [`Unsent`]: a request is unsent if no part
+//! The layer above decides if a call may be sent again; the reasons are recorded by [`TransportFailure`]: a request is unsent if no part
 //! of it can have reached the backend, or if the backend responded that it knows no such session. If a session's backend is
 //! gone or not healthy, the session is replaced by one at another backend, unless its state exists at that backend alone.
 
@@ -36,14 +36,14 @@ use super::events::EventReader;
 use super::headers::{self, Outgoing};
 use super::media::{MediaKind, begins_as_json, media_kind, shown_media_type, without_mark};
 use super::port::{
-    Backend, BackendRequest, BackendResponse, BackendState, Departure, SendError, SendErrorKind,
+    Backend, BackendRequest, BackendResponse, BackendState, SendError, SendErrorKind, SendRecord,
 };
 use super::reached::CurrentServer;
 use super::{listen, sse, stream};
 use crate::jsonrpc;
 use crate::jsonrpc::plain::call_number;
 use crate::protocol::ProtocolVersion;
-use crate::stdio::link::{Incoming, Transport, Unsent};
+use crate::stdio::link::{Incoming, Transport, TransportFailure};
 
 /// Maximum number of notifications and responses that are being sent at the same time; further ones are not sent.
 const SENDS_MAX: usize = 256;
@@ -109,12 +109,12 @@ enum SendOutcome {
 struct SessionCall {
     task: AbortHandle,
     given_up: Arc<Notify>,
-    departure: Departure,
-    of_client: OfClient,
+    send_record: SendRecord,
+    of_client: ClientHeaders,
 }
 
 /// The client's headers that are sent with a message, if there are any.
-pub(super) type OfClient = Option<Arc<HeaderMap>>;
+pub(super) type ClientHeaders = Option<Arc<HeaderMap>>;
 
 impl Session {
     pub(super) fn new(
@@ -161,10 +161,10 @@ impl Session {
         self: Arc<Self>,
         id: u64,
         message: Bytes,
-        unsent: Unsent,
+        unsent: TransportFailure,
         given_up: Arc<Notify>,
-        departure: Departure,
-        of_client: OfClient,
+        send_record: SendRecord,
+        of_client: ClientHeaders,
     ) {
         let text = message.clone();
         let outgoing = Outgoing::of(&text);
@@ -173,12 +173,12 @@ impl Session {
             given_up.notified().await;
             // A modern server is informed of the cancellation by the closed stream, and a request that was not sent gets no
             // response. In all other cases, a response may still arrive.
-            if !modern && departure.has_left() {
+            if !modern && send_record.has_left() {
                 sleep(AFTER_CANCEL).await;
             }
         };
         let outcome = tokio::select! {
-            outcome = self.exchange(id, &outgoing, message, &departure, &of_client) => outcome,
+            outcome = self.exchange(id, &outgoing, message, &send_record, &of_client) => outcome,
             () = left => Ok(SendOutcome::Over),
         };
         self.calls().remove(&id);
@@ -207,8 +207,8 @@ impl Session {
         id: u64,
         outgoing: &Outgoing<'_>,
         message: Bytes,
-        departure: &Departure,
-        of_client: &OfClient,
+        send_record: &SendRecord,
+        of_client: &ClientHeaders,
     ) -> Result<SendOutcome, RequestFailure> {
         let probes = outgoing.method() == Some("server/discover") && self.version.get().is_none();
         if !outgoing.opens() {
@@ -222,13 +222,13 @@ impl Session {
                 self.incoming.message(answer::unknown_method(id));
                 return Ok(SendOutcome::Over);
             }
-            if !departure.leaves() {
+            if !send_record.mark_sent() {
                 return Ok(SendOutcome::Over);
             }
             self.old.request(self, message, of_client).await?;
             return Ok(SendOutcome::AnsweredElsewhere);
         }
-        let sent = self.post(outgoing, message.clone(), Some(departure), of_client);
+        let sent = self.post(outgoing, message.clone(), Some(send_record), of_client);
         let response = match sent.await {
             Ok(response) => response,
             // Some servers close the connection when they get an unknown method, such as the probe `server/discover`.
@@ -239,7 +239,7 @@ impl Session {
             Err(error) => return Err(self.not_sent(&error)),
         };
         if outgoing.method() == Some("initialize") {
-            if self.old.is_possible() && answer::is_no_streamable(response.status) {
+            if self.old.is_possible() && answer::may_be_sse_only(response.status) {
                 let refused = self.refused(response.status, &response.headers);
                 drop(response);
                 // If HTTP+SSE does not work either, the error for the first refusal is reported.
@@ -276,7 +276,7 @@ impl Session {
         &self,
         id: u64,
         response: BackendResponse,
-        of_client: &OfClient,
+        of_client: &ClientHeaders,
     ) -> Result<(), RequestFailure> {
         if response.is_refusal() {
             return Err(self.refused(response.status, &response.headers));
@@ -305,15 +305,15 @@ impl Session {
                 let body = answer::body(response, fits, answers.as_ref()).await;
                 let body = match body {
                     Ok(body) => without_mark(body),
-                    Err(answer::Unread::TooLarge(size)) => {
+                    Err(answer::BodyReadError::TooLarge(size)) => {
                         self.incoming.too_large(id, size);
                         return Ok(());
                     }
-                    Err(answer::Unread::NoRoom(no_room)) => {
+                    Err(answer::BodyReadError::NoRoom(no_room)) => {
                         self.incoming.failed(id, no_room.into());
                         return Ok(());
                     }
-                    Err(answer::Unread::Cut(error)) => return Err(self.cut(error)),
+                    Err(answer::BodyReadError::Cut(error)) => return Err(self.cut(error)),
                 };
                 if let Some(failed) = self.without_session(status, &body, Some(id)) {
                     return Err(failed);
@@ -356,7 +356,7 @@ impl Session {
     }
 
     /// Sends a message that is not a request, as soon as messages may be sent.
-    async fn tell(&self, message: Bytes, of_client: &OfClient) {
+    async fn tell(&self, message: Bytes, of_client: &ClientHeaders) {
         let text = message.clone();
         let outgoing = Outgoing::of(&text);
         let is_initialized = outgoing.method() == Some("notifications/initialized");
@@ -397,7 +397,7 @@ impl Session {
         &self,
         outgoing: &Outgoing<'_>,
         message: Bytes,
-        of_client: &OfClient,
+        of_client: &ClientHeaders,
     ) -> Result<BackendResponse, SendError> {
         let sent = self.post(outgoing, message.clone(), None, of_client).await;
         match sent {
@@ -413,8 +413,8 @@ impl Session {
         &self,
         outgoing: &Outgoing<'_>,
         message: Bytes,
-        departure: Option<&Departure>,
-        of_client: &OfClient,
+        send_record: Option<&SendRecord>,
+        of_client: &ClientHeaders,
     ) -> Result<BackendResponse, SendError> {
         let modern = self.is_modern(outgoing);
         let mut headers = headers::of_post();
@@ -430,7 +430,7 @@ impl Session {
                 headers: headers.into(),
                 body: message,
                 standing: outgoing.method() == Some("subscriptions/listen"),
-                departure: departure.cloned(),
+                send_record: send_record.cloned(),
                 on_behalf_of: self.principal(),
             })
             .await
@@ -441,7 +441,7 @@ impl Session {
         &self,
         after: Option<&str>,
         standing: bool,
-        of_client: &OfClient,
+        of_client: &ClientHeaders,
     ) -> Result<BackendResponse, SendError> {
         let mut headers = headers::of_get(after);
         self.add_of_client(&mut headers, of_client);
@@ -453,7 +453,7 @@ impl Session {
                 headers: headers.into(),
                 body: Bytes::new(),
                 standing,
-                departure: None,
+                send_record: None,
                 on_behalf_of: self.principal(),
             })
             .await
@@ -465,7 +465,7 @@ impl Session {
     }
 
     /// Adds the headers of the message's client, or of the session's only client.
-    pub(super) fn add_of_client(&self, headers: &mut HeaderMap, of_client: &OfClient) {
+    pub(super) fn add_of_client(&self, headers: &mut HeaderMap, of_client: &ClientHeaders) {
         for (name, value) in of_client
             .iter()
             .chain(&self.opener.headers)
@@ -719,7 +719,7 @@ impl Session {
             headers: headers.into(),
             body: Bytes::new(),
             standing: false,
-            departure: None,
+            send_record: None,
             on_behalf_of: self.principal(),
         };
         // If a backend refuses DELETE, the session ends there by the backend's own timeout.
@@ -748,20 +748,24 @@ impl Transport for SessionTransport {
         &self,
         id: u64,
         message: Bytes,
-        unsent: Unsent,
+        unsent: TransportFailure,
         of_client: Option<Arc<HeaderMap>>,
     ) -> Result<(), CallError> {
         let session = &self.0;
         let given_up = Arc::<Notify>::default();
         let mut calls = session.calls();
-        let departure = Departure::default();
-        let (gives_up, leaves, own) = (Arc::clone(&given_up), departure.clone(), of_client.clone());
+        let send_record = SendRecord::default();
+        let (gives_up, leaves, own) = (
+            Arc::clone(&given_up),
+            send_record.clone(),
+            of_client.clone(),
+        );
         let run = Arc::clone(session).call(id, message, unsent, gives_up, leaves, own);
         let task = session.runtime().spawn(run).abort_handle();
         let call = SessionCall {
             task,
             given_up,
-            departure,
+            send_record,
             of_client,
         };
         calls.insert(id, call);
@@ -777,7 +781,7 @@ impl Transport for SessionTransport {
         let mut of_client = None;
         let mut unsent = false;
         if let Some(call) = session.calls().get(&id) {
-            unsent = call.departure.give_up();
+            unsent = call.send_record.give_up();
             call.given_up.notify_one();
             of_client = call.of_client.clone();
         }
@@ -815,7 +819,7 @@ impl Transport for SessionTransport {
 
 impl SessionTransport {
     /// Sends a message that is no request. `of_client`: the client's headers to send along.
-    fn send_of(&self, message: Bytes, of_client: OfClient) -> Result<(), CallError> {
+    fn send_of(&self, message: Bytes, of_client: ClientHeaders) -> Result<(), CallError> {
         let session = Arc::clone(&self.0);
         let Ok(permit) = Arc::clone(&session.sends).try_acquire_owned() else {
             let error = session.error("does not take messages as fast as they come");

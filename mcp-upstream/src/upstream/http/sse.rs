@@ -19,7 +19,7 @@ use super::events::{Data, EventReader, SseEvent};
 use super::headers;
 use super::media::{MediaKind, media_kind};
 use super::port::BackendRequest;
-use super::session::{OfClient, Session};
+use super::session::{ClientHeaders, Session};
 use super::stream::take;
 use crate::stdio::link::LinkEnd;
 
@@ -96,7 +96,7 @@ impl Channel {
         &self,
         session: &Arc<Session>,
         message: Bytes,
-        of_client: &OfClient,
+        of_client: &ClientHeaders,
     ) -> Result<(), RequestFailure> {
         if self.endpoint.get().is_none() {
             self.open(session).await?;
@@ -109,7 +109,7 @@ impl Channel {
         &self,
         session: &Session,
         message: Bytes,
-        of_client: &OfClient,
+        of_client: &ClientHeaders,
     ) -> Result<(), RequestFailure> {
         let mut headers = headers::of_post();
         session.add_of_client(&mut headers, of_client);
@@ -120,7 +120,7 @@ impl Channel {
             headers: headers.into(),
             body: message,
             standing: false,
-            departure: None,
+            send_record: None,
             on_behalf_of: session.principal(),
         };
         let response = session.backend().send(request).await;

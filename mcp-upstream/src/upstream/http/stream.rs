@@ -11,7 +11,7 @@ use super::answer::{RequestFailure, error_of_request};
 use super::events::{Data, EventReader, EventsEnd, SseEvent};
 use super::media::{MediaKind, media_kind};
 use super::port::{BodyError, ResponseBody};
-use super::session::{OfClient, Session};
+use super::session::{ClientHeaders, Session};
 
 /// Pause before a stream is resumed, unless the server sends another value.
 const RETRY: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub(super) async fn read(
     session: &Session,
     id: u64,
     mut events: EventReader,
-    of_client: &OfClient,
+    of_client: &ClientHeaders,
 ) -> Result<(), RequestFailure> {
     let mut cursor = Cursor::default();
     let mut tries = 0;
@@ -105,7 +105,7 @@ pub(super) async fn read(
                 let refused = session.refused(response.status, &response.headers);
                 return Err(refused);
             }
-            Err(_) if tries < TRIES => events = EventReader::new(Box::new(Nothing), |_| true),
+            Err(_) if tries < TRIES => events = EventReader::new(Box::new(EmptyBody), |_| true),
             Err(error) => {
                 let failed = session.not_sent(&error);
                 // The request itself was sent; only its resumption failed.
@@ -151,10 +151,10 @@ pub(super) fn take(session: &Session, id: Option<u64>, event: SseEvent) {
 }
 
 /// Empty body in place of a resumed stream whose request failed. Its end leads to the next attempt.
-struct Nothing;
+struct EmptyBody;
 
 #[async_trait::async_trait]
-impl ResponseBody for Nothing {
+impl ResponseBody for EmptyBody {
     async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, BodyError> {
         Err(BodyError::Cut)
     }

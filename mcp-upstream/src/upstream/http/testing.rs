@@ -112,7 +112,7 @@ impl Backend for Arc<Played> {
                 message: "connection refused".into(),
             });
         }
-        if !request.may_leave() {
+        if !request.mark_sending() {
             return Err(SendError {
                 kind: SendErrorKind::GivenUp,
                 unsent: true,

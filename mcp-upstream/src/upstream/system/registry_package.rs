@@ -44,7 +44,8 @@ pub(crate) async fn with_package(
     }
     let word = name.rsplit('/').next().unwrap_or(&name).to_owned();
     let asks = Arc::clone(management);
-    let search = management.on_control(async move { asks.builder.search_registry(&word).await });
+    let search =
+        management.on_control_runtime(async move { asks.builder.search_registry(&word).await });
     let Ok(Some(Ok(found))) = timeout(PATIENCE, search).await else {
         return Ok(config);
     };

@@ -19,7 +19,7 @@ use tooldock_sessions::session::CancelNotice;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 
 use super::{WorkerUpstream, facts, fault, string_member};
-use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, explained};
+use crate::engine::{CallFacts, CallMessages, Peer, UpstreamCall, UpstreamReply, Work, explained};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::protocol::Method;
 use crate::upstream::{CallContext, PreparedRequest};
@@ -216,8 +216,8 @@ impl FunctionCall {
             _ => None,
         };
         let talks = match caller_facts {
-            Some(_) => Talks::Asks,
-            None => Talks::No,
+            Some(_) => CallMessages::Asks,
+            None => CallMessages::No,
         };
         Self {
             facts: CallFacts {

@@ -11,7 +11,7 @@ use tooldock_sessions::testing::{broken, caller, full, namespace};
 use tooldock_workers::registry::Namespace;
 
 use super::*;
-use crate::engine::{CallOutcome, Talks};
+use crate::engine::{CallMessages, CallOutcome};
 use crate::format::ModernFormat;
 use crate::jsonrpc::Message;
 use crate::mcp;
@@ -486,7 +486,7 @@ async fn only_functions_with_a_context_are_told_who_calls() {
                 panic!("a call");
             };
             let facts = call.facts();
-            assert_eq!(facts.talks, Talks::Asks);
+            assert_eq!(facts.talks, CallMessages::Asks);
             assert_eq!(facts.progress_token.as_deref(), Some("1000.0"));
             fixture.told(&call).await
         }
@@ -518,7 +518,7 @@ async fn only_functions_with_a_context_are_told_who_calls() {
         .upstream(modern(), "tools/call", json!({ "name": "echo" }))
         .await;
     let call = call.expect("a call");
-    assert_eq!(call.facts().talks, Talks::No);
+    assert_eq!(call.facts().talks, CallMessages::No);
     assert_eq!(fixture.told(&call).await, Value::Null);
     assert_eq!(call.facts().version, Some("2026-07-28"));
 }

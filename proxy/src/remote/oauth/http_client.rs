@@ -281,7 +281,7 @@ impl Http {
             headers: parts.headers.into(),
             body: Bytes::from(body),
             standing: false,
-            departure: None,
+            send_record: None,
             on_behalf_of: None,
         };
         let mut response = backend.ask_here(&request).await?;

@@ -8,8 +8,8 @@ use tooldock_base::error::CallError;
 use super::super::key::{ProcessKey, SlotKey};
 use super::super::rules::{PoolRules, SPREAD_DELAY_MAX};
 use super::{
-    Duty, LeaseRefusal, PoolAction, PoolStateMachine, ProcessEnd, ProcessFailure, ProcessId,
-    StopReason,
+    LeaseRefusal, PoolAction, PoolStateMachine, ProcessEnd, ProcessFailure, ProcessId,
+    ProcessState, StopReason,
 };
 use crate::protocol::{Era, EraSupport};
 
@@ -23,7 +23,7 @@ impl PoolStateMachine {
         actions: &mut Vec<PoolAction>,
     ) {
         let slot = match self.processes.get(&process).map(|entry| &entry.duty) {
-            Some(Duty::Starting(slot)) => slot.clone(),
+            Some(ProcessState::Starting(slot)) => slot.clone(),
             _ => return,
         };
         self.forget_scout(process);
@@ -61,7 +61,7 @@ impl PoolStateMachine {
         }
         if let Some(entry) = self.processes.get_mut(&process) {
             entry.idle_since = now;
-            entry.duty = Duty::Serving {
+            entry.duty = ProcessState::Serving {
                 slot: actual,
                 since: now,
             };
@@ -82,7 +82,7 @@ impl PoolStateMachine {
         match (kept, self.processes.get_mut(&process)) {
             (Some(removed), Some(entry)) => {
                 let (open, era) = (removed.open, slot.era);
-                entry.duty = Duty::Returned { open, era };
+                entry.duty = ProcessState::Returned { open, era };
                 entry.idle_since = now;
                 // A kept process counts for no principal's limit until it is leased again.
                 entry.principal = None;
@@ -139,13 +139,13 @@ impl PoolStateMachine {
         let Some(entry) = self.processes.get_mut(&process) else {
             return;
         };
-        let duty = std::mem::replace(&mut entry.duty, Duty::Stopping);
+        let duty = std::mem::replace(&mut entry.duty, ProcessState::Stopping);
         match duty {
-            Duty::Starting(slot) if self.is_trial(&slot) => {
+            ProcessState::Starting(slot) if self.is_trial(&slot) => {
                 self.breaker.undecided(now);
                 self.settle_on_modern(&slot);
             }
-            Duty::Starting(slot) => {
+            ProcessState::Starting(slot) => {
                 match failure.elsewhere {
                     true => self.breaker.undecided(now),
                     false => {
@@ -159,11 +159,11 @@ impl PoolStateMachine {
                 self.failed(&slot, false, now, jitter);
                 // The recorded eras may be wrong, so the next process probes the server again.
                 let mut others = self.processes.values();
-                if !others.any(|it| matches!(it.duty, Duty::Serving { .. })) {
+                if !others.any(|it| matches!(it.duty, ProcessState::Serving { .. })) {
                     self.server = None;
                 }
             }
-            Duty::Spare { runs } => {
+            ProcessState::Spare { runs } => {
                 if !runs {
                     self.count_failure(now);
                     self.last_error = Some(failure);
@@ -226,20 +226,20 @@ impl PoolStateMachine {
         };
         let in_use = entry.users > 0;
         let last_used = if in_use { now } else { entry.idle_since };
-        let duty = std::mem::replace(&mut entry.duty, Duty::Stopping);
+        let duty = std::mem::replace(&mut entry.duty, ProcessState::Stopping);
         match duty {
-            Duty::Spare { .. } => self.spare_failed(now, jitter),
-            Duty::Starting(slot) => {
+            ProcessState::Spare { .. } => self.spare_failed(now, jitter),
+            ProcessState::Starting(slot) => {
                 // The process is lost while it starts only if the keeper's task panicked. Otherwise the keeper reports a failed
                 // start.
                 self.count_failure(now);
                 self.forget_scout(process);
                 self.failed(&slot, false, now, jitter);
             }
-            Duty::Serving { slot, since } => {
+            ProcessState::Serving { slot, since } => {
                 let proven = now.saturating_duration_since(since) > self.breaker.window();
                 if proven {
-                    self.breaker.proved_itself();
+                    self.breaker.reset_backoff();
                 }
                 // Only the shared process is counted: the end of a session's process says nothing about other processes.
                 if slot.key == ProcessKey::Shared && !(proven && end == ProcessEnd::Clean) {
@@ -261,7 +261,9 @@ impl PoolStateMachine {
                 }
                 self.failed(&slot, true, now, jitter);
             }
-            Duty::Returned { .. } | Duty::Draining { .. } | Duty::Stopping => {}
+            ProcessState::Returned { .. }
+            | ProcessState::Draining { .. }
+            | ProcessState::Stopping => {}
         }
     }
 
@@ -303,7 +305,7 @@ impl PoolStateMachine {
         process: ProcessId,
     ) -> Option<Arc<super::ReplayState>> {
         match &self.processes.get(&process)?.duty {
-            Duty::Serving { slot, .. } => {
+            ProcessState::Serving { slot, .. } => {
                 self.slots.get(slot).map(|it| Arc::clone(&it.replay_state))
             }
             _ => None,

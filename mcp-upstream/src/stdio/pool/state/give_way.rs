@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::super::key::ProcessKey;
 use super::super::rules::AWAY;
-use super::{Duty, PoolAction, PoolStateMachine, ProcessId, StopReason};
+use super::{PoolAction, PoolStateMachine, ProcessId, ProcessState, StopReason};
 use crate::stdio::link::Inbound;
 
 /// The demand for free slots, and the processes that may be ended to meet it.
@@ -53,7 +53,7 @@ impl PoolStateMachine {
     /// Resets the demand and counts the processes that are ending. Called before waiting requests are served.
     pub(super) fn count_room(&mut self) {
         let stopping = self.processes.values();
-        let stopping = stopping.filter(|it| matches!(it.duty, Duty::Stopping));
+        let stopping = stopping.filter(|it| matches!(it.duty, ProcessState::Stopping));
         self.room.freeing = stopping.count();
         self.room.wanted = false;
     }
@@ -65,7 +65,7 @@ impl PoolStateMachine {
             return Vec::new();
         }
         let sessions = self.processes.iter().filter_map(|(process, entry)| {
-            let Duty::Serving { slot, .. } = &entry.duty else {
+            let ProcessState::Serving { slot, .. } = &entry.duty else {
                 return None;
             };
             let unused = entry.users == 0 && matches!(slot.key, ProcessKey::Session(_));
@@ -106,7 +106,7 @@ impl PoolStateMachine {
 
     fn end_nobodys(&mut self, now: Instant, actions: &mut Vec<PoolAction>) -> bool {
         let nobodys = self.processes.iter().find_map(|(process, entry)| {
-            matches!(entry.duty, Duty::Returned { .. }).then_some(*process)
+            matches!(entry.duty, ProcessState::Returned { .. }).then_some(*process)
         });
         if let Some(process) = nobodys {
             self.room.freeing += 1;
@@ -129,7 +129,7 @@ impl PoolStateMachine {
             entry.is_some_and(|entry| {
                 *since + AWAY <= now
                     && entry.users == 0
-                    && matches!(entry.duty, Duty::Serving { .. })
+                    && matches!(entry.duty, ProcessState::Serving { .. })
                     && principal.is_none_or(|it| entry.principal.as_ref() == Some(it))
             })
         });

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::super::key::ProcessKey;
 use super::{
-    Duty, PoolAction, PoolSlot, PoolStateMachine, Presence, ProcessId, Spares, StopReason,
+    PoolAction, PoolSlot, PoolStateMachine, Presence, ProcessId, ProcessState, Spares, StopReason,
 };
 use crate::stdio::breaker::{Breaker, BreakerState};
 
@@ -86,11 +86,13 @@ impl PoolStateMachine {
             return;
         };
         let slot = match &entry.duty {
-            Duty::Stopping => return,
-            Duty::Starting(slot) | Duty::Serving { slot, .. } => Some(slot.clone()),
-            Duty::Spare { .. } | Duty::Returned { .. } | Duty::Draining { .. } => None,
+            ProcessState::Stopping => return,
+            ProcessState::Starting(slot) | ProcessState::Serving { slot, .. } => Some(slot.clone()),
+            ProcessState::Spare { .. }
+            | ProcessState::Returned { .. }
+            | ProcessState::Draining { .. } => None,
         };
-        let served = matches!(entry.duty, Duty::Serving { .. });
+        let served = matches!(entry.duty, ProcessState::Serving { .. });
         match slot {
             Some(slot) if matches!(slot.key, ProcessKey::Exclusive(_)) => {
                 self.slots.remove(&slot);

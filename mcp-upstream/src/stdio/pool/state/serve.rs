@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::super::key::{OpenAs, ProcessKey, SlotKey};
 use super::{
-    Duty, LeaseRefusal, Order, PoolAction, PoolLimit, PoolProcess, PoolSlot, PoolStateMachine,
-    ProcessId, QueuedRequest, UnaskedRestart,
+    LeaseRefusal, Order, PoolAction, PoolLimit, PoolProcess, PoolSlot, PoolStateMachine, ProcessId,
+    ProcessState, QueuedRequest, UnplannedRestart,
 };
 use crate::stdio::breaker::StartDecision;
 
@@ -15,12 +15,12 @@ use crate::stdio::breaker::StartDecision;
 enum Placement {
     Granted(ProcessId),
     Refused(LeaseRefusal),
-    Waits(For),
+    Waits(WaitReason),
 }
 
 /// The event for which a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum For {
+enum WaitReason {
     /// The request waits for a process to start. The start has its own time limit.
     Start,
     /// The request waits for the end of a delay after a failure.
@@ -40,13 +40,15 @@ impl PoolStateMachine {
                     actions.push(PoolAction::Grant { waiter, process });
                     return false;
                 }
-                Placement::Waits(For::Start) => return true,
-                Placement::Waits(For::Delay(until)) if until <= waiter.deadline => return true,
-                Placement::Waits(For::Delay(until)) => LeaseRefusal::Unavailable {
+                Placement::Waits(WaitReason::Start) => return true,
+                Placement::Waits(WaitReason::Delay(until)) if until <= waiter.deadline => {
+                    return true;
+                }
+                Placement::Waits(WaitReason::Delay(until)) => LeaseRefusal::Unavailable {
                     retry_after: until - now,
                 },
-                Placement::Waits(For::Place(_)) if now < waiter.deadline => return true,
-                Placement::Waits(For::Place(full)) => LeaseRefusal::Overloaded(full),
+                Placement::Waits(WaitReason::Place(_)) if now < waiter.deadline => return true,
+                Placement::Waits(WaitReason::Place(full)) => LeaseRefusal::Overloaded(full),
                 Placement::Refused(refusal) => refusal,
             };
             let waiter = waiter.id;
@@ -78,15 +80,15 @@ impl PoolStateMachine {
             }
             if let Some(process) = place.process {
                 return match self.processes.get_mut(&process) {
-                    Some(entry) if matches!(entry.duty, Duty::Serving { .. }) => {
+                    Some(entry) if matches!(entry.duty, ProcessState::Serving { .. }) => {
                         entry.users += 1;
                         Placement::Granted(process)
                     }
-                    _ => Placement::Waits(For::Start),
+                    _ => Placement::Waits(WaitReason::Start),
                 };
             }
             if let Some(until) = place.delayed(now) {
-                return Placement::Waits(For::Delay(until));
+                return Placement::Waits(WaitReason::Delay(until));
             }
         }
         if let Some(process) = self.returned(&slot, &waiter.open) {
@@ -108,7 +110,7 @@ impl PoolStateMachine {
             return None;
         };
         let fits = |entry: &PoolProcess| match &entry.duty {
-            Duty::Returned { open: told, era } => {
+            ProcessState::Returned { open: told, era } => {
                 *era == slot.era
                     && told.principal == open.principal
                     && told.same_handshake(open, *era)
@@ -129,12 +131,12 @@ impl PoolStateMachine {
     ) -> Placement {
         let principal = waiter.open.principal.as_ref();
         if self.is_full_for(&waiter.open) && !self.make_room_for(principal, now, actions) {
-            return Placement::Waits(For::Place(PoolLimit::Principal));
+            return Placement::Waits(WaitReason::Place(PoolLimit::Principal));
         }
         if let Some(entry) = self.processes.get_mut(&process) {
             entry.users = 1;
             entry.principal.clone_from(&waiter.open.principal);
-            entry.duty = Duty::Serving {
+            entry.duty = ProcessState::Serving {
                 slot: slot.clone(),
                 since: now,
             };
@@ -158,11 +160,11 @@ impl PoolStateMachine {
             return Placement::Refused(LeaseRefusal::Retired);
         }
         if !self.restarting.is_empty() || (self.server.is_none() && self.scout.is_some()) {
-            return Placement::Waits(For::Start);
+            return Placement::Waits(WaitReason::Start);
         }
         match self.breaker.admits(now) {
             StartDecision::Yes => {}
-            StartDecision::Wait => return Placement::Waits(For::Start),
+            StartDecision::Wait => return Placement::Waits(WaitReason::Start),
             StartDecision::Not(until) => {
                 return Placement::Refused(LeaseRefusal::Unavailable {
                     retry_after: until - now,
@@ -171,12 +173,12 @@ impl PoolStateMachine {
         }
         let full = !slot.key.is_shared() && self.is_full_for(open);
         if full && !(waits && self.make_room_for(open.principal.as_ref(), now, actions)) {
-            return Placement::Waits(For::Place(PoolLimit::Principal));
+            return Placement::Waits(WaitReason::Place(PoolLimit::Principal));
         }
         let spare = self.spare();
         if !self.has_room() {
             self.make_room(waits, now, actions);
-            return Placement::Waits(For::Place(PoolLimit::Processes));
+            return Placement::Waits(WaitReason::Place(PoolLimit::Processes));
         }
         self.breaker.attempted(now);
         let process = spare.unwrap_or_else(|| self.new_process());
@@ -198,10 +200,10 @@ impl PoolStateMachine {
             restart: place.ended.take(),
         };
         if let Some(reason) = order.restart {
-            self.last_restart = Some(UnaskedRestart { reason, at: now });
+            self.last_restart = Some(UnplannedRestart { reason, at: now });
         }
         let entry = PoolProcess {
-            duty: Duty::Starting(slot.clone()),
+            duty: ProcessState::Starting(slot.clone()),
             born: self.processes.get(&process).map_or(now, |it| it.born),
             installing: false,
             users: 0,
@@ -220,7 +222,7 @@ impl PoolStateMachine {
             Some(_) => PoolAction::Adopt { process, order },
             None => PoolAction::Start { process, order },
         });
-        Placement::Waits(For::Start)
+        Placement::Waits(WaitReason::Start)
     }
 
     /// Starts processes in the slots that are to have one without a request.
@@ -242,7 +244,7 @@ impl PoolStateMachine {
     /// Returns a running spare process, which can be opened.
     fn spare(&self) -> Option<ProcessId> {
         self.processes.iter().find_map(|(process, entry)| {
-            matches!(entry.duty, Duty::Spare { runs: true }).then_some(*process)
+            matches!(entry.duty, ProcessState::Spare { runs: true }).then_some(*process)
         })
     }
 
@@ -261,7 +263,8 @@ impl PoolStateMachine {
             return false;
         };
         let counts = |entry: &&PoolProcess| {
-            entry.principal.as_ref() == Some(principal) && !matches!(entry.duty, Duty::Stopping)
+            entry.principal.as_ref() == Some(principal)
+                && !matches!(entry.duty, ProcessState::Stopping)
         };
         self.processes.values().filter(counts).count() >= self.rules.max_per_principal
     }

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::super::rules::SLOTS_MAX;
 use super::{
-    Duty, PoolAction, PoolProcess, PoolSlot, PoolStateMachine, ProcessId, SlotKey, StopReason,
+    PoolAction, PoolProcess, PoolSlot, PoolStateMachine, ProcessId, ProcessState, SlotKey,
+    StopReason,
 };
 use crate::stdio::breaker::{BreakerState, StartDecision};
 
@@ -53,7 +54,8 @@ impl PoolStateMachine {
 
     /// Removes a process that is about to end from its slot. `refill`: true to start a replacement if the slot has subscriptions.
     pub(super) fn vacate(&mut self, process: ProcessId, now: Instant, refill: bool) {
-        let Some(Duty::Serving { slot, .. }) = self.processes.get(&process).map(|it| &it.duty)
+        let Some(ProcessState::Serving { slot, .. }) =
+            self.processes.get(&process).map(|it| &it.duty)
         else {
             return;
         };
@@ -75,11 +77,11 @@ impl PoolStateMachine {
         let old = entry.born + self.rules.max_lifetime;
         let unused = entry.users == 0;
         match &entry.duty {
-            Duty::Spare { .. } => match self.spares_until() {
+            ProcessState::Spare { .. } => match self.spares_until() {
                 Some(until) if until > now && old > now => ProcessTimer::At(until.min(old)),
                 _ => ProcessTimer::Stop(StopReason::Idle),
             },
-            Duty::Serving { slot, .. } => {
+            ProcessState::Serving { slot, .. } => {
                 if old <= now {
                     return if unused {
                         ProcessTimer::Stop(StopReason::Lifetime)
@@ -100,18 +102,18 @@ impl PoolStateMachine {
                     false => ProcessTimer::At(old.min(now + self.rules.idle_stop)),
                 }
             }
-            Duty::Returned { .. } => {
+            ProcessState::Returned { .. } => {
                 let idle = entry.idle_since + self.rules.returned_idle();
                 match idle.min(old) {
                     at if at <= now => ProcessTimer::Stop(StopReason::Idle),
                     at => ProcessTimer::At(at),
                 }
             }
-            Duty::Draining { until, reason } if unused || *until <= now => {
+            ProcessState::Draining { until, reason } if unused || *until <= now => {
                 ProcessTimer::Stop(*reason)
             }
-            Duty::Draining { until, .. } => ProcessTimer::At(*until),
-            Duty::Starting(_) | Duty::Stopping => ProcessTimer::Never,
+            ProcessState::Draining { until, .. } => ProcessTimer::At(*until),
+            ProcessState::Starting(_) | ProcessState::Stopping => ProcessTimer::Never,
         }
     }
 
@@ -137,7 +139,7 @@ impl PoolStateMachine {
         {
             let process = self.new_process();
             let entry = PoolProcess {
-                duty: Duty::Spare { runs: false },
+                duty: ProcessState::Spare { runs: false },
                 born: now,
                 installing: false,
                 users: 0,
@@ -185,7 +187,7 @@ impl PoolStateMachine {
 
 impl PoolProcess {
     fn is_spare(&self) -> bool {
-        matches!(self.duty, Duty::Spare { .. })
+        matches!(self.duty, ProcessState::Spare { .. })
     }
 }
 

@@ -15,13 +15,13 @@ fn room(keys: &Keys) -> Arc<Room> {
     Arc::new(Room::new(memory, keys.counts()))
 }
 
-fn entered(room: &Arc<Room>, uid: u32, count: usize) -> Vec<Arc<Guest>> {
+fn entered(room: &Arc<Room>, uid: u32, count: usize) -> Vec<Arc<RelayRegistration>> {
     let enter = |_| Arc::new(room.enter(uid).expect("a place"));
     (0..count).map(enter).collect()
 }
 
 /// The positions of the guests that are to give way.
-fn leaving(guests: &[Arc<Guest>]) -> Vec<usize> {
+fn leaving(guests: &[Arc<RelayRegistration>]) -> Vec<usize> {
     let leaving = guests.iter().enumerate().filter(|(_, it)| it.is_leaving());
     leaving.map(|(at, _)| at).collect()
 }
@@ -65,7 +65,7 @@ fn a_connection_whose_key_was_revoked_is_a_strangers_and_gives_way() {
         .map(|_| keys.make())
         .collect();
     let guests = entered(&room, UID, CONNECTIONS_MAX);
-    let running: Vec<_> = guests.iter().map(Guest::working).collect();
+    let running: Vec<_> = guests.iter().map(RelayRegistration::working).collect();
     for (at, guest) in guests.iter().enumerate() {
         assert!(guest.shows(&lost[at / OF_KEY_MAX]));
     }
@@ -96,7 +96,7 @@ fn there_is_a_way_in_when_all_places_have_valid_keys_and_an_idle_one_gives_way_t
         assert!(guest.shows(&shown[at / (OF_KEY_MAX - 1)]));
         drop(guest.working());
     }
-    let busy: Vec<_> = guests[..3].iter().map(Guest::working).collect();
+    let busy: Vec<_> = guests[..3].iter().map(RelayRegistration::working).collect();
     let late = entered(&room, UID, STRANGERS_MIN + 1);
     assert_eq!(leaving(&guests), [0; 0]);
     assert_eq!(leaving(&late), [0], "strangers have a few places");
@@ -113,7 +113,7 @@ fn a_key_has_so_many_connections_and_its_idle_ones_give_way_to_its_next() {
     let room = room(&keys);
     let key = keys.make();
     let guests = entered(&room, UID, OF_KEY_MAX);
-    let mut busy: Vec<_> = guests.iter().map(Guest::working).collect();
+    let mut busy: Vec<_> = guests.iter().map(RelayRegistration::working).collect();
     assert!(guests.iter().all(|guest| guest.shows(&key)));
     let late = entered(&room, UID, 1);
     assert!(!late[0].shows(&key) && late[0].shows(&keys.make()));
