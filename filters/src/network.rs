@@ -45,7 +45,10 @@ pub(crate) fn check(client: IpAddr, cidrs: &CidrsConfig) -> Result<(), Rejection
     } else {
         Err(Rejection::new(
             Reason::AddressNotAllowed,
-            format!("Requests from {} are not allowed here.", shown(client)),
+            format!(
+                "Requests from {} are not allowed here.",
+                address_text(client)
+            ),
         ))
     }
 }
@@ -89,7 +92,7 @@ pub fn network_of(client: IpAddr) -> IpAddr {
 }
 
 /// The text of an address in logs; `unix` for clients of Unix sockets, which have no address.
-pub fn shown(address: IpAddr) -> String {
+pub fn address_text(address: IpAddr) -> String {
     match address {
         UNIX => UNIX_NAME.to_owned(),
         address => address.to_string(),

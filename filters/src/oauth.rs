@@ -193,7 +193,7 @@ impl Oauth {
         let mut refused = TokenVerdict::Refused(none);
         let issuers = self.issuers.iter();
         for issuer in issuers.filter(|it| it.introspection().is_some()) {
-            let counted = match issuer.known(token, digest, now) {
+            let counted = match issuer.stored_verdict(token, digest, now) {
                 IssuerVerdict::Principal(principal) => return TokenVerdict::Principal(principal),
                 IssuerVerdict::Over(why) => {
                     refused = TokenVerdict::Over(why);

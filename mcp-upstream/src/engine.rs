@@ -124,7 +124,7 @@ pub(crate) trait UpstreamCall: CancelNotice {
     }
 
     /// Returns this call's failure in the form for its caller. Details for the operator are only logged.
-    fn shown(&self, _caller: &Caller, error: CallError) -> CallError {
+    fn error_for_caller(&self, _caller: &Caller, error: CallError) -> CallError {
         error
     }
 }
@@ -301,7 +301,7 @@ impl Engine {
         let cause = match (&outcome, status) {
             (Ok(_), Ok("ok")) => None,
             (Ok(UpstreamReply::Response(response)), Ok(status)) => {
-                CallCause::said(status, response.payload())
+                CallCause::from_answer(status, response.payload())
             }
             (Ok(_), _) => None,
             (Err(error), _) => Some(CallCause::of(error)),
@@ -320,7 +320,7 @@ impl Engine {
         reached: &AtomicBool,
     ) -> (CallOutcome, Result<&'static str, CallErrorCode>) {
         let outcome = self.attempt(caller, call, events, reached).await;
-        let outcome = outcome.map_err(|error| call.shown(caller, error));
+        let outcome = outcome.map_err(|error| call.error_for_caller(caller, error));
         let status = outcome.as_ref().map(UpstreamReply::status);
         let status = status.map_err(|error| error.code);
         let outcome = match call.facts().may_tell_of_failure(status) {

@@ -56,7 +56,7 @@ impl SentTrace {
     }
 
     /// Returns the trace context as parameters of [`RequestTrace::message`].
-    pub(crate) fn shown(&self) -> Option<(&str, Option<&str>)> {
+    pub(crate) fn parameters(&self) -> Option<(&str, Option<&str>)> {
         Some((self.parent.as_deref()?, self.state.as_deref()))
     }
 }
@@ -89,7 +89,7 @@ pub(crate) fn note_message(caller: &Caller, id: Option<&str>, method: &str, memb
 
 #[cold]
 fn note(trace: &RequestTrace, id: Option<&str>, method: &str, members: &Members<'_>) {
-    trace.message(label(method), id, SentTrace::of(members).shown());
+    trace.message(label(method), id, SentTrace::of(members).parameters());
 }
 
 /// Records in the trace that a message was refused with this error code.

@@ -30,11 +30,10 @@
 //! | [`ServerOperations`] | the routes and pages of operators, and aggregates, which watch their members |
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::child::output::RecentLines;
@@ -67,15 +66,12 @@ mod tests;
 pub(crate) use context::{CallContext, Client, RequestMeta};
 pub(crate) use sessions::{SessionChanges, gauge, store_away, store_failure};
 
-/// A boxed future with the output `T`.
-pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
 /// A value that is usually available at once, and otherwise a future of it.
 pub(crate) enum MaybeReady<'a, T> {
     /// The value is available.
     Now(T),
     /// The value will be available when the future completes.
-    Later(Pending<'a, T>),
+    Later(BoxFuture<'a, T>),
 }
 
 impl<T> MaybeReady<'_, T> {

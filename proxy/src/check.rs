@@ -136,7 +136,7 @@ fn list_servers(report: &mut String, servers: &ServerCheck) {
 
 fn list_warnings(report: &mut String, servers: &ServerCheck) {
     for finding in servers.findings.iter().filter(|it| !it.is_error) {
-        let _ = writeln!(report, "# warning: {}", told(finding));
+        let _ = writeln!(report, "# warning: {}", finding_text(finding));
     }
 }
 
@@ -170,8 +170,8 @@ pub(crate) fn log_unknown_namespaces(effective: &Effective) {
     let known = known_namespaces(effective, servers(effective).names);
     for finding in namespaces::findings(&effective.config, &known) {
         match finding.is_error {
-            true => tracing::error!("{}", told(&finding)),
-            false => tracing::warn!("{}", told(&finding)),
+            true => tracing::error!("{}", finding_text(&finding)),
+            false => tracing::warn!("{}", finding_text(&finding)),
         }
     }
 }
@@ -353,10 +353,10 @@ fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Fin
 /// Returns the findings that are errors, each as one line.
 pub(crate) fn errors(servers: &ServerCheck) -> impl Iterator<Item = String> {
     let errors = servers.findings.iter().filter(|it| it.is_error);
-    errors.map(told)
+    errors.map(finding_text)
 }
 
-fn told(finding: &Finding) -> String {
+fn finding_text(finding: &Finding) -> String {
     one_line(&format!("{}: {}", finding.place, finding.message))
 }
 

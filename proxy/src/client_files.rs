@@ -70,7 +70,7 @@ impl Gateway {
 }
 
 /// Writes a line to standard error, without characters that could control the terminal.
-fn tell(line: &str) {
+fn print_line(line: &str) {
     eprintln!("{}", printable_text(line));
 }
 

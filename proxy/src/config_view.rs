@@ -86,13 +86,13 @@ fn values(config: &Config) -> Result<BTreeMap<String, serde_json::Value>, String
     let tree = check::masked_tree(config).map_err(|error| error.to_string())?;
     let mut values = BTreeMap::new();
     for (key, value) in crate::config::leaves(&tree) {
-        values.insert(key, shown(value));
+        values.insert(key, masked_json(value));
     }
     Ok(values)
 }
 
 /// Converts a value to JSON. Texts that look like credentials are masked, whatever their key.
-fn shown(value: &yaml::Value) -> serde_json::Value {
+fn masked_json(value: &yaml::Value) -> serde_json::Value {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => mask::text(&text).into(),
         Ok(serde_json::Value::Array(all)) => {

@@ -97,8 +97,8 @@ pub(crate) fn announce(effective: &Effective) -> String {
     };
     let curl = curl(listener);
     let generated = effective.generated;
-    let bearer = shown(effective.bearer.as_ref(), generated.bearer, "BEARER_TOKEN");
-    let manager = shown(
+    let bearer = token_text(effective.bearer.as_ref(), generated.bearer, "BEARER_TOKEN");
+    let manager = token_text(
         Some(&effective.manager_token),
         generated.manager,
         "MANAGER_INTERNAL_TOKEN",
@@ -168,7 +168,7 @@ fn page(effective: &Effective) -> String {
 
 /// Returns a token as it is printed: the token itself if this process generated it, otherwise a reference to its environment
 /// variable.
-fn shown(token: Option<&Secret>, generated: bool, variable: &str) -> String {
+fn token_text(token: Option<&Secret>, generated: bool, variable: &str) -> String {
     match token {
         // A generated token consists of hexadecimal digits, which need no quoting in a shell.
         Some(token) if generated => token.expose().to_owned(),

@@ -208,7 +208,7 @@ async fn examine(arguments: &DoctorArgs) -> Result<Vec<Finding>, String> {
     let through = public.as_ref();
     let running = async {
         let (mut findings, issued) = match &gateway {
-            Ok(gateway) => asked(gateway, &effective).await,
+            Ok(gateway) => request_nonces(gateway, &effective).await,
             Err(reason) => (vec![not_asked(reason)], None),
         };
         findings.extend(probe(arguments, through, issued).await);
@@ -312,7 +312,7 @@ fn too_slow(check: &'static str) -> Finding {
 }
 
 /// Requests nonces from the running gateway. Returns findings about the request, and the nonces if it succeeded.
-async fn asked(
+async fn request_nonces(
     gateway: &RunningGateway,
     effective: &Effective,
 ) -> (Vec<Finding>, Option<IssuedNonces>) {

@@ -32,17 +32,20 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
                 namespace,
                 tool: arguments.tool,
             };
-            let asked = asked::<Explanation>(&asker, &question);
-            asked.map(|answer| (shown(&answer, told, arguments.json), answer.allowed))
+            let asked = request_json::<Explanation>(&asker, &question);
+            asked.map(|answer| {
+                let text = text_or_json(&answer, explanation_text, arguments.json);
+                (text, answer.allowed)
+            })
         }
         (Some(who), None) => {
-            let asked = asked::<Reach>(&asker, &ReachQuestion { who });
-            asked.map(|answer| (shown(&answer, reached, arguments.json), true))
+            let asked = request_json::<Reach>(&asker, &ReachQuestion { who });
+            asked.map(|answer| (text_or_json(&answer, reached, arguments.json), true))
         }
         // Without a principal there is no namespace either, as clap requires one for it: list all principals.
         (None, _) => {
-            let asked = asked::<Principals>(&asker, &json!({}));
-            asked.map(|answer| (shown(&answer, listed, arguments.json), true))
+            let asked = request_json::<Principals>(&asker, &json!({}));
+            asked.map(|answer| (text_or_json(&answer, listed, arguments.json), true))
         }
     };
     match answer {
@@ -56,7 +59,11 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
     }
 }
 
-fn shown<T: Serialize>(answer: &T, for_people: impl Fn(&T) -> String, as_json: bool) -> String {
+fn text_or_json<T: Serialize>(
+    answer: &T,
+    for_people: impl Fn(&T) -> String,
+    as_json: bool,
+) -> String {
     match as_json {
         true => output::json(answer),
         false => for_people(answer),
@@ -89,7 +96,7 @@ pub(crate) fn reach(
         is_set,
     };
     let who = key.to_owned();
-    asked(&asker, &ReachQuestion { who }).map_err(CommandFailure::into_reason)
+    request_json(&asker, &ReachQuestion { who }).map_err(CommandFailure::into_reason)
 }
 
 /// Loads a configuration with the tokens of the running gateway. The returned flag is true if `BEARER_TOKEN` or its file is set;
@@ -130,7 +137,7 @@ fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
     })
 }
 
-fn asked<T: DeserializeOwned>(
+fn request_json<T: DeserializeOwned>(
     asker: &Asker,
     question: &impl Serialize,
 ) -> Result<T, CommandFailure> {
@@ -221,7 +228,7 @@ fn reached(answer: &Reach) -> String {
 }
 
 /// Formats an explanation of rights as text.
-fn told(answer: &Explanation) -> String {
+fn explanation_text(answer: &Explanation) -> String {
     let mut lines = TerminalText::for_stdout();
     let may = if answer.allowed { "may" } else { "may not" };
     let what = match &answer.tool {
@@ -286,7 +293,7 @@ mod tests {
             notes: vec!["work lists no tool make at the moment".into()],
         };
         assert_eq!(
-            told(&answer),
+            explanation_text(&answer),
             "key:ci (API key abc) may not call make in work:\n\
              \x20 allows   credential: API key abc counts\n\
              \x20 REFUSES  scopes: read does not open make\n\
@@ -307,7 +314,7 @@ mod tests {
             ..answer
         };
         assert_eq!(
-            told(&all),
+            explanation_text(&all),
             "key:ci (API key abc) may use work:\nTools:\n  allowed  list\n  and 3 more\n"
         );
     }
@@ -337,12 +344,12 @@ mod tests {
             notes: vec![evil.into()],
         };
         assert_eq!(
-            told(&answer),
+            explanation_text(&answer),
             format!(
                 "{shown} (token) may use work:\n  allows   scopes: {shown}\nTools:\n  allowed  {shown}\nNote: {shown}.\n"
             )
         );
-        let json = super::shown(&evil, |_| String::new(), true);
+        let json = super::text_or_json(&evil, |_| String::new(), true);
         assert!(!json.contains(['\u{1b}', '\u{202e}', '\u{2028}']), "{json}");
         assert_eq!(serde_json::from_str::<String>(&json).unwrap(), evil);
         let principal = KnownPrincipal {

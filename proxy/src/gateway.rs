@@ -7,9 +7,9 @@
 //! For a long stream, Pingora's request ends once the head is written, while the stream continues (see `stream`).
 
 mod admit;
+mod credential_validity;
 mod hand_over;
 mod in_flight;
-mod lasting;
 mod login;
 mod probe;
 mod resource;
@@ -42,9 +42,9 @@ use tooldock_upstream::{McpHead, Service};
 use tooldock_workers::registry::Registry;
 
 use self::admit::{NamespaceServer, tls_of};
+use self::credential_validity::CredentialValidity;
 use self::hand_over::{HandOverOutcome, mcp_head};
 use self::in_flight::InFlightRequest;
-use self::lasting::CredentialValidity;
 use crate::access_log::{AccessLog, Pending};
 use crate::header_edits::HeaderEdits;
 use crate::issuers::Issuers;

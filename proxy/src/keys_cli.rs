@@ -59,7 +59,7 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
             }
             match arguments.json {
                 true => Ok(json(&CreatedKey::of(&made))),
-                false => Ok(told(&made)),
+                false => Ok(created_key_text(&made)),
             }
         }
         KeysCommand::List => {
@@ -133,7 +133,7 @@ fn wanted(arguments: NewKeyArgs) -> NewKey {
 }
 
 /// Formats a new key as text. The key is at the end of its line, so that it can easily be copied.
-fn told(made: &MadeKey) -> String {
+fn created_key_text(made: &MadeKey) -> String {
     format!(
         "id:  {}\nkey: {}\nKeep the key now: it is not stored and not shown again. Send it as `Authorization: Bearer KEY`.\n",
         made.record.id,
@@ -292,6 +292,6 @@ mod tests {
             shown.contains(made.text.expose()) && !shown.contains("hash"),
             "{shown}"
         );
-        assert!(told(&made).contains(&format!("\nkey: {}\n", made.text.expose())));
+        assert!(created_key_text(&made).contains(&format!("\nkey: {}\n", made.text.expose())));
     }
 }

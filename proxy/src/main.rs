@@ -32,7 +32,7 @@
 //! | module | content |
 //! |---|---|
 //! | `serve`, `serve/ports.rs`, `serve/shared_limits.rs` | building of all objects; functions for the service; shared limits |
-//! | `hub` | the control loop: first scan, session expiry, end of the process |
+//! | `control_loop` | the control loop: first scan, session expiry, end of the process |
 //! | `sandbox` | facts about the gateway that sandboxes of tools need |
 //! | `signals`, `service_manager`, `watcher` | signals, messages to systemd, reloads after changes of files |
 //! | `upgrade`, `upgrade/channel.rs` | listening sockets handed to a successor (`serve --upgrade`) |
@@ -72,6 +72,7 @@ mod command_pages;
 mod config;
 mod config_view;
 mod connection;
+mod control_loop;
 mod descriptors;
 mod dev;
 mod doctor;
@@ -79,7 +80,6 @@ mod edge;
 mod explain_cli;
 mod gateway;
 mod header_edits;
-mod hub;
 mod import_nginx;
 mod issuers;
 mod kept_file;

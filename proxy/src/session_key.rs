@@ -25,12 +25,12 @@ const BYTES: usize = 32;
 pub(crate) fn load(configured: Option<&Secret>, data_dir: &Path) -> anyhow::Result<SessionKey> {
     match configured {
         Some(text) => Ok(SessionKey::from_text(text.expose())),
-        None => kept(&data_dir.join(FILE)).map(SessionKey::from_bytes),
+        None => read_or_create(&data_dir.join(FILE)).map(SessionKey::from_bytes),
     }
 }
 
 /// Reads the key from the file. Creates the file with a random key if it does not exist.
-fn kept(file: &Path) -> anyhow::Result<[u8; BYTES]> {
+fn read_or_create(file: &Path) -> anyhow::Result<[u8; BYTES]> {
     let bytes = kept_file::read_or_make(file, BYTES, || {
         let mut key = vec![0; BYTES];
         getrandom::fill(&mut key)?;
@@ -59,9 +59,9 @@ mod tests {
         let file = data.path().join(FILE);
         // A leftover of a crash half way.
         fs::write(data.path().join("session.key.new.1"), "half").expect("write");
-        let made = kept(&file).expect("made");
+        let made = read_or_create(&file).expect("made");
         assert_ne!(made, [0; BYTES]);
-        assert_eq!(kept(&file).expect("read"), made);
+        assert_eq!(read_or_create(&file).expect("read"), made);
         let metadata = fs::metadata(&file).expect("there");
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(data.path()).expect("read").count(), 1);
@@ -73,13 +73,13 @@ mod tests {
         let file = data.path().join(FILE);
         for wrong in [&b""[..], &[1; BYTES - 1], &[1; BYTES + 1]] {
             fs::write(&file, wrong).expect("write");
-            let error = kept(&file).expect_err("wrong size").to_string();
+            let error = read_or_create(&file).expect_err("wrong size").to_string();
             assert!(error.contains("session.key is no session key"), "{error}");
             assert_eq!(fs::read(&file).expect("there"), wrong);
         }
         fs::remove_file(&file).expect("removed");
         symlink("/dev/zero", &file).expect("link");
-        let error = format!("{:#}", kept(&file).expect_err("a link"));
+        let error = format!("{:#}", read_or_create(&file).expect_err("a link"));
         assert!(
             error.contains("session.key: it is no regular file"),
             "{error}"
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_key_that_cannot_be_made_says_where() {
-        let error = kept(Path::new("/proc/none/session.key")).expect_err("no directory");
+        let error = read_or_create(Path::new("/proc/none/session.key")).expect_err("no directory");
         assert!(
             format!("{error:#}").starts_with("cannot make /proc/none/session.key: "),
             "{error:#}"

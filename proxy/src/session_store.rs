@@ -61,7 +61,7 @@ pub(crate) fn open(
         StoreConfig::Redis(url) => in_redis(effective, url, key, succeeded),
     }?;
     if let Some(name) = succeeded {
-        open.replicas.succeed(ReplicaId::named(name));
+        open.replicas.set_predecessor(ReplicaId::named(name));
     }
     Ok(open)
 }

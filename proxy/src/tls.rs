@@ -95,7 +95,7 @@ impl TlsListener {
             acceptor,
             shown,
             trust,
-        } = made(config, None)?;
+        } = read_files(config, None)?;
         let opened = Self {
             name: name.to_owned(),
             loopback: expected.loopback,
@@ -126,7 +126,7 @@ impl TlsListener {
             loopback: self.loopback,
         };
         let before = Arc::clone(&self.authorities());
-        let made = made(config, Some(&before))?;
+        let made = read_files(config, Some(&before))?;
         let mut problems = Vec::new();
         for next in &made.shown {
             let Some(problem) = next.problem(expected) else {
@@ -240,7 +240,7 @@ impl ServedCertificate {
 ///
 /// A line of text that names the file at fault.
 pub(crate) fn check_usable(config: &TlsConfig, _: ExpectedNames<'_>) -> Result<(), String> {
-    made(config, None).map(drop)
+    read_files(config, None).map(drop)
 }
 
 /// The time at which a certificate expires.
@@ -270,7 +270,7 @@ impl CertificateEnd {
 ///
 /// A line of text that names the file at fault.
 pub(crate) fn ends(config: &TlsConfig) -> Result<Vec<(PathBuf, CertificateEnd)>, String> {
-    made(config, None)?;
+    read_files(config, None)?;
     let files = config.certificates.iter().map(|pair| pair.cert.clone());
     let with_ends = files.map(|file| {
         let certificates = certificates_in(&file)?;
@@ -298,13 +298,13 @@ pub(crate) fn certificate_name(config: &TlsConfig) -> Option<String> {
 ///
 /// A line of text that names the file at fault.
 pub(crate) fn check_good(config: &TlsConfig, expected: ExpectedNames<'_>) -> Result<(), String> {
-    let shown = made(config, None)?.shown;
+    let shown = read_files(config, None)?.shown;
     let mut problems = shown.iter().map(|shown| shown.problem(expected));
     problems.find_map(|problem| problem).map_or(Ok(()), Err)
 }
 
 /// Reads all files of a listener. If the authorities are the same as in `before`, `before` is reused.
-fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<ListenerTls, String> {
+fn read_files(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<ListenerTls, String> {
     let pairs = config.certificates.iter().map(KeyPair::read);
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
     let resolver = Arc::new(CertificatesByName::new(&pairs)?);

@@ -57,7 +57,7 @@ const NAME: &str = "replica ";
 /// a whole CPU core.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Time limit for receiving `go`. The running gateway needs only a fraction of it to announce its shutdown to the replicas.
+/// Time limit for receiving `report_stopped`. The running gateway needs only a fraction of it to announce its shutdown to the replicas.
 const GO_TIME: Duration = Duration::from_secs(10);
 
 /// Maximum time for which a start without `--upgrade` waits for a running gateway to react to a stop signal sent just before.
@@ -282,7 +282,7 @@ pub(crate) struct Successor(Channel);
 
 impl Successor {
     /// Reports to the successor that this gateway no longer accepts connections.
-    pub(crate) fn go(self) {
+    pub(crate) fn report_stopped(self) {
         if let Err(error) = self.0.send(GO, None) {
             tracing::warn!(%error, "upgrade: the successor could not be told to accept connections");
         }
@@ -415,7 +415,7 @@ impl OfferState {
             return Err(io::ErrorKind::InvalidData.into());
         }
         // An error means that the gateway is stopping already. The channel is then closed, and the successor continues without
-        // `go`.
+        // `report_stopped`.
         self.succeeded.store(true, Ordering::Release);
         let _ = self.ready.try_send(Successor(channel));
         Ok(())

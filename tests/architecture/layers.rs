@@ -179,7 +179,7 @@ const PROXY: &[&str] = &[
     "signals",
     "service_manager",
     "relay",
-    "hub",
+    "control_loop",
     "serve",
     "operator",
     "doctor",

@@ -16,9 +16,9 @@
 //! once, and an installer that hangs delays no other namespace. In each snapshot every namespace is either old or new.
 
 mod aggregate;
+mod automatic;
 mod external;
 mod installs;
-mod itself;
 mod metrics;
 mod names;
 mod run;
@@ -55,9 +55,9 @@ use crate::registry::{Registry, UpstreamKind};
 use crate::servers::{ServersConfig, configured};
 
 pub use aggregate::{AggregateInputs, namespace as aggregate_namespace};
+use automatic::{AutomaticReloads, ReloadScope};
 use external::{is_same as same_namespace, namespace as of_external};
 use installs::Installs;
-use itself::{AutomaticReloads, ReloadScope};
 pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of, content_hash, gate, nobody, parking};
 

@@ -184,7 +184,12 @@ impl Issuer {
 
     /// Returns the stored verdict on an opaque token. If the verdict on a token in use expires soon, the token is queued for
     /// renewal.
-    pub(super) fn known(&self, token: &str, digest: TokenDigest, now: SystemTime) -> IssuerVerdict {
+    pub(super) fn stored_verdict(
+        &self,
+        token: &str,
+        digest: TokenDigest,
+        now: SystemTime,
+    ) -> IssuerVerdict {
         if let Some((principal, until)) = self.principals.find(&digest, 0, now) {
             let own_end = principal.ends.is_some_and(|ends| ends <= until);
             if !own_end

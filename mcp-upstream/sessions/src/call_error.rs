@@ -115,7 +115,7 @@ impl CallCause {
 
     /// Extracts the cause from the answer of a failed call: an error object, a result with `isError`, or a message that contains
     /// one of these. `status` is the code under which the call is counted.
-    pub fn said(status: &'static str, answer: &[u8]) -> Option<Self> {
+    pub fn from_answer(status: &'static str, answer: &[u8]) -> Option<Self> {
         if answer.len() > SAID_MAX {
             return None;
         }
@@ -192,7 +192,7 @@ mod tests {
             (r#"{"isError":true,"content":[]}"#.to_owned(), None),
             ("[".to_owned(), None),
         ] {
-            let found = CallCause::said("tool_error", answer.as_bytes());
+            let found = CallCause::from_answer("tool_error", answer.as_bytes());
             assert_eq!(found, expected, "{answer}");
         }
     }

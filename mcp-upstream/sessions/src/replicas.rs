@@ -418,7 +418,7 @@ impl Replicas {
     }
 
     /// Records the replica that this process replaces at the same address.
-    pub fn succeed(&self, predecessor: ReplicaId) {
+    pub fn set_predecessor(&self, predecessor: ReplicaId) {
         let _ = self.predecessor.set(predecessor);
     }
 
@@ -665,7 +665,7 @@ impl Replicas {
             // the pause is noticed nevertheless.
             known.tried = began;
             match heard {
-                Ok(heard) => beat = self.heard(known, heard, (began, now)),
+                Ok(heard) => beat = self.apply_reply(known, heard, (began, now)),
                 Err(error) => {
                     if !std::mem::replace(&mut known.fails, true) {
                         tracing::error!(
@@ -679,7 +679,7 @@ impl Replicas {
         beat
     }
 
-    fn heard(
+    fn apply_reply(
         &self,
         known: &mut ReplicaStates,
         heard: DirectoryReply,
@@ -917,7 +917,7 @@ impl Replicas {
     }
 
     /// Removes this replica from the directory. Called at the end of the process.
-    pub async fn farewell(&self) {
+    pub async fn leave_directory(&self) {
         if let Some(directory) = &self.directory {
             // If this fails, the other replicas find that this one has ended when its last beat is older than `BEAT_LIFE`.
             let _ = directory.leave(&self.own).await;

@@ -26,7 +26,7 @@
 //!   Unread ─────────▶ Attached ─────────────────────────▶ Finished ──▶ forgotten: aged out,
 //!                     ▲      │  reader leaves, is too       ▲   │       one of too many,
 //!             resume ▷│      │  slow or replaced; the       │   │ resume ▷ reads the rest,
-//!                     │      ▼  pulse ends it               │   ▼       then the end
+//!                     │      ▼  KeepAlive ends it           │   ▼       then the end
 //!                     └── Detached ────── finish ───────────┘
 //!                            (events are still kept)
 //!   any ── the session closes ──▶ Closed: readers end at once, events are dropped
@@ -37,8 +37,8 @@
 //! then finished: its calls have ended with their process, and the client gets an error for each missing response.
 //!
 //! Delivery is exactly once and in order across a resume: the reader's position, the events and the current reader are protected
-//! by one lock, so a resume finds every event either in the window or after it. Locks are taken in the order pulse → stream, and
-//! session's list of streams → stream. No lock is held while a waker is called or an await is pending.
+//! by one lock, so a resume finds every event either in the window or after it. Locks are taken in the order [`KeepAlive`] →
+//! stream, and session's list of streams → stream. No lock is held while a waker is called or an await is pending.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -365,7 +365,7 @@ impl Stream {
     /// Waits until the reader has read enough that the stream accepts more events, or until there is no reader, at most for
     /// `patience`. A writer of many events calls this, so that a reader that was not scheduled yet does not count as too slow. A
     /// reader that did not catch up in time is not waited for again.
-    pub async fn caught_up(&self, patience: Duration) {
+    pub async fn wait_for_reader(&self, patience: Duration) {
         let bounds = self
             .share
             .as_ref()

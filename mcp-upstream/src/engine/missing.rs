@@ -39,7 +39,7 @@ pub(crate) fn explained(
     let hiding = || namespace.issues.iter().filter(move |it| it.may_hide(name));
     for issue in hiding().take(FILES_MAX) {
         error.message.push_str("; ");
-        error.message.push_str(&told(issue, shows_reasons));
+        error.message.push_str(&issue_text(issue, shows_reasons));
     }
     let more = hiding().count().saturating_sub(FILES_MAX);
     if more > 0 {
@@ -49,7 +49,7 @@ pub(crate) fn explained(
     error
 }
 
-fn told(issue: &Issue, shows_reasons: bool) -> String {
+fn issue_text(issue: &Issue, shows_reasons: bool) -> String {
     let reason = first_line(&issue.message);
     let file = &issue.subject;
     match (issue.is_about_update(), issue.code, shows_reasons) {

@@ -61,7 +61,7 @@ impl Patience {
             return;
         }
         let began = Instant::now();
-        stream.caught_up(PACE.min(self.0)).await;
+        stream.wait_for_reader(PACE.min(self.0)).await;
         self.0 = self.0.saturating_sub(began.elapsed());
     }
 }

@@ -397,7 +397,7 @@ async fn open_session(
         Err(failure) => return Ok(failure.reply(name, Era::Legacy, Some(id))),
     };
     let mut head = Head::new(opened.status);
-    head.headers = headers::down(&opened.headers);
+    head.headers = headers::for_client(&opened.headers);
     let body_of = |message: Bytes| match headers::kind(&opened.headers) {
         _ if message == opened.message => opened.body.clone(),
         headers::BodyKind::Json => message,

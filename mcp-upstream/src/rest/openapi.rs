@@ -28,15 +28,15 @@ use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::global::GlobalTools;
 
-mod effort;
 mod example;
 mod inline;
 mod responses;
 mod schema;
+mod work_budget;
 
-use effort::WorkBudget;
 use responses::{Fails, ValueForm};
 use schema::HoistedSchema;
+use work_budget::WorkBudget;
 
 #[derive(Deserialize)]
 struct DocumentQuery {

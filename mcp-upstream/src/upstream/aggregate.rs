@@ -24,9 +24,9 @@
 //! |---|---|
 //! | `member.rs`, `reading.rs`, `offer.rs`, `nested.rs` | a member and its task; its lists and offer; an aggregate as member |
 //! | `live.rs`, `catalogue.rs`, `names.rs` | the aggregate as served; all offers under published names; those names |
-//! | `asked.rs`, `call.rs` | a request that is passed to a member; the member's call |
+//! | `request.rs`, `call.rs` | a request that is passed to a member; the member's call |
 //! | `tools.rs`, `resources.rs`, `tasks.rs`, `spread.rs` | requests by method; messages for all members |
-//! | `visible.rs`, `toolsets.rs` | entries that a client may learn about; the active set, in a session's record or in a handle |
+//! | `visible_members.rs`, `toolsets.rs` | entries that a client may learn about; the active set, in a session's record or in a handle |
 //! | `own.rs`, `activate.rs`, `hints.rs` | the aggregate's own tools; calls that errors suggest |
 //! | `references.rs` | URIs in results |
 //!
@@ -62,7 +62,6 @@ use crate::seal::SessionKey;
 
 mod activate;
 mod apps;
-mod asked;
 mod budget;
 mod call;
 mod catalogue;
@@ -77,6 +76,7 @@ mod own;
 mod pace;
 mod reading;
 mod references;
+mod request;
 mod resources;
 mod snapshot;
 mod spread;
@@ -84,12 +84,12 @@ mod state;
 mod tasks;
 mod tools;
 mod toolsets;
-mod visible;
+mod visible_members;
 
-use asked::{AggregateRequest, one_page};
 use catalogue::EntryKind;
 use live::RunningAggregate;
 use member::{Home, MemberSlot};
+use request::{AggregateRequest, one_page};
 use toolsets::SessionTurn;
 
 /// Maximum number of nested aggregates. The configuration allows no more. Deeper nesting that arises after the configuration was

@@ -325,13 +325,13 @@ impl Upstream for ClientUpstream {
         request: IncomingRequest<'a>,
     ) -> MaybeReady<'a, Result<PreparedRequest, RequestError>> {
         let external = &self.0;
-        match kept_here(cx, request) {
+        match has_lasting_effect(cx, request) {
             Err(refused) => MaybeReady::Now(Err(refused)),
-            Ok(false) => MaybeReady::Now(call_of(external, cx, request)),
+            Ok(false) => MaybeReady::Now(prepare_call(external, cx, request)),
             Ok(true) => MaybeReady::Later(Box::pin(async move {
-                match subscriptions::kept(external, cx, request).await? {
+                match subscriptions::answer_lasting(external, cx, request).await? {
                     Some(answer) => Ok(PreparedRequest::Response(answer)),
-                    None => call_of(external, cx, request),
+                    None => prepare_call(external, cx, request),
                 }
             })),
         }
@@ -352,7 +352,7 @@ impl Upstream for ClientUpstream {
         })?;
         let method = Method::Known(TOOLS_CALL);
         let named = (tool.into(), arguments);
-        Ok(up(
+        Ok(server_call(
             &self.0,
             cx,
             method,
@@ -518,7 +518,7 @@ impl ServerOperations for ClientUpstream {
 /// # Errors
 ///
 /// A key that some servers would read as another one, or a method that does not exist in the era.
-fn kept_here(
+fn has_lasting_effect(
     cx: &CallContext<'_>,
     IncomingRequest {
         method, members, ..
@@ -532,7 +532,7 @@ fn kept_here(
     if method.starts_with("notifications/") || is_misspelt_call(method) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
-    let of_sessions = subscriptions::lasts(method);
+    let of_sessions = subscriptions::outlasts_request(method);
     // Methods that version 2026-07-28 removed, and methods that exist only in the modern era. They are refused, since a server
     // that supports both eras might take them for the beginning of the other era.
     let of_other_era = match cx.client.is_modern() {
@@ -546,7 +546,7 @@ fn kept_here(
 }
 
 /// Creates the call that sends a request to the server.
-fn call_of(
+fn prepare_call(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
     IncomingRequest {
@@ -565,7 +565,7 @@ fn call_of(
     let arguments = named.arguments.map(str::as_bytes);
     let arguments = arguments.map_or_else(Bytes::new, |raw| cx.own(raw));
     let named = (named.subject.into(), arguments);
-    let call = up(external, cx, Method::of(method), named, request, tasks);
+    let call = server_call(external, cx, Method::of(method), named, request, tasks);
     Ok(PreparedRequest::Call(call))
 }
 
@@ -625,7 +625,7 @@ impl<'a> RequestSubject<'a> {
 }
 
 /// Creates the call that sends a request, with its subject and arguments, to the server.
-fn up(
+fn server_call(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
     method: Method,

@@ -50,7 +50,7 @@ impl WorkerUpstream {
     }
 
     /// Answers a method from the snapshot of namespaces, without a worker.
-    fn answered(
+    fn answer_from_snapshot(
         cx: &CallContext<'_>,
         answered: SnapshotMethod,
         id: &str,
@@ -66,7 +66,7 @@ impl WorkerUpstream {
     }
 
     /// Prepares the call of a function in a worker.
-    fn called(
+    fn prepare_function_call(
         &self,
         cx: &CallContext<'_>,
         called: FunctionMethod,
@@ -120,9 +120,11 @@ impl Upstream for WorkerUpstream {
                 answer.map(PreparedRequest::Response)
             })),
             Ok(Method::Answered(answered)) => {
-                MaybeReady::Now(Self::answered(cx, answered, id, members))
+                MaybeReady::Now(Self::answer_from_snapshot(cx, answered, id, members))
             }
-            Ok(Method::Called(called)) => MaybeReady::Now(self.called(cx, called, members)),
+            Ok(Method::Called(called)) => {
+                MaybeReady::Now(self.prepare_function_call(cx, called, members))
+            }
         }
     }
 

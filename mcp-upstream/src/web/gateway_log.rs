@@ -42,7 +42,7 @@ impl LineFilter {
     }
 
     /// Converts a log line to the form of the API; `None` if the filter excludes it.
-    fn shown(&self, line: &RecentLine) -> Option<Value> {
+    fn line_json(&self, line: &RecentLine) -> Option<Value> {
         let (level, text) = line.text.split_once(' ').unwrap_or(("", &line.text));
         let level = level.to_lowercase();
         let rank = LEVELS.iter().position(|known| *known == level);
@@ -72,7 +72,7 @@ pub(super) fn lines(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let limit = request.limit()?;
     let kept = log(core)?.after(0);
     let newest = kept.last().map_or(0, |line| line.number);
-    let shown: Vec<_> = kept.iter().filter_map(|it| filter.shown(it)).collect();
+    let shown: Vec<_> = kept.iter().filter_map(|it| filter.line_json(it)).collect();
     let last = &shown[shown.len().saturating_sub(limit)..];
     json_of(&json!({"lines": last, "total": shown.len(), "newest": newest}))
 }
@@ -81,7 +81,7 @@ pub(super) fn lines(core: &Arc<Core>, request: &ApiRequest) -> Answer {
 pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let filter = LineFilter::of(request)?;
     follow(core, caller, request, log(core)?, move |kept| {
-        filter.shown(kept)
+        filter.line_json(kept)
     })
 }
 
@@ -107,14 +107,14 @@ mod tests {
             text: text.to_owned(),
         };
         let warning = line("WARN tooldock::serve: Disk is full");
-        let shown = filter("warn", "disk").shown(&warning).expect("wanted");
+        let shown = filter("warn", "disk").line_json(&warning).expect("wanted");
         assert_eq!(
             (&shown["level"], &shown["text"]),
             (&json!("warn"), &json!("tooldock::serve: Disk is full"))
         );
-        assert_eq!(filter("error", "").shown(&warning), None);
-        assert_eq!(filter("trace", "cpu").shown(&warning), None);
+        assert_eq!(filter("error", "").line_json(&warning), None);
+        assert_eq!(filter("trace", "cpu").line_json(&warning), None);
         // A line without a level is shown at every level.
-        assert!(filter("error", "").shown(&line("odd line")).is_some());
+        assert!(filter("error", "").line_json(&line("odd line")).is_some());
     }
 }

@@ -25,14 +25,14 @@ pub(super) fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> A
     let figures = core.figures.now(&core.metrics);
     let all = snapshot.namespaces.values();
     let all = all.filter(|it| it.name.as_str().contains(&wanted) && caller.may_use(it));
-    let all = all.map(|namespace| shown(core, caller, namespace, &figures));
+    let all = all.map(|namespace| namespace_json(core, caller, namespace, &figures));
     request.page("namespaces", all.collect(), json!({}))
 }
 
 pub(super) fn one(core: &Arc<Core>, caller: &Caller, name: &str) -> Answer {
     let namespace = found(core, caller, name)?;
     let figures = core.figures.now(&core.metrics);
-    json_of(&shown(core, caller, &namespace, &figures))
+    json_of(&namespace_json(core, caller, &namespace, &figures))
 }
 
 /// Finds a namespace that is served and that the caller may use.
@@ -51,7 +51,7 @@ pub(super) fn found(
 }
 
 /// A namespace as the API shows it in lists.
-pub(super) fn shown(
+pub(super) fn namespace_json(
     core: &Core,
     caller: &Caller,
     namespace: &Arc<Namespace>,

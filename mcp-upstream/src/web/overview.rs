@@ -10,7 +10,7 @@ use tooldock_sessions::caller::Caller;
 use tooldock_workers::registry::Snapshot;
 
 use super::answer::{Answer, json_of};
-use super::namespaces::shown;
+use super::namespaces::namespace_json;
 use super::request::ApiRequest;
 use super::streams;
 use crate::mcp::Core;
@@ -154,6 +154,11 @@ fn overview(
 ) -> BTreeMap<String, Value> {
     let visible = snapshot.namespaces.values().filter(|it| caller.may_use(it));
     let first = visible.take(NAMESPACES_MAX);
-    let shown = first.map(|it| (it.name.to_string(), shown(core, caller, it, figures)));
+    let shown = first.map(|it| {
+        (
+            it.name.to_string(),
+            namespace_json(core, caller, it, figures),
+        )
+    });
     shown.collect()
 }

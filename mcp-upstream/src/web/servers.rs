@@ -34,7 +34,7 @@ pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest
     for namespace in snapshot.namespaces.values() {
         let entry = managed.remove(&namespace.name);
         if entry.is_some() || namespace.is_server() {
-            let shown = shown(
+            let shown = server_json(
                 core,
                 caller,
                 &namespace.name,
@@ -45,7 +45,10 @@ pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest
         }
     }
     for (name, entry) in managed {
-        all.insert(name.clone(), shown(core, caller, &name, None, Some(&entry)));
+        all.insert(
+            name.clone(),
+            server_json(core, caller, &name, None, Some(&entry)),
+        );
     }
     let all = all
         .into_iter()
@@ -54,7 +57,7 @@ pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest
 }
 
 /// A server as the API shows it, with its state if it is served, and its entry if it is in the file.
-fn shown(
+fn server_json(
     core: &Core,
     caller: &Caller,
     name: &NamespaceName,
@@ -119,7 +122,7 @@ pub(super) async fn one(
     let managed = management(core)?.workspace.servers().await?;
     let entry = managed.iter().find(|it| it.name == *name);
     let served = core.registry.namespace(name.as_str());
-    Ok(shown(core, caller, name, served.as_ref(), entry))
+    Ok(server_json(core, caller, name, served.as_ref(), entry))
 }
 
 #[derive(Deserialize)]

@@ -16,11 +16,11 @@ pub(super) fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let now = Instant::now();
     let mut sessions = core.sessions.all();
     sessions.sort_by_cached_key(|session| std::cmp::Reverse(session.used_at(now)));
-    let all = sessions.iter().map(|session| shown(session, now));
+    let all = sessions.iter().map(|session| session_json(session, now));
     request.page("sessions", all.collect(), json!({}))
 }
 
-fn shown(session: &Session, now: Instant) -> Value {
+fn session_json(session: &Session, now: Instant) -> Value {
     let binding = session.binding();
     let used = session.used_at(now);
     let info = session.client().info.as_ref();

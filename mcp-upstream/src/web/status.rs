@@ -6,7 +6,7 @@ use time::format_description::well_known::Rfc3339;
 use tooldock_sessions::caller::Caller;
 
 use super::answer::{Answer, json_of};
-use super::namespaces::shown;
+use super::namespaces::namespace_json;
 use super::overview::figures_with_uptime;
 use crate::mcp::Core;
 
@@ -16,7 +16,7 @@ pub(super) fn status(core: &Core, caller: &Caller) -> Answer {
     let figures = core.figures.now(&core.metrics);
     let visible = snapshot.namespaces.values().filter(|it| caller.may_use(it));
     let namespaces: Vec<_> = visible
-        .map(|namespace| shown(core, caller, namespace, &figures))
+        .map(|namespace| namespace_json(core, caller, namespace, &figures))
         .collect();
     let unserved = core.registry.unserved();
     let unserved: Vec<_> = unserved

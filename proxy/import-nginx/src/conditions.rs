@@ -27,7 +27,7 @@ impl VariableTest<'_> {
 }
 
 /// Reads the variable and the test of `if (…)`; `None` for other conditions.
-pub(crate) fn asked(condition: &Directive) -> Option<(&str, VariableTest<'_>)> {
+pub(crate) fn variable_test(condition: &Directive) -> Option<(&str, VariableTest<'_>)> {
     let mut words: Vec<&str> = condition.args().collect();
     let first = words.first()?.strip_prefix('(')?;
     match first {

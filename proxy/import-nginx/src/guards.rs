@@ -5,7 +5,7 @@
 
 use tooldock_filters::token::config_digest;
 
-use crate::conditions::{VariableTest, asked};
+use crate::conditions::{VariableTest, variable_test};
 use crate::principals::cleaned;
 use crate::tree::Directive;
 use crate::values::{is_literal, only_variable};
@@ -114,7 +114,7 @@ const METHODS: &str =
 pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> Guard<'a> {
     let body = condition.block();
     let has = |name: &str| body.iter().any(|it| it.is(name));
-    let asked = asked(condition);
+    let asked = variable_test(condition);
     if !has("return") {
         return match (&asked, has("rewrite")) {
             // A `set` has no effect by itself. It is reported where its variable is used.

@@ -40,7 +40,7 @@ pub(crate) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, F
     let stdin = file.as_os_str() == "-";
     let shown: Arc<str> = match stdin {
         true => "standard input".into(),
-        false => shown(file),
+        false => shown_path(file),
     };
     let fails = |what: String| Failure {
         place: DirectivePosition {
@@ -82,7 +82,7 @@ pub(crate) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, F
 }
 
 /// The path of a file for display, on one line.
-fn shown(file: &Path) -> Arc<str> {
+fn shown_path(file: &Path) -> Arc<str> {
     let text = file.display().to_string();
     text.replace(char::is_control, "\u{fffd}").into()
 }
@@ -181,7 +181,7 @@ impl Includes for IncludeReader<'_> {
         }
         let mut directives = Vec::new();
         for file in files {
-            let shown = shown(&file);
+            let shown = shown_path(&file);
             let known_by =
                 fs::canonicalize(&file).map_err(|error| fails(format!("{shown}: {error}")))?;
             if self.open.iter().any(|open| open.known_by == known_by) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tooldock_filters::host::HostPattern;
 use tooldock_filters::origin::OriginPattern;
 
-use crate::conditions::{VariableTest, asked};
+use crate::conditions::{VariableTest, variable_test};
 use crate::listeners::ServedPort;
 use crate::report::Report;
 use crate::sites::ProxiedLocation;
@@ -212,7 +212,7 @@ fn answered_pages<'a>(
         let Some(header) = headers.find(is_cors) else {
             continue;
         };
-        match asked(condition) {
+        match variable_test(condition) {
             Some(("request_method", VariableTest::Is("OPTIONS"))) => {
                 preflight = preflight.or(Some(header));
                 continue;

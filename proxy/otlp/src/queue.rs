@@ -54,7 +54,7 @@ impl<T: Weight> Queue<T> {
     pub(crate) fn add(&self, entries: Vec<T>) {
         let bytes: usize = entries.iter().map(Weight::bytes).sum();
         let count = entries.len();
-        let mut held = self.held();
+        let mut held = self.lock();
         if held.entries.len() + count > self.count_max || held.bytes + bytes > self.bytes_max {
             drop(held);
             self.dropped.fetch_add(count as u64, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl<T: Weight> Queue<T> {
 
     /// Takes the oldest entries of the queue, at most [`BATCH_MAX`].
     pub(crate) fn take(&self) -> Vec<T> {
-        let mut held = self.held();
+        let mut held = self.lock();
         let count = held.entries.len().min(BATCH_MAX);
         let taken: Vec<T> = held.entries.drain(..count).collect();
         held.bytes -= taken.iter().map(Weight::bytes).sum::<usize>();
@@ -84,7 +84,7 @@ impl<T: Weight> Queue<T> {
 
     /// Waits until the queue contains a whole batch.
     pub(crate) async fn batch(&self) {
-        let has_one = self.held().entries.len() >= BATCH_MAX;
+        let has_one = self.lock().entries.len() >= BATCH_MAX;
         if !has_one {
             self.batch.notified().await;
         }
@@ -95,7 +95,7 @@ impl<T: Weight> Queue<T> {
         self.dropped.swap(0, Ordering::Relaxed)
     }
 
-    fn held(&self) -> MutexGuard<'_, QueueContent<T>> {
+    fn lock(&self) -> MutexGuard<'_, QueueContent<T>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -101,7 +101,7 @@ impl<'a> Values<'a> {
                 self.clock.rfc3339(entry.ended, &mut time);
                 time.into()
             }
-            LogField::Address => network::shown(entry.address).into_bytes().into(),
+            LogField::Address => network::address_text(entry.address).into_bytes().into(),
             LogField::Principal => text(entry.principal.as_deref()),
             LogField::Namespace => text(entry.namespace.as_ref().map(|name| name.as_str())),
             LogField::Request => {

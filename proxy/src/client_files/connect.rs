@@ -13,7 +13,7 @@ use tooldock_base::secret::Secret;
 use tooldock_credentials::keys::{KeyKind, KeyStore, MadeKey, NewKey};
 use tooldock_import_clients::connect::{Endpoint, McpClient, UserFolders};
 
-use super::{home, tell};
+use super::{home, print_line};
 use crate::cli::{ConnectArgs, ConnectClient, GatewayTrust};
 use crate::config::{self, CoreUrl, DEFAULT_FILE, Effective, NamespaceRule, ProfileName};
 use crate::operator::gateway::core_at;
@@ -74,7 +74,7 @@ fn connected(arguments: &ConnectArgs) -> Result<String, ExitCode> {
                 "the key of --key-file is in this text",
             ),
             (None, true) => (
-                made(arguments, &effective, &name)?.text,
+                create_key(arguments, &effective, &name)?.text,
                 "a key is made, and is in this text",
             ),
             (None, false) => (
@@ -85,7 +85,7 @@ fn connected(arguments: &ConnectArgs) -> Result<String, ExitCode> {
         let text = client
             .merged("", &endpoint(key.expose()), false)
             .map_err(refuse)?;
-        tell(&format!("tooldock: {line}"));
+        print_line(&format!("tooldock: {line}"));
         return Ok(text);
     }
     let file = match &arguments.file {
@@ -107,7 +107,7 @@ fn connected(arguments: &ConnectArgs) -> Result<String, ExitCode> {
     let (key, id) = match &arguments.key_file {
         Some(file) => (key_of(file).map_err(refuse)?, None),
         None => {
-            let made = made(arguments, &effective, &name)?;
+            let made = create_key(arguments, &effective, &name)?;
             (made.text.clone(), Some(made.record.id))
         }
     };
@@ -119,7 +119,7 @@ fn connected(arguments: &ConnectArgs) -> Result<String, ExitCode> {
             // The new key is revoked, since no file contains it.
             let _ = store(&effective)?.revoke(id);
         }
-        tell(&format!(
+        print_line(&format!(
             "tooldock: {}: {error}; nothing is changed",
             file.display()
         ));
@@ -195,7 +195,11 @@ fn store(effective: &Effective) -> Result<KeyStore, ExitCode> {
 }
 
 /// Creates an API key for the namespace, as `tooldock keys create` does.
-fn made(arguments: &ConnectArgs, effective: &Effective, name: &str) -> Result<MadeKey, ExitCode> {
+fn create_key(
+    arguments: &ConnectArgs,
+    effective: &Effective,
+    name: &str,
+) -> Result<MadeKey, ExitCode> {
     fs::create_dir_all(&effective.data_dir).map_err(refuse)?;
     let namespaces = match &arguments.namespace {
         Some(namespace) => namespace.to_string(),

@@ -14,7 +14,7 @@ use tooldock_credentials::secrets::SecretStore;
 use tooldock_import_clients::{ClientFile, ClientServer, Import, Kind, Weight, name, read};
 
 use super::placed::{PlacedServer, ServerPlan, TakenNames, check, own_place};
-use super::{Gateway, home, tell};
+use super::{Gateway, home, print_line};
 use crate::cli::ImportArgs;
 use crate::operator::output::printable_lines;
 use crate::{EXIT_USAGE, print, refuse};
@@ -41,7 +41,7 @@ pub(crate) fn import(arguments: &ImportArgs) -> ExitCode {
         match of_file(file) {
             Ok(import) => {
                 for finding in &import.findings {
-                    tell(&finding.shown(&shown));
+                    print_line(&finding.shown(&shown));
                     is_incomplete |= finding.weight == Weight::Security;
                 }
                 for server in import.servers {
@@ -49,7 +49,7 @@ pub(crate) fn import(arguments: &ImportArgs) -> ExitCode {
                 }
             }
             Err(reason) => {
-                tell(&format!("{shown}:{reason}"));
+                print_line(&format!("{shown}:{reason}"));
                 is_incomplete = true;
             }
         }
@@ -119,7 +119,7 @@ impl ServerSelection {
     fn choose(&mut self, file: &str, server: ClientServer) {
         let place = format!("{file}:{}: {}", server.line, server.name);
         if let Err(reason) = check(&server) {
-            return tell(&format!("{place}: is left out: {reason}"));
+            return print_line(&format!("{place}: is left out: {reason}"));
         }
         let mut free = server.name.clone();
         let mut number = 2;
@@ -127,7 +127,7 @@ impl ServerSelection {
             let is_same = (before.kind, &before.entry, &before.secrets)
                 == (server.kind, &server.entry, &server.secrets);
             if is_same {
-                return tell(&format!(
+                return print_line(&format!(
                     "{place}: is the same as {free}, and is imported once"
                 ));
             }
@@ -137,19 +137,19 @@ impl ServerSelection {
         self.seen.insert(free.clone(), server.clone());
         if free.as_str() != server.label {
             let label = mask::text(&server.label);
-            tell(&format!(
+            print_line(&format!(
                 "{file}:{}: {label}: gets the name {free}",
                 server.line
             ));
         }
         if let Some(taken) = self.taken.place(&free) {
             if !self.replace {
-                return tell(&format!(
+                return print_line(&format!(
                     "{place}: is left as it is: {taken} has the name {free}; --replace writes over it"
                 ));
             }
             if taken != own_place(server.kind, &free) {
-                return tell(&format!(
+                return print_line(&format!(
                     "{place}: is left out: {taken} has the name {free}, and is not what an import replaces"
                 ));
             }
@@ -157,7 +157,7 @@ impl ServerSelection {
         for wanted in &server.wanted {
             let description = wanted.description.as_deref();
             let description = description.map(|it| format!(" ({it})")).unwrap_or_default();
-            tell(&format!(
+            print_line(&format!(
                 "{file}:{}: {}: {} becomes ${{{}}}: give it a value{description}: tooldock secrets set --key {} --scope {free}",
                 wanted.line, wanted.key, wanted.spelled, wanted.name, wanted.name
             ));
@@ -177,7 +177,7 @@ fn written(
     arguments: &ImportArgs,
 ) -> Result<String, ExitCode> {
     let failed = |reason: String| {
-        tell(&format!("tooldock: {reason}"));
+        print_line(&format!("tooldock: {reason}"));
         ExitCode::FAILURE
     };
     let mut report = String::new();
@@ -250,7 +250,7 @@ pub(super) fn keep_secrets(gateway: &Gateway, placed: &ServerPlan) -> Result<(),
         )));
     }
     placed.store_secrets(gateway).map_err(|reason| {
-        tell(&format!("tooldock: {reason}"));
+        print_line(&format!("tooldock: {reason}"));
         ExitCode::FAILURE
     })
 }

@@ -9,7 +9,7 @@ use tooldock_import_clients::{ClientFile, Kind, ServerOptions, given};
 
 use super::importing::{keep_secrets, previewed};
 use super::placed::{self, PlacedServer, ServerPlan, TakenNames, check, own_place};
-use super::{Gateway, home, tell};
+use super::{Gateway, home, print_line};
 use crate::cli::{AddArgs, RemoveArgs, UrlTransport};
 use crate::{print, refuse, secrets_cli};
 
@@ -34,7 +34,7 @@ fn added(arguments: AddArgs) -> Result<String, ExitCode> {
     };
     let import = given(name.as_str(), &wanted, &file);
     for finding in &import.findings {
-        tell(&format!("tooldock: {}: {}", finding.key, finding.why));
+        print_line(&format!("tooldock: {}: {}", finding.key, finding.why));
     }
     let Some(mut server) = import.servers.into_iter().next() else {
         return Err(refuse("nothing is written"));
@@ -68,7 +68,7 @@ fn added(arguments: AddArgs) -> Result<String, ExitCode> {
     }
     for it in &server.wanted {
         if !arguments.secret.contains(&it.name) {
-            tell(&format!(
+            print_line(&format!(
                 "tooldock: {} has no value yet: tooldock secrets set --key {} --scope {name}",
                 it.spelled, it.name
             ));
@@ -181,7 +181,7 @@ fn removed(arguments: &RemoveArgs) -> Result<String, ExitCode> {
     let name = &arguments.name;
     let gateway = Gateway::load(&arguments.places).map_err(refuse)?;
     let failed = |reason: String| {
-        tell(&format!("tooldock: {reason}"));
+        print_line(&format!("tooldock: {reason}"));
         ExitCode::FAILURE
     };
     let Some(place) = placed::remove(&gateway, name).map_err(failed)? else {

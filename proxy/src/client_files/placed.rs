@@ -193,7 +193,7 @@ impl ServerPlan {
         match file.save() {
             Ok(false) => Ok(()),
             Ok(true) => {
-                super::tell(&format!(
+                super::print_line(&format!(
                     "tooldock: {}: its comments are lost, since it has servers in braces; the file before stands beside it as config.yaml.previous",
                     path.display()
                 ));

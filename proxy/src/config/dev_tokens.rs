@@ -23,7 +23,7 @@ const SECRETS_KEY_FILE: &str = "dev.secrets-key";
 ///
 /// If the file cannot be read or created, or does not contain a valid token.
 pub(crate) fn kept_token(data_dir: &Path) -> anyhow::Result<Secret> {
-    kept(
+    read_or_create(
         &data_dir.join(TOKEN_FILE),
         "token",
         "remove it and a new one is made, or set BEARER_TOKEN",
@@ -36,7 +36,7 @@ pub(crate) fn kept_token(data_dir: &Path) -> anyhow::Result<Secret> {
 ///
 /// If the file cannot be read or created, or does not contain a valid token.
 pub(crate) fn kept_manager_token(data_dir: &Path) -> anyhow::Result<Secret> {
-    kept(
+    read_or_create(
         &data_dir.join(MANAGER_TOKEN_FILE),
         "token",
         "remove it and a new one is made, or set MANAGER_INTERNAL_TOKEN",
@@ -49,7 +49,7 @@ pub(crate) fn kept_manager_token(data_dir: &Path) -> anyhow::Result<Secret> {
 ///
 /// If the file cannot be read or created, or does not contain a valid key.
 pub(crate) fn kept_secrets_key(data_dir: &Path) -> anyhow::Result<Secret> {
-    kept(
+    read_or_create(
         &data_dir.join(SECRETS_KEY_FILE),
         "key",
         "restore it, or set SECRETS_KEY to the key that the secrets were written with",
@@ -89,12 +89,12 @@ fn found(
     kept: fn(&Path) -> anyhow::Result<Secret>,
 ) -> anyhow::Result<Option<Secret>> {
     match data_dir.join(file).symlink_metadata() {
-        Ok(_) => kept(data_dir).map(Some),
+        Ok(_) => read_or_create(data_dir).map(Some),
         Err(_) => Ok(None),
     }
 }
 
-fn kept(file: &Path, kind: &str, remedy: &str) -> anyhow::Result<Secret> {
+fn read_or_create(file: &Path, kind: &str, remedy: &str) -> anyhow::Result<Secret> {
     let length = GeneratedTokens::LENGTH;
     let made = || Ok(format!("{}\n", GeneratedTokens::one()?.expose()).into_bytes());
     let bytes = kept_file::read_or_make(file, length + 1, made)?;

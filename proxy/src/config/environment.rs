@@ -232,7 +232,7 @@ impl Environment {
         self
     }
 
-    /// Returns the role of this process, which `--role` (`said`) or `SERVER_MODE` decides.
+    /// Returns the role of this process, which `--role` (`variable_value`) or `SERVER_MODE` decides.
     pub(super) fn role(&self, said: Role) -> Result<Role, ConfigError> {
         mode::role(self, said)
     }
@@ -245,7 +245,7 @@ impl Environment {
     /// Applies all variables to the settings from the files, and reads the files with secrets that variables name.
     pub(super) fn apply(&self, settings: &mut Settings) -> Result<(), ConfigError> {
         for variable in VARIABLES {
-            let Some(said) = self.said(variable.name)? else {
+            let Some(said) = self.variable_value(variable.name)? else {
                 continue;
             };
             (variable.set)(settings, &said.text).map_err(|reason| {
@@ -267,7 +267,7 @@ impl Environment {
 
     /// Returns the value of a variable, or the content of the file that its `_FILE` variable names. Returns an error if both are
     /// set.
-    fn said(&self, name: &'static str) -> Result<Option<VariableValue<'_>>, ConfigError> {
+    fn variable_value(&self, name: &'static str) -> Result<Option<VariableValue<'_>>, ConfigError> {
         let direct = self.text(name)?;
         let named = match secret_file::variable_of(name) {
             Some(variable) => self.text(variable)?.map(|file| (variable, file)),

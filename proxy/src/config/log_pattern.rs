@@ -197,17 +197,17 @@ pub(crate) enum InvalidPattern {
     #[error("a brace belongs to no field: write {{{{ and }}}} for braces in the text")]
     StrayBrace,
     /// The pattern contains a field that does not exist.
-    #[error("there is no field {{{0}}}; there are {known}", known = known())]
+    #[error("there is no field {{{0}}}; there are {known}", known = known_fields())]
     UnknownField(String),
     /// The pattern contains a `$variable` that does not exist.
-    #[error("there is no variable ${0}; there are {known}, and of nginx {nginx}", known = known(), nginx = known_of_nginx())]
+    #[error("there is no variable ${0}; there are {known}, and of nginx {nginx}", known = known_fields(), nginx = known_of_nginx())]
     UnknownVariable(String),
     /// The pattern contains a dollar sign without the name of a variable after it.
     #[error("a dollar sign begins no variable: write $$ for a dollar sign in the text")]
     StrayDollar,
 }
 
-fn known() -> String {
+fn known_fields() -> String {
     let names: Vec<_> = LogField::ALL.iter().map(|field| field.name()).collect();
     names.join(", ")
 }

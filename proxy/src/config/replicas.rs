@@ -82,21 +82,21 @@ impl Peers {
                 checked.map(drop).map_err(|_| {
                     format!(
                         "expected HOST:PORT, as another replica has it in replicas.address: {}",
-                        shown(address)
+                        address_text(address)
                     )
                 })
             }),
             Self::Word(word) if word == AUTO || self.name().is_some() => Ok(()),
             Self::Word(word) => Err(format!(
                 "expected `auto`, a list of HOST:PORT, or dns:NAME:PORT: {}",
-                shown(word)
+                address_text(word)
             )),
         }
     }
 }
 
 /// Formats an invalid address for an error message. A URL is masked, since it may contain a password.
-fn shown(value: &str) -> String {
+fn address_text(value: &str) -> String {
     let value = match value.contains(['@', '/']) {
         true => mask::address(value),
         false => value.to_owned(),
@@ -146,7 +146,7 @@ impl ReplicasConfig {
         if self.address == OFF {
             return Ok(None);
         }
-        let shown = shown(&self.address);
+        let shown = address_text(&self.address);
         let expected = || {
             format!(
                 "expected `off` or HOST:PORT, the address at which other replicas reach this one: {shown}"

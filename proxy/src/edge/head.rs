@@ -142,7 +142,7 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
             }
             return HeadOutcome::Closed;
         };
-        let fault = match scan.look(&bytes) {
+        let fault = match scan.scan_received(&bytes) {
             Ok(Some(end)) => {
                 let coded = scan.coded;
                 return HeadOutcome::Whole(Head { bytes, end, coded });
@@ -178,7 +178,7 @@ struct Scan {
 
 impl Scan {
     /// Scans the bytes received since the last call. Returns the end of the head if it is complete.
-    fn look(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+    fn scan_received(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
         if self.seen == 0
             && let Some(first) = bytes.first()
             && !may_begin(*first)
@@ -240,11 +240,11 @@ mod tests {
 
     fn looked_at(bytes: &str) -> Result<Option<usize>, Fault> {
         let mut scan = Scan::default();
-        let at_once = scan.look(bytes.as_bytes());
+        let at_once = scan.scan_received(bytes.as_bytes());
         let mut pieces = Scan::default();
         let mut one_by_one = Ok(None);
         for end in 1..=bytes.len() {
-            one_by_one = pieces.look(&bytes.as_bytes()[..end]);
+            one_by_one = pieces.scan_received(&bytes.as_bytes()[..end]);
             if one_by_one != Ok(None) {
                 break;
             }
@@ -300,7 +300,11 @@ mod tests {
         let coded = |field: &str| {
             let mut scan = Scan::default();
             let head = format!("POST / HTTP/1.1\r\nHost: x\r\n{field}\r\n\r\n");
-            assert!(scan.look(head.as_bytes()).expect("well formed").is_some());
+            assert!(
+                scan.scan_received(head.as_bytes())
+                    .expect("well formed")
+                    .is_some()
+            );
             scan.coded
         };
         assert!(coded("transfer-encoding: chunked"));
@@ -315,7 +319,7 @@ mod tests {
         let mut scan = Scan::default();
         let head = format!("GET / HTTP/1.1\r\nA: {}", "x".repeat(1000));
         for end in 1..head.len() {
-            assert_eq!(scan.look(&head.as_bytes()[..end]), Ok(None));
+            assert_eq!(scan.scan_received(&head.as_bytes()[..end]), Ok(None));
             assert_eq!(scan.seen, end);
         }
     }

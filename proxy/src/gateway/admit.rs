@@ -14,7 +14,7 @@ use tooldock_filters::{
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::scan;
 
-use super::lasting::CredentialValidity;
+use super::credential_validity::CredentialValidity;
 use super::{Gateway, RequestContext};
 use crate::connection;
 use crate::replicas::ForwardedFrom;
@@ -271,7 +271,7 @@ impl Gateway {
         self.metrics.credential_failed(failure.delayed);
         if failure.spell_began {
             tracing::warn!(
-                client = %network::shown(failure.client),
+                client = %network::address_text(failure.client),
                 "wrong credentials come often from this address, or for one user name: from now on they are slowed; right ones are not"
             );
         }

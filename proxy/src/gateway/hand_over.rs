@@ -22,7 +22,7 @@ use tooldock_upstream::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 use tooldock_workers::remote::is_of_the_gateway;
 
 use super::admit::{NamespaceServer, tls_of};
-use super::lasting::CredentialValidity;
+use super::credential_validity::CredentialValidity;
 use super::{Gateway, RequestContext, resource};
 use crate::access_log::Pending as Logged;
 use crate::body::{self, Body, BodyError, BodyLimits};
@@ -166,7 +166,7 @@ impl Gateway {
             session: session_id,
             tool: admitted.tool,
             rest: admitted.rest,
-            known: known(&header.headers).filter(|_| route.id == RouteId::Ui),
+            known: if_none_match(&header.headers).filter(|_| route.id == RouteId::Ui),
             namespace_in_path: admitted.namespace_in_path,
             accepts_v1: !route.is_mcp() && accepts_v1(&header.headers),
             query: header
@@ -338,7 +338,7 @@ fn web_request(session: &Session, passage: &RequestContext) -> WebRequest {
 }
 
 /// Returns the value of the client's `If-None-Match`.
-fn known(headers: &HeaderMap) -> Option<String> {
+fn if_none_match(headers: &HeaderMap) -> Option<String> {
     let known = headers.get(IF_NONE_MATCH)?.to_str().ok()?;
     Some(known.to_owned())
 }

@@ -16,7 +16,7 @@ use tooldock_filters::{AdmissionAttempt, AdmittedHead, Fields, Reason, Rejection
 use tooldock_upstream::reply::Reply;
 
 use super::admit::tls_of;
-use super::lasting::CredentialValidity;
+use super::credential_validity::CredentialValidity;
 use super::{Gateway, RequestContext};
 use crate::body::BodyLimits;
 use crate::issuers::login::LoginFailure;

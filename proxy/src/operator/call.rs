@@ -29,7 +29,7 @@ pub(super) async fn run(arguments: CallArgs) -> Outcome {
     let client = GatewayClient::new(RunningGateway::find(&arguments.gateway)?)?;
     let namespaces = mcp::namespaces(&client).await?;
     let names = namespaces.iter().map(String::as_str);
-    mcp::known("namespace", &arguments.namespace, names, "tooldock tools")?;
+    mcp::check_name("namespace", &arguments.namespace, names, "tooldock tools")?;
     let session = mcp::open(&client, &arguments.namespace, Conversation::new()).await?;
     let outcome = called(&session, &arguments, given).await;
     // A failure to close the session is ignored: the call's outcome is already available, and the session expires by itself.
@@ -66,7 +66,7 @@ async fn called(
     let tools = mcp::list(session).await?;
     let names = tools.iter().map(|tool| &*tool.name);
     let list = format!("tooldock tools {}", arguments.namespace);
-    mcp::known("tool", &arguments.tool, names, &list)?;
+    mcp::check_name("tool", &arguments.tool, names, &list)?;
     let tool = tools.iter().find(|tool| tool.name == *arguments.tool);
     let schema = tool.map(mcp::input_schema).unwrap_or_default();
     let values = given.typed(&schema).map_err(CommandFailure::Usage)?;

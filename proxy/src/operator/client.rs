@@ -109,7 +109,7 @@ impl GatewayClient {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Outcome<Value> {
-        let (status, text) = self.asked(method, path, query).await?;
+        let (status, text) = self.send_request(method, path, query).await?;
         self.value(status, &text)
     }
 
@@ -120,7 +120,7 @@ impl GatewayClient {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Outcome<Option<Value>> {
-        let (status, text) = self.asked(Method::GET, path, query).await?;
+        let (status, text) = self.send_request(Method::GET, path, query).await?;
         let body: Value = serde_json::from_slice(&text).unwrap_or_default();
         match !status.is_success() && body["error"]["code"] == code {
             true => Ok(None),
@@ -128,7 +128,7 @@ impl GatewayClient {
         }
     }
 
-    async fn asked(
+    async fn send_request(
         &self,
         method: Method,
         path: &[&str],

@@ -54,7 +54,7 @@ pub(super) async fn open<H: ClientHandler>(
         .serve_with_lifecycle(transport, ClientLifecycleMode::Initialize)
         .await;
     opened.map_err(|error| match error {
-        ClientInitializeError::JsonRpcError(error) => told(&error),
+        ClientInitializeError::JsonRpcError(error) => command_failure(&error),
         other => CommandFailure::Refused(format!("{namespace}: {}", cause(&other))),
     })
 }
@@ -65,7 +65,7 @@ pub(super) async fn list<H: ClientHandler>(session: &McpSession<H>) -> Outcome<V
 }
 
 /// Returns an error if `name` is not among `names`. `list` is the command that the error message proposes for listing them.
-pub(super) fn known<'a>(
+pub(super) fn check_name<'a>(
     kind: &str,
     name: &str,
     names: impl Iterator<Item = &'a str> + Clone,
@@ -87,12 +87,12 @@ pub(super) fn known<'a>(
 /// Converts an error of the MCP client to a command's failure.
 pub(super) fn failed(error: ServiceError) -> CommandFailure {
     match error {
-        ServiceError::McpError(error) => told(&error),
+        ServiceError::McpError(error) => command_failure(&error),
         other => CommandFailure::Refused(cause(&other)),
     }
 }
 
-fn told(error: &ErrorData) -> CommandFailure {
+fn command_failure(error: &ErrorData) -> CommandFailure {
     CommandFailure::Refused(format!("{} ({})", error.message, error.code.0))
 }
 

@@ -21,11 +21,11 @@ pub(super) async fn run(arguments: PinsArgs) -> Outcome {
     let as_json = arguments.json;
     match arguments.command {
         PinsCommand::List { namespace } => {
-            let found = asked(&client, namespace.as_deref(), None, false).await?;
+            let found = request_pins(&client, namespace.as_deref(), None, false).await?;
             show(as_json, &found, as_table);
         }
         PinsCommand::Diff { namespace, name } => {
-            let found = asked(&client, namespace.as_deref(), name.as_deref(), true).await?;
+            let found = request_pins(&client, namespace.as_deref(), name.as_deref(), true).await?;
             let differs = !list(&found["pins"]).is_empty();
             show(as_json, &found, as_differences);
             if differs {
@@ -68,7 +68,7 @@ fn show(as_json: bool, value: &Value, as_text: impl FnOnce(&Value) -> String) {
 }
 
 /// Requests the recorded definitions, all pages. With `waiting`, only definitions with a version that waits for approval.
-async fn asked(
+async fn request_pins(
     client: &GatewayClient,
     namespace: Option<&str>,
     name: Option<&str>,
@@ -149,12 +149,12 @@ fn as_differences(found: &Value) -> String {
         if at > 0 {
             text.push("");
         }
-        told(pin, &mut text);
+        write_pin(pin, &mut text);
     }
     text.into_text()
 }
 
-fn told(pin: &Value, text: &mut TerminalText) {
+fn write_pin(pin: &Value, text: &mut TerminalText) {
     let waiting = list(&pin["pending"]);
     let versions = match waiting.is_empty() {
         true => std::slice::from_ref(current(pin)),

@@ -19,7 +19,7 @@ pub(super) async fn run(arguments: ReloadArgs) -> Outcome {
         true => output::json(&report),
         false => {
             let mut text = TerminalText::for_stdout();
-            told(&report, &mut text);
+            write_report(&report, &mut text);
             if let Some(problem) = status::problem(&client).await? {
                 text.push(format!("Problem: {problem}"));
             }
@@ -46,7 +46,7 @@ fn is_done(replica: &Value) -> bool {
 /// Outcome that a replica reports after a complete reload.
 const DONE: &str = "ok";
 
-fn told(report: &Value, text: &mut TerminalText) {
+fn write_report(report: &Value, text: &mut TerminalText) {
     let names = |key: &str| list(&report[key]).iter().map(word);
     let failure = |name: &str| {
         let mut failed = list(&report["failed"]).iter();

@@ -20,10 +20,10 @@ const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
 pub(super) async fn run(arguments: StatusArgs) -> Outcome {
     let client = GatewayClient::new(RunningGateway::find(&arguments.gateway)?)?;
     if !arguments.watch {
-        let status = asked(&client).await?;
+        let status = request_status(&client).await?;
         output::show(&match arguments.json {
             true => output::json(&status),
-            false => shown(&status, &client),
+            false => status_text(&status, &client),
         });
         return Ok(());
     }
@@ -34,9 +34,9 @@ pub(super) async fn run(arguments: StatusArgs) -> Outcome {
     let mut tick = tokio::time::interval(EVERY);
     loop {
         tick.tick().await;
-        let text = match asked(&client).await {
+        let text = match request_status(&client).await {
             Ok(status) if arguments.json => output::json_line(&status),
-            Ok(status) => shown(&status, &client) + if clear.is_empty() { "\n" } else { "" },
+            Ok(status) => status_text(&status, &client) + if clear.is_empty() { "\n" } else { "" },
             // The failure is shown and the next attempt follows: the gateway may be restarting.
             Err(CommandFailure::Unreachable(reason)) => {
                 eprint!("{clear}");
@@ -51,25 +51,25 @@ pub(super) async fn run(arguments: StatusArgs) -> Outcome {
     }
 }
 
-async fn asked(client: &GatewayClient) -> Outcome<Value> {
+async fn request_status(client: &GatewayClient) -> Outcome<Value> {
     client.json(Method::GET, &["operator", "status"], &[]).await
 }
 
 /// Requests the problem of the gateway as a whole, such as an invalid configuration. `None` if there is none.
 pub(super) async fn problem(client: &GatewayClient) -> Outcome<Option<String>> {
-    let status = asked(client).await?;
+    let status = request_status(client).await?;
     let message = &status["gateway"]["problem"]["message"];
     Ok(message.as_str().map(str::to_owned))
 }
 
-fn shown(status: &Value, client: &GatewayClient) -> String {
+fn status_text(status: &Value, client: &GatewayClient) -> String {
     let mut text = TerminalText::for_stdout();
     let url = client.gateway().address.url.to_string();
-    told(status, &url, &mut text);
+    write_status(status, &url, &mut text);
     text.into_text()
 }
 
-fn told(status: &Value, url: &str, text: &mut TerminalText) {
+fn write_status(status: &Value, url: &str, text: &mut TerminalText) {
     let gateway = &status["gateway"];
     let number = |key: &str| gateway[key].as_u64().unwrap_or_default();
     text.push(format!(
@@ -279,7 +279,7 @@ mod tests {
             "replicas": {"name": "a", "store": "up", "rival": false, "others": [{"name": "b", "problem": "no address"}]},
         });
         let mut text = TerminalText::default();
-        told(&status, "http://x", &mut text);
+        write_status(&status, "http://x", &mut text);
         let expected = "tooldock 1 at http://x: ready, up 1h 1m\n\
             2 namespaces, 1 tool, 1 server (0 running), 1 session, 0 streams\n\
             Last reload: partial at 2026-01-01T00:00:00Z (0.2 s)\n\

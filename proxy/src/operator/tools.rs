@@ -30,7 +30,7 @@ pub(super) async fn run(arguments: ToolsArgs) -> Outcome {
     let wanted = match &arguments.namespace {
         Some(name) => {
             let all = names.iter().map(String::as_str);
-            mcp::known("namespace", name, all, "tooldock tools")?;
+            mcp::check_name("namespace", name, all, "tooldock tools")?;
             vec![name.clone()]
         }
         None => names,

@@ -86,7 +86,7 @@ impl Connector {
                 Err(error) => last = not_connected(id, &error),
             }
         }
-        target.addresses.doubt();
+        target.addresses.mark_outdated();
         Err(last)
     }
 

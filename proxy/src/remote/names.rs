@@ -127,7 +127,7 @@ impl Addresses {
     }
 
     /// Marks the addresses as outdated. Called when no connection could be opened; the next request then resolves the name again.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn mark_outdated(&self) {
         lock(&self.known).at = None;
     }
 
@@ -233,11 +233,11 @@ mod tests {
         addresses.refresh(LIMIT).await;
         assert!(!addresses.still_resolves_to(&first[0]), "it has moved");
         table.say(&["1.1.1.4"]);
-        addresses.doubt();
+        addresses.mark_outdated();
         let moved = addresses.addresses_to_try(LIMIT).await.expect("addresses");
         assert_eq!(moved, ["1.1.1.4:80".parse().expect("an address")]);
         table.say(&[]);
-        addresses.doubt();
+        addresses.mark_outdated();
         assert_eq!(
             addresses.addresses_to_try(LIMIT).await.as_ref(),
             Ok(&moved),

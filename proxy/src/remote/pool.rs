@@ -288,11 +288,11 @@ impl PoolMember {
             Change::None => {}
             Change::Ejected => {
                 self.core.series.ejections.inc();
-                self.core.addresses.doubt();
+                self.core.addresses.mark_outdated();
                 tracing::warn!(%namespace, %backend, "a backend of {namespace} is left out for a while: {problem}");
             }
             Change::Down => {
-                self.core.addresses.doubt();
+                self.core.addresses.mark_outdated();
                 tracing::warn!(%namespace, %backend, "a backend of {namespace} did not pass its check: {problem}");
             }
             Change::Recovered => {

@@ -70,7 +70,7 @@ async fn redirected(
             }
             if leads_back {
                 // The stored target and the configured path redirect to each other.
-                tell(member, &mut response);
+                redact_target(member, &mut response);
                 return Ok(response);
             }
             moved = None;
@@ -78,13 +78,13 @@ async fn redirected(
     }
     let asked = moved.as_deref().map_or(configured, String::as_str);
     let Some(target) = followed(member, asked, &response) else {
-        tell(member, &mut response);
+        redact_target(member, &mut response);
         return Ok(response);
     };
     drop(response);
     let mut sent = exchange::send(member, request, &target, own, in_flight()).await?;
     if sent.status.is_redirection() {
-        tell(member, &mut sent);
+        redact_target(member, &mut sent);
     } else if request.target.is_none() && moved.is_none() && sent.status != StatusCode::NOT_FOUND {
         member.moved.store(Some(Arc::new(target)));
     }
@@ -170,7 +170,7 @@ fn target_of(
 }
 
 /// Removes secrets from the target of a redirect that is not followed. Logs the first such target of the backend.
-fn tell(member: &PoolMember, response: &mut BackendResponse) {
+fn redact_target(member: &PoolMember, response: &mut BackendResponse) {
     let spec = &member.server.spec;
     // The server may have put a token or a personal credential into the path. Such a value is in no configuration and cannot be
     // recognized, so only the origin is shown.
@@ -179,7 +179,7 @@ fn tell(member: &PoolMember, response: &mut BackendResponse) {
     let shown = location(&response.headers).and_then(|it| {
         let told = match origin_alone {
             true => origin(it)?,
-            false => told(it),
+            false => redacted_target(it),
         };
         let told = member.server.without_secrets(&told);
         Some(told.chars().take(TOLD_MAX).collect::<String>())
@@ -206,7 +206,7 @@ fn tell(member: &PoolMember, response: &mut BackendResponse) {
 
 /// Scheme, host and port of a redirect's target. `None` if the target is relative and so has the origin of the request.
 fn origin(location: &str) -> Option<String> {
-    let told = told(location);
+    let told = redacted_target(location);
     let (scheme, rest) = told.split_once("//")?;
     let is_scheme = scheme.is_empty() || (scheme.ends_with(':') && !scheme.contains('/'));
     let authority = rest.split(['/', '\\']).next().filter(|_| is_scheme)?;
@@ -214,7 +214,7 @@ fn origin(location: &str) -> Option<String> {
 }
 
 /// A redirect's target without its query, user and password.
-fn told(location: &str) -> String {
+fn redacted_target(location: &str) -> String {
     let bare = location.split(['?', '#']).next().unwrap_or_default();
     match bare.split_once("//") {
         Some((scheme, rest)) if scheme.is_empty() || scheme.ends_with(':') => {
@@ -275,7 +275,7 @@ mod tests {
             ("/login?next=/mcp", "/login"),
             ("//user@b", "//b"),
         ] {
-            assert_eq!(told(location), expected);
+            assert_eq!(redacted_target(location), expected);
         }
     }
 

@@ -59,7 +59,7 @@ pub(super) fn run(
         .enable_all()
         .build()
         .map_err(|error| CommandFailure::Other(format!("cannot start: {error}")))?;
-    let given = runtime.block_on(asked(&server, arguments.port))?;
+    let given = runtime.block_on(authorize_in_browser(&server, arguments.port))?;
     runtime.shutdown_background();
     store.set(authorizer, given)?;
     Ok(format!(
@@ -139,7 +139,10 @@ fn authorizer(
 }
 
 /// Shows the person the URL for the authorization, and waits for the result.
-async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, CommandFailure> {
+async fn authorize_in_browser(
+    server: &Arc<RemoteServer>,
+    port: u16,
+) -> Result<Authorization, CommandFailure> {
     let other = |what: String| CommandFailure::Other(server.without_secrets(&what));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
     let listener = listener
@@ -163,7 +166,7 @@ async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, C
     let redirect = format!("{origin}{CALLBACK}");
     let asking = Asking::begin(&client, server, oauth, &redirect).await;
     let asking = asking.map_err(other)?;
-    say(&format!(
+    print_line(&format!(
         "The authorization server is {}. Open this address in a browser on this machine:\n\n{}\n\nIf the browser is on another machine, paste here the address \
          that it ends at, which begins with {redirect}.\n",
         asking.issuer(),
@@ -212,7 +215,7 @@ async fn answer(
     }
 }
 
-fn say(text: &str) {
+fn print_line(text: &str) {
     let mut out = io::stdout().lock();
     // If writing fails, the operator at least sees the error after the time limit.
     let _ = out.write_all(text.as_bytes());

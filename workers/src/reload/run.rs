@@ -2,8 +2,8 @@
 
 mod bring_up;
 mod compare;
-mod held_up;
 mod publish;
+mod scan_delay;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use tooldock_process::worker::Worker;
 
 use self::bring_up::{ReadyWorker, StartFailure, StartOutcome, bring_up, recover};
 use self::compare::{reason_for, sentence};
-use self::held_up::ScanDelayLog;
+use self::scan_delay::ScanDelayLog;
 use super::aggregate;
+use super::automatic::{FILES_CHANGED, ReloadScope};
 use super::external;
-use super::itself::{FILES_CHANGED, ReloadScope};
 use super::metrics::ReloadOutcome;
 use super::starter;
 use super::vault;

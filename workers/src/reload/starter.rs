@@ -12,7 +12,7 @@ use tooldock_base::names::NamespaceName;
 use tooldock_process::environment::EnvironmentError;
 
 use super::Reloader;
-use super::itself::ReloadScope;
+use super::automatic::ReloadScope;
 use super::run::{Change, Changes};
 use super::wanted::DesiredNamespace;
 use crate::scan::NamespaceSource;

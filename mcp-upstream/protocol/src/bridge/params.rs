@@ -92,7 +92,7 @@ pub fn to_modern(request: &Request, metadata: ClientMetadata<'_>) -> Result<Requ
     let without = request.edited(&KEYS.map(|key| (key, None)))?;
     match without
         .raw(Key::Meta)
-        .and_then(|meta| spans::with_more(meta, &changes))
+        .and_then(|meta| spans::with_members(meta, &changes))
     {
         Some(meta) => without.edited(&[(Key::Meta, Some(&meta))]),
         // `_meta` is not an object. The request is forwarded as it is, and the server refuses it.

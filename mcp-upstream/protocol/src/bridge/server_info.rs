@@ -27,7 +27,7 @@ pub fn declares(opening: &ServerInfo, path: &[&str]) -> bool {
 }
 
 /// The server's result of `initialize` or `server/discover`, without members that are `null`.
-fn said(result: &Bytes) -> Cow<'_, str> {
+fn result_text(result: &Bytes) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(result);
     nulls::of_opening(&text).map_or(text, Cow::Owned)
 }
@@ -36,7 +36,7 @@ fn said(result: &Bytes) -> Cow<'_, str> {
 pub fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
     let version = MemberEdit::Set("protocolVersion", format!("\"{version}\"").into());
     let result = match opening {
-        ServerInfo::Legacy(result) => spans::edit(&said(result), &[version]),
+        ServerInfo::Legacy(result) => spans::edit(&result_text(result), &[version]),
         ServerInfo::Modern(result) => {
             let mut changes: Vec<_> = ["supportedVersions", "resultType", "ttlMs", "cacheScope"]
                 .map(MemberEdit::Remove)
@@ -44,7 +44,7 @@ pub fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
             changes.push(version);
             changes.push(MemberEdit::Default("capabilities", Cow::Borrowed("{}")));
             // A modern server's name is in `_meta`; in the result of `initialize` it must be a separate member.
-            let result = said(result);
+            let result = result_text(result);
             let meta = spans::find(&result, "_meta");
             let info = meta.and_then(|meta| spans::find(meta, SERVER_INFO));
             if let Some(meta) = meta {
@@ -71,7 +71,7 @@ pub fn discover(opening: &ServerInfo, versions: &[&str], scope: CacheScope) -> B
         MemberEdit::Set("cacheScope", scope.into()),
     ];
     let (ServerInfo::Legacy(result) | ServerInfo::Modern(result)) = opening;
-    let result = said(result);
+    let result = result_text(result);
     match opening {
         ServerInfo::Modern(_) => {
             changes.push(MemberEdit::Default(

@@ -314,7 +314,7 @@ fn call(result: &str, era: Era) -> Option<String> {
 /// Corrects the result of `resources/read`. Returns `None` if nothing changes.
 fn contents(result: &str, _: Era) -> Option<String> {
     let entry = |entry: &str| match is_object(entry) {
-        true => Block::of(held(entry)),
+        true => Block::of(with_text(entry)),
         // An entry that is not an object has no URI, so it is omitted.
         false => Block::Absent,
     };
@@ -514,7 +514,7 @@ fn block(block: &str) -> Block {
             return Block::Absent;
         }
         Some("\"resource\"") => {
-            let held = value("resource").and_then(held);
+            let held = value("resource").and_then(with_text);
             changes.extend(held.map(|it| MemberEdit::Set("resource", it.into())));
         }
         Some(_) => {}
@@ -527,7 +527,7 @@ fn block(block: &str) -> Block {
 
 /// Corrects the contents of a resource: an empty text is added if it has neither a text nor a blob. Returns `None` if nothing
 /// changes.
-fn held(resource: &str) -> Option<String> {
+fn with_text(resource: &str) -> Option<String> {
     let members = spans::members(resource)?;
     let value = |name: &str| {
         let found = members.iter().find(|(key, _)| key == name);

@@ -180,7 +180,7 @@ impl Index {
     }
 
     /// A known key that the message contains several times; `None` if there is none.
-    pub fn twice(&self) -> Option<Key> {
+    pub fn repeated_key(&self) -> Option<Key> {
         self.twice
     }
 

@@ -85,7 +85,7 @@ impl<'a> Members<'a> {
     ///
     /// `InvalidParams`, with the repeated key.
     pub fn unique(&self) -> Result<(), RequestError> {
-        match self.index.twice() {
+        match self.index.repeated_key() {
             Some(key) => {
                 let (place, name) = (key.level().place(), key.name());
                 let reason = format!("{place}: duplicate field `{name}`");

@@ -139,7 +139,7 @@ pub fn edited(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
 }
 
 /// Appends members to an object without reading its existing members. Returns `None` if the text is not an object.
-pub fn with_more(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
+pub fn with_members(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     let inner = object.trim_end().strip_suffix('}')?.trim_end();
     let room = changes.iter().map(MemberEdit::room).sum::<usize>();
     let mut out = String::with_capacity(object.len() + room);
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn members_are_added_to_an_object_that_holds_a_key_twice() {
         let set = [MemberEdit::Set("b", Cow::Borrowed("3"))];
-        let more = |text| with_more(text, &set);
+        let more = |text| with_members(text, &set);
         assert_eq!(
             more(r#"{"a":1,"a":2 } "#).as_deref(),
             Some(r#"{"a":1,"a":2,"b":3}"#)

@@ -70,7 +70,7 @@ impl Filter {
 impl StreamListener {
     /// Creates the registration of a listen request. Resource URIs beyond the limits of [`Filter::check`] are left out.
     pub(super) fn new(filter: Filter, subscription_id: &str, stream: &Arc<Stream>) -> Self {
-        stream.listen(farewell(subscription_id));
+        stream.listen(final_result(subscription_id));
         let mut bytes = 0;
         let within = |uri: &String| {
             bytes += uri.len();
@@ -128,7 +128,7 @@ impl StreamListener {
 }
 
 /// The result of the listen request, which is sent when the gateway ends the subscription.
-fn farewell(subscription_id: &str) -> Bytes {
+fn final_result(subscription_id: &str) -> Bytes {
     let message = format!(
         r#"{{"jsonrpc":"2.0","id":{subscription_id},"result":{{"resultType":"complete","_meta":{{"io.modelcontextprotocol/subscriptionId":{subscription_id}}}}}}}"#
     );

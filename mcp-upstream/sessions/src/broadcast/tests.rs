@@ -207,7 +207,7 @@ async fn a_listener_is_in_the_audience_as_long_as_its_guard() {
     assert_eq!(
         Arc::strong_count(&stream),
         4,
-        "ours, the reader's, the pulse's, the listener's"
+        "ours, the reader's, the keep-alive timer's, the listener's"
     );
     drop(guard);
     fixture.announce("shared", Change::Tools).await;

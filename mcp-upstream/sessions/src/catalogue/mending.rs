@@ -115,14 +115,14 @@ impl ListMending {
         }
         let text = std::str::from_utf8(page).ok()?;
         let (mended, mends) = mend::page((kind, era), text, asked_by, taken)?;
-        self.tell(namespace, kind, mends);
+        self.record_mends(namespace, kind, mends);
         Some(mended.into())
     }
 
     /// Reports about the faults in the current lists.
     pub fn reports(&self) -> Vec<MendReport> {
         let mut reports = Vec::new();
-        for (kind, mend) in &self.told().order {
+        for (kind, mend) in &self.lock().order {
             note(&mut reports, *kind, mend, SHOWN_MAX);
         }
         reports
@@ -130,13 +130,13 @@ impl ListMending {
 
     /// Forgets the faults of the current lists, since the lists will be read again.
     pub(super) fn changed(&self) {
-        let mut told = self.told();
+        let mut told = self.lock();
         told.current.clear();
         told.order.clear();
     }
 
-    fn tell(&self, namespace: &NamespaceName, kind: ListKind, mends: Vec<Mend>) {
-        let mut told = self.told();
+    fn record_mends(&self, namespace: &NamespaceName, kind: ListKind, mends: Vec<Mend>) {
+        let mut told = self.lock();
         let mut news: Vec<MendReport> = Vec::new();
         for mend in mends {
             let mend = (kind, mend);
@@ -153,7 +153,7 @@ impl ListMending {
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, MendLog> {
+    fn lock(&self) -> MutexGuard<'_, MendLog> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -260,6 +260,6 @@ mod tests {
         page(&mending, text.leak());
         let reports = mending.reports();
         assert_eq!((reports.len(), reports[0].entries.len()), (1, NAMED_MAX));
-        assert_eq!(mending.told().logged.len(), MENDS_MAX);
+        assert_eq!(mending.lock().logged.len(), MENDS_MAX);
     }
 }

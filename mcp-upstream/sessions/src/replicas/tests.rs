@@ -442,13 +442,13 @@ async fn the_end_of_a_replica_on_this_machine_is_found_without_a_wait_for_the_ne
     let running = tokio::spawn(async move { running.run(|_| (), |_| (), || "".into()).await });
     // The first beat of the run is over, and the next one is due in half a second.
     tokio::time::sleep(Duration::from_millis(1)).await;
-    two.farewell().await;
+    two.leave_directory().await;
     let before = Instant::now();
     assert!(matches!(one.standing(two.own()), ReplicaStatus::Up(_)));
     assert_eq!(one.departure(two.own()).await, ReplicaStatus::Gone);
     assert!(matches!(one.standing(three.own()), ReplicaStatus::Up(_)));
     assert!(!one.has_just_ended(three.own()).await);
-    three.farewell().await;
+    three.leave_directory().await;
     assert!(one.has_just_ended(three.own()).await);
     assert!(!one.are_records_missing().await);
     assert_eq!(before.elapsed(), Duration::ZERO);
@@ -497,7 +497,7 @@ async fn a_replica_answers_for_a_successor_at_its_address_once_it_leaves_and_for
     let one = replica(at("one", "10.0.0.7:7100"));
     let successor = replica(at("one~2", "10.0.0.7:7100"));
     let other = replica(at("other", "10.0.0.8:7100"));
-    successor.succeed(one.own());
+    successor.set_predecessor(one.own());
     beats(&[&one, &successor, &other], BEAT_LIFE).await;
     assert!(one.answers_for(one.own()) && !one.answers_for(successor.own()));
     assert!(successor.answers_for(one.own()) && !successor.answers_for(other.own()));

@@ -71,12 +71,12 @@ impl StoreUrl {
 
     /// The URL for an error message, with its password masked.
     pub fn masked(&self) -> String {
-        shown(&self.0)
+        masked_url(&self.0)
     }
 }
 
 /// Returns the text of a store's URL for an error message, with its password masked and control characters escaped.
-fn shown(text: &str) -> String {
+fn masked_url(text: &str) -> String {
     mask::address(text).escape_debug().to_string()
 }
 
@@ -158,7 +158,7 @@ impl<'de> Deserialize<'de> for StoreConfig {
             }
             _ => Err(D::Error::custom(format!(
                 "expected `memory`, `disk`, or a Redis URL such as `redis://HOST:6379`: {}",
-                shown(&text)
+                masked_url(&text)
             ))),
         }
     }

@@ -25,18 +25,18 @@ use crate::replicas::{ReplicaId, Replicas};
 use crate::stream::{EventLog, StoreError};
 
 mod adopt;
-mod doubt;
 #[cfg(any(test, feature = "testing"))]
 mod forgetful;
 mod index;
+mod record_checks;
 mod recorded;
 mod resume;
 mod room;
 mod unrecorded;
 
 use adopt::Adoptions;
-use doubt::RecordChecks;
 use index::Index;
+use record_checks::RecordChecks;
 pub use resume::ResumedStream;
 use unrecorded::OutdatedRecords;
 

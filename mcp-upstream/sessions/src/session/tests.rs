@@ -58,7 +58,7 @@ fn debug_output_does_not_hold_the_id() {
 #[tokio::test]
 async fn closing_ends_everything_a_session_has() {
     let session = session();
-    let (_pulse, log, audience) = crate::testing::audience();
+    let (_keep_alive, log, audience) = crate::testing::audience();
     let opened = log
         .open(&session, crate::stream::StreamKind::General, true)
         .await;

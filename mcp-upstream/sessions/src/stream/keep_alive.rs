@@ -1,4 +1,4 @@
-//! State that all streams share (the pulse): one timer for keep-alive comments, the switch that ends all streams, and the total
+//! State that all streams share: one timer for keep-alive comments, the switch that ends all streams, and the total
 //! memory of passing streams.
 //!
 //! Streams with a reader are spread over slots, and at each tick of the timer the streams of one slot are due. A stream that has
@@ -200,7 +200,7 @@ impl KeepAliveSlot {
     }
 
     /// Returns the last frame for the stream's client when all streams are ended: the retry time, which depends on the slot.
-    pub(super) fn farewell(&self) -> bytes::Bytes {
+    pub(super) fn last_frame(&self) -> bytes::Bytes {
         let slot = self.0.load(Ordering::Relaxed) % SLOTS;
         frame::retry(frame::RETRY + RETRY_STEP * slot)
     }

@@ -295,7 +295,7 @@ impl Stream {
         self.moved.notify_waiters();
     }
 
-    /// Changes the role of the stream to `Listen`: the shared timer (`KeepAlive`) may then end it, after sending `farewell` as its
+    /// Changes the role of the stream to `Listen`: the shared timer (`KeepAlive`) may then end it, after sending `last_frame` as its
     /// last event.
     pub(crate) fn listen(&self, farewell: Bytes) {
         let mut state = self.lock();

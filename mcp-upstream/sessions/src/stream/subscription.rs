@@ -98,7 +98,7 @@ impl Stream {
         if state.ending == Ending::Wanted {
             state.ending = Ending::Said;
             let farewell = state.farewell.as_deref().cloned();
-            return SubscriptionStep::Chunk(farewell.unwrap_or_else(|| self.place.farewell()));
+            return SubscriptionStep::Chunk(farewell.unwrap_or_else(|| self.place.last_frame()));
         }
         if state.comment {
             return SubscriptionStep::Chunk(Bytes::from_static(frame::PING));

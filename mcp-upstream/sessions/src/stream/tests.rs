@@ -244,7 +244,7 @@ async fn an_operator_ends_a_listener_with_its_farewell_also_while_its_reader_wri
 }
 
 #[tokio::test]
-async fn streams_leave_the_pulse_with_their_readers() {
+async fn streams_leave_the_keep_alive_timer_with_their_readers() {
     let (keep_alive, metrics) = keep_alive();
     let streams: Vec<_> = (0..100).map(|_| Stream::detached(&keep_alive)).collect();
     let readers: Vec<_> = streams.iter().map(|stream| stream.read()).collect();
@@ -275,11 +275,11 @@ async fn a_writer_waits_for_a_reader_that_is_behind_and_for_nobody_else() {
         assert!(stream.push(chunk("x")));
     }
     let start = Instant::now();
-    stream.caught_up(patience).await;
+    stream.wait_for_reader(patience).await;
     let mut events = stream.read();
     let waiting = tokio::spawn({
         let stream = Arc::clone(&stream);
-        async move { stream.caught_up(patience).await }
+        async move { stream.wait_for_reader(patience).await }
     });
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
@@ -289,11 +289,11 @@ async fn a_writer_waits_for_a_reader_that_is_behind_and_for_nobody_else() {
     for _ in 0..PASSING.events {
         assert!(stream.push(chunk("x")));
     }
-    stream.caught_up(patience).await;
+    stream.wait_for_reader(patience).await;
     assert_eq!(start.elapsed(), patience, "this one does nothing");
-    stream.caught_up(patience).await;
+    stream.wait_for_reader(patience).await;
     assert_eq!(start.elapsed(), patience, "and is not waited for again");
     let _another = stream.read();
-    stream.caught_up(patience).await;
+    stream.wait_for_reader(patience).await;
     assert_eq!(start.elapsed(), 2 * patience, "another reader is");
 }

@@ -60,7 +60,7 @@ fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Respons
         Err(failure) => return ResponseStart::Reply(pending.fail(&failure)),
     }
     let mut head = Head::new(response.status);
-    head.headers = headers::down(&response.headers);
+    head.headers = headers::for_client(&response.headers);
     match kind {
         BodyKind::Events => ResponseStart::Reply(events(head, response.body, pending)),
         BodyKind::Json => {

@@ -27,7 +27,7 @@ pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-pro
 const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
 
 /// Returns the headers that are sent to the server with a client's message, without the server's session id.
-pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> HeaderMap {
+pub(super) fn for_server(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> HeaderMap {
     let mut up = passed::of_client(client, pass);
     for decided in [CONTENT_TYPE, SESSION] {
         up.remove(decided);
@@ -73,7 +73,7 @@ pub(super) fn in_session(
 }
 
 /// Returns the headers of a server's response that the client gets, without the server's session id.
-pub(super) fn down(server: &HeaderMap) -> SmallVec<[(HeaderName, HeaderValue); 2]> {
+pub(super) fn for_client(server: &HeaderMap) -> SmallVec<[(HeaderName, HeaderValue); 2]> {
     let mut down = SmallVec::new();
     for (name, value) in server {
         let protocol = name.as_str().starts_with(MCP) && *name != SESSION;
@@ -149,7 +149,7 @@ mod tests {
         ]);
         let names = |pass: &[&str]| {
             let pass: Vec<_> = pass.iter().map(|&it| it.to_owned()).collect();
-            let mut names: Vec<_> = up(&client, &pass, AcceptRule::Strict)
+            let mut names: Vec<_> = for_server(&client, &pass, AcceptRule::Strict)
                 .keys()
                 .map(|name| name.as_str().to_owned())
                 .collect();
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(named.len(), always.len() + 2);
         assert!(named.contains(&"authorization".to_owned()));
         let session = in_session(
-            &Arc::new(up(&client, &[], AcceptRule::Strict)),
+            &Arc::new(for_server(&client, &[], AcceptRule::Strict)),
             &Method::POST,
             Some("theirs"),
         );
@@ -194,8 +194,14 @@ mod tests {
                 Some(sent) => map(&[("accept", sent)]),
                 None => HeaderMap::new(),
             };
-            assert_eq!(up(&client, &[], AcceptRule::Strict)[ACCEPT], goes_up);
-            assert_eq!(up(&client, &[], AcceptRule::Lenient)[ACCEPT], BOTH_TYPES);
+            assert_eq!(
+                for_server(&client, &[], AcceptRule::Strict)[ACCEPT],
+                goes_up
+            );
+            assert_eq!(
+                for_server(&client, &[], AcceptRule::Lenient)[ACCEPT],
+                BOTH_TYPES
+            );
         }
     }
 
@@ -210,7 +216,7 @@ mod tests {
             ("mcp-extra", "1"),
             ("cache-control", "no-store"),
         ]);
-        let names: Vec<_> = down(&server)
+        let names: Vec<_> = for_client(&server)
             .into_iter()
             .map(|(name, _)| name.as_str().to_owned())
             .collect();

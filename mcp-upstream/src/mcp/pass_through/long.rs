@@ -125,7 +125,7 @@ async fn begin(
     };
     let kind = headers::kind(&response.headers);
     let mut head = Head::new(response.status);
-    head.headers = headers::down(&response.headers);
+    head.headers = headers::for_client(&response.headers);
     match (response.status, kind) {
         (StatusCode::OK, BodyKind::Events) => {}
         // A server answers GET with 405 if it has no general stream. The status is forwarded, since clients can handle it.
@@ -178,7 +178,7 @@ impl Drop for BreakOffGuard {
 }
 
 /// Hides secrets in an event, unless the event contains a successful answer or a request to the client.
-fn shown(event: Bytes, secrets: &CallSecrets) -> Bytes {
+fn hide_secrets(event: Bytes, secrets: &CallSecrets) -> Bytes {
     if secrets.are_none() {
         return event;
     }
@@ -242,7 +242,7 @@ async fn pump(
             if let Some(ids) = &ids {
                 ids.note_event(&event);
             }
-            if !stream.push(shown(event, &secrets)) {
+            if !stream.push(hide_secrets(event, &secrets)) {
                 return;
             }
         }
@@ -250,7 +250,7 @@ async fn pump(
             tracing::warn!("a server's stream was broken off: an event has more than 1 MiB");
             return;
         }
-        stream.caught_up(PACE).await;
+        stream.wait_for_reader(PACE).await;
     }
     drop(unfinished);
 }

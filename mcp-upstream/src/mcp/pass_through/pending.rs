@@ -264,7 +264,7 @@ impl PendingMessage {
 
     /// Records that the server answered the call with this message. `status`: the outcome under which the call is counted.
     pub(super) fn answered(&mut self, status: &'static str, message: &[u8]) {
-        let cause = (status != "ok").then(|| CallCause::said(status, message));
+        let cause = (status != "ok").then(|| CallCause::from_answer(status, message));
         self.end(Ok(status), cause.flatten(), None);
     }
 

@@ -94,7 +94,7 @@ impl<'a> PassThroughContext<'a> {
         let none = HeaderMap::new();
         let own = caller.headers.as_deref().unwrap_or(&none);
         let rules = &server.spec.headers;
-        let mut headers = headers::up(own, &rules.pass, caller.profile.accept);
+        let mut headers = headers::for_server(own, &rules.pass, caller.profile.accept);
         if rules.forward_id {
             passed::add_request_id(&mut headers, caller);
         }
@@ -185,7 +185,7 @@ impl<'a> PassThroughContext<'a> {
             tried += 1;
             self.note(backend.id());
             let sent = backend.send(self.request(what, None)).await;
-            let goes_on = self.goes_on(&sent, tried, what);
+            let goes_on = self.may_resend(&sent, tried, what);
             avoid.push(backend.id().clone());
             let sent = sent.map(|response| (backend, response));
             last = sent.map_err(PassThroughFailure::Send);
@@ -202,7 +202,7 @@ impl<'a> PassThroughContext<'a> {
     }
 
     /// Returns true if a message is sent to another backend after this outcome. `tried`: number of backends that got it so far.
-    fn goes_on(
+    fn may_resend(
         &self,
         sent: &Result<BackendResponse, SendError>,
         tried: usize,
@@ -214,7 +214,7 @@ impl<'a> PassThroughContext<'a> {
             Err(error) if error.unsent || ended(error) => error.unsent,
             Ok(_) | Err(_) => return false,
         };
-        retry::goes_on(self.server.spec.retry, tried, unsent, what.harmless)
+        retry::may_resend(self.server.spec.retry, tried, unsent, what.harmless)
     }
 
     /// Sends a message of a session to the session's backend, or to its new backend if the session moves. If the server has no
@@ -236,7 +236,7 @@ impl<'a> PassThroughContext<'a> {
         let mut sent = self.to(&at, what, self.server.spec.stateful, false).await;
         if let Err(PassThroughFailure::Send(error)) = &sent
             && ended(error)
-            && retry::goes_on(retry, 1, false, what.harmless)
+            && retry::may_resend(retry, 1, false, what.harmless)
         {
             // The connection ended, but the backend may still run and have the session, so it is tried once more. If it does not
             // run, this attempt fails before the server reads the message.
@@ -264,7 +264,7 @@ impl<'a> PassThroughContext<'a> {
             return Err(PassThroughFailure::SessionEnded);
         }
         if let BackendLoss::Backend(Some(error)) = &lost
-            && !retry::goes_on(retry, 1, true, || true)
+            && !retry::may_resend(retry, 1, true, || true)
         {
             return Err(PassThroughFailure::Send(error.clone()));
         }
@@ -328,7 +328,7 @@ impl<'a> PassThroughContext<'a> {
         let request = self.request(what, at.session.as_deref());
         self.note(backend.id());
         match backend.send(request).await {
-            Ok(response) => known(response, what.id, reopened).await,
+            Ok(response) => check_session(response, what.id, reopened).await,
             // The client cancelled the message, so it is not sent to another backend.
             Err(error) if error.kind == SendErrorKind::GivenUp => {
                 Err(PassThroughFailure::Send(error))
@@ -360,7 +360,7 @@ fn fails_for_itself(status: StatusCode) -> bool {
 
 /// Checks from a response whether the backend knows the session. Some servers report an unknown session with 400 and a text, and
 /// some answer a refused message with 404. So a short body is read before the response is forwarded.
-async fn known(
+async fn check_session(
     mut response: BackendResponse,
     id: Option<&str>,
     reopened: bool,
@@ -447,7 +447,7 @@ mod tests {
         for (then, expected) in [(Then::Closes, true), (Then::Ends, false)] {
             let refusal = Bytes::from_static(b"{\"no\":1}");
             let refused = in_pieces(400, &[JSON], vec![Ok(refusal.clone())], then);
-            let known = known(refused, None, false).await.expect("read");
+            let known = check_session(refused, None, false).await.expect("read");
             let mut response = known.expect("no word of the session");
             assert_eq!(response.body.may_be_cut(), expected);
             assert_eq!(response.body.chunk().await, Ok(Some(refusal)));
@@ -497,14 +497,16 @@ mod tests {
             ),
         ] {
             let response = response(status, &[JSON], body.clone());
-            let known = known(response, Some("7"), false).await.expect("read");
+            let known = check_session(response, Some("7"), false)
+                .await
+                .expect("read");
             let found = known.ok().map(|it| it.status.as_u16());
             assert_eq!(found, passed_with, "{status} {body}");
         }
         // In a session that was opened for the message, such an error is the answer, unless its text names the session.
         for (words, passed_with) in [("Not found", Some(200)), ("Session not found", None)] {
             let again = response(404, &[JSON], error("7", words));
-            let known = known(again, Some("7"), true).await.expect("read");
+            let known = check_session(again, Some("7"), true).await.expect("read");
             let found = known.ok().map(|it| it.status.as_u16());
             assert_eq!(found, passed_with, "{words}");
         }

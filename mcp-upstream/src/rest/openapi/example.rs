@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 /// Returns an example object built from the examples, constants, choices and defaults in the schema. `None` if the schema
 /// contains none of these, or if a required argument has none.
 pub(super) fn of(schema: &Value) -> Option<Value> {
-    if let Some(example) = given(schema, &["examples", "example"]) {
+    if let Some(example) = first_of_keywords(schema, &["examples", "example"]) {
         return Some(example);
     }
     let properties = schema.get("properties")?.as_object()?;
@@ -19,11 +19,11 @@ pub(super) fn of(schema: &Value) -> Option<Value> {
     for (name, property) in properties {
         let is_required = required.contains(name.as_str());
         let value = match is_required {
-            true => Some(given(
+            true => Some(first_of_keywords(
                 property,
                 &["examples", "example", "const", "enum", "default"],
             )?),
-            false => given(property, &["examples", "example", "default"]),
+            false => first_of_keywords(property, &["examples", "example", "default"]),
         };
         example.extend(value.map(|value| (name.clone(), value)));
     }
@@ -32,7 +32,7 @@ pub(super) fn of(schema: &Value) -> Option<Value> {
 }
 
 /// Returns the value of the first of these keywords that the schema contains; if it is a list of values, its first item.
-fn given(schema: &Value, keywords: &[&str]) -> Option<Value> {
+fn first_of_keywords(schema: &Value, keywords: &[&str]) -> Option<Value> {
     let mut all = keywords.iter();
     all.find_map(|keyword| {
         let value = schema.get(keyword)?;

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::effort::WorkBudget;
 use super::schema::{DATA, MAPS, unescape};
+use super::work_budget::WorkBudget;
 
 /// Maximum number of different references of one schema that are replaced.
 const REFERENCES_MAX: usize = 256;

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::UsedNames;
-use super::effort::WorkBudget;
 use super::inline::inlined;
+use super::work_budget::WorkBudget;
 
 /// A schema that was moved into a document. Its references are valid there.
 #[derive(Debug)]

@@ -26,15 +26,15 @@ pub(super) struct WaitingCaller {
     reply: oneshot::Sender<LinkOutcome>,
     /// The delivery queue to the caller's runtime; `None` if the caller is in the reader's runtime, or if there is no free
     /// delivery queue.
-    lane: Option<Arc<DeliveryQueue>>,
+    queue: Option<Arc<DeliveryQueue>>,
 }
 
 impl WaitingCaller {
     pub(super) fn new(
         reply: oneshot::Sender<LinkOutcome>,
-        lane: Option<Arc<DeliveryQueue>>,
+        queue: Option<Arc<DeliveryQueue>>,
     ) -> Self {
-        Self { reply, lane }
+        Self { reply, queue }
     }
 
     /// Ends the call with this outcome directly, without a delivery queue.
@@ -50,7 +50,7 @@ pub(super) struct DeliveryQueues(Mutex<OpenQueues>);
 struct OpenQueues {
     /// The runtime in which the link's reader runs.
     own: runtime::Id,
-    lanes: Vec<Arc<DeliveryQueue>>,
+    queues: Vec<Arc<DeliveryQueue>>,
     /// True once the link has ended; no delivery queue is created after that.
     over: bool,
 }
@@ -59,7 +59,7 @@ impl DeliveryQueues {
     pub(super) fn new(own: runtime::Id) -> Self {
         Self(Mutex::new(OpenQueues {
             own,
-            lanes: Vec::new(),
+            queues: Vec::new(),
             over: false,
         }))
     }
@@ -85,30 +85,30 @@ impl DeliveryQueues {
         if id == open.own {
             return None;
         }
-        if let Some(lane) = open.lanes.iter().find(|lane| lane.runtime.id() == id) {
-            return Some(Arc::clone(lane));
+        if let Some(queue) = open.queues.iter().find(|queue| queue.runtime.id() == id) {
+            return Some(Arc::clone(queue));
         }
-        if open.over || open.lanes.len() == DELIVERY_QUEUES_MAX {
+        if open.over || open.queues.len() == DELIVERY_QUEUES_MAX {
             return None;
         }
-        let lane = Arc::new(DeliveryQueue::to(runtime.clone()));
-        open.lanes.push(Arc::clone(&lane));
+        let queue = Arc::new(DeliveryQueue::to(runtime.clone()));
+        open.queues.push(Arc::clone(&queue));
         drop(open);
         // This task ends with the link, or with its runtime.
-        runtime.spawn(carry(FinalDelivery(Arc::clone(&lane))));
-        Some(lane)
+        runtime.spawn(carry(FinalDelivery(Arc::clone(&queue))));
+        Some(queue)
     }
 
     /// Ends the delivery queues of a closed link. Responses that are already queued are still delivered.
     pub(super) fn end(&self) {
-        let lanes = {
+        let queues = {
             let mut open = lock(&self.0);
             open.over = true;
-            std::mem::take(&mut open.lanes)
+            std::mem::take(&mut open.queues)
         };
-        for lane in lanes {
-            lock(&lane.due).over = true;
-            lane.filled.notify_one();
+        for queue in queues {
+            lock(&queue.due).over = true;
+            queue.filled.notify_one();
         }
     }
 }
@@ -129,12 +129,12 @@ struct QueuedAnswers {
 }
 
 /// Task of a delivery queue: delivers the queued responses until the delivery queue is ended.
-async fn carry(lane: FinalDelivery) {
+async fn carry(queue: FinalDelivery) {
     // At each delivery this vector is swapped with the vector of the delivery queue, so that both keep their capacity.
     let mut answers = Vec::new();
     loop {
-        lane.0.filled.notified().await;
-        if lane.0.deliver(&mut answers) {
+        queue.0.filled.notified().await;
+        if queue.0.deliver(&mut answers) {
             return;
         }
     }
@@ -182,7 +182,7 @@ impl Drop for FinalDelivery {
 /// The responses of one read, sorted by the runtimes of their callers.
 #[derive(Default)]
 pub(super) struct Batch {
-    lanes: Vec<(Arc<DeliveryQueue>, Answers)>,
+    queues: Vec<(Arc<DeliveryQueue>, Answers)>,
     /// Number of responses that were passed to their callers directly, without a delivery queue.
     at_once: usize,
 }
@@ -192,7 +192,7 @@ pub(super) enum DeliveryTarget<'a> {
     /// The read contained no response.
     Nowhere,
     /// The read contained a single response, for a caller in another runtime.
-    Lane(&'a Arc<DeliveryQueue>),
+    Queue(&'a Arc<DeliveryQueue>),
     /// The read contained several responses, or one for a caller in the reader's runtime.
     Here,
 }
@@ -201,19 +201,19 @@ impl Batch {
     /// Passes the outcome of a call to its caller: at once if the caller has no delivery queue, otherwise with the next
     /// [`Batch::send`].
     pub(super) fn add(&mut self, to: WaitingCaller, outcome: LinkOutcome) {
-        let Some(lane) = to.lane else {
+        let Some(queue) = to.queue else {
             self.at_once += 1;
             let _ = to.reply.send(outcome);
             return;
         };
         let answer = (to.reply, outcome);
         match self
-            .lanes
+            .queues
             .iter_mut()
-            .find(|(known, _)| Arc::ptr_eq(known, &lane))
+            .find(|(known, _)| Arc::ptr_eq(known, &queue))
         {
             Some((_, answers)) => answers.push(answer),
-            None => self.lanes.push((lane, vec![answer])),
+            None => self.queues.push((queue, vec![answer])),
         }
     }
 
@@ -222,10 +222,13 @@ impl Batch {
         if self.at_once > 0 {
             return DeliveryTarget::Here;
         }
-        let mut lanes = self.lanes.iter().filter(|(_, answers)| !answers.is_empty());
-        match (lanes.next(), lanes.next()) {
+        let mut queues = self
+            .queues
+            .iter()
+            .filter(|(_, answers)| !answers.is_empty());
+        match (queues.next(), queues.next()) {
             (None, _) => DeliveryTarget::Nowhere,
-            (Some((lane, answers)), None) if answers.len() == 1 => DeliveryTarget::Lane(lane),
+            (Some((queue, answers)), None) if answers.len() == 1 => DeliveryTarget::Queue(queue),
             (Some(_), _) => DeliveryTarget::Here,
         }
     }
@@ -233,17 +236,17 @@ impl Batch {
     /// Puts the responses into their delivery queues and wakes the delivery queues' tasks.
     pub(super) fn send(&mut self) {
         self.at_once = 0;
-        let lanes = self.lanes.iter_mut();
-        for (lane, answers) in lanes.filter(|(_, answers)| !answers.is_empty()) {
+        let queues = self.queues.iter_mut();
+        for (queue, answers) in queues.filter(|(_, answers)| !answers.is_empty()) {
             let over = {
-                let mut due = lock(&lane.due);
+                let mut due = lock(&queue.due);
                 due.answers.append(answers);
                 due.over
             };
             if over {
-                lane.deliver(&mut Vec::new());
+                queue.deliver(&mut Vec::new());
             } else {
-                lane.filled.notify_one();
+                queue.filled.notify_one();
             }
         }
     }
@@ -282,12 +285,12 @@ mod tests {
 
     /// Calls of the current runtime, with their receivers.
     fn calls(
-        lanes: &DeliveryQueues,
+        queues: &DeliveryQueues,
         count: usize,
     ) -> (Vec<WaitingCaller>, Vec<oneshot::Receiver<LinkOutcome>>) {
         let call = |_| {
             let (reply, receiver) = oneshot::channel();
-            (WaitingCaller::new(reply, lanes.here()), receiver)
+            (WaitingCaller::new(reply, queues.here()), receiver)
         };
         (0..count).map(call).unzip()
     }
@@ -313,8 +316,8 @@ mod tests {
     #[test]
     fn answers_for_another_runtime_are_given_out_there() {
         let (own, other) = (runtime(), runtime());
-        let lanes = DeliveryQueues::new(own.handle().id());
-        let (calls, mut receivers) = other.block_on(async { calls(&lanes, 3) });
+        let queues = DeliveryQueues::new(own.handle().id());
+        let (calls, mut receivers) = other.block_on(async { calls(&queues, 3) });
         send(calls);
         assert!(
             arrived(&mut receivers).is_empty(),
@@ -330,8 +333,8 @@ mod tests {
     #[test]
     fn answers_for_the_links_own_runtime_are_there_at_once() {
         let own = runtime();
-        let lanes = DeliveryQueues::new(own.handle().id());
-        let (calls, mut receivers) = own.block_on(async { calls(&lanes, 2) });
+        let queues = DeliveryQueues::new(own.handle().id());
+        let (calls, mut receivers) = own.block_on(async { calls(&queues, 2) });
         send(calls);
         assert_eq!(arrived(&mut receivers), ["0", "1"]);
     }
@@ -341,12 +344,12 @@ mod tests {
         let own = runtime();
         for link_first in [true, false] {
             let other = runtime();
-            let lanes = DeliveryQueues::new(own.handle().id());
-            let (mut early, mut receivers) = other.block_on(async { calls(&lanes, 2) });
+            let queues = DeliveryQueues::new(own.handle().id());
+            let (mut early, mut receivers) = other.block_on(async { calls(&queues, 2) });
             let late = early.split_off(1);
             send(early);
             if link_first {
-                lanes.end();
+                queues.end();
             }
             drop(other);
             assert_eq!(arrived(&mut receivers[..1]), ["0"]);

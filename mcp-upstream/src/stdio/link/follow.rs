@@ -42,8 +42,8 @@ impl LinkRuntimes {
 /// Record of the runtimes of a link's recent callers, kept by the reader to decide whether it moves.
 pub(super) struct Follow {
     homes: Arc<[Handle]>,
-    /// The lane (delivery queue to one runtime) of the latest read with a single response.
-    lane: Option<Arc<DeliveryQueue>>,
+    /// The delivery queue of the latest read with a single response.
+    queue: Option<Arc<DeliveryQueue>>,
     reads: u32,
 }
 
@@ -51,23 +51,23 @@ impl Follow {
     pub(super) fn new(homes: Arc<[Handle]>) -> Self {
         Self {
             homes,
-            lane: None,
+            queue: None,
             reads: 0,
         }
     }
 
     /// Records the responses of a read. Returns the runtime to which the reader should move, if any.
-    pub(super) fn heard(&mut self, answers: &Batch) -> Option<Handle> {
+    pub(super) fn record_answers(&mut self, answers: &Batch) -> Option<Handle> {
         match answers.delivery_target() {
             DeliveryTarget::Nowhere => return None,
             DeliveryTarget::Here => {
                 self.reads = 0;
                 return None;
             }
-            DeliveryTarget::Lane(lane) => {
-                let same = self.lane.as_ref().is_some_and(|it| Arc::ptr_eq(it, lane));
+            DeliveryTarget::Queue(queue) => {
+                let same = self.queue.as_ref().is_some_and(|it| Arc::ptr_eq(it, queue));
                 if !same {
-                    self.lane = Some(Arc::clone(lane));
+                    self.queue = Some(Arc::clone(queue));
                     self.reads = 0;
                 }
             }
@@ -77,7 +77,7 @@ impl Follow {
             return None;
         }
         self.reads = 0;
-        let id = self.lane.take()?.runtime().id();
+        let id = self.queue.take()?.runtime().id();
         self.homes.iter().find(|home| home.id() == id).cloned()
     }
 }

@@ -81,7 +81,7 @@ impl LinkReader {
 
     async fn run(mut self) {
         let Some(to) = self.read().await else { return };
-        self.link.0.lanes.read_in(to.id());
+        self.link.0.queues.read_in(to.id());
         self.begin(&to);
     }
 
@@ -93,7 +93,7 @@ impl LinkReader {
             let next = match self.lines.buffered() {
                 Some(line) => Ok(line),
                 None => {
-                    let to = self.follow.heard(&self.answers);
+                    let to = self.follow.record_answers(&self.answers);
                     self.answers.send();
                     // If the pipe cannot be registered with the other runtime, the reader stays here.
                     if let Some(to) = to

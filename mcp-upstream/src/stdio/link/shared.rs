@@ -41,8 +41,8 @@ pub(super) struct LinkCore {
     pub(super) calls: Mutex<LinkCalls>,
     /// The transport for messages to the server.
     pub(super) wire: Wire,
-    /// Lanes (delivery queues) to callers in other runtimes.
-    pub(super) lanes: DeliveryQueues,
+    /// Delivery queues to callers in other runtimes.
+    pub(super) queues: DeliveryQueues,
     /// Handle of the task that reads the pipe.
     pub(super) reading: ReadTask,
     /// Requests of the server that have no response yet.
@@ -128,7 +128,7 @@ impl LinkCore {
             inbound,
             calls: Mutex::default(),
             wire,
-            lanes: DeliveryQueues::new(runtime),
+            queues: DeliveryQueues::new(runtime),
             reading: ReadTask::default(),
             questions: Mutex::default(),
             closed: watch::Sender::new(None),
@@ -147,7 +147,7 @@ impl LinkCore {
     ) -> Result<LinkCall, CallError> {
         let (reply, receiver) = oneshot::channel();
         let entry = PendingCall {
-            reply: WaitingCaller::new(reply, self.lanes.here()),
+            reply: WaitingCaller::new(reply, self.queues.here()),
             sink: route.sink,
             token: route.token.map(Into::into),
             origin: route.origin,
@@ -356,7 +356,7 @@ impl LinkCore {
         for entry in abandoned {
             entry.reply.end(Err(self.gone(what_now)));
         }
-        self.lanes.end();
+        self.queues.end();
         if let Wire::Pipe(pipe) = &self.wire {
             pipe.filled.notify_one();
         }

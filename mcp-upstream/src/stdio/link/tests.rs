@@ -836,7 +836,7 @@ async fn a_link_is_read_where_its_calls_come_from() {
     let (one, other, stranger) = (another_runtime(), another_runtime(), another_runtime());
     let homes = [&one, &other].map(|it| it.handle().clone());
     let (link, server) = echoing(LinkRuntimes::new(homes[0].clone(), homes.into()));
-    let read_in = |link: &Link| link.shared.lanes.read_where();
+    let read_in = |link: &Link| link.shared.queues.read_where();
     // For each runtime: where the link is read after as many calls from there as make it move, and after one call fewer.
     for (caller, at_first, then) in [
         (&one, &one, &one),

@@ -13,7 +13,7 @@ use super::state::{Order, PoolAction, PoolEvent, ProcessId};
 use crate::stdio::process::keep::{Command, ProcessTask};
 
 /// Minimum time between two timer events. Timers that are due within it are handled together.
-const PULSE: Duration = Duration::from_millis(10);
+const WAKE_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// Capacity of a keeper's command channel. A keeper is sent at most one command to open its process, and one to end it.
 const COMMANDS: usize = 2;
 
@@ -56,7 +56,7 @@ impl Driver {
             for action in actions {
                 self.obey(action);
             }
-            let wake_at = wake_at.map(|at| at.max(Instant::now() + PULSE));
+            let wake_at = wake_at.map(|at| at.max(Instant::now() + WAKE_INTERVAL_MIN));
             tokio::select! {
                 () = self.pool.wake.notified() => {}
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {

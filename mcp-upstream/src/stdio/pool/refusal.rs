@@ -50,10 +50,14 @@ impl PoolShared {
 
     /// Returns the error for requests while the circuit breaker is open, with the last failure and its cause.
     fn failed_repeatedly(&self, retry_after: Duration) -> CallError {
-        let last = self.lock().state.why().map(|failure| failure.error.clone());
+        let last = self
+            .lock()
+            .state
+            .failure_reason()
+            .map(|failure| failure.error.clone());
         let what = match &last {
             Some(last) => {
-                let what = failure::what(&last.message, self.name().as_str());
+                let what = failure::without_server_name(&last.message, self.name().as_str());
                 format!("failed repeatedly, the last time so: {what}")
             }
             None => format!("failed repeatedly. {ADVICE}"),

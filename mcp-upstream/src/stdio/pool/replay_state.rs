@@ -169,7 +169,7 @@ impl ReplayState {
     }
 
     /// Returns true if there is a subscription or a log level to restore in a replacement process.
-    pub(crate) fn lasts(&self) -> bool {
+    pub(crate) fn has_lasting_state(&self) -> bool {
         let inner = self.lock();
         inner.level.is_some() || !inner.subscriptions.is_empty()
     }
@@ -287,11 +287,11 @@ mod tests {
         for _ in 0..2 {
             replay_state.note(LastingRequest::Subscribe("test://a".into()));
         }
-        assert!(replay_state.lasts());
+        assert!(replay_state.has_lasting_state());
         replay_state.note(LastingRequest::Unsubscribe("test://a".into()));
-        assert!(!replay_state.lasts());
+        assert!(!replay_state.has_lasting_state());
         replay_state.note(LastingRequest::Level(LogLevel::Info));
-        assert!(replay_state.lasts() && !replay_state.is_awaited());
+        assert!(replay_state.has_lasting_state() && !replay_state.is_awaited());
     }
 
     #[test]

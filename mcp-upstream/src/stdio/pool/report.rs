@@ -63,7 +63,7 @@ impl PoolData {
             error: state.last_error().map(|failure| failure.error.clone()),
             // If another process accepts requests, the end of a process is not reported.
             reason: state
-                .why()
+                .failure_reason()
                 .filter(|_| counts.serving == 0)
                 .map(|failure| Arc::clone(&failure.reason)),
             dead: state.is_dead(),

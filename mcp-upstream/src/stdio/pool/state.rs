@@ -393,7 +393,7 @@ impl PoolStateMachine {
             replay_state: Arc::clone(&slot.replay_state),
             lost: self.keeps_state_of(key) && (slot.process.is_some() || slot.dead),
         });
-        all.filter(|place| place.lost || place.replay_state.lasts())
+        all.filter(|place| place.lost || place.replay_state.has_lasting_state())
             .collect()
     }
 
@@ -455,7 +455,7 @@ impl PoolStateMachine {
         let gone: HashMap<SlotKey, PoolSlot> = gone;
         for (key, place) in gone {
             let lasting = place.replay_state;
-            let Some(instead) = instead.filter(|_| lasting.lasts()) else {
+            let Some(instead) = instead.filter(|_| lasting.has_lasting_state()) else {
                 continue;
             };
             // The slots of all backends share one set of subscriptions and one log level.
@@ -603,7 +603,7 @@ impl PoolStateMachine {
     }
 
     /// Returns the reason why no process accepts requests: the failure of the last start, or else the end of the last process.
-    pub(super) fn why(&self) -> Option<&ProcessFailure> {
+    pub(super) fn failure_reason(&self) -> Option<&ProcessFailure> {
         self.last_error.as_ref().or(self.last_end.as_ref())
     }
 

@@ -38,7 +38,7 @@ impl Raw {
     pub(super) fn of(self, server: &dyn Launcher) -> ProcessFailure {
         let Self { mut error, said } = self;
         let told = fit_for_others(server, &error.message);
-        let what = what(&told, server.name().as_str());
+        let what = without_server_name(&told, server.name().as_str());
         let reason = match said {
             Some(said) => {
                 let said: String = said.chars().take(WORDS_MAX).collect();
@@ -71,7 +71,7 @@ pub(super) async fn exit_within(child: &dyn Instance, limit: Duration) -> Option
 }
 
 /// Returns the message of an error without the name of the server with which it begins.
-pub(in crate::stdio) fn what<'a>(message: &'a str, namespace: &str) -> &'a str {
+pub(in crate::stdio) fn without_server_name<'a>(message: &'a str, namespace: &str) -> &'a str {
     let named = message.strip_prefix("the server of namespace ");
     let rest = named.and_then(|rest| rest.strip_prefix(namespace));
     let rest = rest.and_then(|rest| rest.strip_prefix(": ").or(rest.strip_prefix(' ')));
@@ -116,7 +116,7 @@ mod tests {
                 "the server refused initialize",
             ),
         ] {
-            assert_eq!(what(message, "ns"), why);
+            assert_eq!(without_server_name(message, "ns"), why);
         }
     }
 }

@@ -248,7 +248,7 @@ impl ProcessTask {
             backend = running.child.backend().map(BackendId::as_str),
             version = open::describe(&opened),
             "a {} of the server of namespace {} is ready",
-            running.what(),
+            running.connection_kind(),
             pool.name()
         );
         let process = Arc::new(Process::new(
@@ -321,7 +321,7 @@ impl ProcessTask {
                             namespace = %self.pool.name(),
                             pid = process.pid,
                             "a {} of the server broke the protocol: {what}",
-                            running.what()
+                            running.connection_kind()
                         );
                     }
                     let exit = failure::exit_within(&*running.child, EXIT_WAIT).await;
@@ -498,7 +498,7 @@ fn not_opened(pool: &PoolShared) -> CallError {
 
 impl ConnectedProcess {
     /// Returns the kind of connection, for the log: a process or a session.
-    fn what(&self) -> &'static str {
+    fn connection_kind(&self) -> &'static str {
         match self.child.pid() {
             Some(_) => "process",
             None => "session",

@@ -212,7 +212,7 @@ impl Conversation {
     fn trace(&self, frame: FrameHead<'_>, method: &'static str) -> Option<Arc<RequestTrace>> {
         let sink = self.relay.traces.as_ref()?;
         let trace = trace::begin(sink, trace::RELAY, frame.read, false);
-        trace.message(method, Some(frame.id), frame.trace.shown());
+        trace.message(method, Some(frame.id), frame.trace.parameters());
         trace.admitted(None);
         Some(trace)
     }

@@ -82,9 +82,9 @@ pub(crate) async fn serve(
     let last_lines = tokio::select! {
         biased;
         () = connection.run(reading.lines, gone.as_mut(), stop) => LAST_LINES,
-        stranger = guest.turned_out(LAST_LOOK) => {
+        stranger = guest.wait_for_eviction(LAST_LOOK) => {
             let outbox = &connection.conversation.outbox;
-            let _ = timeout(LAST_WORD, outbox.send(reply::turned_out(stranger).into())).await;
+            let _ = timeout(LAST_WORD, outbox.send(reply::eviction_frame(stranger).into())).await;
             LAST_WORD
         }
     };

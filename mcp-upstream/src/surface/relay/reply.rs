@@ -34,7 +34,7 @@ pub(super) fn invalid_key(id: &str) -> Vec<u8> {
 
 /// Writes the last frame for a client whose connection is ended to make room for another client. `stranger`: true if the client
 /// has shown no valid key; false if the connection was idle.
-pub(super) fn turned_out(stranger: bool) -> Vec<u8> {
+pub(super) fn eviction_frame(stranger: bool) -> Vec<u8> {
     let text = match stranger {
         true => "too many connections, and this one has shown no valid API key: connect again",
         false => "too many connections, and this one was idle: connect again",

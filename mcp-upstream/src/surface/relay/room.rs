@@ -325,7 +325,7 @@ impl RelayRegistration {
     /// true if the client is a stranger.
     ///
     /// Must be polled after the lines that were read, so that they are handled first.
-    pub(super) async fn turned_out(&self, last_look: Duration) -> bool {
+    pub(super) async fn wait_for_eviction(&self, last_look: Duration) -> bool {
         loop {
             self.signals.leave.notified().await;
             sleep_until(self.entered + FIRST_FRAME).await;

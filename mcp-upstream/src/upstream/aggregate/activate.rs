@@ -12,7 +12,9 @@ use tooldock_workers::aggregate::{ActivePatterns, AggregateOptions};
 
 use super::catalogue::{Catalogue, PublishedEntry};
 use super::hints::NOWHERE;
-use super::own::{ACTIVATE, AggregateReply, CatalogueView, LISTS, activation, activation_of, few};
+use super::own::{
+    ACTIVATE, AggregateReply, CatalogueView, LISTS, activation, activation_of, list_names,
+};
 use super::snapshot::Snapshot;
 use super::toolsets::{Active, Switches, ToolsetStorage, changes, keep_in_session};
 use super::{AggregatesState, RunningAggregate};
@@ -156,7 +158,7 @@ fn corrected(
                 (at ^ 2, &**name)
             } else if is_pattern(name, options) {
                 (at, &**name)
-            } else if let Some(near) = shown.near(name, is_resource).first() {
+            } else if let Some(near) = shown.nearest_names(name, is_resource).first() {
                 (at, *near)
             } else {
                 continue;
@@ -253,7 +255,7 @@ impl Plan<'_> {
         };
         let part = |word, names: &[&str]| match names.is_empty() {
             true => None,
-            false => Some(format!("{word}: {}", few(names, max))),
+            false => Some(format!("{word}: {}", list_names(names, max))),
         };
         let parts = [part("Activated", &on), part("Deactivated", &off)];
         parts.into_iter().flatten().collect::<Vec<_>>().join(". ")

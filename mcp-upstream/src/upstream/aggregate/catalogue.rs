@@ -420,7 +420,7 @@ fn entry(
         member,
         own: Arc::clone(&listed.own),
         definition,
-        description: shown(&listed.definition),
+        description: one_line_description(&listed.definition),
         id: EntryId::of(kind.family(), &published),
         start: active.matches(&published) || full.as_ref().is_some_and(|it| active.matches(it)),
         is_of_app,
@@ -446,7 +446,7 @@ fn renamed(definition: &str, key: &'static str, published: &str) -> String {
 }
 
 /// The description of a definition on one line, cut short, with every run of white space as one blank.
-fn shown(definition: &RawValue) -> String {
+fn one_line_description(definition: &RawValue) -> String {
     let description = spans::member(definition, "description").and_then(jsonrpc::string);
     let words = description.unwrap_or_default();
     let line = words.split_whitespace().collect::<Vec<_>>().join(" ");

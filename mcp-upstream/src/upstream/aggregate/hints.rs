@@ -5,9 +5,9 @@
 
 use tooldock_sessions::audit::Transport;
 
-use super::asked::AggregateRequest;
 use super::catalogue::{EntryKind, PublishedEntry};
 use super::own::{ACTIVATE, AggregateReply, activation_of, call_of};
+use super::request::AggregateRequest;
 use super::toolsets::{HANDLE_KEY, ToolsetStorage};
 use crate::engine::shortened;
 
@@ -79,8 +79,8 @@ impl AggregateRequest<'_> {
     /// arguments are not repeated: they may contain secrets.
     pub(super) fn call_of_nearest(&self, name: &str) -> String {
         let visible = |entry: &PublishedEntry| self.is_visible(entry);
-        let shown = self.shown(&visible);
-        let near = shown.near(name, false);
+        let shown = self.view(&visible);
+        let near = shown.nearest_names(name, false);
         let Some(entry) = near.first().and_then(|near| self.catalogue.tool(near)) else {
             return self.call_instead();
         };

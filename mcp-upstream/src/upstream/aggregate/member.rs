@@ -407,7 +407,7 @@ impl MemberTask {
         self.state.borrow().offer()
     }
 
-    /// Logs the reasons for missing lists that were not logged before (`told`).
+    /// Logs the reasons for missing lists that were not logged before (`description`).
     fn unlisted(&self, reasons: Vec<String>, told: &mut Vec<String>) {
         for reason in reasons.iter().filter(|it| !told.contains(it)) {
             tracing::warn!(

@@ -204,7 +204,7 @@ impl CatalogueView<'_> {
     }
 
     /// The names nearest to an unknown name, the nearest first.
-    pub(super) fn near(&self, name: &str, resources: bool) -> Vec<&str> {
+    pub(super) fn nearest_names(&self, name: &str, resources: bool) -> Vec<&str> {
         let all = self.switched();
         nearest(name, all.filter(|entry| entry.is_resource() == resources))
     }
@@ -213,7 +213,7 @@ impl CatalogueView<'_> {
     /// reverse.
     pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
         let kind = if resources { "resource" } else { "tool" };
-        let near = self.near(name, resources);
+        let near = self.nearest_names(name, resources);
         let other = match resources {
             true => (self.catalogue.tool(name), "it is a tool"),
             false => (self.catalogue.resource(name), "it is a resource"),
@@ -316,7 +316,7 @@ fn sorted<'a>(entries: impl Iterator<Item = &'a PublishedEntry>) -> Vec<&'a Publ
 }
 
 /// Lists names in a text of about `max` characters; further names are only counted.
-pub(super) fn few(names: &[&str], max: usize) -> String {
+pub(super) fn list_names(names: &[&str], max: usize) -> String {
     let mut text = String::new();
     for (at, name) in names.iter().enumerate() {
         if at > 0 && text.len() + name.len() > max {
@@ -456,14 +456,14 @@ mod tests {
 
     #[test]
     fn a_confirmation_names_few_and_counts_the_rest() {
-        assert_eq!(few(&["a", "b"], 100), "a, b");
+        assert_eq!(list_names(&["a", "b"], 100), "a, b");
         let many: Vec<String> = (0..500)
             .map(|number| format!("server_tool_{number}"))
             .collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let text = few(&many, 100);
+        let text = list_names(&many, 100);
         assert!(text.len() < 130 && text.contains(" more"), "{text}");
-        assert!(few(&[&"x".repeat(500)], 100).len() <= 100);
+        assert!(list_names(&[&"x".repeat(500)], 100).len() <= 100);
     }
 
     #[test]
@@ -501,11 +501,14 @@ mod tests {
         };
         assert!(
             shown
-                .near(&format!("notes_create_1{huge}"), false)
+                .nearest_names(&format!("notes_create_1{huge}"), false)
                 .is_empty()
         );
-        assert_eq!(shown.near("notes_crate_1", false).len(), SUGGESTIONS);
-        assert!(shown.near("_a_", true).is_empty());
+        assert_eq!(
+            shown.nearest_names("notes_crate_1", false).len(),
+            SUGGESTIONS
+        );
+        assert!(shown.nearest_names("_a_", true).is_empty());
         // Only the beginning of a query counts.
         let found = |query: &str| shown.search(query).len();
         assert_eq!(found("create"), FOUND_MAX);

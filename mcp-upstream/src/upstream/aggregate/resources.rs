@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::asked::{AggregateRequest, PublishedName, text_of, with};
 use super::catalogue::{EntryKind, PublishedEntry};
 use super::names;
 use super::nearness::nearest;
 use super::own::AggregateReply;
+use super::request::{AggregateRequest, PublishedName, text_of, with};
 use crate::engine::shortened;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, RequestError};

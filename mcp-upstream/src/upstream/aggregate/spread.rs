@@ -6,8 +6,8 @@ use tokio::time::{Duration, timeout};
 use tooldock_process::worker::LogLevel;
 use tooldock_sessions::session::SessionPatch;
 
-use super::asked::{AggregateRequest, may_reach, text_of};
 use super::member::MemberSlot;
+use super::request::{AggregateRequest, may_reach, text_of};
 use crate::engine::Peer;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{Key, RequestError};

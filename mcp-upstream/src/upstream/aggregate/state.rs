@@ -54,7 +54,7 @@ pub(super) enum NoOfferReason {
 
 impl NoOfferReason {
     /// The reason as text for clients.
-    pub(super) fn told(&self) -> &'static str {
+    pub(super) fn description(&self) -> &'static str {
         match self {
             Self::Missing => "no namespace of that name is served",
             Self::Ended => ENDED,
@@ -71,7 +71,7 @@ impl fmt::Display for NoOfferReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pin(reason) | Self::Unread(reason) => reason,
-            Self::Missing | Self::Ended => self.told(),
+            Self::Missing | Self::Ended => self.description(),
         })
     }
 }
@@ -90,7 +90,7 @@ impl MemberReadiness {
             Self::Starting => MemberOffer::Awaited,
             Self::Late => MemberOffer::Late,
             Self::Ready(_) => MemberOffer::There,
-            Self::Gone { why, .. } => MemberOffer::Gone(why.told()),
+            Self::Gone { why, .. } => MemberOffer::Gone(why.description()),
         }
     }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::asked::{AggregateRequest, PublishedName, may_reach};
 use super::member::MemberSlot;
+use super::request::{AggregateRequest, PublishedName, may_reach};
 use crate::jsonrpc::{self, RequestError, spans};
 use crate::upstream::{IncomingRequest, PreparedRequest};
 

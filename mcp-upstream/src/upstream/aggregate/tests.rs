@@ -112,7 +112,7 @@ async fn a_member_whose_task_panics_keeps_no_list_waiting_and_is_asked_again() {
         )]
         .into(),
     });
-    let (_pulse, _events, audience) = tooldock_sessions::testing::audience();
+    let (_keep_alive, _events, audience) = tooldock_sessions::testing::audience();
     let home = Home {
         registry,
         kinds: Arc::new(Kinds {
@@ -202,7 +202,7 @@ async fn the_toolset_of_a_caller_without_a_session_goes_to_a_handle_and_by_the_r
         generation: 1,
         namespaces: [(namespace.name.clone(), Arc::clone(&namespace))].into(),
     });
-    let (_pulse, _events, audience) = tooldock_sessions::testing::audience();
+    let (_keep_alive, _events, audience) = tooldock_sessions::testing::audience();
     let all = aggregates(&registry, audience);
     let body = Bytes::new();
     let keep_of = |caller: &Caller| {
@@ -232,7 +232,7 @@ async fn an_old_request_does_not_begin_an_aggregate_again_that_was_removed() {
         generation: 1,
         namespaces: [(namespace.name.clone(), Arc::clone(&namespace))].into(),
     });
-    let (_pulse, _events, audience) = tooldock_sessions::testing::audience();
+    let (_keep_alive, _events, audience) = tooldock_sessions::testing::audience();
     let AggregateUpstream(shared) = aggregates(&registry, audience);
     assert!(shared.of(&namespace).is_some());
     registry.swap(Snapshot {

@@ -8,13 +8,13 @@ use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::activate::Activation;
-use super::asked::{AggregateRequest, PublishedName, text_of, with};
 use super::call::OwnCall;
 use super::catalogue::PublishedEntry;
 use super::own::{AggregateReply, CALL, CatalogueView, SEARCH};
+use super::request::{AggregateRequest, PublishedName, text_of, with};
 use super::snapshot::Snapshot;
 use super::state::{ENDED, MemberReadiness};
-use super::visible::reveals_entry;
+use super::visible_members::reveals_entry;
 use crate::engine::{CallFacts, UpstreamCall, insufficient_scope, shortened};
 use crate::heavy_work;
 use crate::jsonrpc::spans::{self, MemberEdit};
@@ -45,7 +45,9 @@ impl AggregateRequest<'_> {
         }
         let slot = &self.live.slots[entry.member];
         let reason = match slot.state() {
-            MemberReadiness::Gone { why, .. } => format!("offers nothing now: {}", why.told()),
+            MemberReadiness::Gone { why, .. } => {
+                format!("offers nothing now: {}", why.description())
+            }
             _ => {
                 let namespace = slot.namespace(&self.shared.home.registry)?;
                 if self.copy(namespace) != ServerCopy::Ended {

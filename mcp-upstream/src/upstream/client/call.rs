@@ -164,7 +164,7 @@ impl ServerCall {
                 {
                     reopened = true;
                 }
-                Err(unanswered) if self.goes_on(&unanswered, attempts, &tried) => {
+                Err(unanswered) if self.may_resend(&unanswered, attempts, &tried) => {
                     attempts += 1;
                     place.open.avoid.clone_from(&tried);
                 }
@@ -378,7 +378,7 @@ impl ServerCall {
             (Client::Session(_) | Client::Legacy(_) | Client::Plain, ServerInfo::Legacy(_))
             | (Client::Modern(_), ServerInfo::Modern(_)) => {
                 let answer = self.send(process, self.request(), peer).await?;
-                if !answer.is_error() && subscriptions::lasts(&self.facts.method) {
+                if !answer.is_error() && subscriptions::outlasts_request(&self.facts.method) {
                     let params = self.request.raw(Key::Params).and_then(json::raw);
                     process.granted(&self.facts.method, params);
                 }
@@ -805,7 +805,12 @@ impl ServerCall {
 
     /// Returns true if a request is sent again after its process ended or its backend did not accept it. This is allowed if the
     /// request never ran, or may safely run twice.
-    fn goes_on(&self, unanswered: &MissingResponse, attempts: usize, tried: &[BackendId]) -> bool {
+    fn may_resend(
+        &self,
+        unanswered: &MissingResponse,
+        attempts: usize,
+        tried: &[BackendId],
+    ) -> bool {
         let namespace = &self.facts.namespace;
         let (retry, is_remote) = match &namespace.upstream {
             UpstreamKind::Remote(server) => (server.spec.retry, true),
@@ -819,7 +824,7 @@ impl ServerCall {
             return false;
         }
         let unsent = unanswered.fate == RequestFate::Unsent;
-        retry::goes_on(retry, attempts.max(tried.len()), unsent, || {
+        retry::may_resend(retry, attempts.max(tried.len()), unsent, || {
             self.is_harmless()
         }) && (tried.is_empty() || self.external.processes.has_another(namespace, tried))
     }

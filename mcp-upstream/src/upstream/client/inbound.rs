@@ -226,7 +226,7 @@ impl InboundHandler {
         found.map(|running| (running.peer.clone(), running.names.clone()))
     }
 
-    fn said(self: &Arc<Self>, notification: &Notification<'_>) {
+    fn route_notification(self: &Arc<Self>, notification: &Notification<'_>) {
         if let Some((peer, names)) = self.listener() {
             // No level is needed for a session's own process: its server applies the session's log level itself.
             let level = match self.scope {
@@ -472,7 +472,7 @@ impl Inbound for HandlerRef {
             "notifications/cancelled" => self.0.asked.withdraw(&notification),
             _ => {
                 if !self.0.changed(&notification) {
-                    self.0.said(&notification);
+                    self.0.route_notification(&notification);
                 }
             }
         }

@@ -22,7 +22,7 @@ use crate::upstream::{CallContext, IncomingRequest};
 const LISTEN: &str = "subscriptions/listen";
 
 /// Returns true for methods whose effect outlasts the request.
-pub(super) fn lasts(method: &str) -> bool {
+pub(super) fn outlasts_request(method: &str) -> bool {
     matches!(
         method,
         "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe"
@@ -31,7 +31,7 @@ pub(super) fn lasts(method: &str) -> bool {
 
 /// Answers a request with a lasting effect, within the time limit of a call. Returns `None` if the process is the client's own,
 /// so that the request must be sent to the server.
-pub(super) async fn kept(
+pub(super) async fn answer_lasting(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
     request: IncomingRequest<'_>,

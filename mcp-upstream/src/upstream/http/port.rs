@@ -278,7 +278,7 @@ pub enum SendErrorKind {
 
 impl SendErrorKind {
     /// Description for clients, without addresses of backends.
-    pub fn told(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Self::Resolve => "its address was not found, or may not be used",
             Self::Connect => "there is no connection",

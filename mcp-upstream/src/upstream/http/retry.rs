@@ -8,7 +8,7 @@ use tooldock_workers::remote::RemoteRetry;
 
 /// Returns true if a message is sent to another backend, after `tried` backends have not answered it. `unsent`: no part of the
 /// message reached the last backend.
-pub(crate) fn goes_on(
+pub(crate) fn may_resend(
     retry: RemoteRetry,
     tried: usize,
     unsent: bool,
@@ -33,7 +33,7 @@ mod tests {
             (3, 3, true, false, true),
             (3, 4, true, false, false),
         ] {
-            let found = goes_on(RemoteRetry { max }, tried, unsent, || harmless);
+            let found = may_resend(RemoteRetry { max }, tried, unsent, || harmless);
             assert_eq!(found, expected, "{max} {tried} {unsent} {harmless}");
         }
     }

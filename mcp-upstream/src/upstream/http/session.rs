@@ -647,7 +647,7 @@ impl Session {
         }
         let what = match error.kind {
             SendErrorKind::Authorization => format!("was not asked: {}", error.message),
-            kind => format!("{failing}: {}", kind.told()),
+            kind => format!("{failing}: {}", kind.description()),
         };
         let mut failed = self.failed(code, &what);
         failed.error = failed.error.caused_by(error.kind.as_str(), &*error.message);

@@ -36,7 +36,7 @@ pub(crate) async fn with_package(
     management: &Arc<Management>,
     mut config: Value,
 ) -> Result<Value, String> {
-    let Some(name) = asked(&config).map(str::to_owned) else {
+    let Some(name) = searched_name(&config).map(str::to_owned) else {
         return Ok(config);
     };
     if management.workspace.registry_is_cached(&name).await {
@@ -51,7 +51,7 @@ pub(crate) async fn with_package(
     };
     let found = serde_json::to_value(found).unwrap_or_default();
     let entries = found.as_array().map(Vec::as_slice).unwrap_or_default();
-    let why = match known(entries, &name) {
+    let why = match registry_answer(entries, &name) {
         RegistryAnswer::Unknown => return Ok(config),
         RegistryAnswer::Package { package, kind } => {
             config["name"] = package.into();
@@ -74,7 +74,7 @@ pub(crate) async fn with_package(
 }
 
 /// The name to look up in the registry; `None` for an entry that already specifies the kind of package or the package itself.
-fn asked(config: &Value) -> Option<&str> {
+fn searched_name(config: &Value) -> Option<&str> {
     let said = |key: &str| config.get(key).filter(|value| !value.is_null());
     let source = said("source").map_or("registry", |it| it.as_str().unwrap_or_default());
     let name = said("name")?.as_str()?;
@@ -82,7 +82,7 @@ fn asked(config: &Value) -> Option<&str> {
     (is_open && !name.starts_with('@')).then_some(name)
 }
 
-fn known(entries: &[Value], name: &str) -> RegistryAnswer {
+fn registry_answer(entries: &[Value], name: &str) -> RegistryAnswer {
     let is_it = |entry: &&Value| {
         let package = entry["package"].as_str();
         entry["name"] == name
@@ -130,7 +130,7 @@ mod tests {
             (json!({"source": "custom", "name": "a"}), None),
             (json!({"command": "a"}), None),
         ] {
-            assert_eq!(asked(&config), name, "{config}");
+            assert_eq!(searched_name(&config), name, "{config}");
         }
     }
 
@@ -159,7 +159,7 @@ mod tests {
             ("a/plain", RegistryAnswer::Unknown),
             ("remote", RegistryAnswer::Unknown),
         ] {
-            assert_eq!(known(&entries, name), expected, "{name}");
+            assert_eq!(registry_answer(&entries, name), expected, "{name}");
         }
     }
 }

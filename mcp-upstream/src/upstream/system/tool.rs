@@ -85,13 +85,13 @@ impl Hints {
     };
 
     /// Marks a tool that also communicates with servers outside of ToolDock (MCP's `openWorldHint`).
-    pub(super) const fn elsewhere(mut self) -> Self {
+    pub(super) const fn open_world(mut self) -> Self {
         self.open_world = true;
         self
     }
 
     /// Marks a tool that has a further effect each time it is called, even with the same arguments.
-    pub(super) const fn each_time(mut self) -> Self {
+    pub(super) const fn not_idempotent(mut self) -> Self {
         self.idempotent = false;
         self
     }

@@ -321,13 +321,13 @@ impl UpstreamCall for FunctionCall {
         port.call(call, peer.into_sink())
     }
 
-    fn shown(&self, caller: &Caller, error: CallError) -> CallError {
+    fn error_for_caller(&self, caller: &Caller, error: CallError) -> CallError {
         let (namespace, subject) = (&self.facts.namespace, &self.facts.subject);
         let error = match self.kind {
             OperationKind::Tool => explained(error, caller, namespace, subject),
             _ => error,
         };
-        fault::shown(error, caller, namespace, subject)
+        fault::error_for_caller(error, caller, namespace, subject)
     }
 }
 

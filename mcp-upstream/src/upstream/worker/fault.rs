@@ -15,7 +15,7 @@ const TRACEBACK_MAX: usize = 16 * 1024;
 ///
 /// With `mask_errors`, the text of an exception is only logged, since it may contain paths, addresses and values. A `ToolError`
 /// is meant for the caller and is not masked. Callers with the manager token see all errors unmasked.
-pub(super) fn shown(
+pub(super) fn error_for_caller(
     error: CallError,
     caller: &Caller,
     namespace: &Namespace,
@@ -109,7 +109,7 @@ mod tests {
             CallErrorCode::InternalError,
             r#"{"traceback":"Traceback …"}"#,
         );
-        let masked = shown(error, &caller, &masking(), "t");
+        let masked = error_for_caller(error, &caller, &masking(), "t");
         assert_eq!(masked.code, CallErrorCode::InternalError);
         assert!(!masked.message.contains("TOKEN"), "{}", masked.message);
         assert!(
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_result_of_a_wrong_type_is_masked_as_exceptions_are() {
         let error = failed(CallErrorCode::OutputType, "{}");
-        let masked = shown(error, &caller(), &masking(), "t");
+        let masked = error_for_caller(error, &caller(), &masking(), "t");
         assert_eq!(masked.code, CallErrorCode::OutputType);
         assert!(!masked.message.contains("TOKEN"), "{}", masked.message);
     }
@@ -132,20 +132,20 @@ mod tests {
     fn what_is_meant_for_callers_is_not_masked() {
         let mut caller = caller();
         for code in [CallErrorCode::ToolError, CallErrorCode::InvalidArguments] {
-            let shown = shown(failed(code, "{}"), &caller, &masking(), "t");
+            let shown = error_for_caller(failed(code, "{}"), &caller, &masking(), "t");
             assert_eq!(shown.message, "KeyError: 'TOKEN'");
         }
         caller.manager = true;
         let error = failed(CallErrorCode::InternalError, "{}");
         assert_eq!(
-            shown(error, &caller, &masking(), "t").message,
+            error_for_caller(error, &caller, &masking(), "t").message,
             "KeyError: 'TOKEN'"
         );
         caller.manager = false;
         let error = failed(CallErrorCode::InternalError, "{}");
         let open = namespace("calc");
         assert_eq!(
-            shown(error, &caller, &open, "t").message,
+            error_for_caller(error, &caller, &open, "t").message,
             "KeyError: 'TOKEN'"
         );
     }

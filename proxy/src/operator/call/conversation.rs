@@ -36,7 +36,7 @@ impl Conversation {
     }
 }
 
-fn tell(line: &str) {
+fn print_line(line: &str) {
     eprintln!("{}", printable_text(line));
 }
 
@@ -51,9 +51,9 @@ impl ClientHandler for Conversation {
         _: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
         let question = json!(params);
-        tell(&format!("The tool asks: {}", word(&question["message"])));
+        print_line(&format!("The tool asks: {}", word(&question["message"])));
         if !self.asks {
-            tell("declined: there is no terminal to ask at");
+            print_line("declined: there is no terminal to ask at");
             return Ok(ElicitResult::new(ElicitationAction::Decline));
         }
         // Reading from a terminal blocks, so it runs on a thread for blocking work.
@@ -68,7 +68,7 @@ impl ClientHandler for Conversation {
     ) {
         let total = params.total.map(|total| format!("/{total}"));
         let message = params.message.map(|message| format!(": {message}"));
-        tell(&format!(
+        print_line(&format!(
             "progress {}{}{}",
             params.progress,
             total.unwrap_or_default(),
@@ -88,7 +88,7 @@ impl ClientHandler for Conversation {
                 .as_str()
                 .map_or(other.to_string(), str::to_owned),
         };
-        tell(&format!("{}: {data}", word(&level)));
+        print_line(&format!("{}: {data}", word(&level)));
     }
 }
 
@@ -143,7 +143,7 @@ fn fill(schema: &Value) -> Option<Option<Option<Value>>> {
                     content.insert(name.clone(), value);
                     break;
                 }
-                Err(error) => tell(&format!("{name} {error}")),
+                Err(error) => print_line(&format!("{name} {error}")),
             }
         }
     }

@@ -119,7 +119,7 @@ impl Binding {
     }
 
     /// Returns the first issuer in `named` if the issuer of this authorization is not in `named`. Otherwise returns `None`.
-    pub(super) fn another<'a>(&self, named: &'a [String]) -> Option<&'a str> {
+    pub(super) fn other_issuer<'a>(&self, named: &'a [String]) -> Option<&'a str> {
         let own = self.issuer.as_deref()?;
         let is_own = |it: &String| issuer::is_same(it, own);
         match named.iter().any(is_own) {
@@ -254,7 +254,7 @@ mod tests {
         let bound = bound(&server(TWO, "client_id: gw"));
         let another = |named: &[&str]| {
             let named: Vec<_> = named.iter().map(ToString::to_string).collect();
-            bound.another(&named).map(str::to_owned)
+            bound.other_issuer(&named).map(str::to_owned)
         };
         assert_eq!(another(&[]), None);
         assert_eq!(another(&["https://j", "https://i/"]), None);

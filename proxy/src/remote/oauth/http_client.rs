@@ -72,7 +72,7 @@ impl From<SendError> for NoAnswer {
         };
         Self {
             why: error.message,
-            told: Some(format!("{told}: {}", error.kind.told())),
+            told: Some(format!("{told}: {}", error.kind.description())),
         }
     }
 }

@@ -217,7 +217,7 @@ async fn elsewhere(
         }
         Err(_) => return None,
     };
-    let other = bound.another(&named)?;
+    let other = bound.other_issuer(&named)?;
     Some(one_line(server, &kept.hidden(), other))
 }
 

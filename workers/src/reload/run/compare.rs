@@ -9,7 +9,7 @@ use tooldock_process::worker::Declarations;
 
 use super::{Change, Run};
 use crate::registry::{Namespace, UpstreamKind};
-use crate::reload::itself::{FILES_CHANGED, FUNCTIONS_CHANGED, ReloadScope};
+use crate::reload::automatic::{FILES_CHANGED, FUNCTIONS_CHANGED, ReloadScope};
 use crate::reload::lock;
 use crate::reload::wanted::{
     DesiredNamespace, Identity, build_of, call_error, declared_by, noted, relimited,

@@ -9,7 +9,7 @@ use tooldock_process::worker::Worker;
 
 use super::{Change, Changes};
 use crate::registry::{Namespace, Snapshot};
-use crate::reload::itself::ReloadScope;
+use crate::reload::automatic::ReloadScope;
 use crate::reload::{Reloader, external, lock};
 
 impl Reloader {

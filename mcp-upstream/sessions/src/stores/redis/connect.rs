@@ -16,7 +16,7 @@ use redis::{
 };
 use zeroize::Zeroizing;
 
-use super::failure::{failure, told};
+use super::failure::{as_store_error, failure};
 use super::url::{Address, Deployment, RedisUrl};
 use crate::stream::StoreError;
 
@@ -64,7 +64,7 @@ async fn open(url: &RedisUrl) -> Result<RedisConnection, StoreError> {
         Deployment::Sentinel { sentinels, name } => primary(url, &login, sentinels, name).await,
         Deployment::Cluster(nodes) => cluster(url, &login, nodes).await,
     };
-    opened.map_err(|error| told(url, &error))
+    opened.map_err(|error| as_store_error(url, &error))
 }
 
 async fn node(
@@ -227,7 +227,7 @@ async fn check(
     connection: &mut RedisConnection,
     version_key: &str,
 ) -> Result<(), StoreError> {
-    let told = |error| told(url, &error);
+    let told = |error| as_store_error(url, &error);
     let about = connection.about().await.map_err(told)?;
     new_enough(&about).map_err(|fault| failure(url, fault))?;
     let mut mark = redis::cmd("SET");

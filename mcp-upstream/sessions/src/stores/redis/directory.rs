@@ -41,7 +41,7 @@ impl ReplicaDirectory for RedisStore {
         let answer = self.link.run(|mut connection| async move {
             script.invoke_async::<Vec<String>>(&mut connection).await
         });
-        heard(&answer.await?).ok_or_else(|| {
+        parse_reply(&answer.await?).ok_or_else(|| {
             StoreError("Redis answered a beat with something else than a list of replicas".into())
         })
     }
@@ -90,7 +90,7 @@ fn field(id: ReplicaId) -> String {
 }
 
 /// Parses the response of the script. Announcements in the format of another gateway version are omitted.
-fn heard(answer: &[String]) -> Option<DirectoryReply> {
+fn parse_reply(answer: &[String]) -> Option<DirectoryReply> {
     let [now, settled, rival, known, reloads, newest, up, said @ ..] = answer else {
         return None;
     };

@@ -12,7 +12,7 @@ pub(super) fn failure(url: &RedisUrl, fault: impl std::fmt::Display) -> StoreErr
 }
 
 /// Converts an error of the Redis client or of the server to a line for the log.
-pub(super) fn told(url: &RedisUrl, error: &RedisError) -> StoreError {
+pub(super) fn as_store_error(url: &RedisUrl, error: &RedisError) -> StoreError {
     let known = match error.kind() {
         ErrorKind::AuthenticationFailed => REFUSED,
         ErrorKind::Server(ServerErrorKind::ReadOnly) => {

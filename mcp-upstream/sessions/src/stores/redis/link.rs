@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::connect::{RedisConnection, connect};
-use super::failure::{failure, told};
+use super::failure::{as_store_error, failure};
 use super::silence::Silence;
 use super::url::RedisUrl;
 use crate::stream::StoreError;
@@ -65,7 +65,7 @@ enum Fault {
 }
 
 impl Fault {
-    fn told(self) -> StoreError {
+    fn store_error(self) -> StoreError {
         match self {
             Self::Lost(error) | Self::Other(error) => error,
         }
@@ -86,7 +86,7 @@ impl Link {
     /// Waits until the connection is open, at most for the time limit of connecting.
     pub(super) async fn connected(&self) -> Result<(), StoreError> {
         let ready = self.connection().await;
-        ready.map(drop).map_err(Fault::told)
+        ready.map(drop).map_err(Fault::store_error)
     }
 
     /// Runs an operation that may be repeated. If the connection turns out to be lost, as after a restart or a failover of Redis,
@@ -100,8 +100,8 @@ impl Link {
     {
         self.in_time(async {
             match self.once(&work).await {
-                Err(Fault::Lost(_)) => self.once(&work).await.map_err(Fault::told),
-                done => done.map_err(Fault::told),
+                Err(Fault::Lost(_)) => self.once(&work).await.map_err(Fault::store_error),
+                done => done.map_err(Fault::store_error),
             }
         })
         .await
@@ -115,7 +115,7 @@ impl Link {
     where
         F: Future<Output = RedisResult<T>>,
     {
-        self.in_time(async { self.once(&work).await.map_err(Fault::told) })
+        self.in_time(async { self.once(&work).await.map_err(Fault::store_error) })
             .await
     }
 
@@ -134,7 +134,7 @@ impl Link {
                 done
             }
             Err(_) => {
-                silence.goes_on(Instant::now());
+                silence.record_timeout(Instant::now());
                 Err(self.unanswered())
             }
         }
@@ -151,7 +151,7 @@ impl Link {
     {
         let (attempt, connection) = self.connection().await?;
         work(connection).await.map_err(|error| {
-            let told = told(&self.url, &error);
+            let told = as_store_error(&self.url, &error);
             if is_useless_after(&error) {
                 self.lose(&attempt);
                 return Fault::Lost(told);

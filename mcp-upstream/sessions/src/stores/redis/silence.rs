@@ -26,7 +26,7 @@ impl Silence {
     }
 
     /// Records an operation that got no response in time.
-    pub(super) fn goes_on(&mut self, now: Instant) {
+    pub(super) fn record_timeout(&mut self, now: Instant) {
         let since = *self.since.get_or_insert(now);
         if now.saturating_duration_since(since) >= HICCUP {
             self.refusing_until = Some(now + PAUSE);
@@ -49,20 +49,20 @@ mod tests {
         let at = |millis| start + Duration::from_millis(millis);
         let mut silence = Silence::default();
         for millis in [0, 50, 199] {
-            silence.goes_on(at(millis));
+            silence.record_timeout(at(millis));
             assert!(!silence.refuses(at(millis)), "a hiccup");
         }
-        silence.goes_on(at(200));
+        silence.record_timeout(at(200));
         assert!(silence.refuses(at(200)) && silence.refuses(at(399)));
         assert!(!silence.refuses(at(400)), "asked again");
-        silence.goes_on(at(450));
+        silence.record_timeout(at(450));
         assert!(silence.refuses(at(451)));
         silence.end();
         assert!(
             !silence.refuses(at(451)),
             "an operation on its way was answered"
         );
-        silence.goes_on(at(1000));
+        silence.record_timeout(at(1000));
         assert!(!silence.refuses(at(1000)), "another silence");
     }
 }

@@ -913,7 +913,7 @@ fn a_start_whose_task_broke_off_counts_as_failed() {
 #[test]
 fn why_nothing_serves_is_known_until_something_does() {
     let mut world = World::plain();
-    let why = |world: &World| world.state.why().map(|it| it.reason.to_string());
+    let why = |world: &World| world.state.failure_reason().map(|it| it.reason.to_string());
     world.lease(ConnectionKey::Shared, legacy());
     world.start_all(EraSupport::Legacy);
     assert_eq!(why(&world), None);

@@ -203,6 +203,6 @@ impl PoolSlot {
         let recent = self
             .not_filled_before
             .is_some_and(|at| now < at + REMEMBERED);
-        self.dead || self.replay_state.lasts() || (self.failures > 0 && recent)
+        self.dead || self.replay_state.has_lasting_state() || (self.failures > 0 && recent)
     }
 }

@@ -135,13 +135,13 @@ async fn a_client_that_shows_a_valid_key_at_the_last_moment_stays() {
     assert_eq!(leaving(&guests), [0, 1]);
     advance(FIRST_FRAME).await;
     let soon = Duration::from_secs(20);
-    let mut turned_out = pin!(guests[0].turned_out(soon));
+    let mut turned_out = pin!(guests[0].wait_for_eviction(soon));
     assert!(!is_ready(turned_out.as_mut()).await, "not read yet");
     assert!(guests[0].shows(&keys.make()));
     guests[0].has_been_read();
     assert!(!is_ready(turned_out.as_mut()).await);
     guests[1].has_been_read();
-    assert!(is_ready(guests[1].turned_out(soon)).await);
+    assert!(is_ready(guests[1].wait_for_eviction(soon)).await);
     assert_eq!(room.places().leaving, 1);
     drop(late);
 }

@@ -90,7 +90,7 @@ impl ManagementTool for DeleteTool {
     const NAME: &'static str = "delete_tool";
     const DESCRIPTION: &'static str = "Remove a tool file with all its tools; previous_version in the result says where its code is kept. \
         Ask the user first. After calling: reload_core.";
-    const HINTS: Hints = Hints::REPLACES.each_time();
+    const HINTS: Hints = Hints::REPLACES.not_idempotent();
     const EFFECTS: &'static [Effect] = &[Effect::DeletesTools];
     type Parameters = FileOf;
     type Outcome = DeletedTool;

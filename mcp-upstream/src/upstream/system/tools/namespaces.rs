@@ -137,7 +137,7 @@ impl ManagementTool for CreateNamespace {
     const NAME: &'static str = "create_namespace";
     const DESCRIPTION: &'static str = "Make a new, empty namespace: a folder for tool files with packages and secrets of its own. After \
         calling: write_tool, add_requirement for each package that the code imports, then reload_core.";
-    const HINTS: Hints = Hints::ADDS.each_time();
+    const HINTS: Hints = Hints::ADDS.not_idempotent();
     const EFFECTS: &'static [Effect] = &[Effect::CreatesNamespaces];
     type Parameters = NamespaceParameter;
     type Outcome = CreatedNamespace;
@@ -176,7 +176,7 @@ impl ManagementTool for DeleteNamespace {
     const NAME: &'static str = "delete_namespace";
     const DESCRIPTION: &'static str = "Remove a namespace with its files, their earlier versions and packages; its secrets stay. Cannot be \
         undone: ask the user first. After calling: reload_core; until then its tools are served.";
-    const HINTS: Hints = Hints::REPLACES.each_time();
+    const HINTS: Hints = Hints::REPLACES.not_idempotent();
     const EFFECTS: &'static [Effect] = &[Effect::DeletesNamespaces];
     type Parameters = NamespaceParameter;
     type Outcome = DeletedNamespace;

@@ -48,7 +48,7 @@ impl ManagementTool for InstallRequirements {
     const NAME: &'static str = "install_requirements";
     const DESCRIPTION: &'static str = "Install all packages of a namespace's requirements.txt. If installed is false: read details, correct \
         the package with add_requirement, call again. After calling: reload_core.";
-    const HINTS: Hints = Hints::ADDS.elsewhere();
+    const HINTS: Hints = Hints::ADDS.open_world();
     // Installing a package may run code of the package.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
@@ -106,7 +106,7 @@ impl ManagementTool for AddRequirement {
     const DESCRIPTION: &'static str = "Add a Python package to a namespace's requirements.txt, or change its version there, and install it. \
         If added is false, nothing was changed: read details, correct name or version, call again. After \
         calling: the next package, or reload_core when all are there.";
-    const HINTS: Hints = Hints::ADDS.elsewhere();
+    const HINTS: Hints = Hints::ADDS.open_world();
     // Installing a package may run code of the package.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
@@ -184,7 +184,7 @@ impl ManagementTool for InstallPipPackages {
     const DESCRIPTION: &'static str = "Install Python packages into the manager's own environment, for analysing code; tools do not see \
         them, use add_requirement for theirs. If installed is false: read details, correct the names, call \
         again.";
-    const HINTS: Hints = Hints::ADDS.elsewhere();
+    const HINTS: Hints = Hints::ADDS.open_world();
     // Installing a package may run code of the package.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;

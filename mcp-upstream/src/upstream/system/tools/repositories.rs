@@ -38,7 +38,7 @@ impl ManagementTool for AnalyzeRepo {
         for each file to work from; then create_namespace, add_requirement for each package your code \
         imports, write_tool with your own Python code, reload_core, test_tool, check_secrets, and \
         prepare_secret for what is missing.";
-    const HINTS: Hints = Hints::ADDS.elsewhere();
+    const HINTS: Hints = Hints::ADDS.open_world();
     const EFFECTS: &'static [Effect] = &[Effect::FetchesSources];
     const TIME: Time = Time::Long;
     type Parameters = Repository;
@@ -51,7 +51,7 @@ impl ManagementTool for AnalyzeRepo {
     ) -> Result<Analysis, CallError> {
         let mut shown = |it| show(&progress, &it);
         let analysis = management.builder.analyze_repo(&repo_url, &mut shown);
-        analysis.await.map_err(told)
+        analysis.await.map_err(builder_call_error)
     }
 }
 
@@ -83,7 +83,7 @@ impl ManagementTool for ReadRepoFile {
         _: Progress,
     ) -> Result<RepoFile, CallError> {
         let file = management.builder.read_repo_file(&repo_url, &path);
-        file.await.map_err(told)
+        file.await.map_err(builder_call_error)
     }
 }
 
@@ -103,7 +103,7 @@ impl ManagementTool for SearchRegistry {
     const DESCRIPTION: &'static str = "Search the registry of MCP servers by name; if nothing is found, try one shorter word. After \
         calling: install_from_registry(package, namespace) for an entry with package_type npm or pypi, \
         install_from_repo(source_url, namespace) for one with only a source_url.";
-    const HINTS: Hints = Hints::READS.elsewhere();
+    const HINTS: Hints = Hints::READS.open_world();
     const EFFECTS: &'static [Effect] = &[Effect::FetchesSources];
     const TIME: Time = Time::Long;
     type Parameters = Search;
@@ -118,7 +118,7 @@ impl ManagementTool for SearchRegistry {
             .builder
             .search_registry(&query)
             .await
-            .map_err(told)
+            .map_err(builder_call_error)
     }
 }
 
@@ -141,7 +141,7 @@ impl ManagementTool for InstallFromRegistry {
         is installed, run or written. After calling: read_repo_file, create_namespace, add_requirement for \
         each package your code imports, write_tool with each tool in Python, reload_core, test_tool, \
         check_secrets.";
-    const HINTS: Hints = Hints::ADDS.elsewhere();
+    const HINTS: Hints = Hints::ADDS.open_world();
     const EFFECTS: &'static [Effect] = &[Effect::FetchesSources];
     const TIME: Time = Time::Long;
     type Parameters = PackageFor;
@@ -158,7 +158,7 @@ impl ManagementTool for InstallFromRegistry {
     ) -> Result<Analysis, CallError> {
         let mut shown = |it| show(&progress, &it);
         let analysis = management.builder.analyze_package(&package, &mut shown);
-        analysis.await.map_err(told)
+        analysis.await.map_err(builder_call_error)
     }
 }
 
@@ -179,7 +179,7 @@ impl ManagementTool for InstallFromRepo {
     const DESCRIPTION: &'static str = "Clone a git repository and say what is in it, as analyze_repo does, for tools of a namespace; \
         nothing is installed, run or written. After calling: the same steps as after install_from_registry, \
         from read_repo_file on.";
-    const HINTS: Hints = Hints::ADDS.elsewhere();
+    const HINTS: Hints = Hints::ADDS.open_world();
     const EFFECTS: &'static [Effect] = &[Effect::FetchesSources];
     const TIME: Time = Time::Long;
     type Parameters = RepositoryFor;
@@ -196,7 +196,7 @@ impl ManagementTool for InstallFromRepo {
     ) -> Result<Analysis, CallError> {
         let mut shown = |it| show(&progress, &it);
         let analysis = management.builder.analyze_repo(&repo_url, &mut shown);
-        analysis.await.map_err(told)
+        analysis.await.map_err(builder_call_error)
     }
 }
 
@@ -205,7 +205,7 @@ fn show(progress: &Progress, said: &repositories::Progress) {
 }
 
 /// Converts an error of the builder to the error of a tool call.
-fn told(error: BuilderError) -> CallError {
+fn builder_call_error(error: BuilderError) -> CallError {
     match error.code {
         BuilderErrorCode::Invalid => invalid(error.message),
         _ => refused(error.message),

@@ -234,7 +234,7 @@ impl ManagementTool for RemoveSecret {
     const DESCRIPTION: &'static str = "Remove a secret's name and value. Cannot be undone: ask the user first. The core reloads by itself; \
         with not_reloaded in the result tools may still have the value: do what it says. After calling: \
         check_secrets(namespace).";
-    const HINTS: Hints = Hints::REPLACES.each_time();
+    const HINTS: Hints = Hints::REPLACES.not_idempotent();
     const EFFECTS: &'static [Effect] = &[Effect::RemovesSecrets];
     type Parameters = SecretParameters;
     type Outcome = RemovedSecret;

@@ -87,7 +87,7 @@ impl ManagementTool for AddServer {
         variable in `env`, never in `args`, and call prepare_secret(key, namespace). search_registry finds \
         servers. After calling: reload_core, which installs and starts it; then list_namespaces, test_tool, \
         and read_output where it does not start.";
-    const HINTS: Hints = Hints::ADDS.each_time();
+    const HINTS: Hints = Hints::ADDS.not_idempotent();
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Short;
     type Parameters = NewServer;
@@ -148,7 +148,7 @@ impl ManagementTool for RemoveServer {
     const NAME: &'static str = "remove_server";
     const DESCRIPTION: &'static str = "Remove a server that add_server added; its secrets stay until remove_secret. Ask the user first. \
         After calling: reload_core.";
-    const HINTS: Hints = Hints::REPLACES.each_time();
+    const HINTS: Hints = Hints::REPLACES.not_idempotent();
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = NamedServer;
     type Outcome = RemovedServer;

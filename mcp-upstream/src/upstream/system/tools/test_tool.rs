@@ -61,7 +61,7 @@ impl ManagementTool for TestTool {
         really runs and may change things elsewhere. Call reload_core first if it is new or changed. If \
         success is false: a KeyError of a variable is a missing secret (check_secrets), dependency_error a \
         missing package (add_requirement); else mend the code with write_tool.";
-    const HINTS: Hints = Hints::REPLACES.each_time().elsewhere();
+    const HINTS: Hints = Hints::REPLACES.not_idempotent().open_world();
     // The tool can run any tool of any namespace, with that namespace's secrets.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;

@@ -298,7 +298,7 @@ impl ManagementTool for TokenCreate {
         operator's token calls, the key opens no more than the credential that calls, and ends with it. With \
         notes in the result the key opens no tool: tell the user, and do what it says. After calling: \
         token_list shows its id, token_revoke takes it back.";
-    const HINTS: Hints = Hints::ADDS.each_time();
+    const HINTS: Hints = Hints::ADDS.not_idempotent();
     const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
     type Parameters = WantedToken;
     type Outcome = MadeToken;

@@ -400,7 +400,7 @@ impl SimulatedConnection {
         // A process may be frozen while it waits.
         if takes > patience || began.elapsed() > patience + Duration::from_millis(1) {
             self.redis.lock().work.timeouts += 1;
-            self.silence().goes_on(Instant::now());
+            self.silence().record_timeout(Instant::now());
             return Err(StoreError("did not answer within 50 ms".into()));
         }
         self.silence().end();

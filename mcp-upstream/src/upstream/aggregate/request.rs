@@ -21,7 +21,7 @@ use super::own::{self, AggregateReply, CatalogueView};
 use super::references::References;
 use super::state::MemberReadiness;
 use super::toolsets::{self, Active};
-use super::visible::VisibleMembers;
+use super::visible_members::VisibleMembers;
 use super::{AggregatesState, DEPTH_MAX, names};
 use crate::engine::{CallFacts, CallMessages, UpstreamCall, UpstreamReply};
 use crate::format::{CacheScope, ResultWriter};
@@ -127,7 +127,7 @@ impl<'a> AggregateRequest<'a> {
     /// The definitions of active entries of a kind, the aggregate's own tools first.
     fn definitions(&self, kind: EntryKind) -> Vec<Cow<'_, str>> {
         let visible = |entry: &PublishedEntry| self.is_visible(entry);
-        let shown = self.shown(&visible);
+        let shown = self.view(&visible);
         let mut definitions = Vec::new();
         if kind == EntryKind::Tool {
             let about_handle = self.about_handle();
@@ -157,7 +157,7 @@ impl<'a> AggregateRequest<'a> {
     }
 
     /// The catalogue as this client sees it, with `visible` as the filter.
-    pub(super) fn shown<'s>(
+    pub(super) fn view<'s>(
         &'s self,
         visible: &'s (dyn Fn(&PublishedEntry) -> bool + Sync),
     ) -> CatalogueView<'s> {
@@ -201,7 +201,7 @@ impl<'a> AggregateRequest<'a> {
     /// Advice about an unknown name: similar names, and unavailable members.
     pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
         let visible = |entry: &PublishedEntry| self.is_visible(entry);
-        let mut reason = self.shown(&visible).unknown(name, resources);
+        let mut reason = self.view(&visible).unknown(name, resources);
         for slot in &self.live.slots {
             let label = slot.label();
             let prefix = slot.prefix();
@@ -223,7 +223,7 @@ impl<'a> AggregateRequest<'a> {
                 MemberReadiness::Gone { why, .. } => {
                     reason = format!(
                         "{reason}; server {label} offers nothing now: {}",
-                        why.told()
+                        why.description()
                     );
                 }
                 MemberReadiness::Starting | MemberReadiness::Late => {

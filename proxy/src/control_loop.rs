@@ -97,7 +97,7 @@ impl AdjacentProcesses {
             tracing::info!("stopping: another gateway accepts connections now");
             signals.hand_over();
             self.offer.close();
-            successor.go();
+            successor.report_stopped();
         }
     }
 }
@@ -204,7 +204,7 @@ impl ControlLoop {
         // If a successor accepts new connections, idle connections stay open here for a short time.
         let linger = successor.as_ref().map(|_| Instant::now() + LINGER);
         if let Some(successor) = successor {
-            successor.go();
+            successor.report_stopped();
         }
         match stops {
             true => drop(tokio::spawn(self.succession.replaced(self.signals))),
@@ -259,7 +259,7 @@ impl ControlLoop {
         };
         self.service.end_servers(patience).await;
         self.reloader.shutdown(patience).await;
-        self.service.replicas().farewell().await;
+        self.service.replicas().leave_directory().await;
         // Dropping the guards of the logs writes their queued lines.
         drop((self.audit, self.access_log));
         tracing::info!("stopped");

@@ -15,8 +15,8 @@ use std::sync::{Arc, OnceLock};
 use tooldock_sessions::catalogue::View;
 use tooldock_workers::registry::Namespace;
 
-use super::asked::{AggregateRequest, may_reach};
 use super::catalogue::{EntryKind, PublishedEntry};
+use super::request::{AggregateRequest, may_reach};
 use crate::upstream::ServerCopy;
 
 /// The members' namespaces by position, each looked up once per request; `None` for members that the caller may not use.
