@@ -241,4 +241,62 @@ mod tests {
         let used = used.0.lock().expect("no panic");
         assert!(used.present.len() + used.past.len() < 4, "old numbers go");
     }
+
+    #[test]
+    fn a_passport_opens_one_request_once_and_within_its_hops_and_its_life() {
+        let [key, other_key] = [[7; 32], [8; 32]].map(SessionKey::from_bytes);
+        let (replicas, used) = (Replicas::alone(), UsedPassports::default());
+        let sealed = |key: &SessionKey, change: &dyn Fn(&mut Passport)| {
+            let mut passport = Passport {
+                hops: 1,
+                at: replicas.now(),
+                nonce: getrandom::u64().expect("a random number"),
+                method: "POST".to_owned(),
+                target: "/mcp?a=1".to_owned(),
+                ..Passport::of_health(&replicas)
+            };
+            change(&mut passport);
+            let text = serde_json::to_vec(&passport).expect("plain data");
+            key.seal_passport(&text).expect("sealed")
+        };
+        let opened = |headers: &[&str]| {
+            let mut request = RequestHeader::build("POST", b"/mcp?a=1", None).expect("a request");
+            for header in headers {
+                request.append_header(HEADER, *header).expect("a header");
+            }
+            Passport::open(&request, &key, &replicas, &used).map(|passport| passport.hops)
+        };
+        let good = sealed(&key, &|_| {});
+        assert_eq!(opened(&[&good]), Ok(1));
+        assert_eq!(opened(&[&good]), Err("its passport was used before"));
+        let (first, second) = (sealed(&key, &|_| {}), sealed(&key, &|_| {}));
+        let refused = opened(&[&first, &second]).expect_err("two passports");
+        assert!(refused.contains("or several"), "{refused}");
+        let forged = sealed(&other_key, &|_| {});
+        let refused = opened(&[&forged]).expect_err("another key");
+        assert!(
+            refused.contains("give all replicas the same SESSION_KEY"),
+            "{refused}"
+        );
+        let cases: [(&dyn Fn(&mut Passport), &str); 6] = [
+            (&|it| it.hops = HOPS_MAX + 1, "it was forwarded too often"),
+            (&|it| it.at -= LIFE + 1000, "its passport has expired"),
+            (&|it| it.at += LIFE + 1000, "its passport has expired"),
+            (
+                &|it| it.method = "GET".into(),
+                "its passport is for another request",
+            ),
+            (
+                &|it| it.target = "/mcp".into(),
+                "its passport is for another request",
+            ),
+            (
+                &|it| it.to = ReplicaId::named("another"),
+                "its passport is for another replica: each replica needs a replicas.address of its own",
+            ),
+        ];
+        for (change, reason) in cases {
+            assert_eq!(opened(&[&sealed(&key, change)]), Err(reason));
+        }
+    }
 }
