@@ -86,10 +86,10 @@ pub(crate) fn found_manager_token(data_dir: &Path) -> anyhow::Result<Option<Secr
 fn found(
     data_dir: &Path,
     file: &str,
-    kept: fn(&Path) -> anyhow::Result<Secret>,
+    read: fn(&Path) -> anyhow::Result<Secret>,
 ) -> anyhow::Result<Option<Secret>> {
     match data_dir.join(file).symlink_metadata() {
-        Ok(_) => read_or_create(data_dir).map(Some),
+        Ok(_) => read(data_dir).map(Some),
         Err(_) => Ok(None),
     }
 }

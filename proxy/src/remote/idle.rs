@@ -45,7 +45,7 @@ impl Idle {
     /// closed, too old, or lead to an address to which the name no longer resolves.
     pub(crate) fn take(
         &self,
-        still_has: impl Fn(&SocketAddr) -> bool,
+        still_resolves_to: impl Fn(&SocketAddr) -> bool,
     ) -> Option<(Stream, Option<SocketAddr>)> {
         let runtime = Handle::current().id();
         let now = Instant::now();
@@ -96,7 +96,7 @@ impl Idle {
 
     /// Closes connections that are too old, that the backend has closed, or that lead to an address to which the name no longer
     /// resolves.
-    pub(crate) fn sweep(&self, still_has: impl Fn(&SocketAddr) -> bool) {
+    pub(crate) fn sweep(&self, still_resolves_to: impl Fn(&SocketAddr) -> bool) {
         let now = Instant::now();
         lock(&self.kept).retain_mut(|kept| {
             let moved = kept

@@ -81,7 +81,7 @@ fn replayed_once(schedule: &mut Schedule, fails: bool) {
     // A client may come back after any event, here and, if all was stored, at another process.
     let other = log_over(limits(256, 1 << 20), &StreamMetrics::unregistered());
     let other = other.with_store(shadow.stores().events);
-    let there = taken_up(&session);
+    let there = as_adopted(&session);
     for (at, event) in all.iter().enumerate() {
         let mut here = alone(schedule, log.resume(&session, &event.id)).expect("known");
         assert_eq!(ready(&mut here).0, all[at + 1..]);
