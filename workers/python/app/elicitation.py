@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin
 from pydantic_core import ValidationError
 
 from . import whole_pydantic
+from .file_errors import one_line
 from .raw_schema import Mismatch, RawSchema
-from .schema import Invalid, one_line
+from .schema import Invalid
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

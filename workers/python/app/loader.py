@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 
 from . import forks, registry, server_objects, shim, stdio, styles, whole_pydantic
 from .decorator import Registration
+from .file_errors import RefusedFile, code_of, explain, missing_package, one_line
 from .modules import ToolModules
 from .prompts import Prompt, make_prompt
 from .recognise import registrations_in
 from .resources import Resource, make_resource
 from .results import plain, text
-from .schema import Invalid, author_function, one_line
+from .schema import Invalid, author_function
 from .styles import SourceFile
 from .tools import Tool, make_tool
 
@@ -35,10 +36,6 @@ MAX_MESSAGE = 1024
 """Characters of an issue's message; exceptions may say much more."""
 
 _Made = TypeVar("_Made", Tool, Resource, Prompt)
-
-
-class RefusedFile(Exception):
-    """A file that is not even read; the message says why."""
 
 
 class ImportTimeout(BaseException):
@@ -122,7 +119,7 @@ def _tool_files(
                 continue
             tree = ast.parse(source, filename)
         except Exception as error:  # syntax, encoding, NUL bytes, nesting, permissions, links
-            reason = _explain(error, folder)
+            reason = explain(error, folder)
             loaded.report("import_error", filename, reason)
             loaded.files.append(SourceFile(filename, styles.SKIPPED, reason=reason))
             continue
@@ -181,8 +178,8 @@ def _load_file(
             return
     except BaseException as error:
         forks.leave_if_child()
-        reason = _explain(error, folder) + server_objects.hint(error, tree)
-        skipped(_code(error), f"{what} raised {reason}" if what == registry.FUNCTION else reason)
+        reason = explain(error, folder) + (server_objects.hint(error, tree) or missing_package(error, folder))
+        skipped(code_of(error), f"{what} raised {reason}" if what == registry.FUNCTION else reason)
         if not registrations:
             return
     if file.taken_for == styles.FUNCTION:
@@ -277,37 +274,6 @@ def _time_limit(seconds: float) -> Iterator[None]:
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-
-
-def _code(error: BaseException) -> str:
-    if isinstance(error, ImportError):
-        return "dependency_error"
-    return "exit_at_import" if isinstance(error, SystemExit) else "import_error"
-
-
-def _explain(error: BaseException, folder: str) -> str:
-    """One line: what, and on which line of which file of the folder."""
-    if isinstance(error, SyntaxError):
-        where = f" ({os.path.basename(error.filename or '')} line {error.lineno})" if error.lineno else ""
-        return f"{type(error).__name__}: {error.msg}{where}"
-    if isinstance(error, SystemExit):
-        what = f"the file calls exit({error.code!r}) when it is imported"
-    elif isinstance(error, (ImportError, RefusedFile)):
-        what = one_line(error)
-    else:
-        what = f"{type(error).__name__}: {one_line(error)}"
-    return what + _line_of(error, os.path.realpath(folder))
-
-
-def _line_of(error: BaseException, root: str) -> str:
-    where = ""
-    step = error.__traceback__
-    while step is not None:
-        path = step.tb_frame.f_code.co_filename
-        if path.startswith(root + os.sep):
-            where = f" ({os.path.relpath(path, root)} line {step.tb_lineno})"
-        step = step.tb_next
-    return where
 
 
 def _at(function: object) -> str:

@@ -19,7 +19,8 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict
 
-from .schema import Invalid, one_line
+from .file_errors import one_line
+from .schema import Invalid
 
 
 class NoFieldTitles(GenerateJsonSchema):

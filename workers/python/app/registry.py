@@ -23,8 +23,9 @@ from typing import Any
 from . import declaration, whole_pydantic
 from .decorator import UNSET
 from .definitions import inlined
+from .file_errors import one_line
 from .output_schema import encoder_of, output_schema_of
-from .schema import Invalid, hints_of, one_line
+from .schema import Invalid, hints_of
 from .tools import Tool
 
 FUNCTION = "register_tools"

@@ -166,9 +166,3 @@ def _is_field(default: Any) -> bool:
     """Whether it is a `Field(…)`, which is in the schema already. Where pydantic is not loaded, or half, nothing is."""
     field = getattr(sys.modules.get("pydantic.fields"), "FieldInfo", None)
     return field is not None and isinstance(default, field)
-
-
-def one_line(error: BaseException) -> str:
-    """The error's first line."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

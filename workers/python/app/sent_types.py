@@ -22,10 +22,10 @@ from pydantic_core import PydanticSerializationError
 
 from . import blocks, jsontext, pydantic_version, results
 from .definitions import inlined, without_class_title
+from .file_errors import one_line
 from .fitting import name_of, wrong_type
 from .modelled import NoFieldTitles
 from .results import Encode
-from .schema import one_line
 
 _TRUE_FORMATS = frozenset({"date", "ipv4", "uuid"})
 """Formats that every value of their type fits, in the validators of both official SDKs."""

@@ -13,7 +13,7 @@ LOADING = {
     "the package is not in requirements.txt": (
         HEAD + "import flask_of_nobody\n@tool\ndef f(): ...",
         "dependency_error",
-        ["No module named 'flask_of_nobody'", "line 2"],
+        ["No module named 'flask_of_nobody'", "line 2", "write flask_of_nobody into requirements.txt"],
     ),
     "a syntax error": (HEAD + "@tool\ndef f(:\n    ...", "import_error", ["SyntaxError", "line 3"]),
     "code at the top level that fails": (

@@ -1,0 +1,100 @@
+"""From an exception of a file's own code to one sentence with its place.
+
+A module that is missing is told with the package that brings it, where its name is known to differ from the module's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+PACKAGES = {
+    "Crypto": "pycryptodome",
+    "OpenSSL": "pyOpenSSL",
+    "PIL": "pillow",
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dateutil": "python-dateutil",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "fitz": "pymupdf",
+    "git": "gitpython",
+    "github": "PyGithub",
+    "google.protobuf": "protobuf",
+    "jose": "python-jose",
+    "jwt": "pyjwt",
+    "magic": "python-magic",
+    "mcp": "mcp[cli]",
+    "pptx": "python-pptx",
+    "psycopg2": "psycopg2-binary",
+    "serial": "pyserial",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "slugify": "python-slugify",
+    "telegram": "python-telegram-bot",
+    "usb": "pyusb",
+    "yaml": "pyyaml",
+    "zmq": "pyzmq",
+}
+"""Packages whose names differ from those of their modules."""
+
+
+class RefusedFile(Exception):
+    """A file that is not even read; the message says why."""
+
+
+def one_line(error: BaseException) -> str:
+    """The error's first line."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def code_of(error: BaseException) -> str:
+    """The code of an issue about a file whose import failed."""
+    if isinstance(error, ImportError):
+        return "dependency_error"
+    return "exit_at_import" if isinstance(error, SystemExit) else "import_error"
+
+
+def explain(error: BaseException, folder: str) -> str:
+    """One line: what, and on which line of which file of the folder."""
+    if isinstance(error, SyntaxError):
+        where = f" ({os.path.basename(error.filename or '')} line {error.lineno})" if error.lineno else ""
+        return f"{type(error).__name__}: {error.msg}{where}"
+    if isinstance(error, SystemExit):
+        what = f"the file calls exit({error.code!r}) when it is imported"
+    elif isinstance(error, (ImportError, RefusedFile)):
+        what = one_line(error)
+    else:
+        what = f"{type(error).__name__}: {one_line(error)}"
+    return what + line_of(error, folder)
+
+
+def line_of(error: BaseException, folder: str) -> str:
+    """The last place in a file of the folder that the error went through, in brackets; empty if there is none."""
+    root = os.path.realpath(folder)
+    where = ""
+    step = error.__traceback__
+    while step is not None:
+        path = step.tb_frame.f_code.co_filename
+        if path.startswith(root + os.sep):
+            where = f" ({os.path.relpath(path, root)} line {step.tb_lineno})"
+        step = step.tb_next
+    return where
+
+
+def missing_package(error: BaseException, folder: str) -> str:
+    """What to write into `requirements.txt` for a module that is nowhere; empty for other errors."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name or "requirements.txt" in str(error):
+        return ""
+    top = error.name.partition(".")[0]
+    # A submodule that a package lacks, a module of Python itself, and a file of the folder are no package that is missing.
+    if top in sys.modules or top in sys.stdlib_module_names or _is_in(folder, top):
+        return ""
+    package = PACKAGES.get(error.name) or PACKAGES.get(top) or top
+    return f"; write {package} into requirements.txt"
+
+
+def _is_in(folder: str, name: str) -> bool:
+    return os.path.exists(os.path.join(folder, name)) or os.path.exists(os.path.join(folder, f"{name}.py"))
