@@ -77,6 +77,7 @@ mod sdk;
 mod secrets;
 mod secrets_in_failures;
 mod secrets_store;
+mod server_files;
 mod service_manager;
 mod sessions;
 mod shutdown;

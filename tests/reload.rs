@@ -252,7 +252,7 @@ async fn files_and_folders_that_do_not_count_are_issues_of_a_gateway_that_is_rea
     let gateway = Gateway::with_tools([("good", "hello.py", tools::HELLO)])
         .start()
         .await;
-    let server = "from fastmcp import FastMCP\n\nmcp = FastMCP('mine')\n\nmcp.run()\n";
+    let server = "from fastapi import FastAPI\n\napp = FastAPI()\n";
     for (namespace, file, text) in [
         ("api", "openapi.json", "{}"),
         ("Bad.Name", "hello.py", tools::HELLO),

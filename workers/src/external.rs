@@ -1,7 +1,7 @@
-//! External MCP servers that run as child processes: their configuration, and a process with its pipes.
+//! MCP servers that run as child processes: their configuration, and a process with its pipes.
 //!
-//! [`crate::servers`] creates an [`ExternalServer`] from a configuration; a [`ServerProcess`] runs the server, in as many
-//! instances as needed.
+//! [`crate::servers`] creates an [`ExternalServer`] from a configuration, and a reload creates one from a namespace folder
+//! whose files make a server; a [`ServerProcess`] runs the server, in as many instances as needed.
 //!
 //! This module deliberately does not read or write a pipe, and does not decide how many processes exist or when a process is
 //! restarted. The MCP layer (`mcp-upstream`) does that, with the settings in [`StdioSpec`].
@@ -13,6 +13,7 @@ mod process;
 mod registry_name;
 mod spec;
 mod startable;
+mod trial;
 
 pub use config::{Restart, StdioServerConfig, StdioServersConfig, StdioSettings};
 pub use file::check_servers_file;
@@ -21,5 +22,6 @@ pub use file::fuzzing::servers_file;
 pub(crate) use file::{ServersFile, check_entry, is_cached};
 pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};
-pub use spec::{ExternalServer, StdioSpec};
+pub use spec::{ExternalServer, ServedFolder, StdioSpec};
 pub(crate) use startable::not_startable;
+pub(crate) use trial::Trial;

@@ -46,8 +46,22 @@ pub struct Manifest {
     pub limits: LimitsPatch,
     /// True if a function with the name of its file is a tool (`style: vault`); false if tools are declared in other ways.
     pub vault_style: bool,
+    /// Program that serves the namespace in place of the gateway's worker (`server`).
+    pub server: ServerKey,
     /// Issues found in the manifest: unknown keys, and variables that may not be set.
     pub issues: Vec<Issue>,
+}
+
+/// Value of the key `server`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ServerKey {
+    /// The key is not set: the files of the folder decide.
+    #[default]
+    Found,
+    /// `false`: the worker serves the folder.
+    Never,
+    /// `FILE[:OBJECT]`, relative to the folder.
+    Program(String),
 }
 
 /// Reason why a manifest cannot be used, with the file and the key.
@@ -107,6 +121,7 @@ impl Manifest {
                 "author" => manifest.author = scalar(&key, value)?,
                 "secrets" => manifest.secrets = secrets(value)?,
                 "env" => manifest.set_env(value)?,
+                "server" => manifest.server = server(value)?,
                 "style" => manifest.set_style(&scalar(&key, value)?),
                 _ if LimitsPatch::KEYS.contains(&key.as_str()) => {
                     check_limit(&key, &value)?;
@@ -302,6 +317,16 @@ fn scalar(key: &str, value: Value) -> Result<String, InvalidManifest> {
         Value::Bool(value) => Ok(value.to_string()),
         Value::Number(value) => Ok(value.to_string()),
         _ => Err(InvalidManifest(format!("{key}: must be a single value"))),
+    }
+}
+
+fn server(value: Value) -> Result<ServerKey, InvalidManifest> {
+    match value {
+        Value::Bool(false) => Ok(ServerKey::Never),
+        Value::String(target) => Ok(ServerKey::Program(target)),
+        _ => Err(InvalidManifest(
+            "server: must be FILE, FILE:OBJECT or false".into(),
+        )),
     }
 }
 

@@ -9,7 +9,7 @@ use tooldock_base::precedence::{Claim, Kind, Names};
 use tooldock_credentials::secrets::{Owners, Scope, SecretSource};
 
 use crate::external::ServersFile;
-use crate::scan;
+use crate::scan::{self, NamespaceSource};
 use crate::servers::{self, ServersConfig};
 
 /// Maximum number of names in one line of the list of secrets.
@@ -36,7 +36,7 @@ impl Recipients {
     /// exist, there are no namespaces.
     pub fn read(data: &Path, namespaces: &NamespacesConfig, servers: &ServersConfig) -> Self {
         let sources = scan::scan(&data.join("tools")).unwrap_or_default();
-        let sources = sources.into_iter().filter(|it| it.has_python);
+        let sources = sources.into_iter().filter(NamespaceSource::has_code);
         Self {
             by_default: namespaces.defaults.global_secrets,
             namespaces: sources

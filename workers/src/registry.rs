@@ -216,13 +216,25 @@ impl Namespace {
         matches!(&self.upstream, UpstreamKind::Worker(serving) if Arc::ptr_eq(serving, worker))
     }
 
-    /// Returns true if external MCP servers run the namespace's tools, directly or as members of an aggregate. Such a namespace
-    /// has no folder, no worker, and an empty `tools`.
+    /// Returns true if MCP servers run the namespace's tools, directly or as members of an aggregate. Such a namespace has no
+    /// worker and an empty `tools`.
     pub fn is_server(&self) -> bool {
         matches!(
             self.upstream,
             UpstreamKind::External(_) | UpstreamKind::Remote(_) | UpstreamKind::Aggregate(_)
         )
+    }
+
+    /// Returns true if the namespace is a folder of the tools directory, whichever process serves it.
+    pub fn has_folder(&self) -> bool {
+        match &self.upstream {
+            UpstreamKind::External(server) => server.folder.is_some(),
+            UpstreamKind::Remote(_) | UpstreamKind::Aggregate(_) => false,
+            UpstreamKind::Empty
+            | UpstreamKind::Worker(_)
+            | UpstreamKind::System
+            | UpstreamKind::Failed(_) => true,
+        }
     }
 
     /// State of the worker that runs the namespace's tools or is still being restarted; `None` if there is no worker.

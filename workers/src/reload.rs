@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
@@ -49,7 +49,7 @@ use tooldock_process::environment::Environments;
 use tooldock_process::worker::{Worker, WorkerHost, WorkerSpec};
 
 use crate::aggregate::AggregatesConfig;
-use crate::external::ServersFile;
+use crate::external::{ExternalServer, ServersFile};
 use crate::registry::startup::ExpectedNamespaces;
 use crate::registry::{Registry, UpstreamKind};
 use crate::servers::{ServersConfig, configured};
@@ -201,7 +201,18 @@ struct Fleet {
     members: Vec<FleetMember>,
     /// Workers whose first start failed and that are still retried. Their namespaces are published as failed.
     recovering: BTreeMap<NamespaceName, Arc<Worker>>,
+    /// The servers that files of folders make. Their processes belong to the MCP layer.
+    servers: Vec<FolderServer>,
     closed: bool,
+}
+
+/// A server that the files of a folder make, as long as something still uses it.
+#[derive(Debug)]
+struct FolderServer {
+    server: Weak<ExternalServer>,
+    identity: Identity,
+    /// Issues about the server, found when it was started.
+    issues: Vec<Issue>,
 }
 
 #[derive(Debug)]
@@ -488,29 +499,51 @@ impl Reloader {
             .map(|member| member.identity.clone())
     }
 
-    /// Digest of the names of all served namespaces, and of the files of the namespaces with a Python worker. Gateways that serve
-    /// the same namespaces have equal digests.
+    /// The identity that a server of a folder was started with, and the issues found then.
+    fn folder_server(&self, server: &Arc<ExternalServer>) -> Option<(Identity, Vec<Issue>)> {
+        let fleet = lock(&self.fleet);
+        let mut servers = fleet.servers.iter();
+        let found = servers.find(|it| std::ptr::eq(it.server.as_ptr(), Arc::as_ptr(server)))?;
+        Some((found.identity.clone(), found.issues.clone()))
+    }
+
+    /// The identity that the process or server of a folder's namespace was started with; `None` for other namespaces.
+    fn identity_of_upstream(&self, upstream: &UpstreamKind) -> Option<Identity> {
+        match upstream {
+            UpstreamKind::Worker(worker) => self.identity_of(worker),
+            UpstreamKind::External(server) => self.folder_server(server).map(|(it, _)| it),
+            UpstreamKind::Empty
+            | UpstreamKind::Remote(_)
+            | UpstreamKind::Aggregate(_)
+            | UpstreamKind::System
+            | UpstreamKind::Failed(_) => None,
+        }
+    }
+
+    /// Digest of the names of all served namespaces, and of the files of those that are folders. Gateways that serve the same
+    /// namespaces have equal digests.
     pub fn sources(&self) -> [u8; 32] {
         let mut digest = Sha256::new();
         for (name, namespace) in &self.registry.snapshot().namespaces {
             digest.update(name.as_str());
             digest.update([0]);
-            if let UpstreamKind::Worker(worker) = &namespace.upstream
-                && let Some(identity) = self.identity_of(worker)
-            {
+            if let Some(identity) = self.identity_of_upstream(&namespace.upstream) {
                 digest.update(identity.files_hash);
             }
         }
         digest.finalize().into()
     }
 
-    /// Paths of the environments that workers still run in.
+    /// Paths of the environments that workers and servers of folders still run in.
     fn builds_in_use(&self) -> BTreeSet<PathBuf> {
-        lock(&self.fleet)
-            .members
-            .iter()
-            .map(|member| build_of(&member.worker.spec().python).to_owned())
-            .collect()
+        let fleet = lock(&self.fleet);
+        let workers = fleet.members.iter();
+        let workers = workers.map(|member| build_of(&member.worker.spec().python).to_owned());
+        let servers = fleet.servers.iter().filter_map(|it| it.server.upgrade());
+        let servers = servers
+            .flat_map(|it| it.folder.clone())
+            .flat_map(|it| it.own);
+        workers.chain(servers.map(|it| it.path)).collect()
     }
 
     fn generation(&self) -> u64 {

@@ -4,6 +4,7 @@
 //! Unusable files are skipped and reported, and never affect others.
 
 pub(crate) mod ignored;
+mod program;
 mod walk;
 
 use std::fs;
@@ -24,6 +25,8 @@ use tooldock_process::requirements::{
 
 use crate::manifest::Manifest;
 
+use program::ProgramFolder;
+pub use program::ServerProgram;
 use walk::Walk;
 
 /// Maximum number of namespace folders that are served.
@@ -40,6 +43,8 @@ pub struct NamespaceSource {
     pub has_python: bool,
     /// Content of the folder's `tooldock.yaml`.
     pub manifest: Manifest,
+    /// The MCP server that is run in place of a worker; `None` if the worker serves the folder.
+    pub program: Option<ServerProgram>,
     /// Content of the folder's `requirements.txt`.
     pub requirements: Option<Requirements>,
     /// Issues about skipped files.
@@ -70,7 +75,25 @@ impl NamespaceSource {
         NamespacePackages {
             namespace: &self.name,
             requirements: self.requirements.as_ref(),
+            packages: match &self.program {
+                Some(ServerProgram::Python { packages, .. }) => packages,
+                Some(ServerProgram::Node { .. }) | None => &[],
+            },
             files_hash: self.packages_hash,
+        }
+    }
+
+    /// Returns true if the namespace has a program or tool files, so that a process serves it.
+    pub(crate) fn has_code(&self) -> bool {
+        self.has_python || self.program.is_some()
+    }
+
+    /// Returns true if the process that serves the namespace is an interpreter of Python.
+    pub(crate) fn needs_python(&self) -> bool {
+        match &self.program {
+            Some(ServerProgram::Node { .. }) => false,
+            Some(ServerProgram::Python { .. }) => true,
+            None => self.has_python,
         }
     }
 
@@ -85,6 +108,7 @@ impl NamespaceSource {
             dir,
             has_python: false,
             manifest: Manifest::default(),
+            program: None,
             requirements: None,
             issues: Vec::new(),
             failure: Some(SourceFailure {
@@ -279,10 +303,37 @@ pub(crate) fn look_at(
         || Ok(LocalFiles::default()),
         |requirements| LocalFiles::read(folder, &requirements.text),
     );
-    let ignored = match &local {
-        Ok(local) => ignored::files(folder, tree, requirements.as_ref(), local),
-        Err(_) => Vec::new(),
-    };
+    let mut program = None;
+    let mut ignored = Vec::new();
+    if let Ok(local) = &local {
+        let asked = ignored::asked(requirements.as_ref(), local);
+        let found = ProgramFolder {
+            folder,
+            tree,
+            manifest: &manifest,
+            requirements: requirements.as_ref(),
+            asked: &asked,
+            has_local_packages: !local.places.is_empty(),
+        };
+        match found.program() {
+            Ok(found) if found.is_some() && failure.is_none() => program = found,
+            Ok(_) => ignored = ignored::files(folder, tree, &asked, local),
+            Err(message) => {
+                failure.get_or_insert(SourceFailure {
+                    code: "invalid_manifest",
+                    message,
+                });
+            }
+        }
+    }
+    if matches!(program, Some(ServerProgram::Node { .. }))
+        && let Err(error) = walk.scripts(folder)
+    {
+        failure.get_or_insert(SourceFailure {
+            code: "unreadable",
+            message: format!("the folder cannot be read: {error}"),
+        });
+    }
     let packages = local.and_then(|local| walk.packages(folder, &local));
     let packages_hash = packages.unwrap_or_else(|message| {
         failure.get_or_insert(SourceFailure {
@@ -298,10 +349,13 @@ pub(crate) fn look_at(
     walk.field(format!("{manifest:?}").as_bytes());
     let text = requirements.as_ref().map(|found| found.text.as_bytes());
     walk.field(text.unwrap_or_default());
+    if let Some(program) = &program {
+        walk.field(format!("{program:?}").as_bytes());
+    }
     let mut issues = walk.issues;
     issues.extend(manifest.issues.iter().cloned());
     issues.extend(ignored);
-    if !walk.has_python && failure.is_none() {
+    if !walk.has_python && program.is_none() && failure.is_none() {
         issues.push(ignored::empty(folder));
     }
     let files_hash = walk.hash.finalize();
@@ -311,6 +365,7 @@ pub(crate) fn look_at(
         dir,
         has_python: walk.has_python,
         manifest,
+        program,
         requirements,
         issues,
         failure,

@@ -92,7 +92,7 @@ pub(super) fn namespace_json(
         "description": namespace.description,
         "endpoint": format!("{}/mcp/{name}", caller.profile.path_prefix),
         "tool_count": rest::tool_count(core, caller, namespace),
-        "folder": !namespace.is_server(),
+        "folder": namespace.has_folder(),
         "has_requirements": namespace.has_requirements,
         "secrets_status": namespace.secrets_status.as_str(),
         "pins": rest::pins::of(core, namespace).filter(|it| !it.is_settled()),

@@ -33,7 +33,7 @@ pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest
     let mut all = BTreeMap::new();
     for namespace in snapshot.namespaces.values() {
         let entry = managed.remove(&namespace.name);
-        if entry.is_some() || namespace.is_server() {
+        if entry.is_some() || !namespace.has_folder() {
             let shown = server_json(
                 core,
                 caller,
@@ -171,7 +171,7 @@ struct Change {
 /// of the file.
 fn elsewhere(core: &Core, name: &NamespaceName, failure: WebFailure) -> WebFailure {
     let served = core.registry.namespace(name.as_str());
-    match failure.code() == "server_not_found" && served.is_some_and(|it| it.is_server()) {
+    match failure.code() == "server_not_found" && served.is_some_and(|it| !it.has_folder()) {
         true => WebFailure::refused(format!(
             "The server {name} stands in the gateway's own configuration, and is changed there"
         )),

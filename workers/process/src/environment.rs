@@ -17,7 +17,9 @@ mod empty;
 mod installer;
 mod interpreter;
 mod lock;
+mod node;
 mod own;
+mod paths;
 mod runtime;
 mod script;
 mod stamp;
@@ -44,9 +46,10 @@ use installer::Installer;
 use interpreter::Interpreter;
 pub use interpreter::find_program;
 pub use lock::{FileLock, LockOf};
+pub use node::{NodeEnvironment, NodePackages};
+pub use paths::paths_of;
 pub use script::BOUNDS;
 pub use venv::NamespaceEnvironment;
-pub(crate) use venv::PTH_FILE;
 
 /// Maximum number of installers that run at once; further ones wait.
 const INSTALLS_MAX: usize = 4;
@@ -85,6 +88,8 @@ pub struct NamespacePackages<'a> {
     pub namespace: &'a NamespaceName,
     /// Content of the namespace's `requirements.txt`; `None` if there is none.
     pub requirements: Option<&'a Requirements>,
+    /// Requirements in addition to the file, one package each.
+    pub packages: &'a [String],
     /// Hash over the local files that the requirements name.
     pub files_hash: [u8; 32],
 }

@@ -82,7 +82,10 @@ def hint(error: BaseException, tree: ast.Module) -> str:
         return ""
     if next(_servers(tree), None) is None and next(registered_on(tree), None) is None:
         return ""
-    return "; no server object is needed here: write `from fastmcp.tools import tool` and put @tool on the functions"
+    return (
+        "; no server object is needed here: write `from fastmcp.tools import tool` and put @tool on the functions, or "
+        "`server: FILE` into tooldock.yaml to run this file as an MCP server"
+    )
 
 
 def _called(node: ast.Call, others: set[str]) -> Iterator[Missed]:

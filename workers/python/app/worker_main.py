@@ -18,7 +18,7 @@ _PACKAGE = "tooldock_worker"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _load(name):
+def load(name):
     """A module of the runtime, under its own package's name."""
     if _PACKAGE not in sys.modules:
         package = ModuleType(_PACKAGE, "The runtime inside a namespace's Python worker process.")
@@ -26,14 +26,15 @@ def _load(name):
         package.__spec__ = ModuleSpec(_PACKAGE, None, is_package=True)
         sys.modules[_PACKAGE] = package
         sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != os.path.dirname(_HERE)]
-        sys.modules.pop("app", None)
+        for module in [it for it in sys.modules if it.partition(".")[0] == "app"]:
+            del sys.modules[module]
         # Without a spec, `multiprocessing` finds this file by its path and not by a name that is gone.
         sys.modules["__main__"].__spec__ = None
     return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
 if __name__ == "__main__":
-    _boot = _load("boot")
+    _boot = load("boot")
     _boot.leave(_boot.main())
 elif __name__ == "__mp_main__":
-    _load("children").prepare(sys.argv)
+    load("children").prepare(sys.argv)

@@ -58,9 +58,14 @@ pub struct ProcessHost {
 }
 
 /// Returns the specification of a server's process, with its sandbox.
-async fn process(server: &ExternalServer, host: &ProcessHost) -> Result<ProcessSpec, String> {
+pub(super) async fn process(
+    server: &ExternalServer,
+    sandbox: &Arc<SandboxHost>,
+) -> Result<ProcessSpec, String> {
     let (name, spec) = (server.name.clone(), server.spec.clone());
-    let sandbox = Arc::clone(&host.sandbox);
+    let own = server.folder.as_ref().map(|folder| folder.own.clone());
+    let own = own.unwrap_or_default();
+    let sandbox = Arc::clone(sandbox);
     let confine = move || {
         let confined = sandbox.confine(
             &spec.sandbox,
@@ -70,7 +75,7 @@ async fn process(server: &ExternalServer, host: &ProcessHost) -> Result<ProcessS
                 args: &spec.args,
                 env: &spec.env,
                 cwd: &spec.cwd,
-                own: &[],
+                own: &own,
             },
         )?;
         let mut env = spec.env;
@@ -252,7 +257,7 @@ struct ChildTask {
 impl ChildTask {
     async fn run(self, started: oneshot::Sender<Result<StartedServer, String>>) {
         let spec = &self.server.spec;
-        let process = match process(&self.server, &self.host).await {
+        let process = match process(&self.server, &self.host.sandbox).await {
             Ok(process) => process,
             Err(reason) => {
                 let _ = started.send(Err(reason));

@@ -9,6 +9,7 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::redactor::Redactor;
 use tooldock_base::secret::Secret;
 use tooldock_credentials::personal::{Personal, PersonalValues};
+use tooldock_process::child::confine::KeptPath;
 
 use super::config::StdioSettings;
 
@@ -23,6 +24,17 @@ pub struct ExternalServer {
     /// Hash over the name and everything in the spec except the values of variables. Those are compared directly and never
     /// hashed.
     pub content_hash: [u8; 32],
+    /// The namespace folder whose files make the server; `None` for a configured server.
+    pub folder: Option<ServedFolder>,
+}
+
+/// A namespace folder whose files make a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServedFolder {
+    /// Folder of the server's packages, whose `bin` comes first on `PATH`.
+    pub build: PathBuf,
+    /// Files and folders of the data directory that the server's processes may use.
+    pub own: Vec<KeptPath>,
 }
 
 /// Program, environment and lifetime of a server's processes.
@@ -70,7 +82,15 @@ impl ExternalServer {
             name,
             spec,
             content_hash: hash.finalize().into(),
+            folder: None,
         }
+    }
+
+    /// Returns the server as one that the files of a namespace folder make.
+    #[must_use]
+    pub fn of_folder(mut self, folder: ServedFolder) -> Self {
+        self.folder = Some(folder);
+        self
     }
 
     /// Returns the server with a principal's personal values in its environment, as that principal's processes run it.

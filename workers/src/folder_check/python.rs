@@ -42,10 +42,13 @@ impl PythonCheck<'_> {
         variables: &Variables,
         secrets: &BTreeMap<String, Secret>,
     ) -> Vec<Finding> {
-        if source.failure.is_some() || !source.has_python {
+        if source.failure.is_some() || !source.needs_python() {
             return Vec::new();
         }
-        let environment = self.environment(source);
+        // The worker's loader would complain about a file that makes a server, so such a file is only parsed.
+        let environment = self
+            .environment(source)
+            .filter(|_| source.program.is_none());
         let mut findings = match &environment {
             Some(environment) => self.imported(source, environment, variables, secrets),
             None => Vec::new(),

@@ -132,7 +132,8 @@ pub(crate) fn namespace(
         config,
     );
     issues.extend(external.issues);
-    let serving = current.filter(|it| it.is_server()).map(|it| &it.upstream);
+    let serving = current.filter(|it| !it.has_folder());
+    let serving = serving.map(|it| &it.upstream);
     let wanted = external.server.map(|server| match server {
         Server::Stdio(server) => Server::Stdio(Arc::new(server.in_sandbox(&limits.sandbox))),
         Server::Remote(_) => server,

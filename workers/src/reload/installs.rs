@@ -40,6 +40,7 @@ impl Drop for Install {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct InstallKey {
     requirements: Option<Requirements>,
+    packages: Vec<String>,
     files_hash: [u8; 32],
     toolchain: String,
 }
@@ -95,10 +96,12 @@ impl Reloader {
         let NamespacePackages {
             namespace,
             requirements,
+            packages,
             files_hash,
         } = source.packages();
         let wanted = InstallKey {
             requirements: requirements.cloned(),
+            packages: packages.to_vec(),
             files_hash,
             toolchain: toolchain.id.clone(),
         };
@@ -133,6 +136,7 @@ impl Reloader {
         let packages = NamespacePackages {
             namespace: &name,
             requirements: wanted.requirements.as_ref(),
+            packages: &wanted.packages,
             files_hash: wanted.files_hash,
         };
         let prepared = self

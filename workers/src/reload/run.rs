@@ -4,6 +4,7 @@ mod bring_up;
 mod compare;
 mod publish;
 mod scan_delay;
+mod server;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use tooldock_credentials::secrets::Secrets;
 use tooldock_process::environment::{EnvironmentError, Packages, Toolchain};
 use tooldock_process::worker::Worker;
 
-use self::bring_up::{ReadyWorker, StartFailure, StartOutcome, bring_up, recover};
+use self::bring_up::{ReadyUpstream, StartFailure, StartOutcome, bring_up, recover};
 use self::compare::{reason_for, sentence};
 use self::scan_delay::ScanDelayLog;
 use super::aggregate;
@@ -233,7 +234,7 @@ impl Run {
             ReloadScope::All => starter::taken_out(&reloader, &mut sources),
             ReloadScope::Only(_) => None,
         };
-        let toolchain = match sources.iter().any(|source| source.has_python) {
+        let toolchain = match sources.iter().any(NamespaceSource::needs_python) {
             true => Some(self.toolchain().await?),
             false => None,
         };
@@ -248,21 +249,16 @@ impl Run {
         }
         for wanted in wanted {
             let name = wanted.source.name.clone();
-            match &toolchain {
-                Some(Ok(toolchain)) => {
-                    let packages = match self.scope {
-                        ReloadScope::All => Packages::Install,
-                        ReloadScope::Only(_) => Packages::AsTheyAre,
-                    };
-                    let (reloader, toolchain) = (Arc::clone(&self.reloader), Arc::clone(toolchain));
-                    let task = bring_up(reloader, toolchain, wanted, packages);
-                    names.insert(bringing_up.spawn(task).id(), name);
-                }
-                Some(Err(error)) => self.fail(&wanted, "dependency_error", error.clone().into()),
-                // This case cannot occur: only namespaces with Python reach this point, and then there is a toolchain or an
-                // error.
-                None => {}
-            }
+            let packages = match self.scope {
+                ReloadScope::All => Packages::Install,
+                ReloadScope::Only(_) => Packages::AsTheyAre,
+            };
+            // Without a namespace that needs Python, no toolchain was made.
+            let toolchain = toolchain.clone().unwrap_or_else(|| {
+                Err(EnvironmentError("there is no interpreter of Python".into()))
+            });
+            let task = bring_up(Arc::clone(&self.reloader), toolchain, wanted, packages);
+            names.insert(bringing_up.spawn(task).id(), name);
         }
         let is_whole = self.collect(bringing_up, names).await?;
         self.publish();
@@ -496,8 +492,8 @@ impl Run {
             self.report.deps_synced.push(name.clone());
         }
         match result {
-            Ok(ReadyWorker {
-                worker,
+            Ok(ReadyUpstream {
+                upstream,
                 declared,
                 mut issues,
                 files_changed,
@@ -507,12 +503,7 @@ impl Run {
                 issues.extend(vault::about_tools(&declared.tools));
                 let current = self.before.namespaces.get(&name).cloned();
                 issues.extend(self.about_files(&wanted, current.as_deref(), files_changed));
-                self.change(wanted.namespace(
-                    current.as_deref(),
-                    UpstreamKind::Worker(worker),
-                    &declared,
-                    &issues,
-                ));
+                self.change(wanted.namespace(current.as_deref(), upstream, &declared, &issues));
             }
             Err(StartFailure { error, worker }) => {
                 self.fail(&wanted, error.code.as_str(), error.clone());
@@ -628,10 +619,10 @@ impl Run {
 
     async fn clean_up(&self) {
         let reloader = Arc::clone(&self.reloader);
-        // An external server needs no environment. An existing environment of that name belonged to a removed folder.
+        // A configured server needs no environment. An existing environment of that name belonged to a removed folder.
         let is_folder = |name: &&NamespaceName| {
             let served = self.before.namespaces.get(*name);
-            !served.is_some_and(|it| it.is_server())
+            served.is_none_or(|it| it.has_folder())
         };
         let names = self.report.namespaces.iter().filter(is_folder);
         let namespaces = names.cloned().collect();

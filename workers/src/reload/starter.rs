@@ -30,7 +30,7 @@ pub(super) fn taken_out(
     sources: &mut Vec<NamespaceSource>,
 ) -> Option<NamespaceSource> {
     let startup = reloader.registry.startup();
-    let mut python = sources.iter().filter(|source| source.has_python);
+    let mut python = sources.iter().filter(|source| source.needs_python());
     let only = python.next().filter(|_| python.next().is_none())?;
     let beside = startup.is_scanning()
         || startup.is_retried(&only.name)
@@ -38,7 +38,7 @@ pub(super) fn taken_out(
     if !beside || only.name.as_str() != STARTER || !is_starter(&only.dir) {
         return None;
     }
-    let at = sources.iter().position(|source| source.has_python)?;
+    let at = sources.iter().position(|source| source.needs_python())?;
     Some(sources.remove(at))
 }
 
@@ -106,7 +106,7 @@ impl Reloader {
     /// Returns true if the namespace is served from a folder, or starts in the background.
     pub(super) fn has_folder_of(&self, name: &NamespaceName) -> bool {
         match self.registry.namespace(name.as_str()) {
-            Some(served) => !served.is_server(),
+            Some(served) => served.has_folder(),
             None => self.registry.startup().late().contains(name),
         }
     }

@@ -44,7 +44,7 @@ pub(super) fn scan_for(
                     None => (tools.join(name.as_str()), scan_one(tools, name)?),
                 };
                 Ok(match found {
-                    Some(source) if source.has_python || source.failure.is_some() => source,
+                    Some(source) if source.has_code() || source.failure.is_some() => source,
                     _ => NamespaceSource::unreadable(name.clone(), dir),
                 })
             })
@@ -57,6 +57,8 @@ pub(super) fn mark(sources: &mut [NamespaceSource], vault: &VaultFolder) {
     let mut all = sources.iter_mut();
     if let Some(source) = all.find(|source| source.name == vault.name) {
         source.manifest.vault_style = true;
+        // Its files are functions for the worker, whatever else they make.
+        source.program = None;
     }
 }
 

@@ -26,7 +26,7 @@ use crate::scan::{NamespaceSource, SourceFailure, ignored};
 pub(super) use tooldock_base::issue::UPDATE;
 
 /// Code of the [`Issue`] that a namespace's files declare no tools, resources or prompts.
-const NO_TOOLS: &str = "no_tools";
+pub(super) const NO_TOOLS: &str = "no_tools";
 
 /// Maximum number of bytes of a worker's line in addition to the result: names of JSON fields, and escapes in content blocks.
 const FRAME_OVERHEAD: u64 = 64 * 1024;
@@ -113,6 +113,7 @@ impl DesiredNamespace {
         issues.extend(clamped);
         issues.append(&mut variables.issues);
         issues.extend(missing);
+        let toolchain = toolchain.filter(|_| source.needs_python());
         let content_hash = content_hash(&source.files_hash, &limits, &tool_limits, toolchain);
         Self {
             source,
@@ -131,7 +132,9 @@ impl DesiredNamespace {
     pub(super) fn identity(&self, toolchain: Option<&str>) -> Identity {
         Identity {
             files_hash: self.source.files_hash,
-            toolchain: toolchain.map(str::to_owned),
+            toolchain: toolchain
+                .filter(|_| self.source.needs_python())
+                .map(str::to_owned),
             sync_concurrency: self.limits.sync_concurrency.max(1),
             processes: self.limits.processes.clamp(1, PROCESSES_MAX),
             max_frame: self.max_frame(),
@@ -235,8 +238,7 @@ impl DesiredNamespace {
     ) -> Arc<Namespace> {
         match current {
             // A lost worker has no process with the listed tools, so the namespace must not be published with them.
-            Some(current) if matches!(&current.upstream, UpstreamKind::Worker(worker) if !worker.is_lost()) =>
-            {
+            Some(current) if stays_in_force(&current.upstream) => {
                 let message = format!("the last change is not served: {}", error.message);
                 noted(current, code, message)
             }
@@ -309,6 +311,15 @@ impl DesiredNamespace {
         } else {
             SecretsStatus::Missing
         }
+    }
+}
+
+/// Returns true if the upstream of a folder can still serve after an update of the folder failed.
+fn stays_in_force(upstream: &UpstreamKind) -> bool {
+    match upstream {
+        UpstreamKind::Worker(worker) => !worker.is_lost(),
+        UpstreamKind::External(server) => server.folder.is_some(),
+        _ => false,
     }
 }
 
@@ -493,6 +504,7 @@ mod tests {
             dir: "/t/ns".into(),
             has_python: true,
             manifest: Manifest::parse(manifest.as_bytes()).unwrap(),
+            program: None,
             requirements: None,
             issues: Vec::new(),
             failure: None,

@@ -92,8 +92,8 @@ const CLIENT_FILE: &str = "mcp.json is a file of clients; write the servers that
                            data directory, under servers:";
 const API_DESCRIPTION: &str = "an OpenAPI document is not read; write a Python file with a @tool function for each operation \
                                that clients should call";
-const NODE_PROJECT: &str = "a project for Node.js holds no tools; an MCP server in it runs as it is once it is moved out of the \
-                            tools directory and named in external/config.yaml: command: node, args: [its file]";
+const NODE_PROJECT: &str = "a project for Node.js is run if it depends on an SDK for MCP servers; for another one, write `server: \
+                            FILE` into tooldock.yaml";
 const PYTHON_ELSEWHERE: &str = "Python files count at the top of the folder, and only if their names begin with neither _ nor a \
                                 dot";
 const NO_FILE: &str = "put a Python file with a @tool function into the folder";
@@ -141,19 +141,28 @@ pub(super) fn empty(folder: &Path) -> Issue {
     }
 }
 
-/// Returns issues about the files directly in a namespace folder: dependencies that are not read, and files that create a server
-/// object instead of tools.
-pub(super) fn files(
-    folder: &Path,
-    tree: &Path,
-    requirements: Option<&Requirements>,
-    local: &LocalFiles,
-) -> Vec<Issue> {
+/// Returns the names of the packages that requirements and the lists in them name, in normalized form.
+pub(super) fn asked(requirements: Option<&Requirements>, local: &LocalFiles) -> BTreeSet<String> {
     let asked = requirements.map(|it| it.text.as_str());
     let asked = asked
         .into_iter()
         .chain(local.lists.values().map(String::as_str));
-    let asked: BTreeSet<_> = asked.flat_map(str::lines).map(normal_name).collect();
+    asked.flat_map(str::lines).map(normal_name).collect()
+}
+
+/// Returns true if a requirement is for this package, whose name is in normalized form.
+pub(super) fn is_named(requirement: &str, package: &str) -> bool {
+    normal_name(requirement) == package
+}
+
+/// Returns issues about the files directly in a namespace folder: dependencies that are not read, and files that create a server
+/// object instead of tools. `asked` are the names of the packages that are installed.
+pub(super) fn files(
+    folder: &Path,
+    tree: &Path,
+    asked: &BTreeSet<String>,
+    local: &LocalFiles,
+) -> Vec<Issue> {
     let are_asked = |dependencies: &[String]| {
         let mut names = dependencies.iter().map(|it| normal_name(it));
         names.all(|name| asked.contains(&name))
@@ -211,9 +220,8 @@ fn server(text: &str) -> Option<String> {
     Some(match made {
         "FastAPI" => format!("makes a FastAPI application, which is not run here: {what}"),
         _ => format!(
-            "makes an MCP server ({made}) and has no @tool, so nothing of it is served: {what}. As it is, it runs as a stdio server \
-             once it is moved out of the tools directory and named in external/config.yaml, under servers: \
-             {{ NAME: {{ command: python3, args: [/path/to/the/file.py] }} }}"
+            "makes an MCP server ({made}) and has no @tool, so nothing of it is served: {what}, or write `server: FILE` into \
+             tooldock.yaml, which runs the server in place of the other files"
         ),
     })
 }
@@ -250,7 +258,7 @@ fn is_in_a_name(sign: char) -> bool {
 }
 
 /// Returns the dependencies that a `pyproject.toml` lists, without the Python version.
-fn project_dependencies(text: &str) -> Vec<String> {
+pub(super) fn project_dependencies(text: &str) -> Vec<String> {
     let Ok(table) = text.parse::<Table>() else {
         return Vec::new();
     };
@@ -266,7 +274,7 @@ fn project_dependencies(text: &str) -> Vec<String> {
 }
 
 /// Returns the dependencies in the inline metadata of a script (PEP 723).
-fn script_dependencies(text: &str) -> Vec<String> {
+pub(super) fn script_dependencies(text: &str) -> Vec<String> {
     let mut lines = text.lines().map(str::trim_end);
     if !lines.any(|line| line == "# /// script") {
         return Vec::new();
@@ -324,7 +332,7 @@ mod tests {
                 "OpenAPI document is not read",
             ),
             ("mcp.json", "{}", "mcp.json", "external/config.yaml"),
-            ("package.json", "{}", "package.json", "command: node"),
+            ("package.json", "{}", "package.json", "`server: FILE`"),
         ] {
             let issues = issues_of(&[(file, text)]);
             let [(code, found, message)] = &issues[..] else {
@@ -372,10 +380,10 @@ mod tests {
     #[test]
     fn a_file_that_makes_a_server_and_no_tool_is_told_how_it_runs() {
         for (text, advice) in [
-            ("mcp = FastMCP('x')\nmcp.run()\n", "external/config.yaml"),
+            ("mcp = FastMCP('x')\nmcp.run()\n", "`server: FILE`"),
             (
                 "server: Server = mcp.server.Server('x')\n@server.call_tool()\nasync def call(): ...\n",
-                "external/config.yaml",
+                "`server: FILE`",
             ),
             (
                 "app = FastAPI(title='x')\n@app.get('/')\ndef index(): ...\n",

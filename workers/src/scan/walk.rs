@@ -33,8 +33,20 @@ const DEPTH_MAX: usize = 64;
 enum FileSelection {
     /// Only files that are sources according to their names.
     Sources,
+    /// Only programs for Node.js, and the files that list their packages.
+    Scripts,
     /// All files, because the folder is a package or contains packages.
     All,
+}
+
+impl FileSelection {
+    fn has(self, name: &OsStr, depth: usize) -> bool {
+        match self {
+            Self::Sources => is_source(name, depth),
+            Self::Scripts => is_script(name, depth),
+            Self::All => true,
+        }
+    }
 }
 
 pub(super) struct Walk<'a> {
@@ -76,6 +88,11 @@ impl<'a> Walk<'a> {
     /// Hashes the namespace's own sources.
     pub(super) fn sources(&mut self, folder: &Path) -> io::Result<()> {
         self.directory(folder, Path::new(""), 0, FileSelection::Sources)
+    }
+
+    /// Hashes the files of the namespace's program for Node.js.
+    pub(super) fn scripts(&mut self, folder: &Path) -> io::Result<()> {
+        self.directory(folder, Path::new(""), 0, FileSelection::Scripts)
     }
 
     /// Hashes the local lists and packages that requirements name, and returns
@@ -206,7 +223,7 @@ impl<'a> Walk<'a> {
             }
             if kind.is_dir() {
                 folders.push(name);
-            } else if counted == FileSelection::All || is_source(&name, depth) {
+            } else if counted.has(&name, depth) {
                 files.push((name, kind.is_symlink()));
             }
         }
@@ -221,7 +238,7 @@ impl<'a> Walk<'a> {
             let top = depth == 0 && counted == FileSelection::Sources;
             let (path, relative) = (directory.join(&name), relative.join(&name));
             let opened = self.file(&path, &relative, is_symlink, top);
-            if counted == FileSelection::Sources
+            if counted != FileSelection::All
                 && let Some(metadata) = opened
             {
                 self.stamp(&metadata);
@@ -391,10 +408,19 @@ fn is_source(name: &OsStr, depth: usize) -> bool {
             .any(|file| name == *file)
 }
 
+/// Returns true if a file with this name determines the behaviour of a program for Node.js.
+fn is_script(name: &OsStr, depth: usize) -> bool {
+    let path = Path::new(name);
+    let ending = path.extension().and_then(OsStr::to_str);
+    ending.is_some_and(|ending| ["js", "mjs", "cjs", "node"].contains(&ending))
+        || depth == 0 && (name == "package.json" || name == "package-lock.json")
+}
+
 /// Returns true for folders that interpreters and installers write next to sources. They are not hashed, so that building a local
 /// package does not count as a change of it.
 fn is_left_by_installers(name: &OsStr, in_package: bool) -> bool {
     name == "__pycache__"
+        || name == "node_modules"
         || name.as_bytes().ends_with(b".egg-info")
         || in_package && (name == "build" || name == "dist" || name == "target")
 }

@@ -27,9 +27,13 @@ pub(super) fn is_stamp(file_name: &OsStr) -> bool {
 /// Returns true if an environment was completed for `key` and its interpreter still exists. The environment's symlink to the
 /// interpreter is broken after the system's Python was removed or replaced.
 pub(super) fn is_complete(environment: &Path, key: &str) -> bool {
+    is_stamped(environment, key) && environment.join("bin/python").is_file()
+}
+
+/// Returns true if an environment was completed for `key`, whichever interpreter it has.
+pub(super) fn is_stamped(environment: &Path, key: &str) -> bool {
     regular_file::read(&environment.join(STAMP_FILE), BYTES_MAX)
         .is_ok_and(|it| it == key.as_bytes())
-        && environment.join("bin/python").is_file()
 }
 
 #[cfg(test)]

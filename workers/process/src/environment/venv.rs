@@ -28,7 +28,7 @@ use crate::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements};
 
 /// Name of the file that adds the runtime and the base environment to Python's search path. It sorts after most other names, so
 /// that paths from `.pth` files of packages are searched first.
-pub(crate) const PTH_FILE: &str = "zz_tooldock.pth";
+pub(super) const PTH_FILE: &str = "zz_tooldock.pth";
 
 /// A namespace's environment in which a worker can be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,23 +48,27 @@ pub(super) async fn prepare(
     environments: &Environments,
     wanted: NamespacePackages<'_>,
     toolchain: &Toolchain,
-    packages: Packages,
+    may_install: Packages,
 ) -> Result<NamespaceEnvironment, EnvironmentError> {
     let name = wanted.namespace;
     let requirements = wanted.requirements.filter(|file| file.asks_for_packages());
-    let key = build_key(requirements, &wanted.files_hash, &toolchain.interpreter.id);
+    let packages = WantedPackages {
+        requirements,
+        packages: wanted.packages,
+    };
+    let key = build_key(packages, &wanted.files_hash, &toolchain.interpreter.id);
     let builds = environments.data.builds_dir();
     let build = builds.join(format!("{name}-{key}"));
     let site_packages = build.join(&toolchain.interpreter.site_packages);
 
-    let limit = match packages {
+    let limit = match may_install {
         Packages::Install => environments.config.sync_timeout,
         Packages::AsTheyAre => LOCAL_STEP,
     };
     let _lock = FileLock::take(builds.join(format!("{name}.lock")), limit).await?;
     let mut synced = false;
     if !stamp::is_complete(&build, &key) {
-        if packages == Packages::AsTheyAre && requirements.is_some() {
+        if may_install == Packages::AsTheyAre && !packages.is_empty() {
             return Err(EnvironmentError::new(format!(
                 "the requirements of namespace {name} changed: a reload (POST /reload or SIGHUP) installs them"
             )));
@@ -75,8 +79,8 @@ pub(super) async fn prepare(
             empty::copy(&template, &fresh)
         })
         .await?;
-        if let Some(requirements) = requirements {
-            install(environments, name, &build, requirements, toolchain).await?;
+        if !packages.is_empty() {
+            install(environments, name, &build, packages, toolchain).await?;
             synced = true;
         }
         check_packages(&site_packages)?;
@@ -119,18 +123,30 @@ pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
     )
 }
 
+/// Packages to install: those that a file lists, and further ones.
+#[derive(Clone, Copy)]
+struct WantedPackages<'a> {
+    requirements: Option<&'a Requirements>,
+    packages: &'a [String],
+}
+
+impl WantedPackages<'_> {
+    fn is_empty(self) -> bool {
+        self.requirements.is_none() && self.packages.is_empty()
+    }
+}
+
 /// Computes the key of a build. If the key is equal, the same build is used again.
-fn build_key(
-    requirements: Option<&Requirements>,
-    files_hash: &[u8; 32],
-    interpreter: &str,
-) -> String {
+fn build_key(wanted: WantedPackages<'_>, files_hash: &[u8; 32], interpreter: &str) -> String {
     let mut key = format!("1\0{interpreter}");
-    if let Some(requirements) = requirements {
+    if let Some(requirements) = wanted.requirements {
         key = format!("{key}\0{}", requirements.text);
         if requirements.refers_to_files() {
             key = format!("{key}\0{}", hex(files_hash));
         }
+    }
+    for package in wanted.packages {
+        key = format!("{key}\0+{package}");
     }
     short_hash(key.as_bytes())
 }
@@ -139,23 +155,35 @@ async fn install(
     environments: &Environments,
     name: &NamespaceName,
     build: &Path,
-    requirements: &Requirements,
+    wanted: WantedPackages<'_>,
     toolchain: &Toolchain,
 ) -> Result<(), EnvironmentError> {
     let _turn = turn(&environments.installs).await?;
     // The working directory is the namespace's folder, to which pip and uv resolve relative paths in the file.
-    let directory = requirements.path.parent().unwrap_or(Path::new("/"));
-    let local = local_files(directory, &requirements.text).await?;
+    let path = wanted.requirements.map(|it| &it.path);
+    let directory = path.and_then(|it| it.parent()).unwrap_or(Path::new("/"));
+    let text = wanted.requirements.map_or("", |it| &it.text);
+    let local = local_files(directory, text).await?;
     let cache = match local.has_packages() {
         true => Cache::PassedOver,
         false => Cache::Used,
     };
-    let (program, mut arguments) =
+    let (program, mut arguments) = 
         install_command(build, toolchain, OutputVolume::Everything, cache);
-    arguments.extend(["-r".into(), requirements.path.clone().into()]);
+    arguments.extend(
+        path.into_iter()
+            .flat_map(|it| ["-r".into(), it.clone().into()]),
+    );
+    arguments.extend(wanted.packages.iter().map(OsString::from));
+    let further = wanted.packages.join(" ");
+    let doing = match (path, &*further) {
+        (Some(_), "") => "install requirements.txt".to_owned(),
+        (Some(_), further) => format!("install requirements.txt and {further}"),
+        (None, further) => format!("install {further}"),
+    };
     let scratch = Scratch::of(name, &local);
     let step = Step {
-        doing: "install requirements.txt",
+        doing: &doing,
         program: &program,
         arguments,
         directory,
@@ -168,7 +196,10 @@ async fn install(
     scratch.remove().await?;
     installed?;
     // The installer read the file itself, so a check must show that it was not changed since the key was computed.
-    let (installed, tools) = (requirements.clone(), environments.data.tools_dir());
+    let Some(installed) = wanted.requirements.cloned() else {
+        return Ok(());
+    };
+    let tools = environments.data.tools_dir();
     blocking(move || unchanged(&installed, &tools)).await
 }
 
@@ -467,7 +498,11 @@ mod tests {
             path: "/t/ns/requirements.txt".into(),
             text: text.into(),
         });
-        build_key(requirements.as_ref(), &files_hash, interpreter)
+        let wanted = WantedPackages {
+            requirements: requirements.as_ref(),
+            packages: &[],
+        };
+        build_key(wanted, &files_hash, interpreter)
     }
 
     #[test]

@@ -8,7 +8,6 @@
 //! An instance reports events and receives a single order: to finish, and the latest time for that. It deliberately does not
 //! decide if another process follows.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use super::{Declarations, WorkerHost, WorkerSpec};
 use crate::child::confine::KeptPath;
 use crate::child::output::{Divert, OutputLimit, Pump, Stream};
 use crate::child::{Child, Exit, Priority, ProcessSpec, Stdin};
-use crate::environment::PTH_FILE;
+use crate::environment::paths_of;
 use crate::metrics::NamespaceMetrics;
 use crate::sandbox::{ProcessFacts, SandboxHost};
 
@@ -430,9 +429,6 @@ fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, Stri
         KeptPath::writable(&spec.tools_dir),
         KeptPath::readable(&spec.venv),
     ];
-    // The sandbox allows reading the environment's folder but not writing it: its `.pth` file names folders that the sandbox
-    // contains at the next start.
-    own.extend(build_of(&spec.python).map(KeptPath::readable));
     own.extend(paths_of(&spec.python));
     own.extend(spec.socket.parent().map(KeptPath::writable));
     let confined = sandbox.confine(
@@ -462,23 +458,6 @@ fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, Stri
         priority: Priority::Starting,
         sandbox: confinement,
     })
-}
-
-/// The folders that an environment adds to Python's search path through its `.pth` file: those of the worker's runtime and of
-/// the base environment.
-fn paths_of(python: &Path) -> Vec<KeptPath> {
-    let libraries = build_of(python).map(|it| it.join("lib"));
-    let libraries = libraries.and_then(|it| std::fs::read_dir(it).ok());
-    let files = libraries.into_iter().flatten().flatten();
-    let files = files.map(|it| it.path().join("site-packages").join(PTH_FILE));
-    let texts = files.filter_map(|it| std::fs::read_to_string(it).ok());
-    let paths = texts.flat_map(|it| it.lines().map(KeptPath::readable).collect::<Vec<_>>());
-    paths.collect()
-}
-
-/// The folder of the environment whose interpreter is `<build>/bin/python`.
-fn build_of(python: &Path) -> Option<&Path> {
-    python.parent().and_then(Path::parent)
 }
 
 /// Waits until the instance is ordered to end. The end of the supervisor counts as this order.

@@ -11,11 +11,11 @@ use tooldock_process::child::variables::worker_variables;
 use tooldock_process::environment::{EnvironmentError, NamespaceEnvironment, Packages, Toolchain};
 use tooldock_process::worker::{Declarations, FilesHash, Worker, WorkerSpec};
 
-use super::{Change, Changes};
+use super::{Change, Changes, server};
 use crate::registry::UpstreamKind;
 use crate::reload::wanted::DesiredNamespace;
 use crate::reload::{Reloader, lock};
-use crate::scan::{files_hash, files_version};
+use crate::scan::{ServerProgram, files_hash, files_version};
 
 /// Minimum time without an answer after which a worker counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
@@ -27,9 +27,10 @@ const READY_SLACK: Duration = Duration::from_secs(30);
 /// Interval at which a worker that failed to start is checked. The worker itself decides when it retries.
 const RECOVERY_LOOK: Duration = Duration::from_millis(500);
 
-/// A worker of the new generation that is ready.
-pub(super) struct ReadyWorker {
-    pub(super) worker: Arc<Worker>,
+/// A worker of the new generation, or a server of the folder, that is ready.
+pub(super) struct ReadyUpstream {
+    pub(super) upstream: UpstreamKind,
+    /// The declarations of a worker; empty for a server, which the MCP layer asks for its lists.
     pub(super) declared: Arc<Declarations>,
     pub(super) issues: Vec<Issue>,
     /// True if a source file was written between the scan and the end of the worker's start, even if it has the same content
@@ -41,7 +42,7 @@ pub(super) struct ReadyWorker {
 pub(super) struct StartOutcome {
     pub(super) wanted: DesiredNamespace,
     pub(super) synced: bool,
-    pub(super) result: Result<ReadyWorker, StartFailure>,
+    pub(super) result: Result<ReadyUpstream, StartFailure>,
 }
 
 pub(super) struct StartFailure {
@@ -59,20 +60,38 @@ impl From<EnvironmentError> for StartFailure {
     }
 }
 
-/// Starts a namespace: prepares its environment, starts its worker, and waits until the worker is ready.
+/// Starts a namespace: prepares its environment, starts its worker, and waits until the worker is ready. A folder whose files
+/// make a server gets no worker; its server is tried. A program for Node.js needs no toolchain.
 pub(super) async fn bring_up(
     reloader: Arc<Reloader>,
-    toolchain: Arc<Toolchain>,
+    toolchain: Result<Arc<Toolchain>, EnvironmentError>,
     wanted: DesiredNamespace,
     packages: Packages,
 ) -> StartOutcome {
     let mut synced = false;
     let result = async {
+        if let Some(ServerProgram::Node {
+            file,
+            packages: listed,
+        }) = &wanted.source.program
+        {
+            let (program, installed) =
+                server::node(&reloader, &wanted.source, file, listed.as_ref(), packages).await?;
+            synced = installed;
+            return server::start(&reloader, None, &wanted, program).await;
+        }
+        let toolchain = toolchain?;
         let prepared = reloader
             .environment(&wanted.source, &toolchain, packages)
             .await?;
         synced = prepared.synced;
-        boot(&reloader, &toolchain, &wanted, prepared).await
+        match &wanted.source.program {
+            Some(ServerProgram::Python { target, .. }) => {
+                let program = server::python(&wanted.source, target, &prepared);
+                server::start(&reloader, Some(&toolchain), &wanted, program).await
+            }
+            _ => boot(&reloader, &toolchain, &wanted, prepared).await,
+        }
     };
     let result = result.await;
     StartOutcome {
@@ -87,7 +106,7 @@ async fn boot(
     toolchain: &Toolchain,
     wanted: &DesiredNamespace,
     prepared: NamespaceEnvironment,
-) -> Result<ReadyWorker, StartFailure> {
+) -> Result<ReadyUpstream, StartFailure> {
     let stopping = || StartFailure {
         error: CallError::new(
             CallErrorCode::WorkerUnavailable,
@@ -138,8 +157,8 @@ async fn boot(
     let dir = wanted.source.dir.clone();
     let now = tokio::task::spawn_blocking(move || files_version(&dir)).await;
     match first_boot {
-        Ok(declared) => Ok(ReadyWorker {
-            worker,
+        Ok(declared) => Ok(ReadyUpstream {
+            upstream: UpstreamKind::Worker(worker),
             declared,
             issues,
             files_changed: !matches!(now, Ok(Some(now)) if now == wanted.source.files_version),

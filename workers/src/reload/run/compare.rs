@@ -43,7 +43,7 @@ impl Run {
                 self.fail(&wanted, failure.code, call_error(&failure));
                 continue;
             }
-            if !wanted.source.has_python {
+            if !wanted.source.has_code() {
                 let is_empty =
                     current.is_some_and(|current| matches!(current.upstream, UpstreamKind::Empty));
                 if !(is_empty && current.is_some_and(|current| wanted.is_same_as(current))) {
@@ -77,17 +77,9 @@ impl Run {
         changed
     }
 
-    /// The identity (files, settings) that the worker of a namespace was started with; `None` if there is no worker.
+    /// The identity (files, settings) that the process of a folder's namespace was started with; `None` if there is none.
     pub(super) fn running(&self, current: &Namespace) -> Option<Identity> {
-        match &current.upstream {
-            UpstreamKind::Worker(worker) => self.reloader.identity_of(worker),
-            UpstreamKind::Empty
-            | UpstreamKind::External(_)
-            | UpstreamKind::Remote(_)
-            | UpstreamKind::Aggregate(_)
-            | UpstreamKind::System
-            | UpstreamKind::Failed(_) => None,
-        }
+        self.reloader.identity_of_upstream(&current.upstream)
     }
 
     /// Applies the operator's current limits to a served namespace immediately. An update of the namespace may take long, or fail
@@ -142,56 +134,72 @@ impl Run {
         wanted: &DesiredNamespace,
         toolchain: Option<&str>,
     ) -> Option<&'static str> {
-        let UpstreamKind::Worker(worker) = &current.upstream else {
-            return Some("nothing serves it");
-        };
         let Some(running) = running else {
-            return Some("its worker is ending");
+            return Some(match current.upstream {
+                UpstreamKind::Worker(_) => "its worker is ending",
+                _ => "nothing serves it",
+            });
         };
-        let spec = worker.spec();
-        let (variables, _) = worker_variables(
-            build_of(&spec.python),
-            wanted.defaults(),
-            wanted.secrets.clone(),
-        );
+        let (build, environment) = match &current.upstream {
+            UpstreamKind::Worker(worker) => {
+                let spec = worker.spec();
+                (build_of(&spec.python), &spec.environment)
+            }
+            UpstreamKind::External(server) => match &server.folder {
+                Some(folder) => (&*folder.build, &server.spec.env),
+                None => return Some("nothing serves it"),
+            },
+            _ => return Some("nothing serves it"),
+        };
+        let (variables, _) = worker_variables(build, wanted.defaults(), wanted.secrets.clone());
+        let is_gone = match &current.upstream {
+            UpstreamKind::Worker(worker) => {
+                let spec = worker.spec();
+                !spec.python.is_file() || !spec.venv.join("bin/python").is_file()
+            }
+            _ => !build.is_dir(),
+        };
         if !wanted.identity(toolchain).is_served_by(running) {
             Some("its files, its runtime or a limit of the process changed")
         } else if self.reloader.is_unsettled(&current.name) {
-            // The files may be as scanned again, although the worker loaded a different content that they had in between.
+            // The files may be as scanned again, although the process loaded a different content that they had in between.
             Some("its files changed while it started")
-        } else if variables != spec.environment {
+        } else if variables != *environment {
             Some("its variables or secrets changed")
-        } else if !spec.python.is_file() || !spec.venv.join("bin/python").is_file() {
+        } else if is_gone {
             // The process still runs, but without its environment it could not be started again.
             Some("its environment is gone")
-        } else if worker.is_outdated() {
+        } else if matches!(&current.upstream, UpstreamKind::Worker(worker) if worker.is_outdated())
+        {
             Some("a process of the namespace could not be started again unchanged")
         } else {
             None
         }
     }
 
-    /// Publishes the namespace with new limits and the same worker.
+    /// Publishes the namespace with new limits and the same worker or server.
     fn rewrap(&mut self, current: &Namespace, wanted: &DesiredNamespace) {
-        let UpstreamKind::Worker(worker) = &current.upstream else {
-            return;
+        let issues = match &current.upstream {
+            UpstreamKind::Worker(worker) => {
+                let declared = worker.declared();
+                let declared = declared.as_deref();
+                let (_, skipped) = worker_variables(
+                    build_of(&worker.spec().python),
+                    wanted.defaults(),
+                    wanted.secrets.clone(),
+                );
+                let declared = declared.iter().flat_map(|declared| &declared.issues);
+                declared.chain(&skipped).cloned().collect()
+            }
+            UpstreamKind::External(server) => {
+                let found = self.reloader.folder_server(server);
+                found.map_or_else(Vec::new, |(_, issues)| issues)
+            }
+            _ => return,
         };
-        let declared = worker.declared();
-        let declared = declared.as_deref();
-        let (_, skipped) = worker_variables(
-            build_of(&worker.spec().python),
-            wanted.defaults(),
-            wanted.secrets.clone(),
-        );
-        let issues: Vec<_> = declared
-            .iter()
-            .flat_map(|declared| &declared.issues)
-            .chain(&skipped)
-            .cloned()
-            .collect();
         self.change(wanted.namespace(
             Some(current),
-            UpstreamKind::Worker(Arc::clone(worker)),
+            current.upstream.clone(),
             &declared_by(current),
             &issues,
         ));
