@@ -245,6 +245,47 @@ fn check_prints_the_effective_configuration_without_secrets() {
     );
 }
 
+#[test]
+fn new_writes_a_folder_that_check_accepts_and_leaves_one_that_is_there() {
+    let data = tempfile::tempdir().unwrap();
+    let place = data.path().to_str().unwrap();
+    for (template, file) in [
+        ("tool", "hello.py"),
+        ("server", "server.py"),
+        ("typescript", "src/index.ts"),
+    ] {
+        let arguments = ["new", template, "--template", template];
+        let made = tooldock(&arguments, &[("DATA_DIR", place)]);
+        assert_eq!(made.status.code(), Some(0), "{}", stderr(&made));
+        let folder = data.path().join("tools").join(template);
+        assert!(folder.join(file).is_file());
+        let again = tooldock(&arguments, &[("DATA_DIR", place)]);
+        assert_eq!(again.status.code(), Some(2));
+        assert!(stderr(&again).contains("is there already"));
+        let checked = tooldock(&["check", folder.to_str().unwrap()], &[]);
+        let built = template != "typescript";
+        assert_eq!(checked.status.success(), built, "{}", stderr(&checked));
+    }
+}
+
+#[test]
+fn test_says_why_a_namespace_has_no_tests_that_could_run() {
+    let data = tempfile::tempdir().unwrap();
+    let place = [("DATA_DIR", data.path().to_str().unwrap())];
+    for template in ["tool", "server"] {
+        tooldock(&["new", template, "--template", template], &place);
+    }
+    for (name, why) in [
+        ("tool", "no environment yet"),
+        ("server", "makes an MCP server"),
+        ("none", "there is no folder none"),
+    ] {
+        let refused = tooldock(&["test", name], &place);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(stderr(&refused).contains(why), "{}", stderr(&refused));
+    }
+}
+
 #[tokio::test]
 async fn a_taken_address_ends_the_start_with_a_line_that_names_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

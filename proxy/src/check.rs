@@ -320,7 +320,7 @@ fn aggregates(config: &Config) -> Vec<Finding> {
 /// Reads the secrets that the gateway would use; if they cannot be read, a finding is returned. `beside` is the data directory of
 /// the checked folder. If it contains secrets, they are used in place of those of the configured data directory, and are
 /// decrypted with the key that `--dev` stored there, if any.
-fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Finding>) {
+pub(crate) fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Finding>) {
     let holds = |data: &&Path| SecretStore::new(data, Protection::Unset).has_values();
     let data = beside.filter(holds).unwrap_or(&effective.data_dir);
     let mut settings = effective.secrets.clone();

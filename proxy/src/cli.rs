@@ -4,6 +4,7 @@
 
 mod servers;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -37,6 +38,10 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Validate the configuration, or a single file or folder; print the effective values, listeners and external servers
     Check(CheckArgs),
+    /// Create a folder for a new namespace, with files to begin with
+    New(NewArgs),
+    /// Run the tests in a namespace's folder with pytest, in the environment that a gateway made for the namespace
+    Test(TestArgs),
     /// Manage the secrets of namespaces: set, list, edit and remove them, or change the key that encrypts them
     Secrets(SecretsArgs),
     /// Create, list and revoke API keys
@@ -64,6 +69,51 @@ pub(crate) enum Command {
     /// Write the manual pages of all commands, for packages
     #[command(hide = true)]
     Man(ManArgs),
+}
+
+/// Options of `tooldock new`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NewArgs {
+    /// Name of the namespace, which is the name of its folder
+    #[arg(value_name = "NAME")]
+    pub(crate) name: NamespaceName,
+    /// Files to begin with
+    #[arg(long, value_enum, default_value_t = Template::Tool)]
+    pub(crate) template: Template,
+    /// Data directory [default: that of the configuration, or DATA_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Configuration file [default: conf/tooldock.yaml, if there is one]
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Options of `tooldock test`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TestArgs {
+    /// Name of the namespace
+    #[arg(value_name = "NAME")]
+    pub(crate) name: NamespaceName,
+    /// Data directory [default: that of the configuration, or DATA_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Configuration file [default: conf/tooldock.yaml, if there is one]
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Options and files for pytest [default: all tests of the folder]
+    #[arg(last = true, value_name = "PYTEST")]
+    pub(crate) options: Vec<OsString>,
+}
+
+/// Templates of `tooldock new`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Template {
+    /// A Python file with a tool
+    Tool,
+    /// A Python file that makes an MCP server with the official SDK
+    Server,
+    /// A project in TypeScript that makes an MCP server with the official SDK
+    Typescript,
 }
 
 /// Options of `tooldock completions`.

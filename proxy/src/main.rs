@@ -49,6 +49,7 @@
 //! | module | content |
 //! |---|---|
 //! | `cli`, `check`, `version`, `command_pages` | subcommands; `check`; the version; completions and manual pages |
+//! | `new_namespace`, `test_namespace` | `new`: a folder with files to begin with; `test`: an author's tests |
 //! | `operator` | `status`, `tools`, `call`, `logs`, `reload`, `sessions`: a file each, over `operator/client.rs` |
 //! | `doctor` | `doctor`, a file per check; `doctor/front.rs` probes servers in front of the gateway |
 //! | `secrets_cli`, `keys_cli`, `explain_cli` | secrets and authorizations, API keys, rights |
@@ -88,6 +89,7 @@ mod logging;
 mod management;
 mod metrics;
 mod nearest;
+mod new_namespace;
 mod operator;
 mod reconfigure;
 mod relay;
@@ -107,6 +109,7 @@ mod signals;
 mod sockets;
 mod stream;
 mod telemetry;
+mod test_namespace;
 mod timeout;
 mod tls;
 mod toolman;
@@ -162,6 +165,12 @@ fn main() -> ExitCode {
         Ok(Cli {
             command: Command::Check(arguments),
         }) => check(arguments),
+        Ok(Cli {
+            command: Command::New(arguments),
+        }) => new_namespace::run(&arguments),
+        Ok(Cli {
+            command: Command::Test(arguments),
+        }) => test_namespace::run(&arguments),
         Ok(Cli {
             command: Command::Secrets(arguments),
         }) => secrets_cli::run(arguments),

@@ -185,6 +185,8 @@ const PROXY: &[&str] = &[
     "doctor",
     "version",
     "command_pages",
+    "new_namespace",
+    "test_namespace",
     "explain_cli",
     "import_nginx",
     "keys_cli",

@@ -1,6 +1,7 @@
 //! Namespace folders for `tooldock check`: the problems that a scan finds and, if a single folder is checked, those that a
 //! worker finds when it loads the folder.
 
+mod author_tests;
 mod python;
 mod trial;
 
@@ -16,6 +17,7 @@ use crate::manifest::{INVALID_VARIABLE, Variables};
 use crate::scan::{NamespaceSource, ignored, look_at, scan};
 use crate::servers::Finding;
 
+pub use author_tests::command as test_command;
 pub use python::PythonCheck;
 
 /// Checks every folder under `tools/`. If the directory does not exist, there are no namespaces. `secrets` are the secrets
