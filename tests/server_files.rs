@@ -297,7 +297,9 @@ async fn the_quickstarts_of_the_official_python_sdk_1_are_served_as_they_are() {
     let token = text(&gateway, "weather", "token", json!({})).await;
     assert_eq!(token, "from-the-manifest");
     for printed in ["printed at import", "printed for CA", "printed by a child"] {
+        // Lines beside the SDK's page about the newest protocol version are left out together with it, so the call is repeated.
         eventually("the line is in the log", || async {
+            text(&gateway, "weather", "get_alerts", json!({"state": "CA"})).await;
             gateway.log().contains(printed).then_some(())
         })
         .await;
