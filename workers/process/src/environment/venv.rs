@@ -168,7 +168,7 @@ async fn install(
         true => Cache::PassedOver,
         false => Cache::Used,
     };
-    let (program, mut arguments) = 
+    let (program, mut arguments) =
         install_command(build, toolchain, OutputVolume::Everything, cache);
     arguments.extend(
         path.into_iter()

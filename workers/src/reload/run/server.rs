@@ -16,7 +16,7 @@ use tooldock_process::environment::{
 };
 use tooldock_process::worker::Declarations;
 
-use super::bring_up::{NotUp, ReadyUpstream};
+use super::bring_up::{StartFailure, ReadyUpstream};
 use crate::external::{ExternalServer, ServedFolder, StdioSettings, StdioSpec, Trial};
 use crate::registry::UpstreamKind;
 use crate::reload::wanted::{DesiredNamespace, NO_TOOLS};
@@ -61,7 +61,7 @@ pub(super) async fn node(
     file: &str,
     listed: Option<&NodePackages>,
     packages: Packages,
-) -> Result<(ServerCommand, bool), NotUp> {
+) -> Result<(ServerCommand, bool), StartFailure> {
     let mut own = vec![KeptPath::writable(&source.dir)];
     let mut build = source.dir.clone();
     let mut synced = false;
@@ -89,7 +89,7 @@ pub(super) async fn start(
     toolchain: Option<&Toolchain>,
     wanted: &DesiredNamespace,
     command: ServerCommand,
-) -> Result<ReadyUpstream, NotUp> {
+) -> Result<ReadyUpstream, StartFailure> {
     let source = &wanted.source;
     let identity = wanted.identity(toolchain.map(|it| &*it.id));
     let (env, mut issues) =
@@ -113,7 +113,7 @@ pub(super) async fn start(
     if let Some(ServerProgram::Python { .. }) = &source.program {
         let _turn = reloader.boots.acquire().await.map_err(|_| stopping())?;
         let trial = Trial::run(&server, &reloader.host, reloader.ready_timeout).await;
-        let trial = trial.map_err(|error| NotUp {
+        let trial = trial.map_err(|error| StartFailure {
             error,
             worker: None,
         })?;
@@ -153,8 +153,8 @@ fn registers_nothing(program: &Option<ServerProgram>) -> Option<Issue> {
     })
 }
 
-fn stopping() -> NotUp {
-    NotUp {
+fn stopping() -> StartFailure {
+    StartFailure {
         error: CallError::new(
             CallErrorCode::WorkerUnavailable,
             "the gateway is shutting down",
