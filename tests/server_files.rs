@@ -447,7 +447,7 @@ async fn a_server_file_that_cannot_run_is_told_in_a_sentence_and_the_rest_serves
         of("broken"),
         "server.py: ValueError: no table (server.py line 8)"
     );
-    let package = "server.py: No module named 'not_there' (server.py line 5); write not_there into requirements.txt";
+    let package = "server.py: No module named 'not_there'; write not_there into requirements.txt (server.py line 5)";
     assert_eq!(of("missing"), package);
     let limit = "server.py: the import took longer than 10 s (server.py line 5)";
     assert!(

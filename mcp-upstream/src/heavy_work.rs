@@ -7,7 +7,7 @@
 //! A running computation is not interrupted: each kind has a budget that limits it. Its permit is released at its end, even if
 //! its client has disconnected.
 //!
-//! Budgets: `rest/openapi/effort.rs` for a document, `mcp-upstream/sessions/catalogue/arguments/effort.rs` for a check of
+//! Budgets: `rest/openapi/work_budget.rs` for a document, `mcp-upstream/sessions/catalogue/arguments/effort.rs` for a check of
 //! arguments, `upstream/aggregate/nearness.rs` for suggestions of names. `mcp-upstream/sessions/catalogue/documents.rs` caches
 //! each document as long as the list from which it was built. `workers/base/poll_watch.rs` detects computations that block an
 //! I/O thread nevertheless.

@@ -16,7 +16,7 @@
 //! | `connection/gathered.rs`, `scratch` | writes buffered until a flush; a read buffer per thread |
 //! | `tls`, `certificates` | TLS of listeners; a check of every configured certificate |
 //! | `gateway`, `gateway/admit.rs`, `gateway/hand_over.rs` | Pingora's phases; admission; the call of the service |
-//! | `gateway/lasting.rs` | the time for which a credential admits a long stream |
+//! | `gateway/credential_validity.rs` | the time for which a credential admits a long stream |
 //! | `body`, `header_edits`, `request_id` | bodies, headers that a listener sets and removes, ids of requests |
 //! | `respond`, `stream`, `unread` | replies; long streams, which leave Pingora after their head; writes that wait for clients |
 //! | `rules`, `reconfigure` | the rules for requests; the settings that SIGHUP changes |

@@ -229,7 +229,7 @@ pub(crate) fn run(
             relay::start(socket, &effective, &parts, keys, control, opened)
         })
         .transpose()?;
-    let hub = ControlLoop {
+    let control_loop = ControlLoop {
         reloader: Arc::clone(&parts.reloader),
         service: parts.service.clone(),
         health: Arc::clone(&parts.health),
@@ -270,11 +270,11 @@ pub(crate) fn run(
         },
     };
     // The control loop ends the process after the drain, because Pingora would always wait for its complete grace period.
-    let hub = control.spawn(hub.run());
+    let ended = control.spawn(control_loop.run());
     thread::Builder::new()
         .name("drained".into())
         .spawn(move || {
-            let status = match control.block_on(hub) {
+            let status = match control.block_on(ended) {
                 Ok(()) => 0,
                 Err(error) => {
                     tracing::error!(%error, "the control loop failed");

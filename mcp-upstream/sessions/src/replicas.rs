@@ -21,8 +21,8 @@
 //! | `unreachable.rs` | replicas that beat, but do not respond |
 //! | `news.rs`, `reloads.rs` | announcements of functions; reloads that one replica requested of all |
 //!
-//! `session/table/adopt.rs` claims sessions of replicas that are gone, `session/table/doubt.rs` checks sessions after a time
-//! without beats of this process, and `session/table/resume.rs` does so before an event counts as unknown. Replicas of one
+//! `session/table/adopt.rs` claims sessions of replicas that are gone, `session/table/record_checks.rs` checks sessions after a
+//! time without beats of this process, and `session/table/resume.rs` does so before an event counts as unknown. Replicas of one
 //! machine find each other by `stores/disk/directory.rs`, the others by `stores/redis/directory.rs`.
 
 use std::borrow::Cow;

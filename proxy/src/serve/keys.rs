@@ -1,5 +1,5 @@
 //! Background tasks for API keys in a running gateway: one follows changes of the keys, another warns of keys that open no tools.
-//! Streams of a key that is no longer valid are ended elsewhere (`gateway/lasting.rs`).
+//! Streams of a key that is no longer valid are ended elsewhere (`gateway/credential_validity.rs`).
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;

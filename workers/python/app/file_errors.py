@@ -57,15 +57,18 @@ def code_of(error: BaseException) -> str:
     return "exit_at_import" if isinstance(error, SystemExit) else "import_error"
 
 
-def explain(error: BaseException, folder: str) -> str:
-    """One line: what, and on which line of which file of the folder."""
+def explain(error: BaseException, folder: str, names_package: bool = True) -> str:
+    """One line: the fault, and on which line of which file of the folder.
+
+    `names_package`: whether the line says which package brings a missing module.
+    """
     if isinstance(error, SyntaxError):
         where = f" ({os.path.basename(error.filename or '')} line {error.lineno})" if error.lineno else ""
         return f"{type(error).__name__}: {error.msg}{where}"
     if isinstance(error, SystemExit):
         what = f"the file calls exit({error.code!r}) when it is imported"
     elif isinstance(error, (ImportError, RefusedFile)):
-        what = one_line(error)
+        what = one_line(error) + (_missing_package(error, folder) if names_package else "")
     else:
         what = f"{type(error).__name__}: {one_line(error)}"
     return what + line_of(error, folder)
@@ -84,7 +87,7 @@ def line_of(error: BaseException, folder: str) -> str:
     return where
 
 
-def missing_package(error: BaseException, folder: str) -> str:
+def _missing_package(error: BaseException, folder: str) -> str:
     """What to write into `requirements.txt` for a module that is nowhere; empty for other errors."""
     if not isinstance(error, ModuleNotFoundError) or not error.name or "requirements.txt" in str(error):
         return ""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from . import forks, registry, server_objects, shim, stdio, styles, whole_pydantic
 from .decorator import Registration
-from .file_errors import RefusedFile, code_of, explain, missing_package, one_line
+from .file_errors import RefusedFile, code_of, explain, one_line
 from .modules import ToolModules
 from .prompts import Prompt, make_prompt
 from .recognise import registrations_in
@@ -178,7 +178,8 @@ def _load_file(
             return
     except BaseException as error:
         forks.leave_if_child()
-        reason = explain(error, folder) + (server_objects.hint(error, tree) or missing_package(error, folder))
+        hint = server_objects.hint(error, tree)
+        reason = explain(error, folder, names_package=not hint) + hint
         skipped(code_of(error), f"{what} raised {reason}" if what == registry.FUNCTION else reason)
         if not registrations:
             return

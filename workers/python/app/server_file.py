@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import Any
 
 from . import server_transport
-from .file_errors import code_of, explain, missing_package
+from .file_errors import code_of, explain
 
 CLASSES = ("FastMCP", "MCPServer", "Server")
 PACKAGES = ("mcp", "fastmcp")
@@ -241,7 +241,7 @@ def _failed(answer: server_transport.Answer, checks: bool, path: str, error: Bas
     elif isinstance(error, FileNotFoundError) and error.filename == os.path.abspath(path):
         code, message = "no_server", f"{path} does not exist"
     else:
-        code, message = code_of(error), f"{path}: {explain(error, folder)}{missing_package(error, folder)}"
+        code, message = code_of(error), f"{path}: {explain(error, folder)}"
         _print_traceback(error)
     message = " ".join(message.split())[:MAX_MESSAGE]
     print(message, file=sys.stderr, flush=True)

@@ -130,8 +130,8 @@ def test_files_beside_the_file_and_in_its_package_are_found(folder):
 @pytest.mark.parametrize(
     ("text", "target", "code", "message"),
     [
-        ("import not_there", "s.py", "dependency_error", "s.py: No module named 'not_there' (s.py line 1); write not_there into requirements.txt"),
-        ("import bs4", "s.py", "dependency_error", "s.py: No module named 'bs4' (s.py line 1); write beautifulsoup4 into requirements.txt"),
+        ("import not_there", "s.py", "dependency_error", "s.py: No module named 'not_there'; write not_there into requirements.txt (s.py line 1)"),
+        ("import bs4", "s.py", "dependency_error", "s.py: No module named 'bs4'; write beautifulsoup4 into requirements.txt (s.py line 1)"),
         ("\nraise ValueError('no\\ntable')", "s.py", "import_error", "s.py: ValueError: no (s.py line 2)"),
         ("def f(:", "s.py", "import_error", "s.py: SyntaxError: invalid syntax (s.py line 1)"),
         ("import sys\nsys.exit(2)", "s.py", "exit_at_import", "s.py: the file calls exit(2) when it is imported (s.py line 2)"),

@@ -16,7 +16,7 @@ use tooldock_process::environment::{
 };
 use tooldock_process::worker::Declarations;
 
-use super::bring_up::{StartFailure, ReadyUpstream};
+use super::bring_up::{ReadyUpstream, StartFailure};
 use crate::external::{ExternalServer, ServedFolder, StdioSettings, StdioSpec, Trial};
 use crate::registry::UpstreamKind;
 use crate::reload::wanted::{DesiredNamespace, NO_TOOLS};

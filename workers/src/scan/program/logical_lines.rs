@@ -70,8 +70,8 @@ fn after_string(text: &str, quote: char) -> &str {
     };
     let mut rest = &text[delimiter.len()..];
     while let Some(sign) = rest.chars().next() {
-        if rest.starts_with(delimiter) {
-            return &rest[delimiter.len()..];
+        if let Some(after) = rest.strip_prefix(delimiter) {
+            return after;
         }
         if sign == '\n' && !is_long {
             // The string is not closed, so the file is not valid.
