@@ -32,6 +32,10 @@ pub const NAMESPACES: [&str; 3] = ["worker", "shared", "own"];
 const RECOVERY: Duration = Duration::from_secs(120);
 
 const MARKING: &str = r#"
+from fastmcp.tools import tool
+
+
+@tool
 def mark(file: str, mark: str) -> str:
     """Appends a mark to a file."""
     with open(file, "a") as marks:
@@ -50,6 +54,7 @@ async fn gateway(store: &str, clock: Option<&Clock>, prepare: impl FnOnce(&Path)
     let stdio = |isolation: &str| json!({"command": "python3", "args": [&server], "isolation": isolation, "idle_stop": "2s"});
     let mut gateway = Gateway::with_tools([("worker", "marking.py", MARKING)])
         .nested_data_dir("data")
+        .env("SESSION_KEY", "chaos-0123456789abcdef0123456789abcdef")
         .config(json!({
             "sessions": {"store": store},
             "upstreams": {"stdio": {"shared": stdio("shared"), "own": stdio("session")}},
@@ -72,8 +77,8 @@ async fn calls(mut client: ChaosClient, stop: Arc<AtomicBool>) -> BTreeMap<Strin
     outcomes
 }
 
-/// Waits until a call of each namespace succeeds.
-async fn recovered(probe: &mut ChaosClient, fault: Fault) {
+/// Waits until a call of each namespace succeeds. `cause` is the reason why one may fail before.
+async fn recovered(probe: &mut ChaosClient, cause: &str) {
     for namespace in NAMESPACES {
         let begun = Instant::now();
         loop {
@@ -82,7 +87,8 @@ async fn recovered(probe: &mut ChaosClient, fault: Fault) {
             }
             assert!(
                 begun.elapsed() < RECOVERY,
-                "{namespace} does not recover from {fault:?}"
+                "{namespace} does not recover from {cause}: {}",
+                probe.last_failure
             );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -105,9 +111,7 @@ async fn run(gateway: &Gateway, machine: &Machine<'_>) {
     };
     let mut probe = client(CLIENTS);
     let running: Vec<_> = (0..CLIENTS).map(&mut client).collect();
-    for namespace in NAMESPACES {
-        assert_eq!(probe.call_of(namespace).await.1, Outcome::Done);
-    }
+    recovered(&mut probe, "its start").await;
     let calm = gateway.descriptors();
     let stop = Arc::new(AtomicBool::new(false));
     let running: Vec<_> = running
@@ -129,7 +133,7 @@ async fn run(gateway: &Gateway, machine: &Machine<'_>) {
         let starves = fault == Fault::NoDescriptors;
         starved.fetch_add(usize::from(starves), Ordering::SeqCst);
         machine.fault(fault, pause, &mut dice).await;
-        recovered(&mut probe, fault).await;
+        recovered(&mut probe, &format!("{fault:?}")).await;
         // Odd while connections may break, even otherwise.
         starved.fetch_add(usize::from(starves), Ordering::SeqCst);
         count += 1;
@@ -170,6 +174,7 @@ async fn run(gateway: &Gateway, machine: &Machine<'_>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make chaos"]
 async fn faults_of_the_machine_lose_no_call_and_run_none_twice_with_sessions_on_disk() {
     let clock = Clock::found();
     let mut disk = None;
@@ -187,6 +192,7 @@ async fn faults_of_the_machine_lose_no_call_and_run_none_twice_with_sessions_on_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make chaos"]
 async fn faults_of_the_machine_lose_no_call_and_run_none_twice_with_sessions_in_redis() {
     let redis = Redis::start_keeping().await;
     let gateway = gateway(&redis.url(), None, |_: &Path| {}).await;

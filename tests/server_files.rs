@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::gateway::Builder;
 use crate::support::programs::{self, root};
-use crate::support::{Gateway, eventually};
+use crate::support::{Gateway, READY_DEADLINE, eventually, eventually_within};
 
 /// The quickstart of the official SDK 1.x, with a printed line and a tool that fails.
 const WEATHER: &str = r#"import os
@@ -227,8 +227,21 @@ impl Bench {
                 fs::write(path, text).unwrap();
             }
         };
-        (self.builder.start_with(write).await, self._wheels)
+        let gateway = self.builder.start_with(write).await;
+        environments_made(&gateway).await;
+        (gateway, self._wheels)
     }
+}
+
+/// Waits until no namespace is starting: its packages are installed before it starts.
+async fn environments_made(gateway: &Gateway) {
+    eventually_within(READY_DEADLINE, "the environments are made", || async {
+        let ready = gateway.request("GET", "/ready").send().await.ok()?;
+        let ready: Value = ready.json().await.ok()?;
+        let mut namespaces = ready["namespaces"].as_array()?.iter();
+        namespaces.all(|it| it["state"] != "starting").then_some(())
+    })
+    .await;
 }
 
 async fn tools_of(gateway: &Gateway, namespace: &str) -> Vec<String> {
@@ -395,6 +408,7 @@ require("readline").createInterface({ input: process.stdin }).on("line", (line) 
             symlink(modules, data.join("tools/weather/node_modules")).unwrap();
         })
         .await;
+    environments_made(&gateway).await;
     let answer = text(&gateway, "weather", "get_alerts", json!({"state": "CA"})).await;
     assert_eq!(answer, "No active alerts for CA.");
     assert_eq!(

@@ -39,10 +39,15 @@ pub struct ChaosClient {
     sessions: BTreeMap<&'static str, String>,
     /// Odd while the gateway may have no descriptors.
     starved: Arc<AtomicUsize>,
+    /// The answer to the last call that failed.
+    pub last_failure: String,
 }
 
 /// The reason why a request has no result.
-struct NoResult(Outcome);
+struct NoResult {
+    outcome: Outcome,
+    told: String,
+}
 
 impl ChaosClient {
     pub fn new(
@@ -62,6 +67,7 @@ impl ChaosClient {
             marks: marks.to_owned(),
             sessions: BTreeMap::new(),
             starved,
+            last_failure: String::new(),
         }
     }
 
@@ -82,7 +88,10 @@ impl ChaosClient {
         let mark = format!("{}-{}", self.number, self.calls);
         let outcome = match self.try_call(namespace, &mark).await {
             Ok(()) => Outcome::Done,
-            Err(NoResult(outcome)) => outcome,
+            Err(NoResult { outcome, told }) => {
+                self.last_failure = told;
+                outcome
+            }
         };
         (mark, outcome)
     }
@@ -94,7 +103,8 @@ impl ChaosClient {
         }
         let message = json!({"jsonrpc": "2.0", "id": mark, "method": "tools/call", "params":
             {"name": "mark", "arguments": {"file": self.marks, "mark": mark}}});
-        let response = self.post(namespace, &message).await?;
+        let session = self.sessions.get(namespace).cloned();
+        let response = self.post(namespace, session.as_deref(), &message).await?;
         if response.status() == 404 {
             self.sessions.remove(namespace);
         }
@@ -112,7 +122,10 @@ impl ChaosClient {
             Some(true) => {
                 let text = result["content"][0]["text"].as_str();
                 assert!(text.is_some_and(|it| !it.is_empty()), "{answer}");
-                Err(NoResult(Outcome::Failed))
+                Err(NoResult {
+                    outcome: Outcome::Failed,
+                    told: answer.to_string(),
+                })
             }
         }
     }
@@ -120,15 +133,26 @@ impl ChaosClient {
     async fn open(&self, namespace: &'static str) -> Result<String, NoResult> {
         let message = json!({"jsonrpc": "2.0", "id": "init", "method": "initialize", "params":
             {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "chaos", "version": "1"}}});
-        let response = self.post(namespace, &message).await?;
+        let response = self.post(namespace, None, &message).await?;
         let id = response.headers().get("mcp-session-id").cloned();
         self.answer(response).await?;
         let id = id.expect("a session that was opened has an id");
-        Ok(id.to_str().expect("ASCII").to_owned())
+        let id = id.to_str().expect("ASCII").to_owned();
+        let message = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        let response = self.post(namespace, Some(&id), &message).await?;
+        if response.status() != 202 {
+            self.answer(response).await?;
+        }
+        Ok(id)
     }
 
     /// Sends a message. A broken connection is an error without a type, except while the gateway has no descriptors.
-    async fn post(&self, namespace: &str, message: &Value) -> Result<Response, NoResult> {
+    async fn post(
+        &self,
+        namespace: &str,
+        session: Option<&str>,
+        message: &Value,
+    ) -> Result<Response, NoResult> {
         let before = self.starved.load(Ordering::SeqCst);
         let mut request = self
             .http
@@ -138,7 +162,7 @@ impl ChaosClient {
             .header("MCP-Protocol-Version", VERSION)
             .header("Accept", "application/json, text/event-stream")
             .json(message);
-        if let Some(session) = self.sessions.get(namespace) {
+        if let Some(session) = session {
             request = request.header("Mcp-Session-Id", session);
         }
         let sent = timeout(DEADLINE, request.send()).await;
@@ -152,7 +176,10 @@ impl ChaosClient {
             before % 2 == 1 || before != after,
             "a broken connection that no fault explains: {error:?}"
         );
-        NoResult(Outcome::Broken)
+        NoResult {
+            outcome: Outcome::Broken,
+            told: error.to_string(),
+        }
     }
 
     /// The message in a response. An error has a number and, in its data, a code.
@@ -174,6 +201,9 @@ impl ChaosClient {
         }
         let is_typed = error["code"].is_i64() && error["data"]["code"].is_string();
         assert!(is_typed, "a failure without a type: {status} {text}");
-        Err(NoResult(Outcome::Failed))
+        Err(NoResult {
+            outcome: Outcome::Failed,
+            told: text,
+        })
     }
 }

@@ -1,4 +1,7 @@
-//! The claim of a session by several processes, in every order of their operations at the store.
+//! The claim of a session by several processes of a replica, in every order of their operations at the store.
+//!
+//! A process that asks after another one has claimed the session succeeds that one, as after a restart. Two processes that ask
+//! at the same time never both get the session.
 
 use std::cell::RefCell;
 
@@ -46,7 +49,7 @@ fn adopted(found: &[Result<Located, StoreError>]) -> usize {
     found.iter().filter(is_adopted).count()
 }
 
-/// Requests at two processes, `requests` at the first and one at the second.
+/// Requests at two processes, `requests` at the first and one at the second. Each home of the session is claimed once.
 fn claimed_once(schedule: &mut Schedule, requests: usize) {
     let left = Left::new(schedule);
     let (one, two) = (left.process(), left.process());
@@ -56,24 +59,28 @@ fn claimed_once(schedule: &mut Schedule, requests: usize) {
         .collect();
     tasks.push(request(&two, &left.id, &found));
     schedule.run(tasks);
-    assert_eq!(adopted(&found.borrow()), 1);
-    assert_eq!(left.shadow.claims(), 1);
-    assert_eq!(one.count() + two.count(), 1, "one process has the session");
+    let adopted = adopted(&found.borrow());
+    assert!((1..=2).contains(&adopted), "{adopted} adoptions");
+    assert_eq!(left.shadow.claims(), adopted);
+    assert_eq!(one.count() + two.count(), adopted);
     let record = left.shadow.record(&left.id).expect("it is recorded");
-    assert_eq!(record.home.epoch, 1);
+    assert_eq!(
+        record.home.epoch as usize, adopted,
+        "a home is claimed twice"
+    );
     books_balance(&one);
     books_balance(&two);
 }
 
 #[test]
-fn in_every_order_one_of_two_processes_claims_a_session() {
+fn in_every_order_of_two_processes_no_home_of_a_session_is_claimed_twice() {
     let count = every(|schedule| claimed_once(schedule, 1));
     println!("{count} orders");
     assert!(count > 20, "{count} orders");
 }
 
 #[test]
-fn in_many_orders_requests_at_two_processes_claim_a_session_once() {
+fn in_many_orders_of_several_requests_no_home_of_a_session_is_claimed_twice() {
     some(500, |schedule| claimed_once(schedule, 3));
 }
 
@@ -89,8 +96,9 @@ fn a_store_that_fails_at_any_moment_neither_doubles_nor_loses_a_session() {
             request(&two, &left.id, &found),
             failure,
         ]);
-        assert!(adopted(&found.borrow()) <= 1, "two have the session");
         assert_eq!(one.count() + two.count(), adopted(&found.borrow()));
+        let record = left.shadow.record(&left.id).expect("it is recorded");
+        assert_eq!(record.home.epoch as usize, left.shadow.claims());
         // No failure is left for the request after it.
         left.shadow.fail(0);
         let again = left.process();

@@ -258,8 +258,8 @@ fn run(schedule: &mut Schedule, events: usize) {
 }
 
 #[test]
-fn in_every_order_of_six_events_a_process_has_one_client_and_each_request_an_end() {
-    let count = every(|schedule| run(schedule, 6));
+fn in_every_order_of_seven_events_a_process_has_one_client_and_each_request_an_end() {
+    let count = every(|schedule| run(schedule, 7));
     println!("{count} orders");
 }
 
