@@ -278,7 +278,8 @@ mod tests {
             refused.contains("give all replicas the same SESSION_KEY"),
             "{refused}"
         );
-        let cases: [(&dyn Fn(&mut Passport), &str); 6] = [
+        type Change<'a> = &'a dyn Fn(&mut Passport);
+        let cases: [(Change<'_>, &str); 6] = [
             (&|it| it.hops = HOPS_MAX + 1, "it was forwarded too often"),
             (&|it| it.at -= LIFE + 1000, "its passport has expired"),
             (&|it| it.at += LIFE + 1000, "its passport has expired"),
