@@ -20,7 +20,7 @@ from harness import ASKABLE, Worker
 from .signatures import Arguments, Case, files
 
 HERE = Path(__file__).resolve().parent
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 900
 AT_ONCE = 64
 """Calls that are written before their answers are read."""
 
