@@ -202,9 +202,10 @@ screenshots: target/node/installed target/python-envs/base ## take the pictures 
 	TOOLDOCK_SCREENSHOTS=$(CURDIR)/docs/images cargo test --quiet --package tooldock --test gateway --locked -- web_ui::
 
 .PHONY: docs-write
-docs-write: ## make the generated parts of docs/ anew: the reference of the configuration, the table of rights
+docs-write: target/python-envs/clients-fastmcp ## make the generated parts of docs/ anew: the reference of the configuration, the tables of rights and of FastMCP
 	TOOLDOCK_WRITE_DOCS=1 cargo test --quiet --package tooldock --bin tooldock --locked -- config::reference
 	TOOLDOCK_WRITE_DOCS=1 cargo test --quiet --package tooldock-upstream --lib --locked -- web::rights
+	TOOLDOCK_WRITE_DOCS=1 PYTHON=$(PYTHON) workers/python/run-tests tests/test_feature_table.py
 
 .PHONY: deny
 deny: ## licences, sources and banned crates
@@ -280,22 +281,24 @@ torture: prerequisites ## 10,000 sessions of misbehaving servers, opened and dro
 	TOOLDOCK_TORTURE_SESSIONS=$(SESSIONS) cargo test --profile $(PROFILE) --package tooldock --test gateway --locked -- \
 		--nocapture --test-threads=1 torture::
 
-# `make fuzz SECONDS=600` fuzzes longer, `make fuzz TARGETS='messages lists'` less; found inputs: target/fuzz-runs/TARGET/found.
+# Options of `make fuzz`: SECONDS=600 for ten minutes per target, TARGETS='messages lists' for two targets only. Inputs that fail
+# are kept in target/fuzz-runs/TARGET/found.
 SECONDS ?= 60
 TARGETS ?=
 .PHONY: fuzz
 fuzz: ## each fuzz target for a minute, from seeds made of the repository (fuzz/run)
 	fuzz/run --seconds $(SECONDS) $(TARGETS)
 
-# `make chaos SECONDS=3600` for an hour, with SEED=N for other faults. As root, it fills a disk of its own; with libfaketime, the
-# clock jumps.
+# Options of `make chaos`: SECONDS=1800 for an hour (two runs: sessions on disk, and in Redis), SEED=N for other faults. The disk
+# is filled only where this user may mount a small one, and the clock jumps only where libfaketime is installed.
 SEED ?= 40
 .PHONY: chaos
 chaos: prerequisites ## kills, stops, a full disk, no descriptors, a slow store for two minutes: no call is lost or run twice
 	TOOLDOCK_CHAOS_SECONDS=$(SECONDS) TOOLDOCK_CHAOS_SEED=$(SEED) cargo test --profile $(PROFILE) --package tooldock --test gateway \
 		--locked -- --ignored --nocapture --test-threads=1 chaos::
 
-# An even seed has Sentinels, whose Redis fails over: `make replica-faults FAULT_SEED=4 FAULT_SECONDS=3600`.
+# Options of `make replica-faults`: FAULT_SECONDS=3600 for an hour, FAULT_SEED=N for other faults. An odd seed has one Redis; an
+# even seed has a Redis that fails over (Sentinel).
 FAULT_SEED ?= 37
 FAULT_SECONDS ?= 600
 .PHONY: replica-faults

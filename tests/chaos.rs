@@ -1,7 +1,8 @@
-//! A gateway with a Python worker, a stdio server and a store, under faults of the machine, while clients call: no call is
-//! lost or run twice, each failure has a type, and all is well again after each fault.
+//! A gateway with a Python worker, stdio servers and a session store, whose machine has faults while clients call. No call is
+//! lost or runs twice, each failure has a type, and the gateway recovers from each fault.
 //!
-//! `TOOLDOCK_CHAOS_SECONDS` is the length of each run, `TOOLDOCK_CHAOS_SEED` decides its faults; `make chaos` sets both.
+//! `TOOLDOCK_CHAOS_SECONDS` is the length of each run in seconds, `TOOLDOCK_CHAOS_SEED` decides the faults. `make chaos` sets
+//! both.
 
 mod client;
 mod faults;
@@ -21,14 +22,14 @@ use crate::support::{Gateway, eventually_within, programs};
 use client::{ChaosClient, Outcome};
 use faults::{Clock, Fault, Machine, SmallDisk};
 
-/// Length of a run without the variable, and its seed.
+/// Length of a run in seconds, and seed of its faults, where the variables are not set.
 const SECONDS: u64 = 8;
 const SEED: u64 = 40;
-/// Clients, each of which makes one call at a time.
+/// Number of clients. Each makes one call at a time.
 const CLIENTS: usize = 4;
-/// Namespaces: a Python worker, a server that all sessions share, a server with a process for each session.
+/// Namespaces: a Python worker, a server with one process for all sessions, a server with a process for each session.
 pub const NAMESPACES: [&str; 3] = ["worker", "shared", "own"];
-/// Time limit for the gateway to recover. A breaker that has opened several times stays open for a minute.
+/// Time limit for recovery from a fault. A circuit breaker that has opened several times stays open for a minute.
 const RECOVERY: Duration = Duration::from_secs(120);
 
 const MARKING: &str = r#"
@@ -47,7 +48,8 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |it| it.parse().expect("a number"))
 }
 
-/// The gateway of a run. Its sessions are in `store`.
+/// Starts the gateway of a run. `store`: the place of its sessions (`sessions.store`). `clock`: its system clock; `None` for the
+/// machine's clock.
 async fn gateway(store: &str, clock: Option<&Clock>, prepare: impl FnOnce(&Path)) -> Gateway {
     let server = programs::root().join("tests/fixtures/servers/marking.py");
     let server = server.canonicalize().expect("the server is there");
@@ -67,7 +69,7 @@ async fn gateway(store: &str, clock: Option<&Clock>, prepare: impl FnOnce(&Path)
     gateway.start_with(prepare).await
 }
 
-/// Makes calls until it is told to stop; the outcomes by mark.
+/// Makes calls until `stop` is set. Returns the outcome of each call by its mark, the text that the call appends to a file.
 async fn calls(mut client: ChaosClient, stop: Arc<AtomicBool>) -> BTreeMap<String, Outcome> {
     let mut outcomes = BTreeMap::new();
     while !stop.load(Ordering::Relaxed) {
@@ -77,7 +79,7 @@ async fn calls(mut client: ChaosClient, stop: Arc<AtomicBool>) -> BTreeMap<Strin
     outcomes
 }
 
-/// Waits until a call of each namespace succeeds. `cause` is the reason why one may fail before.
+/// Waits until a call in each namespace succeeds. `cause`: the fault that may make calls fail until then, for error messages.
 async fn recovered(probe: &mut ChaosClient, cause: &str) {
     for namespace in NAMESPACES {
         let begun = Instant::now();
@@ -95,7 +97,7 @@ async fn recovered(probe: &mut ChaosClient, cause: &str) {
     }
 }
 
-/// Runs clients and faults beside each other, then counts.
+/// Causes faults while clients call. Then compares the outcomes of the calls with the marks that they have left.
 async fn run(gateway: &Gateway, machine: &Machine<'_>) {
     let (seconds, seed) = (
         number("TOOLDOCK_CHAOS_SECONDS", SECONDS),
@@ -121,7 +123,7 @@ async fn run(gateway: &Gateway, machine: &Machine<'_>) {
 
     let end = Instant::now() + Duration::from_secs(seconds);
     let kinds = machine.faults();
-    // Each kind once, in an order that the seed decides, then by chance.
+    // Each kind of fault occurs once in every round, in an order that the seed decides.
     let mut due: Vec<Fault> = Vec::new();
     let mut count = 0;
     while Instant::now() < end {
@@ -134,7 +136,7 @@ async fn run(gateway: &Gateway, machine: &Machine<'_>) {
         starved.fetch_add(usize::from(starves), Ordering::SeqCst);
         machine.fault(fault, pause, &mut dice).await;
         recovered(&mut probe, &format!("{fault:?}")).await;
-        // Odd while connections may break, even otherwise.
+        // The counter is odd while connections may break for lack of descriptors, and even otherwise.
         starved.fetch_add(usize::from(starves), Ordering::SeqCst);
         count += 1;
     }
@@ -205,7 +207,7 @@ async fn faults_of_the_machine_lose_no_call_and_run_none_twice_with_sessions_in_
     run(&gateway, &machine).await;
 }
 
-/// The path of a file that is written until its disk is full.
+/// Returns the path of the file with which a test fills the disk.
 fn filler(data: &Path) -> PathBuf {
     data.join("filler")
 }

@@ -2,7 +2,7 @@
 //! a worker, a stdio server of either era and of both, and a remote server that is another gateway in front of those.
 //!
 //! Every check must pass, whether the revision requires its scenario or not; a warning counts as a failure. Scenarios of
-//! extensions the gateway does not offer (tasks, skills) are not looked at.
+//! the tasks extension have a namespace of their own, and those of the skills extension are not looked at.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,8 @@ struct Report {
 }
 
 impl Report {
-    fn read(folder: &Path) -> Self {
+    /// `selected_tasks`: true if the run was about the tasks extension.
+    fn read(folder: &Path, selected_tasks: bool) -> Self {
         let mut report = Self::default();
         for entry in std::fs::read_dir(folder).expect("the suite's results") {
             let entry = entry.expect("an entry").path();
@@ -30,7 +31,7 @@ impl Report {
                 .to_string_lossy()
                 .into_owned();
             let scenario = scenario(&name);
-            if is_extension(&scenario) {
+            if is_extension(&scenario) && !selected_tasks {
                 continue;
             }
             let text = std::fs::read_to_string(entry.join("checks.json")).expect("the checks");
@@ -86,7 +87,8 @@ async fn run_suite(url: String, selection: &'static [&'static str]) -> Report {
             .args(selection)
             .output()
             .expect("the suite starts");
-        let report = Report::read(results.path());
+        let about_tasks = selection.iter().any(|it| it.starts_with("tasks-"));
+        let report = Report::read(results.path(), about_tasks);
         assert!(
             report.total() > 0,
             "the suite checked nothing\n{}\n{}",
@@ -116,6 +118,19 @@ const BEYOND: [(&str, &str, usize); 6] = [
     ("2026-07-28", "json-schema-2020-12", 8),
     ("2026-07-28", "http-header-validation", 14),
     ("2026-07-28", "http-custom-header-server-validation", 10),
+];
+
+/// Scenarios of the tasks extension, and how many checks they have. One more scenario has no checks yet.
+const TASKS: [(&[&str], usize); 9] = [
+    (&["--scenario", "tasks-lifecycle"], 9),
+    (&["--scenario", "tasks-capability-negotiation"], 5),
+    (&["--scenario", "tasks-wire-fields"], 4),
+    (&["--scenario", "tasks-request-state-removal"], 3),
+    (&["--scenario", "tasks-mrtr-input"], 4),
+    (&["--scenario", "tasks-request-headers"], 5),
+    (&["--scenario", "tasks-dispatch-and-envelope"], 9),
+    (&["--scenario", "tasks-required-task-error"], 3),
+    (&["--scenario", "tasks-mrtr-composition"], 2),
 ];
 
 /// The kind of server with the suite's contract behind the gateway.
@@ -230,6 +245,44 @@ async fn every_check_passes_with_a_legacy_remote_server() {
 #[tokio::test]
 async fn every_check_passes_with_a_remote_server_of_both_eras() {
     every_check_passes_at_every_revision(Upstream::Remote("dual")).await;
+}
+
+#[tokio::test]
+async fn every_check_of_tasks_passes_with_a_worker() {
+    let gateway = Gateway::empty().fixture("tasks", "conformance/tasks");
+    let gateway = everything::start(as_the_suite_wants(gateway)).await;
+    every_check_of_tasks_passes(&gateway.url("/mcp/tasks")).await;
+}
+
+#[tokio::test]
+async fn every_check_of_tasks_passes_with_an_aggregate() {
+    let folder = tempfile::TempDir::new().expect("a temporary directory");
+    let file = folder.path().join("tools.toml");
+    let servers = "active_toolsets = [\"*\"]\n[[servers]]\nnamespace = \"\"\nfrom = \"tasks\"\n";
+    std::fs::write(&file, servers).expect("written");
+    let gateway = Gateway::empty()
+        .fixture("tasks", "conformance/tasks")
+        .config(json!({"toolman": {"all": {"config": file}}}));
+    let gateway = everything::start(as_the_suite_wants(gateway)).await;
+    every_check_of_tasks_passes(&gateway.url("/mcp/all")).await;
+}
+
+/// Runs the scenarios of the tasks extension against the namespace at `url`.
+///
+/// # Panics
+///
+/// When a check fails, or is not made.
+async fn every_check_of_tasks_passes(url: &str) {
+    let mut faults = Vec::new();
+    for (selection, expected) in TASKS {
+        let report = run_suite(url.to_owned(), selection).await;
+        if report.total() < expected {
+            let passed = report.total();
+            faults.push(format!("{selection:?}: {passed} of {expected} passed"));
+        }
+        faults.extend(report.faults);
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]

@@ -15,11 +15,13 @@ use crate::support::session::Session;
 use crate::support::{Gateway, eventually, programs, sha256};
 
 mod authorized;
+mod client_key;
+mod connected;
 mod issuers;
 
-const KEY: &str = "test-secrets-key";
-const ADA: &str = "adas-token-0123456789abcdef";
-const BOB: &str = "bobs-token-0123456789abcdef";
+pub const KEY: &str = "test-secrets-key";
+pub const ADA: &str = "adas-token-0123456789abcdef";
+pub const BOB: &str = "bobs-token-0123456789abcdef";
 const CAROL: &str = "carols-token-0123456789abcdef";
 /// Values that must show nowhere but where they belong.
 const OF_ADA: &str = "canary-value-of-ada";
@@ -27,7 +29,7 @@ const OF_BOB: &str = "canary-value-of-bob";
 const OF_ALL: &str = "canary-value-of-all";
 
 /// Gives a secret a value, as people do without a terminal.
-fn set(data: &Path, scope: &str, value: &str) {
+pub fn set(data: &Path, scope: &str, value: &str) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tooldock"));
     let mut child = command
         .args(["secrets", "set", "--key", "TOKEN", "--scope", scope])

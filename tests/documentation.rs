@@ -125,19 +125,22 @@ fn every_relative_link_of_the_documentation_leads_to_a_file_and_heading() {
 }
 
 /// The crates, whose sources are written without `src/`: `proxy/edge.rs` is `proxy/src/edge.rs`.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 16] = [
     "proxy",
     "proxy/import-clients",
     "proxy/import-nginx",
     "proxy/otlp",
     "filters",
     "mcp-upstream",
+    "mcp-upstream/engine",
     "mcp-upstream/protocol",
+    "mcp-upstream/servers",
     "mcp-upstream/sessions",
     "workers",
     "workers/base",
     "workers/builder",
     "workers/credentials",
+    "workers/openapi",
     "workers/process",
 ];
 

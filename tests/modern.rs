@@ -37,7 +37,7 @@ fn meta(capabilities: &Value) -> Value {
 }
 
 /// A request of a client that can be asked everything.
-fn message(id: Value, method: &str, params: Value) -> Value {
+pub fn message(id: Value, method: &str, params: Value) -> Value {
     let mut params = params;
     let mut own = meta(&json!({"elicitation": {}, "sampling": {}, "roots": {}}));
     if let Some(given) = params["_meta"].as_object() {
@@ -56,7 +56,8 @@ fn mirrored(message: &Value) -> Vec<(&'static str, String)> {
         ("MCP-Protocol-Version", VERSION.to_owned()),
         ("Mcp-Method", message["method"].as_str().unwrap().to_owned()),
     ];
-    if let Some(name) = params["name"].as_str().or(params["uri"].as_str()) {
+    let named = ["name", "uri", "taskId"].into_iter();
+    if let Some(name) = named.filter_map(|key| params[key].as_str()).next() {
         headers.push(("Mcp-Name", name.to_owned()));
     }
     headers

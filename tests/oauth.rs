@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::support::manager::{Manager, with_manager};
 use crate::support::{DEADLINE, Gateway, TOKEN, eventually, eventually_within, tools};
 
-mod issuer;
+mod exchanged;
+pub mod issuer;
 mod passed_on;
 mod places;
 mod sdk;

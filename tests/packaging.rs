@@ -13,10 +13,12 @@ use crate::support::ports::free_address;
 use crate::support::programs::root;
 
 /// Crates whose sources declare metrics.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 14] = [
     "filters",
     "mcp-upstream",
+    "mcp-upstream/engine",
     "mcp-upstream/protocol",
+    "mcp-upstream/servers",
     "mcp-upstream/sessions",
     "proxy",
     "proxy/otlp",
@@ -24,6 +26,7 @@ const CRATES: [&str; 11] = [
     "workers/base",
     "workers/builder",
     "workers/credentials",
+    "workers/openapi",
     "workers/process",
 ];
 

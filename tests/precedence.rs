@@ -244,7 +244,7 @@ async fn a_second_file_that_is_damaged_holds_up_neither_a_start_nor_the_operator
             .unwrap()
             .contains("used last")
     );
-    // The reload ends after its rules are in force.
+    // The new rules are in force before the reload ends, so the metric follows later.
     eventually("the reload is counted as failed", || async {
         let metrics = gateway.metrics_text().await;
         metrics

@@ -39,12 +39,12 @@ async fn configured(redis: &Redis, name: &str, more: Value) -> Gateway {
     member(gateway, redis, name).config(more).start().await
 }
 
-/// A gateway as the replica of that name.
-fn member(gateway: Builder, redis: &Redis, name: &str) -> Builder {
+/// Configures a gateway as the replica `name`, with its sessions in `redis`.
+pub fn member(gateway: Builder, redis: &Redis, name: &str) -> Builder {
     stored(gateway, &redis.url(), name)
 }
 
-/// As [`member`], with the store at that URL.
+/// Configures a gateway like [`member`], with `store` as the URL of the session store.
 fn stored(gateway: Builder, store: &str, name: &str) -> Builder {
     let address = free_address().to_string();
     gateway
@@ -69,7 +69,7 @@ async fn both_up(both: (Gateway, Gateway)) -> (Gateway, Gateway) {
 }
 
 /// Waits until a replica counts so many that are up.
-async fn see(gateway: &Gateway, replicas: usize) {
+pub async fn see(gateway: &Gateway, replicas: usize) {
     let line = format!("tooldock_replicas_up {replicas}\n");
     eventually("the replicas see each other", || async {
         gateway.metrics_text().await.contains(&line).then_some(())

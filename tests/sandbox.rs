@@ -501,7 +501,7 @@ async fn explain_says_which_sandbox_a_namespace_has() {
     assert!(explained.contains("sandbox: basic"), "{explained}");
 }
 
-/// The examples that need no other service and no package.
+/// Starts the examples that need no other service and no package, each in its sandbox.
 #[tokio::test]
 async fn the_examples_come_up_in_their_sandbox() {
     let examples = programs::root().join("conf/examples");
@@ -513,7 +513,7 @@ async fn the_examples_come_up_in_their_sandbox() {
                     .flatten()
                     .flatten()
                     .any(|it| it.path().extension().is_some_and(|it| it == "py"));
-                // The SDK of the server comes from an index.
+                // The example `mcp-server` installs the SDK from a package index.
                 let needs_packages = example.path().join("requirements.txt").exists()
                     || example.file_name() == "mcp-server";
                 if is_python && !needs_packages {

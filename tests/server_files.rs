@@ -1,4 +1,4 @@
-//! Folders whose files make an MCP server, as authors bring them: the quickstarts of the SDKs, served as they are published.
+//! Namespace folders whose files make an MCP server, such as the quickstarts of the SDKs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use crate::support::gateway::Builder;
 use crate::support::programs::{self, root};
 use crate::support::{Gateway, READY_DEADLINE, eventually, eventually_within};
 
-/// The quickstart of the official SDK 1.x, with a printed line and a tool that fails.
+/// Quickstart of the official SDK 1.x, with printed lines and a tool that fails.
 const WEATHER: &str = r#"import os
 from typing import Any
 
@@ -52,7 +52,7 @@ if __name__ == "__main__":
     main()
 "#;
 
-/// A low-level server of the official SDK 1.x.
+/// Low-level server of the official SDK 1.x.
 const LOW_LEVEL: &str = r#"import asyncio
 
 import mcp.server.stdio
@@ -93,7 +93,7 @@ if __name__ == "__main__":
     asyncio.run(run())
 "#;
 
-/// The quickstart of the official SDK 2.x, which asks for HTTP.
+/// Quickstart of the official SDK 2.x, which asks for the HTTP transport.
 const DEMO: &str = r#""""
 MCPServer quickstart example.
 """
@@ -123,7 +123,7 @@ if __name__ == "__main__":
     mcp.run(transport="streamable-http", json_response=True)
 "#;
 
-/// The quickstart of FastMCP, with a mounted server.
+/// Quickstart of FastMCP, with a mounted server.
 const FAST: &str = r#"from fastmcp import FastMCP
 
 mcp = FastMCP("Demo")
@@ -147,7 +147,7 @@ if __name__ == "__main__":
     mcp.run()
 "#;
 
-/// The quickstart of the TypeScript SDK, as its build leaves it.
+/// Quickstart of the TypeScript SDK, compiled to JavaScript.
 const TYPESCRIPT: &str = r#"#!/usr/bin/env node
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
 import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
@@ -178,7 +178,7 @@ main().catch((error) => {
 });
 "#;
 
-/// Writes wheels of the SDKs that hold nothing: the base environment of a test has the real ones.
+/// Python script that writes empty wheels (packages) of the SDKs. The base environment of a test has the real SDK.
 const WHEELS: &str = r"
 import sys, zipfile
 
@@ -190,14 +190,14 @@ for name, version in (('mcp', '1.30.0'), ('mcp', '2.3.0'), ('fastmcp', '4.1.2'))
         wheel.writestr(f'{info}/RECORD', '')
 ";
 
-/// A gateway whose namespaces find an SDK in the base environment, and install it from wheels without content.
+/// Gateway whose base environment has an SDK. Its namespaces install the SDK from empty wheels, without a package index.
 struct Bench {
     _wheels: tempfile::TempDir,
     builder: Builder,
 }
 
 impl Bench {
-    /// `environment` is one of those of `make test-environments`.
+    /// `environment`: the base environment, one of those that `make test-environments` creates.
     fn with(environment: &str) -> Self {
         let wheels = tempfile::tempdir().unwrap();
         let mut python = programs::python("base");
@@ -233,7 +233,7 @@ impl Bench {
     }
 }
 
-/// Waits until no namespace is starting: its packages are installed before it starts.
+/// Waits until no namespace is starting. By then their packages are installed.
 async fn environments_made(gateway: &Gateway) {
     eventually_within(READY_DEADLINE, "the environments are made", || async {
         let ready = gateway.request("GET", "/ready").send().await.ok()?;
@@ -257,7 +257,7 @@ async fn tools_of(gateway: &Gateway, namespace: &str) -> Vec<String> {
     names
 }
 
-/// The text of a tool's answer.
+/// Calls a tool. Returns the text of its answer.
 async fn text(gateway: &Gateway, namespace: &str, tool: &str, arguments: Value) -> String {
     let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": tool, "arguments": arguments}});
     let (_, answer) = gateway.mcp(namespace, call).await;
@@ -310,7 +310,8 @@ async fn the_quickstarts_of_the_official_python_sdk_1_are_served_as_they_are() {
     let token = text(&gateway, "weather", "token", json!({})).await;
     assert_eq!(token, "from-the-manifest");
     for printed in ["printed at import", "printed for CA", "printed by a child"] {
-        // Lines beside the SDK's page about the newest protocol version are left out together with it, so the call is repeated.
+        // The gateway limits the rate of logged lines. The SDK logs a long notice about the newest protocol version, and the
+        // limit may then drop the printed line. The call is therefore repeated until the line is logged.
         eventually("the line is in the log", || async {
             text(&gateway, "weather", "get_alerts", json!({"state": "CA"})).await;
             gateway.log().contains(printed).then_some(())
@@ -403,7 +404,7 @@ require("readline").createInterface({ input: process.stdin }).on("line", (line) 
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, text).unwrap();
             }
-            // The author's own packages, which are used as they are.
+            // Packages that the author installed, which the gateway uses as they are.
             let modules = fs::canonicalize(node.join("node_modules")).unwrap();
             symlink(modules, data.join("tools/weather/node_modules")).unwrap();
         })

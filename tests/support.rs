@@ -8,11 +8,13 @@
 //! Rules for tests here: drive the binary from outside, wait for facts with [`eventually`] and never for time, and
 //! leave nothing behind ([`Gateway`] ends its process when it is dropped).
 
+pub mod api;
 pub mod backend;
 pub mod compiled;
 pub mod dice;
 pub mod everything;
 pub mod gateway;
+pub mod hook;
 pub mod link;
 pub mod manager;
 pub mod network;

@@ -17,9 +17,9 @@
 //! | AGG-39 (configuration) | `toolman_stdio::a_file_that_cannot_be_used_is_told_to_the_client_and_on_standard_error` |
 //! | AGG-41 | `passing`, `nested`, `members`, `forms::changes_are_announced_to_the_session_that_made_them_and_rest_sees_the_start_set` |
 //! | K-16, NSR-17 | `forms`, and `nested::a_listener_of_the_aggregate_alone_serves_members_that_are_namespaces` |
-//! | K-17 | `lifecycle`, and the units of `mcp-upstream/src/stdio/pool` |
+//! | K-17 | `lifecycle`, and the units of `mcp-upstream/servers/src/pool` |
 //! | K-36 | the units of `workers/src/aggregate/file` |
-//! | K-41, K-42 | the units of `mcp-upstream/src/upstream/aggregate/catalogue.rs` |
+//! | K-41, K-42 | the units of `mcp-upstream/engine/src/upstream/aggregate/catalogue.rs` |
 
 mod activating;
 mod apps;

@@ -116,7 +116,7 @@ async fn unread_answers_are_bounded(gateway: &Gateway, namespace: &str) {
     })
     .await;
     other_is_served(gateway, namespace).await;
-    // As long as there is room beside the unread answers, none is closed for the other principal.
+    // An unread answer is closed for the other principal only if no room is left beside the unread answers.
     for _ in 0..READERS {
         if metric(gateway, "tooldock_answers_closed_total").await > 0 {
             break;

@@ -1,6 +1,7 @@
 //! Workers as clients and operators see them: one process, isolation, crashes, timeouts, limits, nothing left behind.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -215,6 +216,7 @@ def crunch(until):
 @tool
 async def compute(until: str) -> str:
     """Computes without awaiting."""
+    open(until + ".began", "w").close()
     crunch(until)
     return "done"
 
@@ -293,7 +295,11 @@ async fn a_process_that_a_tool_blocks_past_its_time_limit_is_replaced_at_once() 
     let never = gateway.scratch().join("never");
     let call = gateway.call("busy", "compute", json!({"until": never}));
     let behind = async {
-        gateway.in_flight("busy", 1).await;
+        let began = gateway.scratch().join("never.began");
+        eventually("the tool computes", || async {
+            began.exists().then_some(())
+        })
+        .await;
         gateway.call("busy", "pid", json!({})).await
     };
     let (blocked, behind) = tokio::join!(call, behind);
@@ -454,6 +460,42 @@ async fn a_broken_file_is_skipped_reported_and_its_neighbours_serve() {
         text.contains("broken.py") && text.contains("leaves.py"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn a_namespace_without_calls_has_no_process_and_keeps_its_lists_until_the_next_call() {
+    let source = "import os\nfrom fastmcp.tools import tool\n\n@tool\ndef pid() -> int:\n    return os.getpid()\n";
+    let gateway = Gateway::with_tools([("calm", "calm.py", source)])
+        .config(json!({"workers": {"idle_stop": "200ms"}}))
+        .start()
+        .await;
+    let first = worker_pid(&gateway, "calm").await;
+    let state = async || {
+        let ready = gateway.request("GET", "/ready").send().await.ok()?;
+        let status = ready.status().as_u16();
+        Some((status, ready.text().await.ok()?))
+    };
+    eventually("the namespace is idle", || async {
+        let (status, ready) = state().await?;
+        assert_eq!(status, 200, "{ready}");
+        ready.contains("\"idle\"").then_some(())
+    })
+    .await;
+    eventually("the process has ended", || async {
+        (!Path::new(&format!("/proc/{first}")).exists()).then_some(())
+    })
+    .await;
+    let listed = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let (_, listed) = gateway.mcp("calm", listed).await;
+    assert!(listed.to_string().contains("pid"), "{listed}");
+    assert!(
+        state().await.unwrap().1.contains("\"idle\""),
+        "a list needs no process"
+    );
+    assert_ne!(worker_pid(&gateway, "calm").await, first);
+    let metrics = gateway.metrics_text().await;
+    let restarts = "tooldock_worker_restarts_total{namespace=\"calm\"} 0";
+    assert!(metrics.contains(restarts), "{metrics}");
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ use crate::certificate::{Certificates, PeerCertificate};
 use crate::concurrency::{Concurrency, Permit};
 use crate::config::{AdmissionConfig, ConfigError};
 use crate::failures::Failures;
-use crate::fields::Fields;
+use crate::fields::{Field, Fields};
 use crate::flood::FloodGuard;
 use crate::host::HostPattern;
 use crate::limits::{CountedBy, LimitExceeded, LimitUse, RateLimits, Subject};
@@ -277,6 +277,16 @@ impl<C: Clock + Clone> Admission<C> {
             })
     }
 
+    /// Returns true if the request has one header `Origin`, and it is the origin of `admission.public_url`: a page of the gateway
+    /// has sent the request. False otherwise.
+    fn is_public_origin(&self, fields: &Fields<'_>) -> bool {
+        let Field::Once(origin) = fields.origin else {
+            return false;
+        };
+        let public = self.config.public_url.origin();
+        public.is_some_and(|public| origin.as_bytes() == public.as_bytes())
+    }
+
     /// Runs all admission checks in order. Stores facts for the log line of a refusal in `known`.
     fn checks(
         &self,
@@ -315,7 +325,11 @@ impl<C: Clock + Clone> Admission<C> {
             self.flood.check(client)?;
         }
 
-        let own_page = listener.basic.is_some() && origin::is_own(parts, fields);
+        let is_connect = known.route.is_some_and(|it| it.id == RouteId::Connect);
+        let own_page = match is_connect {
+            true => origin::is_own(parts, fields) || self.is_public_origin(fields),
+            false => listener.basic.is_some() && origin::is_own(parts, fields),
+        };
         if !own_page {
             known.cors = origin::check(fields, &self.config.origins, listener.openness())?;
         }
@@ -342,6 +356,9 @@ impl<C: Clock + Clone> Admission<C> {
             route.check_method(&parts.method)?;
             if route.id == RouteId::WebLogin {
                 csrf::check_login(&parts.method, own_page, fields)?;
+            }
+            if is_connect {
+                csrf::check_form(&parts.method, own_page, fields)?;
             }
             return Ok(if parts.method == Method::OPTIONS {
                 Verdict::Answered(origin::options(route))

@@ -36,8 +36,7 @@ fn check_proof(fields: &Fields<'_>) -> Result<(), Rejection> {
             "Requests that change something need the header `X-ToolDock-Request: 1` here, or `Authorization: Bearer <token>`.",
         ));
     }
-    let mut sites = fields.map.get_all(SITE).iter();
-    if sites.any(|site| site != "same-origin") {
+    if !is_of_own_origin(fields) {
         return Err(Rejection::new(
             Reason::Csrf,
             "Another page sent this by its user's browser; only the page of this server may.",
@@ -45,6 +44,12 @@ fn check_proof(fields: &Fields<'_>) -> Result<(), Rejection> {
         .because("Sec-Fetch-Site is not same-origin"));
     }
     Ok(())
+}
+
+/// Returns true if the browser states that a page of this origin sent the request, or states nothing; false for other pages.
+fn is_of_own_origin(fields: &Fields<'_>) -> bool {
+    let mut sites = fields.map.get_all(SITE).iter();
+    sites.all(|site| site == "same-origin")
 }
 
 /// Refuses a request that continues a login at an issuer, unless the listener's own page has sent it. GET and OPTIONS are always
@@ -65,6 +70,27 @@ pub(crate) fn check_login(
         .because("the Origin is not the listener's own"));
     }
     check_proof(fields)
+}
+
+/// Refuses a form, unless a page of this server has sent it. Browsers send the origin of the page with each form, and a page
+/// cannot change this header. `own_page`: true if the header `Origin` is that of this server, false if it is another one or
+/// missing.
+pub(crate) fn check_form(
+    method: &Method,
+    own_page: bool,
+    fields: &Fields<'_>,
+) -> Result<(), Rejection> {
+    if matches!(*method, Method::GET | Method::OPTIONS) {
+        return Ok(());
+    }
+    if !own_page || !is_of_own_origin(fields) {
+        return Err(Rejection::new(
+            Reason::Csrf,
+            "Only the page of this link may send this. Open the link in a browser.",
+        )
+        .because("the Origin is not the page's own"));
+    }
+    Ok(())
 }
 
 fn has_bearer(fields: &Fields<'_>) -> bool {

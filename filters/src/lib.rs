@@ -111,8 +111,8 @@ pub use tooldock_base::route::RouteId;
 
 pub use governor::clock;
 
-/// Entry points for fuzzing, which only `make fuzz` compiles.
-#[cfg(fuzzing)]
+/// Functions that the fuzz targets call. Compiled only for `make fuzz` and for tests.
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::oauth::fuzzing::access_token;

@@ -11,7 +11,7 @@
 //! token again.
 
 mod claims;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod issuer;
 mod jwt;

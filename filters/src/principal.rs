@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use tooldock_base::grant::Grant;
 use tooldock_base::key_maker::KeyMaker;
-pub use tooldock_base::names::ANONYMOUS;
 use tooldock_base::names::NamespaceName;
+pub use tooldock_base::names::{ANONYMOUS, GATEWAY};
 use tooldock_base::namespace_scope::NamespaceScope;
 use tooldock_credentials::keys::KeyLimit;
 

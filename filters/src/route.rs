@@ -89,6 +89,7 @@ static ROUTES: &[RouteSpec] = table! {
     Front     | FrontProbe | MCP     | "/mcp/_probe/{rest}"                     | Public    | None      | Any           | "/mcp/_probe"
     Probes    | Health     | GET_HEAD | "/health"                               | Probe     | None      | None          | "/health"
     Probes    | Ready      | GET_HEAD | "/ready"                                | Probe     | None      | None          | "/ready"
+    Connect   | Connect    | GET_POST | "/connect/{rest}"                       | Public    | None      | Any           | "/connect"
     Discovery | WellKnown  | GET_HEAD | "/.well-known/{rest}"                   | Public    | None      | None          | "/.well-known"
     Ui        | Ui         | GET_HEAD | "/ui"                                   | Public    | None      | None          | "/ui"
     Ui        | Ui         | GET_HEAD | "/ui/{rest}"                            | Public    | None      | None          | "/ui"
@@ -125,6 +126,8 @@ pub enum RouteGroup {
     Probes,
     /// Documents below `/.well-known/`, such as OAuth metadata.
     Discovery,
+    /// Pages on which principals give their personal credentials for servers.
+    Connect,
     /// The metrics of the gateway.
     Metrics,
     /// The web UI: its page, and the paths that the page requests.

@@ -1,4 +1,4 @@
-//! Key sets, access tokens and their claims.
+//! Verification of access tokens, with key sets and claims.
 
 #![no_main]
 

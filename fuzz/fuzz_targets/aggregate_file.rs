@@ -1,4 +1,4 @@
-//! Files of aggregates, in TOML.
+//! Parser of an aggregate's file, in TOML.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Archives of packages, unpacked.
+//! Unpacking of package archives.
 
 #![no_main]
 

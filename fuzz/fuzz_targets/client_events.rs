@@ -1,4 +1,4 @@
-//! Server-sent events for clients: whatever is framed stays one event.
+//! Framing of server-sent events for clients: data stays one event, whatever its bytes are.
 
 #![no_main]
 

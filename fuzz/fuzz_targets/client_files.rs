@@ -1,4 +1,4 @@
-//! Files of MCP clients, imported.
+//! Import of the configuration files of MCP clients: no secret gets into an entry or an error.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use tooldock_base::yaml;
 use tooldock_import_clients::{ClientFile, read};
 
-/// Length from which a value is told from a word that stands in a message by chance.
+/// Minimum length, in bytes, of a value to look for: a shorter value may occur in a message by chance.
 const TELLING: usize = 12;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {

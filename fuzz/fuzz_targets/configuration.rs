@@ -1,4 +1,4 @@
-//! The operator's configuration, `tooldock.yaml`.
+//! Parser of the operator's configuration, `tooldock.yaml`.
 
 #![no_main]
 

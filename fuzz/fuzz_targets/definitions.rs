@@ -1,4 +1,4 @@
-//! Definitions of servers: hidden text and differences.
+//! Definitions of tools, prompts and resources: search for hidden text, and comparison of two definitions.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Edits of a member of an object. The input has three lines: key, value, object.
+//! Edits of a member of a JSON object. The input has three lines: key, value, object.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ libfuzzer_sys::fuzz_target!(|input: &str| {
     let Ok(value) = serde_json::from_str::<&RawValue>(value).map(RawValue::get) else {
         return;
     };
-    // `spans` reads valid JSON alone. A map keeps the last of repeated keys, which are refused.
+    // `spans` reads only valid JSON. `Map` keeps the last of repeated keys, whereas `edited` refuses repeated keys.
     let Ok(mut expected) = serde_json::from_str::<Map<String, Value>>(object) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! JSON values: what is accepted, compared with `serde_json`.
+//! Validation of JSON values: accepts the texts that `serde_json` accepts, unless they are nested too deeply.
 
 #![no_main]
 

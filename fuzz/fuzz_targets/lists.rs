@@ -1,4 +1,4 @@
-//! Lists of servers, corrected for strict clients. The first byte chooses the kind of the list.
+//! Corrections of servers' lists for strict clients. The first byte chooses the kind of the list.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The manifest of a namespace, `tooldock.yaml` in its folder.
+//! Parser of a namespace's manifest, the file `tooldock.yaml` in its folder.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Credentials in configurations that are shown: a known one is masked wherever it stands.
+//! Masking of credentials in displayed configurations: a recognised credential is masked wherever it stands.
 
 #![no_main]
 

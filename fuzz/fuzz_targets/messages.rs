@@ -1,4 +1,4 @@
-//! JSON-RPC messages: the index of a message, compared with `serde_json`.
+//! Index of the members of a JSON-RPC message, compared with `serde_json`.
 
 #![no_main]
 
@@ -9,12 +9,12 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tooldock_protocol::jsonrpc::{self, Body, Key, MESSAGES_MAX, Members, Message};
 
-/// The first value of each key of an object.
+/// Object as the first value of each key.
 #[derive(Default)]
 struct Object<'a>(HashMap<String, &'a RawValue>);
 
 impl<'a> Object<'a> {
-    /// The object that is the value of a key.
+    /// Returns the value of a key, if it is an object.
     fn below(&self, key: Key) -> Option<Object<'a>> {
         serde_json::from_str(self.0.get(key.name())?.get()).ok()
     }
@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for Object<'de> {
 
 fn is_name(raw: &str) {
     let value: serde_json::Value = serde_json::from_str(raw).unwrap_or_else(|error| {
-        // A number that no type of serde_json holds is a name nevertheless.
+        // Ids may be numbers that no number type of serde_json can hold.
         assert!(error.to_string().contains("out of range"), "{raw}: {error}");
         0.into()
     });
@@ -68,7 +68,7 @@ fn check(members: &Members<'_>) {
         Key::Error,
     ];
     same(&message, &keys);
-    // Members below a repeated key are those of several objects, and such messages are refused.
+    // Below a repeated key, the index has members of several objects; the gateway refuses such messages.
     if members.unique().is_err() {
         return;
     }
@@ -104,7 +104,7 @@ libfuzzer_sys::fuzz_target!(|body: &[u8]| {
             Message::Notification { members, .. } => check(&members),
             Message::Response { id, members, .. } => {
                 is_name(id);
-                // A response that is nested deeper than messages may be is indexed by its outermost members.
+                // A response that is nested too deeply is indexed only by its outermost members.
                 if !jsonrpc::depth::exceeds(body, jsonrpc::MAX_DEPTH) {
                     check(&members);
                 }

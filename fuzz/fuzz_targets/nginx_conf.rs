@@ -1,4 +1,4 @@
-//! Configurations of nginx, imported.
+//! Import of nginx configurations.
 
 #![no_main]
 

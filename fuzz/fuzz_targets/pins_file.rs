@@ -1,4 +1,4 @@
-//! Records of `pins.json`.
+//! Records of known and approved definitions, `pins.json`: reading and changes.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Headers of the PROXY protocol.
+//! Parser of PROXY protocol headers.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Secrets in the output of children. Lines up to the first empty one are secrets, the rest is output.
+//! Redaction of secrets in the output of child processes. Lines up to the first empty line are secrets, the rest is output.
 
 #![no_main]
 

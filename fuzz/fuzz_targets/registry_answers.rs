@@ -1,4 +1,4 @@
-//! Answers of npm, PyPI and the MCP registry.
+//! Parsers of responses of npm, PyPI and the MCP registry.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Frames of the relay.
+//! Parser of the frames (lines) that a relay client sends to the gateway.
 
 #![no_main]
 

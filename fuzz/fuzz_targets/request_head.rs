@@ -1,4 +1,4 @@
-//! Heads of requests, at once and in pieces.
+//! Reader of HTTP request heads that arrive at once, and of the same heads in pieces.
 
 #![no_main]
 

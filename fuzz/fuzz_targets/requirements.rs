@@ -1,4 +1,4 @@
-//! Files `requirements.txt`.
+//! Reader of `requirements.txt` files.
 
 #![no_main]
 
@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
         text: text.to_owned(),
     };
     let refers = requirements.refers_to_files();
-    // Without a slash no file of this machine is read.
+    // Without a slash, the text can name no file of this machine outside the empty folder.
     if !text.contains(['/', '%']) {
         let folder = tempfile::tempdir().expect("a folder");
         let found = LocalFiles::read(folder.path(), text);

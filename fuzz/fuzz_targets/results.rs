@@ -1,4 +1,4 @@
-//! Results and errors of servers, corrected for strict clients. The first byte chooses the method.
+//! Corrections of servers' results and errors for strict clients. The first byte chooses the method.
 
 #![no_main]
 

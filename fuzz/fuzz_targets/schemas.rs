@@ -1,4 +1,4 @@
-//! Schemas of tools, with arguments.
+//! Input schemas of tools: checks and conversions of arguments.
 
 #![no_main]
 

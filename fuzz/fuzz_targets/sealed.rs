@@ -1,4 +1,4 @@
-//! Sealed session ids, states and handles: what was changed is not opened.
+//! Seals of session ids, states and handles: a changed seal, or a seal made with another key, is not opened.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let key = SessionKey::from_bytes([7; 32]);
     let namespace: NamespaceName = "a".parse().expect("a name");
     if let Ok(text) = std::str::from_utf8(input) {
-        // The fuzzer learns what this process seals, so another key is used here.
+        // The fuzzer sees the seals that this process makes with its key, so this check uses another key.
         let key = SessionKey::from_bytes([9; 32]);
         assert!(key.open(text).is_none(), "an id without the key");
         assert!(key.open_state(text).is_none() && key.open_probe(text).is_none());

@@ -1,4 +1,4 @@
-//! The servers' file, `external/config.yaml`.
+//! Parser of the servers' file, `external/config.yaml`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Sources and lists of dependencies, as the builder reads them.
+//! Readers of source code and of lists of dependencies in the builder.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Lines of Python workers.
+//! Parser of the frames (lines) that a Python worker sends to the gateway.
 
 #![no_main]
 

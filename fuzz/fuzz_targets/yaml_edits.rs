@@ -1,4 +1,4 @@
-//! Changes of one entry in a YAML file with comments. The first line is the name of the entry.
+//! Edits of one entry in a YAML file with comments. The first line of the input is the name of the entry.
 
 #![no_main]
 

@@ -8,15 +8,15 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::runtime::{Builder, Runtime};
 use tooldock_base::error::CallError;
+use tooldock_engine::engine::{UpstreamReply, Work};
+use tooldock_engine::upstream::worker::{WorkerPort, WorkerPorts};
 use tooldock_process::worker::{CallSink, ToolReply, WorkerCall};
 use tooldock_sessions::testing::caller;
 use tooldock_workers::registry::Namespace;
 
-use crate::engine::{UpstreamReply, Work};
 use crate::jsonrpc;
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::testing::{Harness, Wanted, head};
-use crate::upstream::worker::{WorkerPort, WorkerPorts};
 
 #[path = "../../tests/support/counted.rs"]
 mod counted;

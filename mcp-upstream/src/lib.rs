@@ -1,19 +1,19 @@
-//! The MCP and REST service behind the edge: one tool engine for both, called in process.
+//! The MCP and REST service behind the edge: surfaces over one tool engine, called in process.
 //!
 //! The edge has admitted a request before this crate handles it. A request consists of a [`tooldock_sessions::caller::Caller`],
 //! the relevant headers and the bytes of the body; its response is a [`reply::Reply`]. This crate opens no listening socket,
 //! uses no Pingora type, and does not depend on `tooldock-filters`. Messages and versions are in `tooldock-protocol`; sessions,
-//! streams, questions to clients, lists of entries, stores and the audit log in `tooldock-sessions`.
+//! streams, questions to clients, lists of entries, stores and the audit log in `tooldock-sessions`; connections to MCP servers
+//! in `tooldock-servers`; the engine and the upstreams of namespaces in `tooldock-engine`.
 //!
 //! ```text
 //! service ─┬─ mcp, legacy    MCP over HTTP: version, session, form of the response
 //!          ├─ surface        MCP over the pipes of this process, for one client; tools over the relay's socket
-//!          ├─ rest           tools as plain HTTP; OpenAPI, health, reload
-//!          └─▶ upstream      handles the requests of a namespace: each becomes a response or a call
-//!                └─▶ engine  runs every call: policy, limits, queue, clock, audit, metrics
+//!          └─ rest, web      tools as plain HTTP; OpenAPI, health, reload; the app and its paths
+//!                └─▶ tooldock-engine   upstreams of namespaces, and the order of a call
 //! ```
 //!
-//! Start with `service.rs`, then `engine.rs` and `upstream.rs`. The first lines of a module name its files.
+//! Start with `service.rs`, then `mcp.rs`. The first lines of a module name its files.
 //!
 //! # Surfaces
 //!
@@ -22,6 +22,7 @@
 //! | `service`, `mcp/core.rs` | the entry for the proxy: one `match` over the route's id; the state that all requests share |
 //! | `reply` | the reply to a request, as a value |
 //! | `mcp` | POST on `/mcp`; `mcp/call.rs` runs a call, `mcp/exchange.rs` makes its response a stream |
+//! | `mcp/tasks.rs` | calls of Python tools that continue after their requests |
 //! | `mcp/sessions.rs`, `mcp/modern.rs` | GET and DELETE; requests of 2026-07-28 |
 //! | `mcp/pass_through.rs` | messages of remote servers that are forwarded unchanged, and observed for records |
 //! | `legacy` | HTTP+SSE of 2024-11-05 |
@@ -32,27 +33,8 @@
 //! | `scopes`, `credentials`, `reload` | scopes that include a tool; interfaces to the edge's credentials and to reloads |
 //! | `probe`, `probe_events`, `health` | probes of `tooldock doctor`; `/health` and `/ready` |
 //!
-//! # Calls
-//!
-//! | module | holds |
-//! |---|---|
-//! | `engine` | the order of a call; `UpstreamCall`, the trait of a call; `Limiter`, the interface to the limits of the edge |
-//! | `upstream` | the trait `Upstream`, and the list of its kinds |
-//! | `upstream/worker.rs`, `upstream/system.rs` | functions of Python workers; the management tools, in the namespace `_system` |
-//! | `upstream/client.rs`, `upstream/http.rs` | MCP servers; sessions at remote servers, and the interface to HTTP |
-//! | `upstream/aggregate.rs`, `upstream/global.rs` | several namespaces as one; all namespaces at once |
-//! | `stdio` | connections to servers, over pipes or as sessions: pools, leases, handshake, links, circuit breaker |
-//! | `heavy_work` | large computations, on separate threads with a limit on their number |
-//!
-//! # Records
-//!
-//! | module | holds |
-//! |---|---|
-//! | `metrics`, `trace` | metrics, spans |
-//! | `supervise` | loops that continue after a panic |
-//!
-//! For tests: `testing` (fakes, and a service over them), `transcripts` (messages byte by byte), `cost` (allocations and
-//! instructions of a message).
+//! For tests: `testing` (a service over fakes), `upstreams` (each kind behind the surfaces), `transcripts` (messages byte by
+//! byte), `cost` (allocations and instructions of a message).
 //!
 //! # Odd messages
 //!
@@ -66,20 +48,15 @@
 //! | lists; arguments in strings | `mcp-upstream/sessions/catalogue/mend.rs`, `mcp-upstream/sessions/catalogue/coerce.rs` |
 //! | results that miss their schema | `mcp-upstream/sessions/catalogue/results.rs` |
 //! | the form of responses on a lenient listener | `mcp/form.rs` |
-//! | messages that do not name their call | `stdio/link/owner.rs` finds the call |
+//! | messages that do not name their call | `mcp-upstream/servers/link/owner.rs` finds the call |
 //!
 //! `RequestError` is in `tooldock_protocol::jsonrpc`, beside the parsers that return it, and its HTTP status is in `error.rs`.
-//! `metrics` is above `stdio` and the streams of `tooldock-sessions`: each part counts itself, and `metrics` registers the
-//! counters of all parts.
 
 mod credentials;
-pub mod engine;
 mod error;
 pub mod health;
-mod heavy_work;
 mod legacy;
 mod mcp;
-pub mod metrics;
 mod pages;
 pub mod probe;
 pub mod probe_events;
@@ -88,16 +65,12 @@ pub mod reply;
 mod rest;
 mod scopes;
 pub mod service;
-mod stdio;
-mod supervise;
 mod surface;
 mod tool_result;
-mod trace;
-mod upstream;
 pub mod web;
 
 pub use tooldock_protocol::jsonrpc::subject::Subject;
-use tooldock_protocol::{bridge, format, jsonrpc};
+use tooldock_protocol::{format, jsonrpc};
 pub use tooldock_protocol::{seal, version as protocol};
 
 pub use credentials::Credentials;
@@ -108,16 +81,16 @@ pub use reload::ReloadControl;
 pub use service::{OwnCore, Service, ServiceParts};
 pub use surface::relay::{FrameLimits, Relay, RelayRegistration};
 pub use surface::stdio::ConversationEnd;
-pub use upstream::http::port as http_client;
-pub use upstream::system as management;
+pub use tooldock_engine::connect_links::{ConnectLink, ConnectLinks, LinkSubject};
+pub use tooldock_engine::upstream::system as management;
+pub use tooldock_engine::{engine, hooks, metrics};
+pub use tooldock_servers::http::port as http_client;
 
-/// Entry points for fuzzing, which only `make fuzz` compiles.
-#[cfg(fuzzing)]
+/// Functions that the fuzz targets call. Compiled only for `make fuzz` and for tests.
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing {
-    pub use crate::stdio::wire::fuzzing::server_lines;
     pub use crate::surface::relay::fuzzing::relay_frame;
-    pub use crate::upstream::http::fuzzing::server_events;
 }
 
 #[cfg(test)]
@@ -126,3 +99,5 @@ mod cost;
 mod testing;
 #[cfg(test)]
 mod transcripts;
+#[cfg(test)]
+mod upstreams;

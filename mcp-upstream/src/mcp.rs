@@ -3,7 +3,7 @@
 //! ```text
 //!   post ─┬─ modern                      2026-07-28: the request contains all that is needed
 //!         ├─ initialize, batch, one_way  the handshake; several messages; messages without a response
-//!         └─ prepare                     prepares a request: a response, or a call of the upstream (`crate::upstream`)
+//!         └─ prepare                     prepares a request: a response, or a call of the upstream (`tooldock_engine::upstream`)
 //!              └─ call                   runs the call and writes its response: JSON
 //!                   └─ exchange          for messages before the response: a stream of events
 //!   get, delete ─ sessions               server notifications outside of responses; resumption; the end of a session
@@ -22,6 +22,10 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::Instant;
 use tooldock_base::poll_watch;
+use tooldock_engine::trace;
+use tooldock_engine::upstream::{
+    CallContext, Client, IncomingRequest, PreparedRequest, store_away,
+};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::profile::AcceptRule;
 use tooldock_sessions::session::table::Located;
@@ -32,9 +36,8 @@ use crate::error::ToReply as _;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{self, Body, Invalid, Members, Message, RequestError};
 use crate::protocol::ProtocolVersion;
+use crate::protocol::method::TOOLS_LIST;
 use crate::reply::Reply;
-use crate::trace;
-use crate::upstream::{CallContext, Client, IncomingRequest, PreparedRequest, store_away};
 
 pub(crate) mod batch;
 pub(crate) mod call;
@@ -48,6 +51,8 @@ pub(crate) mod modern;
 pub(crate) mod one_way;
 pub(crate) mod pass_through;
 mod sessions;
+mod shown_tools;
+pub(crate) mod tasks;
 
 pub(crate) use core::Core;
 pub use core::{
@@ -56,6 +61,7 @@ pub use core::{
 pub(crate) use exchange::events_head;
 use head::McpHead;
 pub(crate) use sessions::{create_session, delete, forget_session, get, open_stream, stream_place};
+pub(crate) use shown_tools::{of_namespace as shown_tools, of_page as shown_page, page_of};
 
 /// Wording of the `Accept` requirements in error messages, with the configuration key that relaxes them.
 const BOTH_BY_NAME: &str = "application/json and text/event-stream, both by name, unless the operator sets \
@@ -150,7 +156,8 @@ async fn posted<'a>(
                 method,
                 members,
             };
-            let prepared = prepare(&cx, request).await.map_err(refused)?;
+            let prepared = tasks::prepare_with_tasks(core, &cx, request);
+            let prepared = prepared.await.map_err(refused)?;
             match prepared {
                 PreparedRequest::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
                 PreparedRequest::Call(call) => Box::pin(call::answer(core, &cx, id, call))
@@ -240,6 +247,7 @@ pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
 /// When the request is not valid for this namespace: an unknown method, wrong parameters, a namespace that is not running, a
 /// session that was not confirmed.
 pub(crate) async fn prepare(
+    core: &Core,
     cx: &CallContext<'_>,
     request: IncomingRequest<'_>,
 ) -> Result<PreparedRequest, RequestError> {
@@ -247,7 +255,17 @@ pub(crate) async fn prepare(
         return ping(cx, request.id, request.members).map(PreparedRequest::Response);
     }
     confirmed(cx, request.method).await?;
-    cx.upstream.prepare(cx, request).get().await
+    let prepared = cx.upstream.prepare(cx, request).get().await?;
+    match prepared {
+        PreparedRequest::Response(list)
+            if request.method == TOOLS_LIST && core.engine.hooks.see_lists(&cx.namespace.name) =>
+        {
+            let shown = shown_tools::of_response(core, cx, request.id, list);
+            // The future is boxed, so that requests without hooks do not reserve space for it.
+            Box::pin(shown).await.map(PreparedRequest::Response)
+        }
+        prepared => Ok(prepared),
+    }
 }
 
 fn ping(cx: &CallContext<'_>, id: &str, members: &Members<'_>) -> Result<Vec<u8>, RequestError> {

@@ -26,7 +26,7 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// body is incomplete.
 pub type BodyStream = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>;
 
-/// The guards of a reply, which are dropped when its stream ends.
+/// Guards of a reply. They are dropped when the reply's stream ends.
 pub type ReplyGuards = Vec<Box<dyn HeldByStream>>;
 
 /// Status and headers of a reply.

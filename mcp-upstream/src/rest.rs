@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use tooldock_engine::engine::not_shown;
+use tooldock_engine::upstream::global;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::catalogue::View;
 use tooldock_workers::registry::{Namespace, startup};
 
-use crate::engine::not_shown;
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::upstream::global;
 
 mod answer;
 mod arguments;

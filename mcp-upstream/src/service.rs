@@ -17,6 +17,24 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::poll_watch::{PollSubject, WatchedFuture};
 use tooldock_base::route::RouteId;
 use tooldock_base::trace::TraceSink;
+use tooldock_engine::connect_links::ConnectLinks;
+use tooldock_engine::engine::{Engine, Limiter};
+use tooldock_engine::hooks::Hooks;
+use tooldock_engine::metrics::UpstreamMetrics;
+use tooldock_engine::metrics::figures::{self, FigureNotes};
+use tooldock_engine::metrics::toolman::ToolmanMetrics;
+use tooldock_engine::supervise::supervise;
+use tooldock_engine::upstream::aggregate::AggregateUpstream;
+use tooldock_engine::upstream::client::connector::Connector;
+use tooldock_engine::upstream::client::pools::PooledConnector;
+use tooldock_engine::upstream::client::{ClientUpstream, ExternalServers};
+use tooldock_engine::upstream::global::GlobalUpstream;
+use tooldock_engine::upstream::system::{Management, SystemPort};
+use tooldock_engine::upstream::worker::{WorkerPort, WorkerPorts, WorkerUpstream, Workers};
+use tooldock_engine::upstream::{SessionChanges, Upstream, Upstreams, gauge};
+use tooldock_servers::http::launch::AllLaunchers;
+use tooldock_servers::http::port::HttpClient;
+use tooldock_servers::pool::Pools;
 use tooldock_sessions::audit::AuditSender;
 use tooldock_sessions::broadcast::{Audience, follow};
 use tooldock_sessions::caller::{Caller, RelayPeer};
@@ -27,22 +45,20 @@ use tooldock_sessions::session::config::SessionsConfig;
 use tooldock_sessions::session::table::TableLimits;
 use tooldock_sessions::stores::Stores;
 use tooldock_sessions::stream::open::OpenStreams;
-use tooldock_sessions::stream::{EventLog, KeepAlive, StreamLimiter, in_memory};
+use tooldock_sessions::stream::{EventLog, KeepAlive, StoreError, StreamLimiter, in_memory};
+use tooldock_sessions::tasks::MemoryTasks;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::registry::{Registry, Snapshot, startup};
 
 use crate::credentials::Credentials;
-use crate::engine::{Engine, Limiter};
 use crate::error::{self, ToReply as _};
 use crate::health::Health;
 use crate::jsonrpc::RequestError;
 use crate::mcp::head::McpHead;
 use crate::mcp::modern::SuspendedCalls;
 use crate::mcp::pass_through::PassThrough;
+use crate::mcp::tasks::Tasks;
 use crate::mcp::{self, Core, WebFacts};
-use crate::metrics::UpstreamMetrics;
-use crate::metrics::figures::{self, FigureNotes};
-use crate::metrics::toolman::ToolmanMetrics;
 use crate::pages::Pages;
 use crate::probe::Probes;
 use crate::protocol::ProtocolVersion;
@@ -50,23 +66,12 @@ use crate::reload::ReloadControl;
 use crate::reply::Reply;
 use crate::rest::openapi::{Addresses, DocumentRequest};
 use crate::seal::SessionKey;
-use crate::stdio::pool::Pools;
-use crate::supervise::supervise;
 use crate::surface::relay::{self, Relay};
 use crate::surface::stdio::{self, ConversationEnd};
-use crate::upstream::aggregate::AggregateUpstream;
-use crate::upstream::client::connector::Connector;
-use crate::upstream::client::pools::PooledConnector;
-use crate::upstream::client::{ClientUpstream, ExternalServers};
-use crate::upstream::global::GlobalUpstream;
-use crate::upstream::http::launch::AllLaunchers;
-use crate::upstream::http::port::HttpClient;
-use crate::upstream::system::{Management, SystemPort};
-use crate::upstream::worker::{WorkerPort, WorkerPorts, WorkerUpstream, Workers};
-use crate::upstream::{SessionChanges, Upstream, Upstreams, gauge};
 use crate::web::{self, WebRequest};
 use crate::{legacy, rest};
 
+mod hook_targets;
 mod own_core;
 mod pins;
 
@@ -105,6 +110,8 @@ pub struct ServiceParts {
     pub web: Option<WebFacts>,
     /// HTTP client for remote servers; without it, calls of their tools fail.
     pub http_client: Option<Arc<dyn HttpClient>>,
+    /// Links to pages on which principals give their personal credentials for servers; `None` if there are no such pages.
+    pub links: Option<Arc<dyn ConnectLinks>>,
     /// The single-page app served at `/ui/`; `None` if there is none.
     pub pages: Option<Arc<Pages>>,
     /// Limit on the memory of all replies together.
@@ -152,6 +159,7 @@ pub(crate) struct ServiceState {
     pub(crate) audience: Arc<Audience>,
     events: Arc<EventLog>,
     key: SessionKey,
+    links: Option<Arc<dyn ConnectLinks>>,
 }
 
 impl ServiceState {
@@ -189,6 +197,7 @@ impl ServiceState {
             Arc::clone(&self.events),
             self.key.clone(),
             self.changes.clone(),
+            self.links.clone(),
         );
         Arc::new(ClientUpstream(servers))
     }
@@ -235,7 +244,7 @@ impl Service {
         });
         let mut made = None;
         let mut service = Self::with_upstreams(parts, |shared| {
-            let launchers = AllLaunchers::new(&host, client, registry.personal());
+            let launchers = AllLaunchers::new(&host, client, &registry);
             let control = host.control.clone();
             let audience = Arc::clone(&shared.audience);
             let aggregating = control.clone();
@@ -284,9 +293,12 @@ impl Service {
         let keep_alive = KeepAlive::measured(parts.sessions.keepalive, Arc::clone(&stream_metrics));
         let log = parts.sessions.event_log.clone();
         let events = EventLog::new(log, Arc::clone(&keep_alive), stream_metrics);
-        let (store, events) = match parts.stores {
-            Some(stores) => (Some(stores.sessions), events.with_store(stores.events)),
-            None => (None, events),
+        let (store, events, tasks) = match parts.stores {
+            Some(stores) => {
+                let events = events.with_store(stores.events);
+                (Some(stores.sessions), events, stores.tasks)
+            }
+            None => (None, events, Arc::new(MemoryTasks::default()) as _),
         };
         let events = Arc::new(events);
         let key = parts.session_key.clone();
@@ -305,6 +317,7 @@ impl Service {
             audience: Arc::clone(&audience),
             events: Arc::clone(&events),
             key: parts.session_key.clone(),
+            links: parts.links.clone(),
         };
         let upstreams = upstreams(&shared);
         let global = GlobalUpstream::new(
@@ -327,6 +340,7 @@ impl Service {
                 audience: Arc::clone(&audience),
                 answers: parts.answers,
                 registry,
+                hooks: Hooks::default(),
             },
             upstreams,
             http_client: parts.http_client,
@@ -344,8 +358,10 @@ impl Service {
             poll_after: parts.sessions.poll_after,
             passing,
             probes: Probes::new(parts.session_key.clone()),
+            tasks: Tasks::new(tasks, Arc::clone(&parts.replicas)),
             suspended: SuspendedCalls::new(parts.session_key, parts.replicas),
             credentials: parts.credentials,
+            links: parts.links,
             management: parts.management,
             web: parts.web.map(Arc::new),
             figures: FigureNotes::default(),
@@ -467,6 +483,7 @@ impl Service {
             | RouteId::WebPage
             | RouteId::WebAsset
             | RouteId::WebLogin
+            | RouteId::Connect
             | RouteId::FrontProbe => at_once(rest::not_found()),
         }
     }
@@ -549,10 +566,11 @@ impl Service {
         }
     }
 
-    /// Ends the sessions and the suspended calls of removed principals, which frees their memory and processes. The edge must no
-    /// longer admit requests of these principals. `is_lost`: returns true for the name of a removed principal.
+    /// Ends the sessions, the suspended calls and the running tasks of removed principals, which frees their memory and processes.
+    /// The edge must no longer admit requests of these principals. `is_lost`: returns true for the name of a removed principal.
     pub async fn end_principals(&self, is_lost: impl Fn(&str) -> bool) {
         self.core.suspended.end_of(&is_lost);
+        self.core.tasks.end_of(&is_lost);
         for session in self.core.sessions.all() {
             let principal = session.binding().principal.as_deref();
             if principal.is_some_and(&is_lost) {
@@ -560,6 +578,15 @@ impl Service {
                 let _ = crate::mcp::forget_session(&self.core, &session).await;
             }
         }
+    }
+
+    /// Deletes the stored tasks of a removed principal, in all replicas: a later principal of the same name does not have them.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`], if the store cannot be written.
+    pub async fn forget_tasks(&self, principal: &str) -> Result<(), StoreError> {
+        self.core.tasks.forget(principal).await
     }
 
     /// Notifies the clients of this replica of a change that another replica announced.
@@ -647,6 +674,8 @@ impl Service {
         self.core.metrics.sessions.set(alive);
         let unrecorded = gauge(self.core.sessions.unrecorded());
         self.core.metrics.sessions_unrecorded.set(unrecorded);
+        let running = gauge(self.core.tasks.count());
+        self.core.metrics.tasks_running.set(running);
         let replicas = self.core.sessions.replicas().state();
         let up = replicas.map_or(0, |it| it.others.len() + 1);
         self.core.metrics.replicas_up.set(gauge(up));

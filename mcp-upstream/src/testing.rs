@@ -4,9 +4,7 @@ pub(crate) mod head;
 pub(crate) mod remote;
 mod response;
 
-use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use bytesize::ByteSize;
@@ -15,13 +13,16 @@ use serde_json::Value;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tooldock_base::answers::AnswerBudget;
-use tooldock_base::budget::Budget;
-use tooldock_base::error::CallError;
-use tooldock_base::names::NamespaceName;
 use tooldock_base::route::RouteId;
 use tooldock_base::runtimes::Runtimes;
+use tooldock_engine::connect_links::ConnectLinks;
+use tooldock_engine::engine::Limiter;
+use tooldock_engine::metrics::UpstreamMetrics;
+use tooldock_engine::upstream::client::connector::Connector;
+use tooldock_engine::upstream::worker::WorkerPorts;
+use tooldock_engine::upstream::{Upstream, Upstreams};
 use tooldock_process::metrics::WorkerMetrics;
-use tooldock_process::worker::Operation;
+use tooldock_servers::http::port::HttpClient;
 use tooldock_sessions::audit::Audit;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::config::SessionsConfig;
@@ -30,66 +31,18 @@ use tooldock_sessions::testing::{broken, caller, namespace};
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 
-use crate::engine::{CountedBy, ExhaustedLimit, Limiter, UpstreamCall};
 use crate::error::body_of;
 use crate::health::Health;
 use crate::mcp::head::{AcceptFlags, McpHead};
-use crate::metrics::UpstreamMetrics;
 use crate::reload::ReloadControl;
 use crate::reply::Reply;
 use crate::seal::SessionKey;
 use crate::service::{AdmittedRequest, Service, ServiceParts};
-use crate::upstream::client::connector::Connector;
-use crate::upstream::http::port::HttpClient;
-use crate::upstream::worker::{PreparedCall, WorkerPort, WorkerPorts};
-use crate::upstream::{CallContext, Client, Upstream, Upstreams};
 use crate::{legacy, mcp};
 
-mod backend;
-mod in_memory;
-mod script;
 pub(crate) mod shadow;
 
-pub(crate) use backend::FakeBackend;
-pub(crate) use in_memory::InMemory;
-
-struct Only(Arc<FakeBackend>);
-
-impl WorkerPorts for Only {
-    fn of(&self, _namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
-        Ok(Arc::clone(&self.0) as Arc<dyn WorkerPort>)
-    }
-}
-
-/// A call of a function of the namespace, as a surface would prepare it for the usual caller. A function with a context gets no
-/// facts about the caller.
-pub(crate) fn function_call(
-    backend: &Arc<FakeBackend>,
-    namespace: &Arc<Namespace>,
-    client: Client,
-    operation: Operation,
-) -> Arc<dyn UpstreamCall> {
-    let talks = match &operation {
-        Operation::CallTool { tool, .. } => {
-            let mut tools = namespace.tools.iter();
-            tools.any(|declared| declared.context && declared.name == *tool)
-        }
-        _ => false,
-    };
-    let caller_facts = talks.then(|| Bytes::from_static(b"null"));
-    let ports: Arc<dyn WorkerPorts> = Arc::new(Only(Arc::clone(backend)));
-    let cx = CallContext {
-        caller: &caller(),
-        body: &Bytes::new(),
-        namespace: Arc::clone(namespace),
-        upstream: &InMemory::default(),
-        client,
-        streams: true,
-        depth: 0,
-    };
-    let call = PreparedCall::new(&ports, &cx, operation, caller_facts);
-    Arc::new(call)
-}
+pub(crate) use tooldock_engine::testing::{FakeBackend, InMemory, Only, Refuses, Unlimited};
 
 /// A service over fakes, with handles for inspecting it.
 pub(crate) struct Harness {
@@ -113,6 +66,7 @@ pub(crate) struct Wanted {
     pub(crate) externals: Option<Arc<dyn Connector>>,
     /// HTTP client for remote servers.
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
+    pub(crate) links: Option<Arc<dyn ConnectLinks>>,
     /// True to include the client mode for remote servers.
     pub(crate) connects: bool,
     /// Worker ports in place of the fake backend.
@@ -133,6 +87,7 @@ impl Default for Wanted {
             audit: Audit::off(),
             externals: None,
             http_client: None,
+            links: None,
             connects: false,
             ports: None,
             upstream: None,
@@ -164,6 +119,7 @@ impl Wanted {
             credentials: None,
             management: None,
             web: None,
+            links: self.links,
             http_client: self.http_client,
             pages: None,
             answers: AnswerBudget::unbounded(),
@@ -216,36 +172,6 @@ fn snapshot(generation: u64, namespaces: Vec<Namespace>) -> Snapshot {
 /// The harness with the usual options.
 pub(crate) fn harness() -> Harness {
     Wanted::default().build()
-}
-
-/// Limiter that refuses one tool, with a time to wait.
-pub(crate) struct Refuses(pub(crate) &'static str, pub(crate) Mutex<Vec<String>>);
-
-impl Limiter for Refuses {
-    fn check(
-        &self,
-        caller: &Caller,
-        namespace: &NamespaceName,
-        tool: &str,
-        _: CountedBy,
-    ) -> Result<Option<Budget>, ExhaustedLimit> {
-        let mut seen = self.1.lock().expect("not poisoned");
-        let principal = caller.principal_name();
-        seen.push(format!("{principal}/{namespace}/{tool}"));
-        if tool == self.0 {
-            Err(ExhaustedLimit {
-                wait: Duration::from_millis(1500),
-                budget: Budget {
-                    limit: "tool".into(),
-                    quota: 20,
-                    rate: NonZeroU32::new(2).expect("not 0"),
-                    left: 0,
-                },
-            })
-        } else {
-            Ok(None)
-        }
-    }
 }
 
 /// The headers that a correct client sends.
@@ -369,21 +295,6 @@ impl Harness {
             assert_eq!(answer, (StatusCode::ACCEPTED, Value::Null));
         }
         id
-    }
-}
-
-/// A limiter that never refuses.
-pub(crate) struct Unlimited;
-
-impl Limiter for Unlimited {
-    fn check(
-        &self,
-        _: &Caller,
-        _: &NamespaceName,
-        _: &str,
-        _: CountedBy,
-    ) -> Result<Option<Budget>, ExhaustedLimit> {
-        Ok(None)
     }
 }
 

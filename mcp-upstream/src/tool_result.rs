@@ -91,12 +91,13 @@ pub(crate) fn failure(
 
 #[cfg(test)]
 mod tests {
+    use tooldock_sessions::testing::caller;
+
     use super::*;
     use crate::format::ModernFormat;
     use crate::protocol::ProtocolVersion;
     use bytes::Bytes;
     use serde_json::{Value, json};
-    use tooldock_sessions::testing::caller;
 
     const NEW: ResultFormat = ResultFormat::Legacy(ProtocolVersion::V2025_11_25);
 

@@ -8,10 +8,11 @@
 //!
 //! The edge controls access: only principals who may use the management tools, and no browser requests from other pages.
 //!
-//! `PATHS` is the only table of paths. A row contains the effects of its path (`PathEffects`), from which `check` and `rights.rs` derive
-//! the scope that the path needs: none, that of the management tool with the same effects, or `admin`. `rights.rs` tests every
-//! path and tool with every scope, and writes the table in `docs/security.md`. `tools.rs` calls management tools, `activity.rs`
-//! reads audit files, `server_process.rs` has a server's standard error and restart, and figures come from `metrics/figures.rs`.
+//! `PATHS` is the only table of paths. A row contains the effects of its path (`PathEffects`), from which `check` and
+//! `rights.rs` derive the scope that the path needs: none, that of the management tool with the same effects, or `admin`.
+//! `rights.rs` tests every path and tool with every scope, and writes the table in `docs/security.md`. `tools.rs` calls
+//! management tools, `activity.rs` reads audit files, `server_process.rs` has a server's standard error and restart, and
+//! figures come from `mcp-upstream/engine/metrics/figures.rs`.
 
 use std::sync::Arc;
 
@@ -19,12 +20,12 @@ use bytes::Bytes;
 use http::Method;
 use tooldock_base::effect::{Effect, Missing, uncovered};
 use tooldock_base::names::NamespaceName;
+use tooldock_engine::upstream::system::Management;
 use tooldock_sessions::caller::Caller;
 use tooldock_workers::registry::startup;
 
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::upstream::system::Management;
 
 mod activity;
 mod answer;

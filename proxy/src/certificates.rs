@@ -48,12 +48,12 @@ fn check_each(
         checked.map_err(|reason| ConfigError::key("replicas.tls", reason))?;
         ClientTls::read(&effective.config.replicas.tls)?;
     }
-    for (name, server) in &effective.config.upstreams.remote {
-        if !server.enabled {
+    for server in effective.config.upstreams.over_http() {
+        if !server.config.enabled {
             continue;
         }
-        let at = |key: &str| format!("upstreams.remote.{name}.{key}");
-        let spec = server.tls.read();
+        let at = |key: &str| format!("{}.{}.{key}", server.key, server.name);
+        let spec = server.config.tls.read();
         let spec = spec.map_err(|error| ConfigError::key(at(&error.key), error.message))?;
         Material::new(&spec).map_err(|(key, what)| ConfigError::key(at(key), what))?;
     }

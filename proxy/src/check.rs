@@ -9,6 +9,7 @@ use std::path::Path;
 use tooldock_base::data_dir::STARTER;
 use tooldock_base::mask::{self, MASK};
 use tooldock_base::names::NamespaceName;
+use tooldock_base::template::Template;
 use tooldock_base::yaml::{self, Value};
 use tooldock_credentials::secrets::{Protection, SecretSource as _, SecretStore, Secrets};
 use tooldock_workers::aggregate;
@@ -22,6 +23,8 @@ use crate::descriptors::Connections;
 use crate::session_store;
 
 pub(crate) mod addresses;
+mod client_keys;
+mod hooks;
 mod issuers;
 mod namespaces;
 mod target;
@@ -294,6 +297,10 @@ pub(crate) fn servers(effective: &Effective) -> ServerCheck {
     checked.findings.extend(unreadable);
     checked.findings.extend(aggregates(&effective.config));
     checked
+        .findings
+        .extend(client_keys::findings(config, &secrets));
+    checked.findings.extend(hooks::findings(config, &secrets));
+    checked
 }
 
 /// Returns the faults in files of aggregates, and a finding for aggregates that are members of each other.
@@ -406,7 +413,25 @@ pub(crate) fn masked_tree(config: &Config) -> Result<Value, yaml::Error> {
     if let Some(servers) = servers {
         for (name, server) in &config.upstreams.remote {
             mask_remote(&mut servers[name.as_str()], server);
+            for (index, backend) in server.backends.iter().enumerate() {
+                servers[name.as_str()]["backends"][index]["url"] = mask::url(&backend.url).into();
+            }
         }
+    }
+    let apis = tree
+        .get_mut("upstreams")
+        .and_then(|upstreams| upstreams.get_mut("openapi"));
+    if let Some(apis) = apis {
+        for (name, api) in &config.upstreams.openapi {
+            let shown = &mut apis[name.as_str()];
+            mask_remote(shown, &api.as_remote());
+            for (key, url) in [("spec", &api.spec), ("base_url", &api.base_url)] {
+                shown[key] = mask::url(url).into();
+            }
+        }
+    }
+    if let Some(shown) = tree.get_mut("hooks") {
+        hooks::mask(shown, &config.hooks);
     }
     Ok(tree)
 }
@@ -426,7 +451,7 @@ fn mask_headers(listener: &mut Value) {
     }
 }
 
-/// Masks credentials, header values and URL queries of a remote server, since any of them may be a secret.
+/// Masks credentials and header values of a remote server or an API, since any of them may be a secret.
 fn mask_remote(tree: &mut Value, server: &RemoteServerConfig) {
     if let Some(credentials) = &server.credentials {
         tree["credentials"] = match server.passes_credentials() {
@@ -437,15 +462,18 @@ fn mask_remote(tree: &mut Value, server: &RemoteServerConfig) {
     for (header, template) in &server.headers.set {
         tree["headers"]["set"][header.as_str()] = template.masked().into();
     }
-    if let Some(secret) = server
-        .oauth
-        .as_ref()
-        .and_then(|it| it.client_secret.as_ref())
-    {
-        tree["oauth"]["client_secret"] = secret.masked().into();
-    }
-    for (index, backend) in server.backends.iter().enumerate() {
-        tree["backends"][index]["url"] = mask::url(&backend.url).into();
+    let Some(oauth) = &server.oauth else { return };
+    let mask = |tree: &mut Value, key: &str, template: &Option<Template>| {
+        if let Some(template) = template {
+            tree[key] = template.masked().into();
+        }
+    };
+    mask(&mut tree["oauth"], "client_secret", &oauth.client_secret);
+    mask(&mut tree["oauth"], "client_key", &oauth.client_key);
+    if let Some(identity) = &oauth.identity {
+        let tree = &mut tree["oauth"]["identity"];
+        mask(tree, "client_secret", &identity.client_secret);
+        mask(tree, "client_key", &identity.client_key);
     }
 }
 
@@ -530,6 +558,29 @@ mod tests {
         assert!(!shown.contains("hush"), "{shown}");
         assert!(shown.contains("X-A: ${TOKEN}"), "{shown}");
         assert!(shown.contains("https://a/mcp?key=***MASKED***"), "{shown}");
+    }
+
+    #[test]
+    fn credentials_of_hooks_are_shown_as_references_only() {
+        let yaml = "hooks: [{ on: call, tool: a.b }, { on: list, url: 'https://a/x?key=hush', credentials: 'Bearer hush' }]";
+        let config: Config = yaml::from_str(yaml).expect("valid");
+        let shown = masked(&config).expect("yaml");
+        assert!(!shown.contains("hush"), "{shown}");
+        assert!(shown.contains("https://a/x?key=***MASKED***"), "{shown}");
+    }
+
+    #[test]
+    fn credentials_of_apis_are_shown_as_references_only() {
+        let yaml = "{ upstreams: { openapi: { far: { spec: 'https://a/o.json?key=hush', credentials: 'Bearer hush', \
+             headers: { set: { X-A: '${TOKEN}', X-B: hush } } } } } }";
+        let config: Config = yaml::from_str(yaml).expect("valid");
+        let shown = masked(&config).expect("yaml");
+        assert!(!shown.contains("hush"), "{shown}");
+        assert!(shown.contains("X-A: ${TOKEN}"), "{shown}");
+        assert!(
+            shown.contains("spec: https://a/o.json?key=***MASKED***"),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -519,7 +519,8 @@ pub(crate) struct SecretsArgs {
 pub(crate) enum SecretsCommand {
     /// Authorize the gateway at the authorization server of a remote server, in a browser
     Authorize(AuthorizeArgs),
-    /// Set the value of a secret. It is typed without echo; if standard input is no terminal, its first line is the value
+    /// Set the value of a secret. It is typed without echo; if standard input is no terminal, its first line is the value, or
+    /// all of it if it is a PEM file
     Set {
         /// Name of the secret, and of the environment variable that contains the value in tools
         #[arg(long)]

@@ -18,6 +18,7 @@ mod bounds;
 mod client_secret;
 mod core_url;
 mod data_file;
+mod debugging;
 pub(crate) mod dev_tokens;
 mod document;
 mod environment;
@@ -58,6 +59,7 @@ use tooldock_base::yaml::Value;
 use tooldock_filters::config::AdmissionConfig;
 use tooldock_process::repositories::BuilderConfig;
 use tooldock_sessions::session::config::{SessionsConfig, StoreConfig};
+use tooldock_upstream::hooks::HookConfig;
 use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::servers::ServersConfig;
 
@@ -124,6 +126,8 @@ pub(crate) struct Config {
     pub(crate) watcher: WatcherConfig,
     /// The aggregates: namespaces that combine several others.
     pub(crate) toolman: AggregatesConfig,
+    /// The hooks: services and tools that see calls, results and lists of tools, and may change or refuse them.
+    pub(crate) hooks: Vec<HookConfig>,
     /// Settings of the listeners of the profile `vault`.
     pub(crate) vault: VaultConfig,
     /// The relay: tools for containers over a Unix socket. Also defines the scopes that credentials may have.
@@ -157,6 +161,7 @@ impl Default for Config {
             upstreams: ServersConfig::default(),
             watcher: WatcherConfig::default(),
             toolman: AggregatesConfig::default(),
+            hooks: Vec::new(),
             vault: VaultConfig::default(),
             relay: RelayConfig::default(),
             keys: KeysConfig::default(),
@@ -595,6 +600,7 @@ fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effec
     };
     let (mut settings, data_file) = layers.settle(&data_dir)?;
     let mut warnings = std::mem::take(&mut settings.warnings);
+    debugging::settle(&mut settings, options, &data_dir, &mut warnings)?;
     warnings.extend(validate::warnings(&settings.config, options.role));
     let tokens = tokens::settle(&settings, options, &data_dir, &mut warnings)?;
     let circumstances = (options.role, options.dev, options.purpose);

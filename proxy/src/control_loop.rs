@@ -6,6 +6,7 @@
 //! *Processes*). The loop is not a Pingora background service, because those begin only inside `Server::run`, and objects that
 //! are built earlier, such as the reloader, need this runtime already.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -105,9 +106,9 @@ impl AdjacentProcesses {
 impl ControlLoop {
     /// Runs the control loop until the gateway has been drained. The caller then ends the process.
     ///
-    /// Nine events are handled: the end of the first scan; SIGHUP; SIGUSR1; the timer for expired sessions; revoked API keys; the
-    /// timer for expired API keys; the watchdog timer of the service manager; a successor that is ready; a signal to stop. The
-    /// timers of streams run concurrently until the end.
+    /// Seven events are handled: the end of the first scan; SIGHUP; SIGUSR1; the timer for expired sessions; the watchdog timer of
+    /// the service manager; a successor that is ready; a signal to stop. The timers of streams, and the ends of API keys, are
+    /// handled by tasks of their own until the end.
     pub(crate) async fn run(mut self) {
         let mut stop = self.signals.stop_requested();
         let stopped = async move {
@@ -117,8 +118,6 @@ impl ControlLoop {
         let mut reload_requests = self.signals.reload_requests();
         let mut reopen_requests = self.signals.reopen_requests();
         let mut sweep = interval(SWEEP_EVERY);
-        let mut lost_keys = self.reconfigure.keys.losses();
-        let mut expired_keys = interval(EXPIRED_KEYS_EVERY);
         let first_scan = first_scan(
             self.serves_namespaces.then(|| Arc::clone(&self.reloader)),
             Arc::clone(&self.health),
@@ -137,6 +136,8 @@ impl ControlLoop {
         let mut successor = None;
         let streams = self.service.clone();
         tokio::spawn(async move { streams.run_streams().await });
+        let keys = Arc::clone(&self.reconfigure.keys);
+        tokio::spawn(LostPrincipals::default().watch(self.service.clone(), keys));
         loop {
             tokio::select! {
                 () = first_scan.as_mut(), if !scanned => scanned = true,
@@ -170,12 +171,6 @@ impl ControlLoop {
                     self.service.evict_expired().await;
                 }
                 () = tick(watchdog.as_mut()) => self.service_manager.alive(),
-                Ok(()) = lost_keys.changed() => {
-                    end_lost_principals(&self.service, &self.reconfigure.keys).await;
-                }
-                _ = expired_keys.tick() => {
-                    end_lost_principals(&self.service, &self.reconfigure.keys).await;
-                }
                 Some(ready) = self.succession.successors.recv() => {
                     self.signals.hand_over();
                     successor = Some(ready);
@@ -283,12 +278,50 @@ async fn tick(interval: Option<&mut Interval>) {
     }
 }
 
-/// Ends the sessions and suspended calls of principals whose API keys have expired or been revoked.
-async fn end_lost_principals(service: &Service, keys: &KeyStore) {
-    let principals = keys.tables().snapshot().principals(SystemTime::now());
-    let is_lost =
-        |principal: &str| principal.starts_with("key:") && !principals.contains(principal);
-    service.end_principals(is_lost).await;
+/// Principals without a valid API key whose stored tasks have been deleted.
+#[derive(Default)]
+struct LostPrincipals(HashSet<Arc<str>>);
+
+impl LostPrincipals {
+    /// Ends the work of lost principals whenever API keys are revoked or have expired. Does not return. It has a task of its own,
+    /// because a store may take long to delete many principals' tasks, and a stop must not wait for that.
+    async fn watch(mut self, service: Service, keys: Arc<KeyStore>) {
+        let mut losses = keys.losses();
+        let mut expired = interval(EXPIRED_KEYS_EVERY);
+        loop {
+            tokio::select! {
+                Ok(()) = losses.changed() => {}
+                _ = expired.tick() => {}
+            }
+            self.end(&service, &keys).await;
+        }
+    }
+
+    /// Ends the sessions, suspended calls and tasks of principals whose API keys have expired or been revoked. The stored tasks
+    /// are deleted once: later ones may belong to a newer key of the same name, which another replica knows before this one.
+    async fn end(&mut self, service: &Service, keys: &KeyStore) {
+        let keys = keys.tables().snapshot();
+        let principals = keys.principals(SystemTime::now());
+        let is_lost =
+            |principal: &str| principal.starts_with("key:") && !principals.contains(principal);
+        service.end_principals(is_lost).await;
+        let all = keys.iter().map(|key| key.principal());
+        let lost: HashSet<_> = all
+            .filter(|principal| !principals.contains(*principal))
+            .cloned()
+            .collect();
+        self.0.retain(|principal| lost.contains(principal));
+        for principal in lost {
+            if self.0.contains(&principal) {
+                continue;
+            }
+            if let Err(error) = service.forget_tasks(&principal).await {
+                tracing::warn!(%error, "tasks of principals without a valid key are not deleted yet");
+                return;
+            }
+            self.0.insert(principal);
+        }
+    }
 }
 
 /// The last steps of a start: the predecessor is stopped, and this process accepts connections.

@@ -4,13 +4,15 @@
 //! A generated token is stored in the data directory, so that a client's configuration remains valid, and printed to standard
 //! output, never to the log. A token that the operator has set is not printed; the name of its variable is printed instead.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
 use anyhow::Context;
-use tooldock_base::data_dir::DataDir;
+use tooldock_base::data_dir::{DataDir, STARTER};
+use tooldock_base::names::NamespaceName;
 use tooldock_base::secret::Secret;
 
 use crate::config::dev_tokens::TOKEN_FILE;
@@ -83,6 +85,20 @@ fn copy_examples(tools: &Path) -> io::Result<()> {
     File::open(tools)?.sync_all()
 }
 
+/// Returns the namespace for the commands to paste: the starter namespace, or the first folder if the data directory has others
+/// in its place.
+fn shown_namespace(tools: &Path) -> String {
+    let entries = fs::read_dir(tools).into_iter().flatten().flatten();
+    let folders = entries.filter(|it| it.path().is_dir());
+    let names = folders.filter_map(|it| it.file_name().into_string().ok());
+    let names = names.filter(|it| it.parse::<NamespaceName>().is_ok());
+    let names: BTreeSet<_> = names.collect();
+    match names.first() {
+        Some(first) if !names.contains(STARTER) => first.clone(),
+        _ => STARTER.to_owned(),
+    }
+}
+
 /// Returns the text that `serve --dev` prints: URLs, the token, and commands to paste.
 pub(crate) fn announce(effective: &Effective) -> String {
     let mut listeners = effective.served_listeners().map(|(_, listener)| listener);
@@ -103,15 +119,26 @@ pub(crate) fn announce(effective: &Effective) -> String {
         generated.manager,
         "MANAGER_INTERNAL_TOKEN",
     );
-    let client = serde_json::json!({"mcpServers": {"tooldock-shared": {
+    let tools = effective.data_dir.join("tools");
+    let namespace = shown_namespace(&tools);
+    let client = serde_json::json!({"mcpServers": {format!("tooldock-{namespace}"): {
         "type": "http",
         "url": format!("{url}/mcp"),
-        "headers": {"Authorization": format!("Bearer {bearer}"), "X-Namespace": "shared"},
+        "headers": {"Authorization": format!("Bearer {bearer}"), "X-Namespace": namespace},
     }}});
+    let call = match namespace == STARTER {
+        true => format!(
+            "Call a tool:\n\
+             {curl} {url}/tools/say_hello -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: {namespace}' \
+             -H 'Content-Type: application/json' -d '{{\"name\":\"Ada\"}}'\n\
+             \n"
+        ),
+        false => String::new(),
+    };
     let stream = if effective.legacy_sse {
         format!(
             "Open a stream (Ctrl-C ends it):\n\
-             {curl} -N {url}/sse -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: shared'\n\n"
+             {curl} -N {url}/sse -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: {namespace}'\n\n"
         )
     } else {
         String::new()
@@ -126,12 +153,9 @@ pub(crate) fn announce(effective: &Effective) -> String {
          Tools live in   {tools}\n\
          Bearer token    {bearer}{kept}\n\
          \n\
-         Call a tool:\n\
-         {curl} {url}/tools/say_hello -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: shared' \
-         -H 'Content-Type: application/json' -d '{{\"name\":\"Ada\"}}'\n\
-         \n\
+         {call}\
          List a namespace's tools:\n\
-         {curl} {url}/tools -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: shared'\n\
+         {curl} {url}/tools -H \"Authorization: Bearer {bearer}\" -H 'X-Namespace: {namespace}'\n\
          \n\
          {stream}\
          Changes in the tools directory are reloaded by themselves. A reload at once:\n\
@@ -141,7 +165,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
          {client}\n\
          \n",
         page = page(effective),
-        tools = effective.data_dir.join("tools").display(),
+        tools = tools.display(),
         kept = match generated.bearer {
             true => format!(
                 " (kept in {})",
@@ -196,6 +220,22 @@ mod tests {
     use crate::config::tests_support::{served_dev, write};
 
     use super::*;
+
+    #[test]
+    fn the_lines_name_a_namespace_that_is_there() {
+        let (dir, file) = write("");
+        let effective = served_dev(&file, &[]).expect("valid");
+        assert!(announce(&effective).contains("X-Namespace: shared"));
+        for name in ["zoo", "my-tools", ".hidden", "No Name"] {
+            fs::create_dir_all(dir.path().join("data/tools").join(name)).expect("made");
+        }
+        let text = announce(&effective);
+        assert!(text.contains("X-Namespace: my-tools"), "{text}");
+        assert!(
+            !text.contains("shared") && !text.contains("say_hello"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn generated_tokens_are_printed_and_the_lines_name_the_address() {
@@ -307,5 +347,20 @@ mod tests {
                 .count(),
             2
         );
+    }
+
+    #[test]
+    fn dev_mode_reloads_files_sooner_unless_the_configuration_sets_the_delay() {
+        for (written, variables, expected) in [
+            ("{}", &[][..], 200),
+            ("watcher: { enabled: true }", &[], 200),
+            ("watcher: { debounce: 3s }", &[], 3000),
+            ("{}", &[("FS_WATCHER_DEBOUNCE_MS", "50")], 50),
+        ] {
+            let (_dir, file) = write(written);
+            let effective = served_dev(&file, variables).expect("valid");
+            let debounce = effective.config.watcher.debounce;
+            assert_eq!(debounce.as_millis(), expected, "{written}");
+        }
     }
 }

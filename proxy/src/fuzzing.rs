@@ -1,5 +1,5 @@
-//! Root of the library `tooldock_fuzz`, which only `make fuzz` compiles: parsers of the binary, with the modules that they use.
-//! Files are the binary's own, since no other crate can depend on a binary.
+//! Root of the library `tooldock_fuzz`, which only `make fuzz` compiles: parsers of the gateway's binary, with the modules that
+//! they use. The modules are the binary's own files, since no other crate can depend on a binary.
 
 #![allow(
     dead_code,
@@ -19,7 +19,7 @@ mod edge {
 
     use std::net::SocketAddr;
 
-    /// Reads the header of the PROXY protocol at the beginning of `connection`. The error says why there is none.
+    /// Reads the header of the PROXY protocol at the beginning of `connection`. The error says why there is no header.
     pub(crate) async fn proxy_header(connection: &mut &[u8]) -> Result<Option<SocketAddr>, String> {
         let read = proxy_protocol::read(connection).await;
         read.map_err(|error| error.to_string())
@@ -27,7 +27,7 @@ mod edge {
 }
 
 mod cli {
-    /// The half of the gateway that a process runs, as on its command line.
+    /// Half of the gateway that a process runs, as in the module `cli` of the binary.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Role {
         All,
@@ -46,10 +46,10 @@ use tooldock_import_nginx::{GatewayRules, fuzzing::nginx_conf};
 
 use edge::head::{HeadOutcome, gather};
 
-/// Maximum length of a head in bytes, so that inputs are on both sides of it.
+/// Maximum length of a head in bytes, small enough that inputs have shorter and longer heads.
 const HEAD_MAX: usize = 256;
 
-/// A connection on which all bytes have arrived, in pieces of a fixed length.
+/// Connection whose bytes have all arrived, read in pieces of a fixed length.
 struct Pieces<'a> {
     rest: &'a [u8],
     piece: usize,
@@ -69,7 +69,7 @@ impl AsyncRead for Pieces<'_> {
     }
 }
 
-/// Runs a future that never waits.
+/// Runs a future that never waits. Returns its result.
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     let mut context = Context::from_waker(Waker::noop());
     match pin!(future).poll(&mut context) {
@@ -78,7 +78,7 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Reads the head of a request at once and in pieces. The first byte is the length of a piece.
+/// Reads the head of a request at once and in pieces, and compares the results. The first byte is the length of a piece.
 pub fn request_head(input: &[u8]) {
     let Some((&piece, bytes)) = input.split_first() else {
         return;
@@ -90,7 +90,7 @@ pub fn request_head(input: &[u8]) {
                 let mut headers = [httparse::EMPTY_HEADER; 64];
                 let mut request = httparse::Request::new(&mut headers);
                 let parsed = request.parse(&head.bytes[..head.end]);
-                // What a parser of HTTP reads of the head is its whole, and nothing behind it.
+                // An HTTP parser that accepts the head must find its end at the same byte.
                 if let Ok(status) = parsed {
                     assert_eq!(status, httparse::Status::Complete(head.end));
                     let coded = request
@@ -110,13 +110,13 @@ pub fn request_head(input: &[u8]) {
         }
     };
     let (whole, pieces) = (read(bytes.len().max(1)), read(usize::from(piece).max(1)));
-    // A head that arrives at once may be above the limit that the same head in pieces has reached.
+    // Beyond the size limit, a head that arrives at once and the same head in pieces may have different results.
     if bytes.len() <= HEAD_MAX {
         assert_eq!(whole, pieces, "a head is read by where it is cut");
     }
 }
 
-/// Reads a header of the PROXY protocol, and checks that nothing behind it is read.
+/// Reads a header of the PROXY protocol, and checks that no byte after the header is read.
 pub fn proxy_header(bytes: &[u8]) {
     let mut rest = bytes;
     let client = at_once(edge::proxy_header(&mut rest));
@@ -132,7 +132,7 @@ pub fn proxy_header(bytes: &[u8]) {
     }
 }
 
-/// Checks a configuration. One that is accepted is written and read again.
+/// Checks a configuration. An accepted configuration is written, and must then be accepted again.
 pub fn configuration(text: &str) {
     if config::check_text(text).is_err() {
         return;
@@ -144,7 +144,7 @@ pub fn configuration(text: &str) {
     }
 }
 
-/// Imports a configuration of nginx. What is written must be a configuration of the gateway.
+/// Imports an nginx configuration. The result must be a valid configuration of the gateway.
 pub fn imported_nginx(text: &str) {
     let gateway = GatewayRules {
         grace_max: config::GRACE_MAX,

@@ -7,6 +7,7 @@
 //! For a long stream, Pingora's request ends once the head is written, while the stream continues (see `stream`).
 
 mod admit;
+mod connect;
 mod credential_validity;
 mod hand_over;
 mod in_flight;
@@ -46,6 +47,7 @@ use self::credential_validity::CredentialValidity;
 use self::hand_over::{HandOverOutcome, mcp_head};
 use self::in_flight::InFlightRequest;
 use crate::access_log::{AccessLog, Pending};
+use crate::connect_pages::ConnectPages;
 use crate::header_edits::HeaderEdits;
 use crate::issuers::Issuers;
 use crate::metrics::EdgeMetrics;
@@ -87,6 +89,8 @@ pub(crate) struct Gateway {
     pub(crate) web_sessions: Arc<WebSessions>,
     /// Logins at the web UI that have begun and wait for the response of an issuer.
     pub(crate) begun_logins: Arc<PendingLogins>,
+    /// Pages on which principals give their personal credentials; `None` if this process serves no namespaces.
+    pub(crate) connect: Option<Arc<ConnectPages>>,
     /// The access log; `None` if it is off.
     pub(crate) access_log: Option<AccessLog>,
     /// Receiver of finished requests for the OTLP export; `None` without an export.
@@ -466,6 +470,9 @@ impl ProxyHttp for Gateway {
                 .await
                 .map(Some),
             RouteId::WebLogin => Box::pin(self.log_in(session, passage, &admitted))
+                .await
+                .map(Some),
+            RouteId::Connect => Box::pin(self.connect(session, passage, &admitted))
                 .await
                 .map(Some),
             RouteId::WebPage => Ok(Some(web::page(session.req_header()))),

@@ -204,7 +204,9 @@ mod tests {
         for target in [
             "tooldock::serve",
             "tooldock_filters",
-            "tooldock_upstream::engine",
+            "tooldock_engine::engine",
+            "tooldock_servers::pool",
+            "tooldock_upstream::mcp",
             "tooldock_process::worker",
             "tooldock_base::data_dir",
         ] {

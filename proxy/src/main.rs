@@ -23,6 +23,7 @@
 //! | `issuers` | keys of issuers (`issuers/keys.rs`, `issuers/schedule.rs`) and answers about opaque tokens |
 //! | `web`, `web_session`, `web_login` | the embedded page of the web UI; its sessions; logins at issuers |
 //! | `config_view` | the configuration in force, for the web UI |
+//! | `connect_pages`, `gateway/connect.rs` | pages on which principals give their personal credentials for servers |
 //! | `replicas`, `session_store` | requests for sessions of other replicas; the store, and the name of this replica |
 //! | `remote` | the HTTP client of remote servers; `remote/oauth.rs`: access tokens for them |
 //! | `relay` | the relay's socket, with the user and process ids of its clients |
@@ -33,6 +34,7 @@
 //! |---|---|
 //! | `serve`, `serve/ports.rs`, `serve/shared_limits.rs` | building of all objects; functions for the service; shared limits |
 //! | `control_loop` | the control loop: first scan, session expiry, end of the process |
+//! | `hooks` | hooks of the configuration, put into force |
 //! | `sandbox` | facts about the gateway that sandboxes of tools need |
 //! | `signals`, `service_manager`, `watcher` | signals, messages to systemd, reloads after changes of files |
 //! | `upgrade`, `upgrade/channel.rs` | listening sockets handed to a successor (`serve --upgrade`) |
@@ -72,6 +74,7 @@ mod client_files;
 mod command_pages;
 mod config;
 mod config_view;
+mod connect_pages;
 mod connection;
 mod control_loop;
 mod descriptors;
@@ -81,6 +84,7 @@ mod edge;
 mod explain_cli;
 mod gateway;
 mod header_edits;
+mod hooks;
 mod import_nginx;
 mod issuers;
 mod kept_file;

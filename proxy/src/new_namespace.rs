@@ -9,7 +9,7 @@ use crate::cli::{NewArgs, Template};
 use crate::config;
 use crate::{print, refuse};
 
-/// Files of each template, by path in the folder.
+/// Files of the template `tool`, each with its path in the folder.
 const TOOL: &[(&str, &str)] = &[(
     "hello.py",
     include_str!("../../conf/examples/basic-tool/hello.py"),

@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use tooldock_base::answers::AnswerBudget;
 use tooldock_base::precedence::DATA_FILE;
 use tooldock_credentials::keys::KeyStore;
-use tooldock_credentials::secrets::{SecretSource as _, SecretStore};
+use tooldock_credentials::secrets::{SecretSource as _, SecretStore, Secrets};
 use tooldock_filters::Admission;
 use tooldock_process::sandbox::SandboxHost;
 use tooldock_upstream::Service;
@@ -27,6 +27,7 @@ use crate::check;
 use crate::config::{ClientAuth, Effective, TlsConfig};
 use crate::config_view::ConfigurationInForce;
 use crate::connection::ConnectionLimits;
+use crate::hooks;
 use crate::logging;
 use crate::metrics::StateMetrics;
 use crate::replicas::{ClientTls, ReplicaLink};
@@ -59,6 +60,8 @@ pub(crate) struct Reconfigure {
     pub(crate) service: Service,
     /// The limit on the memory that all answers together may use.
     pub(crate) answers: Arc<AnswerBudget>,
+    /// The secrets that were last read without an error.
+    pub(crate) last_secrets: Secrets,
     /// The management tools. Their tool `server_config` shows the configuration in force.
     pub(crate) management: Option<Arc<Management>>,
     /// The metrics by tool and by principal, which the configuration turns on and off.
@@ -106,6 +109,12 @@ impl Reconfigure {
         }
         let replica_certificate = self.read_replica_certificate();
         let (stores_readable, keys_problem) = self.read_stores();
+        // Hooks get new values of secrets even if the new configuration is invalid.
+        hooks::put_into_force(
+            &self.service,
+            &self.current.config.hooks,
+            &self.last_secrets,
+        );
         let usable = certificates.unusable.is_empty()
             && replica_certificate.is_ok()
             && stores_readable
@@ -189,8 +198,8 @@ impl Reconfigure {
     /// Reads the stores of secrets and of API keys, and checks the file of external servers. If one cannot be read, the gateway
     /// continues with the values that were read before, but a restart would fail. Returns true if all three can be read, and
     /// the problem of the API keys. Problems of the secrets and of the file are recorded by the registry.
-    fn read_stores(&self) -> (bool, Option<String>) {
-        let secrets = self.secrets.read().map(drop);
+    fn read_stores(&mut self) -> (bool, Option<String>) {
+        let secrets = self.secrets.read().map(|read| self.last_secrets = read);
         let keys = self.keys.list().map(drop);
         let secrets = secrets.err().map(|error| error.to_string());
         let keys = keys.err().map(|error| error.to_string());

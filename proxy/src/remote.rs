@@ -54,6 +54,7 @@ pub(crate) use fetch::{Fetch, Fetcher};
 pub(crate) use metrics::RemoteMetrics;
 pub(crate) use names::SystemNames;
 pub(crate) use oauth::authorize;
+pub(crate) use oauth::client_assertion::{CLIENT_KEY_NEEDED, is_client_key};
 pub(crate) use tls::Material;
 
 /// Locks a mutex. A panic while it was locked is ignored, because it cannot leave the data inconsistent.

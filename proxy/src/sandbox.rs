@@ -32,8 +32,8 @@ pub(crate) fn facts(effective: &Effective, support: KernelSupport, sockets: Path
     let replicas = effective.replica_address().map(|(_, bound)| bound.port());
     let keys = listeners.clone().filter_map(|it| it.tls.as_ref());
     let keys = keys.flat_map(|tls| tls.certificates.iter().map(|pair| pair.key.clone()));
-    let remote = config.upstreams.remote.values();
-    let remote = remote.filter_map(|server| server.tls.key.clone());
+    let remote = config.upstreams.over_http();
+    let remote = remote.filter_map(|server| server.config.tls.key.clone());
     let replica_keys = effective.replica_tls().into_iter();
     let replica_keys = replica_keys.flat_map(|tls| tls.certificates);
     let sockets_of_listeners = listeners.filter_map(|it| match &it.address {

@@ -24,7 +24,7 @@ use tooldock_base::precedence::DATA_FILE;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::trace::TraceSink;
 use tooldock_credentials::keys::KeyStore;
-use tooldock_credentials::secrets::{AuthorizationStore, SecretSource as _, SecretStore};
+use tooldock_credentials::secrets::{AuthorizationStore, SecretSource as _, SecretStore, Secrets};
 use tooldock_otlp::{LogQueue, MetricsSource};
 use tooldock_process::child::output::RecentOutput;
 use tooldock_process::child::{self, left_behind};
@@ -50,12 +50,14 @@ use crate::check;
 use crate::config::dev_tokens;
 use crate::config::{Effective, ListenAddress, ProfileName, Role};
 use crate::config_view::ConfigurationInForce;
+use crate::connect_pages::{ConnectMetrics, ConnectPages, LinkTable};
 use crate::connection::ConnectionLimits;
 use crate::control_loop::{AdjacentProcesses, ControlLoop};
 use crate::descriptors::Connections;
 use crate::dev;
 use crate::edge::{Edge, EdgeService, Endpoint, Listening, RuntimeCollector};
 use crate::gateway::Gateway;
+use crate::hooks;
 use crate::issuers::{IssuerMetrics, Issuers};
 use crate::logging::LogLimit;
 use crate::management;
@@ -260,6 +262,7 @@ pub(crate) fn run(
             reloader: parts.reloader,
             sandbox: parts.sandbox,
             secrets: parts.secrets,
+            last_secrets: parts.last_secrets,
             keys,
             service: parts.service,
             answers: parts.answers,
@@ -320,10 +323,14 @@ struct Parts {
     exported: prometheus::Registry,
     audit: tooldock_sessions::audit::AuditGuard,
     secrets: Arc<SecretStore>,
+    /// The secrets as they were read at the start.
+    last_secrets: Secrets,
     issuers: Arc<Issuers>,
     keys: Arc<KeyStore>,
     web_sessions: Arc<WebSessions>,
     begun_logins: Arc<PendingLogins>,
+    /// The pages on which principals give their personal credentials; `None` for a process that serves no namespaces.
+    connect: Option<Arc<ConnectPages>>,
     breakdown: Arc<Breakdown>,
     /// The connections to other replicas; `None` if there can be no other replicas.
     replicas: Option<Arc<ReplicaLink>>,
@@ -393,7 +400,7 @@ impl Parts {
             .transpose()?;
         let secrets = SecretStore::new(&effective.data_dir, effective.secrets.protection());
         // The start fails if the secrets cannot be read, because namespaces could not work without them.
-        secrets.read()?;
+        let last_secrets = secrets.read()?;
         let secrets = Arc::new(secrets);
         let registry = Arc::new(Registry::default());
         let runtimes = Arc::new(Runtimes::new());
@@ -464,6 +471,7 @@ impl Parts {
         authorizations.refresh()?;
         let authorizations = Arc::new(authorizations);
         control.spawn(Arc::clone(&authorizations).follow());
+        let kept_authorizations = Arc::clone(&authorizations);
         let remote = RemoteClient::new(
             Arc::new(SystemNames),
             Arc::new(RemoteMetrics::new(&exported)?),
@@ -514,13 +522,26 @@ impl Parts {
             rules::answers_total(effective),
             AnswerMetrics::new(&exported)?,
         );
+        let reload = Arc::new(Reload {
+            reloader: Arc::clone(&reloader),
+            replicas: Arc::clone(&replicas),
+            pages: pages.clone(),
+        });
+        let connect = match effective.role {
+            Role::Manager => None,
+            Role::All | Role::Core => Some(ConnectPages::new(
+                LinkTable::new(session_key.clone(), replicas.own().0),
+                Arc::clone(&registry),
+                (Arc::clone(&secrets), kept_authorizations),
+                Arc::clone(&remote),
+                Arc::clone(&reload) as _,
+                ConnectMetrics::new(&exported)?,
+                control.handle().clone(),
+            )),
+        };
         let service_parts = ServiceParts {
             registry: Arc::clone(&registry),
-            reloader: Some(Arc::new(Reload {
-                reloader: Arc::clone(&reloader),
-                replicas: Arc::clone(&replicas),
-                pages: pages.clone(),
-            })),
+            reloader: Some(reload),
             sessions: config.sessions.clone(),
             session_key,
             stores,
@@ -541,6 +562,7 @@ impl Parts {
                 Arc::new(state.clone()),
                 Arc::clone(shown) as _,
             )),
+            links: connect.clone().map(|it| it as _),
             http_client: Some(remote),
             pages,
             answers: Arc::clone(&answers),
@@ -549,6 +571,7 @@ impl Parts {
         };
         let service = Service::with_servers(service_parts, servers);
         own_core.bind(&service);
+        hooks::put_into_force(&service, &config.hooks, &last_secrets);
         if replicas.are_many() {
             let metrics = ExchangeMetrics::new(&exported)?;
             let (rules, replicas) = (Arc::clone(rules), Arc::clone(&replicas));
@@ -595,10 +618,12 @@ impl Parts {
             exported,
             audit,
             secrets,
+            last_secrets,
             issuers,
             keys: Arc::clone(keys),
             web_sessions: Arc::default(),
             begun_logins: Arc::default(),
+            connect,
             breakdown,
             replicas: link,
             replica_socket,
@@ -799,6 +824,7 @@ impl Assembly<'_> {
             keys: Arc::clone(&self.parts.keys),
             web_sessions: Arc::clone(&self.parts.web_sessions),
             begun_logins: Arc::clone(&self.parts.begun_logins),
+            connect: self.parts.connect.clone(),
             access_log: self.access_log.cloned(),
             traces: self.traces.clone(),
             replicas: self.parts.replicas.clone(),

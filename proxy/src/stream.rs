@@ -38,7 +38,7 @@ pub(crate) struct LongStream {
     pub(crate) head: Head,
     pub(crate) events: Subscription,
     pub(crate) guards: ReplyGuards,
-    /// Time after which the stream ends, because a client certificate, an API key or a login expires. `None` if nothing expires.
+    /// Maximum duration of the stream: the time until a client certificate, API key or login expires. `None` if nothing expires.
     pub(crate) lasts: Option<Duration>,
     /// Resolves when the client's token is revoked or its login ends; the stream ends then. `None` if neither is checked.
     pub(crate) revoked: Option<End>,
@@ -168,7 +168,7 @@ impl Events for CountedEvents {
     }
 }
 
-/// ReplyGuards and counts of a stream. They are dropped when the stream ends.
+/// Guards and counts of a stream, which are dropped when the stream ends.
 struct StreamGuards {
     open: OpenStream,
     request_id: Arc<str>,

@@ -10,7 +10,7 @@ use crate::cli::TestArgs;
 use crate::config;
 use crate::refuse;
 
-/// Runs `tooldock test`. The process becomes that of pytest.
+/// Runs `tooldock test`: replaces this process by pytest.
 pub(crate) fn run(arguments: &TestArgs) -> ExitCode {
     let data_dir = arguments.data_dir.as_deref();
     let effective = match config::load_for_command(arguments.config.as_deref(), data_dir) {

@@ -266,6 +266,7 @@ fn service(
         credentials: None,
         management: None,
         web: None,
+        links: None,
         http_client: Some(remote),
         pages: None,
         answers: AnswerBudget::unbounded(),

@@ -30,7 +30,7 @@ impl WriteLimits {
     ///
     /// # Errors
     ///
-    /// [`WriteAborted`] if the client does not read.
+    /// [`WriteAborted`] when the client does not read in time, or other responses need the memory first.
     pub(crate) fn write<F: Future>(
         &self,
         size: usize,
@@ -46,7 +46,8 @@ impl WriteLimits {
 ///
 /// # Errors
 ///
-/// [`WriteAborted`] if the client does not read; nothing more may be written to the connection.
+/// [`WriteAborted`] when the client does not read in time, or other responses need the memory first. Nothing more may then be
+/// written to the connection.
 pub(crate) fn write<F: Future>(
     answers: Option<&AnswerAccount>,
     claim: Option<&AnswerClaim>,

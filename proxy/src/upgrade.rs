@@ -57,7 +57,8 @@ const NAME: &str = "replica ";
 /// a whole CPU core.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Time limit for receiving `report_stopped`. The running gateway needs only a fraction of it to announce its shutdown to the replicas.
+/// Time limit for receiving the message of `report_stopped`. The running gateway needs only a fraction of this time to announce
+/// its shutdown to the replicas.
 const GO_TIME: Duration = Duration::from_secs(10);
 
 /// Maximum time for which a start without `--upgrade` waits for a running gateway to react to a stop signal sent just before.

@@ -2,7 +2,8 @@
 //! time.
 //!
 //! All code and content of the page comes from this binary. The page's content security policy forbids inline scripts, other
-//! servers and frames. Therefore a tool's text that is shown in the page can neither run nor send data to other servers.
+//! servers, and frames of other servers. Therefore a tool's text that is shown in the page can neither run nor send data to other
+//! servers. The page of a tool runs in a frame with a policy of its own ([`FRAME`]).
 
 use std::io::Write as _;
 use std::sync::LazyLock;
@@ -18,14 +19,20 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tooldock_upstream::reply::{Head, Reply};
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
-    font-src 'self'; connect-src 'self'; manifest-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+/// Content security policy of the page. `frame-src` also keeps the frame of a tool's page from leaving for another host. The frame
+/// may still navigate to a path of this host, but the tool's page cannot read the response.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
+    connect-src 'self'; manifest-src 'self'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// Security headers that are added to each response, besides its content type.
-const SAFETY: [(HeaderName, HeaderValue); 6] = [
-    (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+/// Content security policy of the frame in which the page of a tool is shown (MCP Apps). The page may run its own scripts, in an
+/// separate origin without cookies and storage. Requests to any host are forbidden, except WebRTC, which no policy can forbid.
+const FRAME_POLICY: &str = "sandbox allow-scripts allow-forms; default-src 'none'; script-src 'unsafe-inline'; \
+    style-src 'unsafe-inline'; img-src data: blob:; media-src data: blob:; font-src data:; frame-ancestors 'self'; \
+    base-uri 'none'; form-action 'none'";
+
+/// Security headers that are added to each response, besides its content type, its policy, and the pages that may frame it.
+const SAFETY: [(HeaderName, HeaderValue); 4] = [
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
     (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
     (
         HeaderName::from_static("cross-origin-opener-policy"),
@@ -62,7 +69,10 @@ static PAGE: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new("", "text/html; charset=utf-8", page)
 });
 
-static ASSETS: LazyLock<[Asset; 3]> = LazyLock::new(|| {
+/// Name of the document in which the page of a tool is shown.
+const FRAME: &str = "frame.html";
+
+static ASSETS: LazyLock<[Asset; 4]> = LazyLock::new(|| {
     [
         Asset::new(
             "app.js",
@@ -78,6 +88,11 @@ static ASSETS: LazyLock<[Asset; 3]> = LazyLock::new(|| {
             "icon.svg",
             "image/svg+xml",
             include_bytes!("../web/dist/icon.svg"),
+        ),
+        Asset::new(
+            FRAME,
+            "text/html; charset=utf-8",
+            include_bytes!("../web/dist/frame.html"),
         ),
     ]
 });
@@ -105,7 +120,15 @@ fn answer(asset: &Asset, request: &Parts, cache: HeaderValue) -> Reply {
         .with(CONTENT_TYPE, HeaderValue::from_static(asset.content_type))
         .with(CACHE_CONTROL, cache)
         .with(VARY, HeaderValue::from_static("Accept-Encoding"));
+    let (policy, framed_by) = match asset.name {
+        FRAME => (FRAME_POLICY, "SAMEORIGIN"),
+        _ => (POLICY, "DENY"),
+    };
     head.headers.extend(SAFETY);
+    head.headers.extend([
+        (CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy)),
+        (X_FRAME_OPTIONS, HeaderValue::from_static(framed_by)),
+    ]);
     if !takes_gzip(&request.headers) {
         let body = Bytes::from_static(asset.plain);
         return Reply::Full { head, body };
@@ -162,12 +185,38 @@ mod tests {
         for path in [
             "/assets/",
             "/assets/index.html",
+            "/assets/frame",
             "/assets/../app.js",
             "/assets//app.js",
             "/assets/app.js/",
             "/app.js",
         ] {
             assert!(asset(&request(path, None)).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_the_frame_of_tools_pages_runs_inline_scripts_and_it_has_no_origin() {
+        for (path, inline, framed) in [
+            ("/assets/frame.html", true, "SAMEORIGIN"),
+            ("/assets/app.js", false, "DENY"),
+        ] {
+            let answered = asset(&request(path, None)).expect("there");
+            let header = |wanted: &HeaderName| {
+                let headers = &answered.head().headers;
+                let mut found = headers.iter().filter(|(name, _)| name == wanted);
+                let (_, value) = found.next().expect("a header");
+                assert!(found.next().is_none(), "{wanted} is there twice");
+                value.to_str().expect("text").to_owned()
+            };
+            let policy = header(&CONTENT_SECURITY_POLICY);
+            assert_eq!(policy.contains("'unsafe-inline'"), inline, "{policy}");
+            assert_eq!(
+                policy.starts_with("sandbox allow-scripts allow-forms;"),
+                inline
+            );
+            assert!(!policy.contains("allow-same-origin"), "{policy}");
+            assert_eq!(header(&X_FRAME_OPTIONS), framed);
         }
     }
 

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::header::{CACHE_CONTROL, COOKIE, HeaderMap, SET_COOKIE};
+use http::header::{CACHE_CONTROL, HeaderMap, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 use serde::Deserialize;
 use tooldock_filters::config::OauthConfig;
@@ -31,7 +31,7 @@ use tooldock_filters::token::TokenDigest;
 use tooldock_upstream::reply::{Head, Reply};
 
 use crate::issuers::login::AuthorizationRequest;
-use crate::web_session::random;
+use crate::web_session::{self, random};
 
 /// Path of requests that begin a login.
 pub(crate) const PATH: &str = "/api/login/oauth";
@@ -212,14 +212,13 @@ fn answer(body: &serde_json::Value, cookie: Option<String>) -> Reply {
 
 /// The value of the cookie for a begun login in a request.
 fn shown_cookie(headers: &HeaderMap) -> Option<&str> {
-    let cookies = headers.get_all(COOKIE).iter();
-    let cookies = cookies.filter_map(|value| value.to_str().ok());
-    let mut pairs = cookies.flat_map(|value| value.split(';'));
-    pairs.find_map(|pair| pair.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='))
+    let mut pairs = web_session::cookie_pairs(headers);
+    pairs.find_map(|pair| pair.strip_prefix(COOKIE_NAME)?.strip_prefix('='))
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header::COOKIE;
     use tooldock_base::yaml;
 
     use super::*;

@@ -279,10 +279,15 @@ fn is_from_https(headers: &HeaderMap) -> bool {
 
 /// The value of the login cookie in a request.
 pub(crate) fn shown_id(headers: &HeaderMap) -> Option<&str> {
+    let mut pairs = cookie_pairs(headers);
+    pairs.find_map(|pair| pair.strip_prefix(NAME)?.strip_prefix('='))
+}
+
+/// Returns the cookies of a request, each as `NAME=VALUE`.
+pub(crate) fn cookie_pairs(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let cookies = headers.get_all(COOKIE).iter();
     let cookies = cookies.filter_map(|value| value.to_str().ok());
-    let mut pairs = cookies.flat_map(|value| value.split(';'));
-    pairs.find_map(|pair| pair.trim().strip_prefix(NAME)?.strip_prefix('='))
+    cookies.flat_map(|value| value.split(';')).map(str::trim)
 }
 
 /// The bearer token in a request's `Authorization` header.

@@ -29,7 +29,7 @@ const bundled = await build({
 
 mkdirSync(output, { recursive: true });
 const files = new Map(bundled.outputFiles.map((file) => [basename(file.path), file.contents]));
-files.set("icon.svg", readFileSync(join(here, "src/icon.svg")));
+for (const name of ["icon.svg", "frame.html"]) files.set(name, readFileSync(join(here, "src", name)));
 
 // A name never changes, its query does with the content: the gateway lets browsers keep for ever what has a query.
 let page = readFileSync(join(here, "src/index.html"), "utf8");

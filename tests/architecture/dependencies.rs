@@ -1,4 +1,4 @@
-//! The review of direct dependencies, `docs/dependencies.md`, names each of them.
+//! Review of direct dependencies (`docs/dependencies.md`): it has a row for each dependency, and no other rows.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The fuzz targets, which no test compiles: each has a file, and a rule for its seeds.
+//! Fuzz targets, which no test compiles: each has a file, and a rule that makes its seeds.
 
 use std::collections::BTreeSet;
 use std::fs;

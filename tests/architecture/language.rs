@@ -106,7 +106,9 @@ fn comments_and_types_name_the_thing_they_are_about() {
     let mut paths = Vec::new();
     let folders = [
         "filters/src",
+        "mcp-upstream/engine/src",
         "mcp-upstream/protocol/src",
+        "mcp-upstream/servers/src",
         "mcp-upstream/sessions/src",
         "mcp-upstream/src",
         "proxy/bin",
@@ -118,6 +120,7 @@ fn comments_and_types_name_the_thing_they_are_about() {
         "workers/base/src",
         "workers/builder/src",
         "workers/credentials/src",
+        "workers/openapi/src",
         "workers/process/src",
         "workers/src",
     ];

@@ -13,7 +13,9 @@ use crate::support::programs;
 /// layer of its own.
 const CRATES: &[(&str, &[&str])] = &[
     ("filters/src/lib.rs", FILTERS),
+    ("mcp-upstream/engine/src/lib.rs", ENGINE),
     ("mcp-upstream/protocol/src/lib.rs", PROTOCOL),
+    ("mcp-upstream/servers/src/lib.rs", SERVERS),
     ("mcp-upstream/sessions/src/lib.rs", SESSIONS),
     ("mcp-upstream/src/lib.rs", MCP_UPSTREAM),
     ("proxy/otlp/src/lib.rs", OTLP),
@@ -21,6 +23,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("workers/base/src/lib.rs", BASE),
     ("workers/builder/src/lib.rs", BUILDER),
     ("workers/credentials/src/lib.rs", CREDENTIALS),
+    ("workers/openapi/src/lib.rs", OPENAPI),
     ("workers/process/src/lib.rs", PROCESS),
     ("workers/src/lib.rs", WORKERS),
 ];
@@ -76,35 +79,51 @@ const SESSIONS: &[&str] = &[
     "replicas",
     "interaction",
     "session",
+    "tasks",
     "stores",
     "broadcast",
     "catalogue",
     "testing",
 ];
 
+const SERVERS: &[&str] = &[
+    "testing",
+    "breaker",
+    "metrics",
+    "turns",
+    "pipes",
+    "link",
+    "handshake",
+    "launch",
+    "pool",
+    "http",
+];
+
 /// Implementations of upstreams are listed apart from the trait.
-const MCP_UPSTREAM: &[&str] = &[
-    // Terms of calls, and ports.
-    "probe",
+const ENGINE: &[&str] = &[
     "trace",
-    "scopes",
     "supervise",
-    "reload",
-    "credentials",
-    "health",
-    "heavy_work",
-    "tool_result",
-    // Connections, the engine, and the upstreams of namespaces.
-    "stdio",
+    "connect_links",
+    "hooks",
     "metrics",
     "engine",
     "upstream",
-    "upstream/http",
     "upstream/worker",
     "upstream/aggregate",
     "upstream/system",
     "upstream/client",
     "upstream/global",
+    "testing",
+];
+
+const MCP_UPSTREAM: &[&str] = &[
+    // Terms of requests, and ports.
+    "probe",
+    "scopes",
+    "reload",
+    "credentials",
+    "health",
+    "tool_result",
     // Surfaces.
     "reply",
     "error",
@@ -116,6 +135,26 @@ const MCP_UPSTREAM: &[&str] = &[
     "web",
     "surface",
     "service",
+];
+
+const OPENAPI: &[&str] = &[
+    "budget",
+    "names",
+    "swagger",
+    "document",
+    "schema",
+    "output",
+    "selection",
+    "encode",
+    "multipart",
+    "parameter",
+    "body",
+    "pages",
+    "tool",
+    "operation",
+    "request",
+    "response",
+    "api",
 ];
 
 const OTLP: &[&str] = &[
@@ -164,12 +203,14 @@ const PROXY: &[&str] = &[
     "web_session",
     "issuers",
     "web_login",
+    "connect_pages",
     "stream",
     "gateway",
     "edge",
     // The running process, and the commands.
     "check",
     "config_view",
+    "hooks",
     "sandbox",
     "dev",
     "upgrade",
@@ -238,6 +279,7 @@ const BASE: &[&str] = &[
     "policy",
     "gate",
     "parking",
+    "heavy_work",
     "budget",
     "answers",
     "failures",
@@ -271,6 +313,7 @@ const WORKERS: &[&str] = &[
     "server_settings",
     "external",
     "remote",
+    "openapi",
     "aggregate",
     "manifest",
     "scan",
@@ -389,7 +432,7 @@ fn read_modules(source: &Path, parent: &str, file: &Path, found: &mut Vec<(Strin
     }
 }
 
-/// The modules that a file declares, except those of tests and of fuzzing.
+/// Returns the modules that a file declares, except modules for tests and for fuzzing.
 fn declared(text: &str) -> Vec<&str> {
     let (mut found, mut of_tests) = (Vec::new(), false);
     for line in text.lines() {
@@ -400,7 +443,7 @@ fn declared(text: &str) -> Vec<&str> {
         {
             found.push(name);
         }
-        of_tests = ["#[cfg(test)]", "#[cfg(fuzzing)]"].contains(&line)
+        of_tests = ["#[cfg(test)]", "#[cfg(any(test, fuzzing))]"].contains(&line)
             || (of_tests && line.starts_with('#'));
     }
     found

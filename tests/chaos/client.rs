@@ -1,4 +1,4 @@
-//! A client that makes one call after another, and reads how each ended.
+//! Client that makes one call after another, and classifies the end of each call.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,18 +17,18 @@ use crate::support::{DEADLINE, TOKEN};
 
 const VERSION: &str = "2025-11-25";
 
-/// The end of a call, as its client learned it.
+/// End of a call, as its client learned it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// With its result.
+    /// The call has a result.
     Done,
-    /// With an error that has a type.
+    /// The call failed with an error that has a type.
     Failed,
-    /// Without an answer, while the gateway had no descriptors.
+    /// The connection broke while the gateway had no descriptors.
     Broken,
 }
 
-/// A client with a session for each namespace.
+/// Client with a session in each namespace that it has called.
 pub struct ChaosClient {
     number: usize,
     calls: usize,
@@ -37,13 +37,13 @@ pub struct ChaosClient {
     dice: Dice,
     marks: PathBuf,
     sessions: BTreeMap<&'static str, String>,
-    /// Odd while the gateway may have no descriptors.
+    /// Counter that is odd while the gateway may have no descriptors, and even otherwise.
     starved: Arc<AtomicUsize>,
-    /// The answer to the last call that failed.
+    /// Answer or connection error of the last call that failed.
     pub last_failure: String,
 }
 
-/// The reason why a request has no result.
+/// Failure of a request: its outcome, and the answer or connection error that the client got.
 struct NoResult {
     outcome: Outcome,
     told: String,
@@ -71,18 +71,18 @@ impl ChaosClient {
         }
     }
 
-    /// Makes a call of a namespace by chance. Returns its mark and its outcome.
+    /// Makes a call in a random namespace. Returns the call's mark and its outcome.
     pub async fn call(&mut self) -> (String, Outcome) {
         let namespace = NAMESPACES[self.dice.roll(NAMESPACES.len())];
         let called = self.call_of(namespace).await;
         if called.1 != Outcome::Done {
-            // A client that is refused does not come back at once.
+            // Pause after a failure, so that refused clients do not flood the gateway.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         called
     }
 
-    /// Makes a call of a namespace, in a session that is opened if there is none.
+    /// Makes a call in a namespace, and opens a session there first if the client has none.
     pub async fn call_of(&mut self, namespace: &'static str) -> (String, Outcome) {
         self.calls += 1;
         let mark = format!("{}-{}", self.number, self.calls);
@@ -146,7 +146,7 @@ impl ChaosClient {
         Ok(id)
     }
 
-    /// Sends a message. A broken connection is an error without a type, except while the gateway has no descriptors.
+    /// Sends a message. A broken connection fails the test, except while the gateway may have no descriptors.
     async fn post(
         &self,
         namespace: &str,
@@ -182,7 +182,7 @@ impl ChaosClient {
         }
     }
 
-    /// The message in a response. An error has a number and, in its data, a code.
+    /// Returns the message in a response. An error without a numeric code, or without a code in its data, fails the test.
     async fn answer(&self, response: Response) -> Result<Value, NoResult> {
         let before = self.starved.load(Ordering::SeqCst);
         let status = response.status();

@@ -1,4 +1,4 @@
-//! Faults of the machine that a gateway runs on, each with its end.
+//! Faults of the machine on which a gateway runs, and their repair.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -13,36 +13,36 @@ use crate::support::Gateway;
 use crate::support::dice::Dice;
 use crate::support::redis::Redis;
 
-/// Size of the data directory's disk, with room for all that a gateway keeps in a run.
+/// Mount option: size of the disk for the data directory. The disk has room for all that the gateway stores in a run.
 const DISK: &str = "size=16m";
-/// The library that gives a process another clock.
+/// Paths of libfaketime, a library that changes a process's clock.
 const FAKETIME: [&str; 2] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
 ];
 
-/// A fault of the machine.
+/// Fault of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A process of the worker is killed.
+    /// A worker process is killed.
     KilledWorker,
-    /// A process of the worker is stopped, and goes on.
+    /// A worker process is stopped (SIGSTOP), and continues after the pause.
     StoppedWorker,
     /// A process of a stdio server is killed.
     KilledServer,
-    /// A process of a stdio server is stopped, and goes on.
+    /// A process of a stdio server is stopped (SIGSTOP), and continues after the pause.
     StoppedServer,
-    /// The disk of the data directory is full.
+    /// The disk of the data directory is full during the pause.
     FullDisk,
-    /// The gateway can open no file and accept no connection.
+    /// The gateway can open at most 3 more descriptors, for files and connections together, during the pause.
     NoDescriptors,
-    /// The store of sessions answers nothing for a while.
+    /// The session store (Redis) is stopped and does not respond during the pause.
     SlowStore,
-    /// The clock jumps forward or back, and is set right.
+    /// The gateway's clock jumps 2 hours forward or back, and is set right after the pause.
     WrongClock,
 }
 
-/// The parts of the machine that can have faults.
+/// Gateway, and the parts of its machine that can have faults; `None` for a part that this machine cannot disturb.
 pub struct Machine<'a> {
     pub gateway: &'a Gateway,
     pub disk: Option<&'a SmallDisk>,
@@ -51,7 +51,7 @@ pub struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// The faults that this machine can have.
+    /// Returns the faults that are possible on this machine.
     pub fn faults(&self) -> Vec<Fault> {
         let mut faults = vec![
             Fault::KilledWorker,
@@ -66,7 +66,7 @@ impl Machine<'_> {
         faults
     }
 
-    /// Brings a fault about, and ends it after `pause`.
+    /// Causes a fault, and repairs it after `pause`.
     pub async fn fault(&self, fault: Fault, pause: Duration, dice: &mut Dice) {
         println!("chaos: {fault:?} for {pause:?}");
         let wait = || tokio::time::sleep(pause);
@@ -121,11 +121,11 @@ impl Machine<'_> {
 }
 
 fn signal(pid: Pid, signal: Signal) {
-    // The process may have ended by itself.
+    // An error means that the process has already ended.
     let _ = kill_process(pid, signal);
 }
 
-/// A process of the gateway's worker or servers, by chance.
+/// Returns a random worker or server process of the gateway, as the fault needs; `None` if there is none.
 fn process(gateway: i32, fault: Fault, dice: &mut Dice) -> Option<Pid> {
     let program = match fault {
         Fault::KilledWorker | Fault::StoppedWorker => "app.worker_main",
@@ -170,11 +170,11 @@ fn fill(path: &Path) {
     }
 }
 
-/// A small disk below a data directory, mounted until this value is dropped.
+/// Small disk, mounted at a data directory until this value is dropped.
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// Mounts the disk; `None` where that is not allowed.
+    /// Mounts a disk at `folder`; returns `None` if this user may not mount.
     pub fn mounted(folder: &Path) -> Option<Self> {
         fs::create_dir_all(folder).expect("a folder");
         let mounted = Command::new("mount")
@@ -192,19 +192,19 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-        // The gateway's own folder could not be removed while the disk was mounted in it.
+        // The folder around the mount point could not be removed while the disk was mounted.
         let _ = self.0.parent().map(fs::remove_dir_all);
     }
 }
 
-/// A clock of the gateway that can be set.
+/// Clock of a gateway's process, which tests can set.
 pub struct Clock {
     library: &'static str,
     folder: tempfile::TempDir,
 }
 
 impl Clock {
-    /// A clock, where libfaketime is installed.
+    /// Returns a clock; `None` if libfaketime is not installed.
     pub fn found() -> Option<Self> {
         let Some(library) = FAKETIME.into_iter().find(|it| Path::new(it).exists()) else {
             println!("chaos: skipped: a wrong clock, since libfaketime is not installed");
@@ -220,14 +220,14 @@ impl Clock {
         self.folder.path().join("clock")
     }
 
-    /// Sets the clock to a difference from the machine's.
+    /// Sets the difference between this clock and the machine's clock, such as `+2h`.
     fn set(&self, difference: &str) {
         let new = self.file().with_extension("new");
         fs::write(&new, difference).expect("written");
         fs::rename(new, self.file()).expect("renamed");
     }
 
-    /// Variables with which a process has this clock. Its monotonic clock is the machine's.
+    /// Returns the environment variables that give a process this clock. The monotonic clock of the process stays right.
     pub fn variables(&self) -> [(&'static str, String); 5] {
         [
             ("LD_PRELOAD", self.library.to_owned()),

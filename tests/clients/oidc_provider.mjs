@@ -1,5 +1,6 @@
 // A real authorization server for tests: `oidc-provider` with one user, `ada`, who is logged in and consents at once.
-// Prints its issuer, and ends with its standard input. Argument: the lifetime of access tokens, in seconds.
+// Prints its issuer, and ends with its standard input. Arguments: the lifetime of access tokens, in seconds, and a JSON array of
+// registered clients (empty if it is missing).
 
 import Provider from 'oidc-provider';
 
@@ -10,10 +11,11 @@ await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
 const issuer = `http://127.0.0.1:${server.address().port}`;
 
 const provider = new Provider(issuer, {
-  clients: [],
+  clients: JSON.parse(process.argv[3] ?? '[]'),
   scopes: ['openid', 'offline_access', ...scopes.split(' ')],
   features: {
     devInteractions: { enabled: false },
+    clientCredentials: { enabled: true },
     registration: { enabled: true },
     resourceIndicators: {
       enabled: true,

@@ -1,6 +1,6 @@
-"""Clients of the official Python SDK, 1.x, whose calls go on while replicas come and go (`steady_shared.py`).
+"""Clients of the official Python SDK 1.x that keep calling while replicas fail and return (`steady_shared.py`).
 
-Their modes are `streamable` and `sse`.
+A client's `mode` is its transport: `streamable` (Streamable HTTP) or `sse` (HTTP+SSE).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from steady_shared import PATIENCE, Refused, retrying, run
 
 
 class GivenUp(logging.Handler):
-    """Counts the calls that the SDK left unanswered: it tries twice to resume a stream, and tells its caller nothing then."""
+    """Counts the calls that the SDK gave up: after two attempts to resume a stream, it logs this and does not tell its caller."""
 
     calls = 0
 
@@ -77,7 +77,7 @@ async def connect(caller):
     ):
 
         async def call(arguments):
-            # The SDK waits for the answer of a message that was refused.
+            # The SDK would wait for the answer to a refused message, so a refusal ends the wait.
             called = asyncio.ensure_future(session.call_tool("count", arguments))
             no = asyncio.ensure_future(refused.wait())
             try:

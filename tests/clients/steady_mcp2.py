@@ -1,9 +1,10 @@
-"""Clients of the official Python SDK, 2.x, whose calls go on while replicas come and go (`steady_shared.py`).
+"""Clients of the official Python SDK 2.x that keep calling while replicas fail and return (`steady_shared.py`).
 
-Their modes are those of the SDK: `legacy`, or a modern revision.
+A client's `mode` is that of the SDK: `legacy`, or a modern revision of the protocol such as `2026-07-28`.
 """
 
 import asyncio
+import logging
 import os
 import warnings
 from contextlib import asynccontextmanager
@@ -12,9 +13,23 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from steady_shared import PATIENCE, retrying, run
+from steady_shared import PATIENCE, Refused, retrying, run
 
 warnings.simplefilter("ignore")
+
+
+class BrokenStreams(logging.Handler):
+    """Counts the streams that broke off. The SDK only logs this: to its caller, a broken stream looks like a complete one."""
+
+    count = 0
+
+    def emit(self, record):
+        BrokenStreams.count += record.getMessage() == "SSE stream ended" and record.exc_info is not None
+
+
+SDK = logging.getLogger("mcp.client.streamable_http")
+SDK.setLevel(logging.DEBUG)
+SDK.addHandler(BrokenStreams())
 
 
 @asynccontextmanager
@@ -40,7 +55,13 @@ async def connect(caller):
         ) as client:
 
             async def call(arguments):
-                result = await client.call_tool("count", arguments)
+                before = BrokenStreams.count
+                try:
+                    result = await client.call_tool("count", arguments)
+                except Exception as error:
+                    if "stream ended without a response" in str(error) and BrokenStreams.count > before:
+                        raise Refused("the stream broke off") from error
+                    raise
                 return result.is_error, result.content[0].text
 
             if client.protocol_version < "2026":

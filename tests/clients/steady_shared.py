@@ -1,8 +1,9 @@
-"""Calls of SDK clients that go on while replicas come and go, and their ends as the clients were told.
+"""SDK clients that keep calling while replicas fail and return, and the outcomes of their calls.
 
-A client script reads its clients from its first argument: a JSON list of objects with `name`, `base` (a URL), `namespace`, `mode`
-and `marks` (the file in which calls leave their marks). It stops when its standard input ends, each client after a call that
-has a result, and prints one JSON line: the `outcomes` of calls by mark, and what else is `wrong`.
+The first argument of a client script is a JSON list of clients, objects with `name`, `base` (a URL), `namespace`, `mode` and
+`marks` (the file to which calls append their marks). When its standard input ends, the script stops each client after a call
+that has a result, and prints one line of JSON: the `outcomes` of calls by mark, and the list `wrong` of lost or repeated events
+and of failures that no fault explains.
 """
 
 import asyncio
@@ -11,12 +12,12 @@ import re
 import sys
 
 STEPS = 4
-# Seconds after which a call counts as one without an answer.
+# Time limit for an answer, in seconds.
 PATIENCE = 60
-# Answers after which nothing was done: a client asks again, as `Retry-After` says.
+# Error codes of requests that were not carried out. Such an answer has `Retry-After`, and the client repeats the request.
 UNAVAILABLE = {"replica_unavailable", "session_store_unavailable", "shutting_down", "starting"}
-# Failures that a client may meet while replicas come and go: errors of the gateway, answers of nginx for a replica that is gone,
-# and connections that break. A session that is not known, and a call without an answer, are none of them.
+# Failures that a client may meet while replicas fail and return: errors of the gateway, answers of nginx for a replica that is
+# gone, and broken connections. An unknown session, and a call without an answer, are not among them.
 TYPED = re.compile(
     "replica_lost|worker_unavailable|upstream_error|not_initialized|status 50[234]"
     "|-32603 Server returned an error response|-32000 Connection closed|RemoteProtocolError|ReadError|ClosedResourceError"
@@ -25,11 +26,11 @@ TYPED = re.compile(
 
 
 class Refused(Exception):
-    """A message of HTTP+SSE that was not taken, or a call that the SDK gave up."""
+    """A message over HTTP+SSE that the gateway refused, or a call that the SDK gave up."""
 
 
 class Caller:
-    """A client with one call at a time."""
+    """A client that makes one call at a time."""
 
     def __init__(self, spec, stop):
         self.name, self.base, self.mode = spec["name"], spec["base"], spec["mode"]
@@ -43,7 +44,7 @@ class Caller:
         self.wrong = []
 
     def hears(self, data):
-        """Counts an event of a call."""
+        """Records a log message of a call. A message out of order is wrong."""
         mark, step = re.search(r"([\w-]+-\d+) (\d+)", json.dumps(data)).groups()
         steps = self.steps.setdefault(mark, [])
         if int(step) != len(steps):
@@ -60,7 +61,7 @@ class Caller:
         self.running = None
 
     async def calls(self, call):
-        """Makes calls with `call`, which answers if the call failed, and its text."""
+        """Makes calls until one that began after `stop` has a result. `call` returns true for a failure, and the text."""
         while True:
             last = self.stop.is_set()
             self.made += 1
@@ -69,7 +70,8 @@ class Caller:
                 failed, text = await call({"file": self.marks, "mark": mark, "uri": self.uri})
             except Exception as error:
                 code = code_of(error)
-                # The word that a client is ready may be lost with a replica: it needs another session.
+                # A replica that fails may lose `notifications/initialized`. Its session is then of no use, so another one is
+                # opened.
                 if code in (None, "not_initialized"):
                     raise
                 failed, text = True, code
@@ -88,7 +90,7 @@ class Caller:
             await asyncio.sleep(0.1)
 
     async def go_on(self, connect):
-        """Calls in one session after the other; one that broke is followed by the next."""
+        """Makes calls in one session at a time. When a session breaks, the next one is opened."""
         while True:
             try:
                 async with connect(self) as call:
@@ -110,13 +112,13 @@ def leaves(error):
 
 
 def code_of(error):
-    """The code with which the gateway names an error, if it is one of its own."""
+    """Returns the gateway's stable code in an error; None for errors without such a code."""
     data = getattr(getattr(error, "error", None), "data", None)
     return data.get("code") if isinstance(data, dict) else None
 
 
 def reason(error):
-    """One line for the end of a session: codes of errors, statuses of HTTP, kinds of broken connections."""
+    """Returns the causes of a session's end in one line: codes of errors, HTTP statuses, kinds of broken connections."""
     told = []
     for leaf in leaves(error):
         response = getattr(leaf, "response", None)
@@ -132,7 +134,7 @@ def reason(error):
 
 
 def retrying(httpx, caller):
-    """A transport for the SDK's HTTP client that asks again where nothing was done, as an application would."""
+    """Returns a transport for the SDK's HTTP client. It repeats requests that were not carried out, as an application would."""
 
     class Retrying(httpx.AsyncHTTPTransport):
         async def handle_async_request(self, request):

@@ -1,6 +1,7 @@
 //! Authorizations of remote servers that name another authorization server later, or whose configuration changes.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use rustix::process::Signal;
 
@@ -8,23 +9,27 @@ use super::authorized::{Asking, shown};
 use super::*;
 
 /// An authorization server on a socket that registers every client and takes every code. Its tokens are over at once.
-struct Site {
-    url: String,
+pub(super) struct Site {
+    pub(super) url: String,
     asked: Arc<Mutex<Vec<(String, String)>>>,
+    /// True once the issuer refuses to renew tokens; false while it renews them.
+    pub(super) revoked: Arc<AtomicBool>,
 }
 
 impl Site {
-    async fn start(name: &'static str) -> Self {
+    pub(super) async fn start(name: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let site = Self {
             url: url.clone(),
             asked: Arc::default(),
+            revoked: Arc::default(),
         };
-        let asked = Arc::clone(&site.asked);
+        let (asked, revoked) = (Arc::clone(&site.asked), Arc::clone(&site.revoked));
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let (asked, url) = (Arc::clone(&asked), url.clone());
+                let revoked = Arc::clone(&revoked);
                 tokio::spawn(async move {
                     while let Some((head, body)) = backend::read(&mut stream).await {
                         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
@@ -33,18 +38,29 @@ impl Site {
                                 "issuer": url, "authorization_endpoint": format!("{url}/authorize"),
                                 "token_endpoint": format!("{url}/token"), "registration_endpoint": format!("{url}/register"),
                                 "code_challenge_methods_supported": ["S256"], "response_types_supported": ["code"],
+                                "client_id_metadata_document_supported": true,
                             }),
                             "/register" => json!({
                                 "client_id": format!("client-of-{name}"), "client_secret": format!("canary-secret-of-{name}"),
                                 "redirect_uris": [],
                             }),
+                            "/token"
+                                if body.contains("grant_type=refresh_token")
+                                    && revoked.load(Ordering::SeqCst) =>
+                            {
+                                json!({"error": "invalid_grant"})
+                            }
                             "/token" => json!({
                                 "access_token": format!("canary-access-of-{name}"), "token_type": "bearer", "expires_in": 0,
                                 "refresh_token": format!("canary-refresh-of-{name}"),
                             }),
                             _ => Value::Null,
                         };
-                        let status = if answer.is_null() { 404 } else { 200 };
+                        let status = match &answer {
+                            Value::Null => 404,
+                            answer if answer.get("error").is_some() => 400,
+                            _ => 200,
+                        };
                         asked.lock().unwrap().push((head, body));
                         let answer = backend::answered(status, "", &answer.to_string());
                         if stream.write_all(answer.as_bytes()).await.is_err() {
@@ -57,6 +73,11 @@ impl Site {
         site
     }
 
+    /// Heads and bodies of all requests.
+    pub(super) fn all(&self) -> Vec<(String, String)> {
+        self.asked.lock().unwrap().clone()
+    }
+
     /// Heads and bodies of requests for tokens.
     fn exchanges(&self) -> Vec<(String, String)> {
         let mut all = self.asked.lock().unwrap().clone();
@@ -65,12 +86,12 @@ impl Site {
     }
 }
 
-fn name_issuer(far: &Backend, site: &Site) {
+pub(super) fn name_issuer(far: &Backend, site: &Site) {
     let document = json!({"resource": far.url(), "authorization_servers": [site.url]});
     far.publish("/.well-known/oauth-protected-resource/mcp", document);
 }
 
-fn remote_with(far: &Backend, oauth: &Value) -> Value {
+pub(super) fn remote_with(far: &Backend, oauth: &Value) -> Value {
     json!({"remote": {"own": {
         "backends": [far.url()], "mode": "client", "allow_private": true, "oauth": oauth,
         "health": {"active": {"every": "1h"}},

@@ -11,7 +11,7 @@ use crate::support::redis::Redis;
 use crate::support::session::Session;
 use crate::support::{Gateway, tools};
 
-/// A library that is loaded before the others and sets the clock of a process 5 minutes ahead.
+/// C source of a library that, preloaded into a process, sets its real-time clock 5 minutes ahead.
 const AHEAD: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -47,7 +47,7 @@ async fn replicas_whose_clocks_are_five_minutes_apart_serve_one_set_of_sessions(
 
     let here = Session::start(&ahead, "talk", LATEST).await;
     let there = Session::start(&one, "talk", LATEST).await;
-    // Forwarded in both directions, with passports that say when they were sealed.
+    // Both requests are forwarded to the other replica with a passport (the sealed identity of the client), which has a time.
     assert_eq!(
         (ping(&here.at(&one)).await, ping(&there.at(&ahead)).await),
         (200, 200)
@@ -57,6 +57,10 @@ async fn replicas_whose_clocks_are_five_minutes_apart_serve_one_set_of_sessions(
     let read = stream.event().await.expect("an announcement");
     drop(stream);
     announce(&here, 3).await;
+    // An event that a stream shows is stored. Its client forgets that it has read it.
+    let mut stream = here.at(&one).get(read.id.as_deref()).await;
+    stream.event().await.expect("the second announcement");
+    drop(stream);
 
     ahead.kill();
     assert_eq!(ping(&here.at(&one)).await, 200, "claimed");

@@ -1,4 +1,4 @@
-//! A client that makes one call after the other, by whatever replicas are there, and counts what it is told.
+//! Client that calls at random replicas, and checks that no event of a call is lost or comes twice.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::support::session::call;
 use crate::support::sse::Event;
 use crate::support::{DEADLINE, TOKEN};
 
-/// Leaves a mark, says that many things on the way, and that a resource has changed.
+/// Tool that appends a mark to a file, sends log messages ([`STEPS`]), and announces a change of a resource.
 pub const COUNTING: &str = r#"
 import asyncio
 from fastmcp import Context
@@ -43,30 +43,30 @@ async def count(ctx: Context, file: str, mark: str, uri: str) -> str:
     return mark
 "#;
 
-/// Events that each call says.
+/// Number of log messages that each call sends.
 const STEPS: usize = 4;
 
-/// The end of a call, as its client learned it.
+/// Outcome of a call, as the client saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// With its result.
+    /// The call has a result, and all its log messages have arrived.
     Done,
-    /// With an error of a known kind, or a connection that broke before anything came.
+    /// The call failed with an error that is expected under faults, or its connection broke and no stream can be resumed.
     Failed,
 }
 
-/// A client with one session, which knows all replicas and comes back after each loss.
+/// Client with one session. It knows all replicas, and continues at a random replica after each loss.
 pub struct Client {
     pub number: usize,
     pub replicas: Vec<SocketAddr>,
     pub http: reqwest::Client,
     pub id: String,
     pub dice: Dice,
-    /// The file in which calls leave their marks.
+    /// File to which calls append their marks.
     pub marks: PathBuf,
 }
 
-/// An event stream being read: `None` at its end, or where its connection breaks.
+/// Reader of the events in a response. `next` returns `None` when the stream ends or its connection breaks.
 pub struct Events {
     response: Response,
     body: Vec<u8>,
@@ -86,10 +86,10 @@ impl Events {
     }
 }
 
-/// A response, or the reason why there is none.
+/// Result of sending a request.
 enum Asked {
     Answered(Response),
-    /// Nothing of the request has left.
+    /// No connection was made, so the request was not sent.
     Unsent,
     Broken,
 }
@@ -103,7 +103,7 @@ impl Client {
         format!("{}-{call}", self.number)
     }
 
-    /// A request of the session at a replica of the dice's choice.
+    /// Returns a request of the session, to a random replica.
     fn request(&mut self, method: &str) -> RequestBuilder {
         let replica = self.replicas[self.dice.roll(self.replicas.len())];
         let method = method.parse().expect("a method");
@@ -124,7 +124,7 @@ impl Client {
         }
     }
 
-    /// Makes a call and follows it to its end, by whatever replicas are there.
+    /// Makes a call and follows it to its end, at whichever replicas respond.
     pub async fn call(&mut self, number: u64) -> Outcome {
         let mark = self.mark(number);
         let arguments = json!({"file": self.marks, "mark": mark, "uri": self.uri()});
@@ -137,7 +137,7 @@ impl Client {
                 Asked::Broken => return Outcome::Failed,
                 Asked::Answered(response) if response.status() == 200 => break response,
                 Asked::Answered(response) => match refusal(response).await {
-                    // Nothing was done: the client may ask again.
+                    // The call was not carried out, so the client repeats it.
                     Refusal::Unavailable => breathe().await,
                     Refusal::Lost => return Outcome::Failed,
                     Refusal::UnknownEvent => panic!("a call names no event"),
@@ -160,14 +160,15 @@ impl Client {
                 return Outcome::Failed;
             };
             let Some(resumed) = self.resumed(Some(&last)).await else {
-                // A replica that was frozen opened the stream when the session was no longer its own.
+                // The stream was opened by a replica that had been frozen, when another replica had claimed the session.
                 return Outcome::Failed;
             };
             events = resumed;
         }
     }
 
-    /// The stream behind an event, or a new one before there was an event; `None` if its session has no such stream.
+    /// Resumes a stream after the event `last`, or opens a new stream without such an event. Returns `None` if the session has no
+    /// stream with this event.
     async fn resumed(&mut self, last: Option<&str>) -> Option<Events> {
         loop {
             let request = match last {
@@ -189,7 +190,7 @@ impl Client {
         }
     }
 
-    /// Subscribes to its resource and opens the stream for the server's own messages.
+    /// Subscribes to the client's resource, and opens the stream for the server's own messages.
     pub async fn listen(&mut self) -> Events {
         let subscribe = json!({"jsonrpc": "2.0", "id": "s", "method": "resources/subscribe",
             "params": {"uri": self.uri()}});
@@ -226,14 +227,14 @@ async fn breathe() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// A refusal that a client may meet while replicas come and go.
+/// Refusal of a request that is expected while replicas fail and return.
 #[derive(Debug)]
 enum Refusal {
-    /// It was not carried out.
+    /// The request was not carried out.
     Unavailable,
-    /// It may have been carried out.
+    /// The request may have been carried out.
     Lost,
-    /// The session has no such stream.
+    /// No stream of the session contains the event after which the client wants to continue.
     UnknownEvent,
 }
 
@@ -252,7 +253,7 @@ async fn refusal(response: Response) -> Refusal {
     }
 }
 
-/// The outcome of a call, as its client was told.
+/// Events of a call that its client has received, and the call's outcome.
 struct Told {
     number: u64,
     mark: String,
@@ -310,7 +311,7 @@ impl Told {
     }
 }
 
-/// Calls without a pause until it is told to stop; the outcomes by mark.
+/// Makes calls without a pause until `stop` is set. Returns the client, and the outcome of each call by its mark.
 pub async fn calls(
     mut client: Client,
     stop: Arc<AtomicBool>,
@@ -326,7 +327,7 @@ pub async fn calls(
     (client, outcomes)
 }
 
-/// Reads the announcements of a session for ever, and counts them.
+/// Counts the announcements that a client receives, without an end. An event that comes twice fails the test.
 pub async fn announcements(mut client: Client, mut events: Events, count: Arc<AtomicUsize>) {
     let mut ids = HashSet::new();
     let mut last = None;

@@ -1,4 +1,4 @@
-//! Replicas that are frozen, or cut off from Redis, while their clients go on.
+//! Replicas that are frozen, or cut off from Redis, while their clients continue.
 
 use serde_json::json;
 

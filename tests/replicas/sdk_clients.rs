@@ -1,4 +1,4 @@
-//! Clients of the SDKs whose calls go on while replicas come and go: scripts of `tests/clients`.
+//! SDK clients that keep calling while replicas fail and return. They are scripts in `tests/clients`.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -12,10 +12,10 @@ use super::counted::Outcome;
 use crate::support::programs::{python, root};
 use crate::support::{DEADLINE, TOKEN};
 
-/// Running clients of one SDK.
+/// Process that runs clients of one SDK.
 pub struct Steady(Child);
 
-/// Starts the clients of a script.
+/// Starts a script from `tests/clients` in a Python environment. `clients`: the JSON list that describes the clients.
 pub fn steady(script: &str, environment: &str, clients: &Value) -> Steady {
     let process = Command::from(python(environment))
         .arg(root().join("tests/clients").join(script))
@@ -28,7 +28,7 @@ pub fn steady(script: &str, environment: &str, clients: &Value) -> Steady {
     Steady(process.expect("the clients start"))
 }
 
-/// The last words of a script.
+/// Last line of a script's output.
 #[derive(Deserialize)]
 struct Told {
     outcomes: BTreeMap<String, String>,
@@ -36,13 +36,13 @@ struct Told {
 }
 
 impl Steady {
-    /// Lets the clients end, each with a call that has a result, and returns the outcomes of their calls by mark.
+    /// Ends the clients, each after a call that has a result. Returns the outcome of each call by its mark.
     ///
     /// # Panics
     ///
-    /// When a client has lost an event, had one twice, or met a failure that no fault explains.
+    /// When a client does not end, has lost an event, got an event twice, or met a failure that no fault explains.
     pub async fn outcomes(self) -> BTreeMap<String, Outcome> {
-        // Closes the standard input.
+        // Waiting closes the script's standard input, at which the script ends.
         let ended = timeout(2 * DEADLINE, self.0.wait_with_output()).await;
         let told = ended.expect("a last call").expect("own child");
         assert!(told.status.success(), "{}", told.status);

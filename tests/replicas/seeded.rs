@@ -1,10 +1,12 @@
-//! Faults of replicas, of the Redis and of the network between them, under clients that go on.
+//! Random faults of replicas, of Redis and of the network between them, while clients call.
 //!
-//! `REPLICA_FAULTS` is the seed of the faults: an odd one has one Redis, an even one a Redis behind Sentinels, which fails over.
-//! `REPLICA_FAULTS_SECONDS` is their time; `make replica-faults` takes 600. (nextest ends a test after 300 s, cargo does not.)
+//! `REPLICA_FAULTS` is the seed of the faults. An odd seed has one Redis; an even seed has a Redis that fails over (Sentinel), if
+//! the machine allows network namespaces.
+//! `REPLICA_FAULTS_SECONDS` is the duration of the faults in seconds; `make replica-faults` sets 600. nextest ends a test after
+//! 300 s, so longer runs need `cargo test`.
 //!
-//! Some clients send each request to a replica of their own choice. With a time of its own, a run has SDK clients, too, behind an
-//! nginx, or behind a gateway whose remote pool the replicas are.
+//! Some clients send each request to a random replica. If `REPLICA_FAULTS_SECONDS` is set, SDK clients call, too: through nginx,
+//! and through a gateway whose remote pools consist of the replicas.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,7 +33,7 @@ use crate::support::{Gateway, TOKEN, eventually};
 
 const REPLICAS: usize = 3;
 const CLIENTS: usize = 4;
-/// Time of the faults. A fault that has begun is mended all the same.
+/// Duration of the faults in seconds, unless `REPLICA_FAULTS_SECONDS` is set. A fault that has begun is still repaired.
 const SECONDS: u64 = 60;
 const SEED: u64 = 37;
 
@@ -42,14 +44,14 @@ fn number(variable: &str, default: u64) -> u64 {
     })
 }
 
-/// The store of the replicas.
+/// Session store of the replicas: one Redis, or a Redis that fails over.
 enum Store {
     One(Redis),
     Sentinels(Failover),
 }
 
 impl Store {
-    /// Kills the Redis, and has another process in its place after the pause or once the Sentinels have promoted it.
+    /// Kills the Redis process. A single Redis starts again after the pause; otherwise Sentinels promote its replica.
     async fn killed(&mut self, pause: Duration) {
         match self {
             Self::One(redis) => {
@@ -66,15 +68,15 @@ impl Store {
     }
 }
 
-/// The ways from replicas to the Redis and to each other.
+/// Connections of the replicas to Redis and to each other, which a test can cut.
 enum Ways {
-    /// Each replica is in a network namespace of its own.
+    /// Each replica is in its own network namespace: all connections can be cut.
     Network { network: Network, url: String },
-    /// Without namespaces: the ways to the Redis alone can be cut.
+    /// The replicas are in the machine's network: only the connections to Redis can be cut.
     Links(Vec<Link>),
 }
 
-/// A Redis for that seed, and the ways to it.
+/// Starts Redis as the seed demands, and prepares the connections to it.
 async fn ground(place: Place, seed: u64) -> (Store, Ways) {
     if let Place::Machine = place {
         println!("without network namespaces: replicas are not cut off from each other");
@@ -118,7 +120,8 @@ impl Ways {
         }
     }
 
-    /// Cuts a replica off from its peers, from the Redis or from both, for some time.
+    /// Cuts a replica off for some time: from the other replicas if `peers`, and from Redis if `redis`. Without network
+    /// namespaces, the replica is always cut off from Redis alone.
     async fn cut(&self, at: usize, peers: bool, redis: bool, pause: Duration) {
         match self {
             Self::Network { network, .. } => {
@@ -137,7 +140,7 @@ impl Ways {
     }
 }
 
-/// Does one thing to one replica or to the Redis, and mends it.
+/// Causes a random fault of a replica, of Redis or of the network, and repairs it.
 async fn fault(dice: &mut Dice, replicas: &mut [Gateway], ways: &Ways, store: &mut Store) {
     let at = dice.roll(replicas.len());
     let pause = Duration::from_millis(dice.roll(3000) as u64);
@@ -168,7 +171,7 @@ async fn fault(dice: &mut Dice, replicas: &mut [Gateway], ways: &Ways, store: &m
     }
 }
 
-/// A gateway whose remote pool the replicas are, in both modes of the pool.
+/// Starts a gateway whose remote pools consist of the replicas: a pool for each mode.
 async fn pool(replicas: &[SocketAddr]) -> Gateway {
     let backends: Vec<_> = replicas
         .iter()
@@ -183,7 +186,7 @@ async fn pool(replicas: &[SocketAddr]) -> Gateway {
     gateway.env("REPLICAS_TOKEN", TOKEN).start().await
 }
 
-/// Clients of both eras and transports, behind nginx and behind the pool.
+/// Starts SDK clients of both eras and all transports, behind nginx and behind the pools.
 fn sdk_clients(nginx: SocketAddr, pool: SocketAddr, marks: &Path) -> [Steady; 2] {
     let client = |name: &str, base: SocketAddr, namespace: &str, mode: &str| {
         json!({"name": name, "base": format!("http://{base}"), "namespace": namespace, "mode": mode,
@@ -267,7 +270,7 @@ async fn faults_of_replicas_lose_no_event_and_run_no_call_twice() {
     for gateway in &replicas {
         see(gateway, REPLICAS).await;
     }
-    // A replica that was frozen gives up what others claimed, which needs Redis.
+    // A replica that was frozen must learn from Redis which of its sessions others have claimed, before Redis is killed again.
     for client in &sessions {
         for gateway in &replicas {
             eventually("each session is where it belongs", || async {
@@ -295,7 +298,7 @@ async fn faults_of_replicas_lose_no_event_and_run_no_call_twice() {
         let before = count.load(Ordering::Relaxed);
         println!("{before} changes announced by {} calls", done.count());
         outcomes.extend(of_client);
-        // All is well again: the next call is answered and announced.
+        // All faults are repaired: the next call has a result and is announced.
         assert_eq!(client.call(u64::MAX).await, Outcome::Done);
         eventually("the last call is announced", async || {
             assert!(!listening.is_finished(), "the listener failed");

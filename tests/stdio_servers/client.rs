@@ -59,7 +59,8 @@ impl<'a> Modern<'a> {
     /// Sends a message whose body is spelled as `body` is.
     pub(super) async fn send_text(&self, message: &Value, body: &str) -> Answering {
         let params = &message["params"];
-        let name = params["name"].as_str().or(params["uri"].as_str());
+        let name = ["name", "uri", "taskId"];
+        let name = name.iter().find_map(|key| params[*key].as_str());
         let name = name.map_or_else(String::new, |name| format!("Mcp-Name: {name}\r\n"));
         let request = format!(
             "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nX-Namespace: {}\r\n\

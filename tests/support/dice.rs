@@ -1,10 +1,10 @@
-//! Numbers that one seed decides, for runs that can be repeated.
+//! Random numbers from a seed, for runs that can be repeated.
 
-/// A generator of numbers, SplitMix64.
+/// Random number generator (SplitMix64), with its state.
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// A number from 0 up to, but not including, `sides`.
+    /// Returns a random number from 0 up to, but not including, `sides`.
     pub fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

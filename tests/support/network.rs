@@ -1,7 +1,7 @@
-//! A network of one test: Linux network namespaces, joined by a router, between which packets can be lost.
+//! Network of a test: Linux network namespaces that a router connects. Packets between two of them can be dropped.
 //!
-//! The test runs once more as a process in a namespace of its own, which is the router. So it takes no address or name from the
-//! machine and from other tests, and nothing of it is left when the process ends, however it ends.
+//! The test runs a second time, as a process in its own namespace, which is the router. It therefore takes no address or name
+//! from the machine or from other tests, and the network disappears with that process.
 
 use std::env;
 use std::io::{BufRead as _, BufReader};
@@ -14,14 +14,15 @@ use tempfile::TempDir;
 
 use super::programs::run;
 
-/// Address of what the members share, at the router.
+/// Address, at the router, of servers that all members use, such as Redis.
 pub const SHARED: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 100);
 
-/// Set in the process that runs the test in a namespace of its own.
+/// Environment variable that is set in the process that runs the test in its own network.
 const INSIDE: &str = "TOOLDOCK_TEST_NETWORK";
 
-/// Rules come before the local addresses, so that they count for packets that arrive here, too. A container may have `/proc/sys`
-/// read-only; the mount is of this process alone.
+/// Script that turns its process into the router, then runs the program in its arguments. The rules that drop packets take
+/// precedence over the local addresses, so that they also apply to packets for the router itself. In a container `/proc/sys` may
+/// be read-only, so `/proc` is mounted again, for this process alone.
 const ROUTER: &str = r#"
 set -e
 test -w /proc/sys/net/ipv4/ip_forward || mount -t proc proc /proc
@@ -34,7 +35,7 @@ ip rule del pref 0
 exec "$@"
 "#;
 
-/// Arguments: number, address and process of the member.
+/// Script that connects a member to the router. Arguments: the member's number, address and process id.
 const JOINED: &str = r#"
 set -e
 ip link add "member$1" type veth peer name eth0 netns "$3"
@@ -50,21 +51,22 @@ ip rule add pref 10 lookup local
 ip rule del pref 0' sh "$2"
 "#;
 
-/// Place where a test has run, or is to run.
+/// Network in which a test runs.
 pub enum Place {
-    /// In another process, which had a network of its own: nothing is left to do.
+    /// The test has run in another process, which had its own network: nothing is left to do.
     Elsewhere,
-    /// This process has a network of its own.
+    /// The test runs in this process, which has its own network.
     Own,
-    /// This machine allows no network namespaces.
+    /// The test runs in the machine's network, since this machine allows no network namespaces.
     Machine,
 }
 
-/// Runs the test of that name once more, in a process with a network of its own, and waits for its end.
+/// Runs a test once more, in a process with its own network if the machine allows that, and waits for its end. `test`: the test's
+/// name.
 ///
 /// # Panics
 ///
-/// When the test fails there.
+/// When the test fails in that process.
 pub fn place(test: &str) -> Place {
     if env::var_os(INSIDE).is_some() {
         return Place::Own;
@@ -93,23 +95,25 @@ fn router(program: &Path) -> Command {
     command
 }
 
-/// Members with an address each, which reach each other and [`SHARED`] by way of the router.
+/// Network of members, each with its own address. The members reach each other and [`SHARED`] through the router.
 pub struct Network {
     members: Vec<Member>,
-    /// Scripts that run programs in the namespace of a member.
+    /// Folder of scripts, each of which runs a program in a member's namespace.
     programs: TempDir,
 }
 
 struct Member {
     address: Ipv4Addr,
-    /// Keeps the namespace as long as its standard input is open.
+    /// Process that keeps the namespace. It ends when its standard input is closed.
     holder: Child,
 }
 
 impl Network {
+    /// Creates a network with `members` members.
+    ///
     /// # Panics
     ///
-    /// When this process has no network of its own.
+    /// When this process does not run in its own network.
     pub fn of(members: u8) -> Self {
         Self {
             members: (1..=members).map(Member::join).collect(),
@@ -117,12 +121,12 @@ impl Network {
         }
     }
 
-    /// An address of a member. The port is free at all of them.
+    /// Returns the address of a member with a port.
     pub fn address(&self, member: usize, port: u16) -> SocketAddr {
         SocketAddr::from((self.members[member].address, port))
     }
 
-    /// A program that runs another one as a process of a member.
+    /// Returns the path of a script that runs `program` in the namespace of a member.
     pub fn program(&self, member: usize, program: &Path) -> PathBuf {
         let script = self.programs.path().join(member.to_string());
         let text = format!(
@@ -136,12 +140,12 @@ impl Network {
         script
     }
 
-    /// Loses each packet between a member and the members in `peers`, and [`SHARED`] if it is `shared`.
+    /// Drops all packets between a member and the other members if `peers`, and between the member and [`SHARED`] if `shared`.
     pub fn cut(&self, member: usize, peers: bool, shared: bool) {
         self.rules("add", member, peers, shared);
     }
 
-    /// Takes back a [`Network::cut`] of the same arguments.
+    /// Undoes a [`Network::cut`] with the same arguments.
     pub fn mend(&self, member: usize, peers: bool, shared: bool) {
         self.rules("del", member, peers, shared);
     }

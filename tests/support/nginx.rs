@@ -16,8 +16,8 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts an nginx that knows nothing of sessions and sends each request to the next of the gateways. `next` says in which cases
-    /// it tries another one, as `proxy_next_upstream` has it.
+    /// Starts an nginx that sends each request to the next gateway in turn, without regard to sessions. Returns it with its
+    /// address. `next`: the value of `proxy_next_upstream`, the failures after which nginx tries another gateway.
     pub async fn in_front_of(
         folder: &Path,
         gateways: &[SocketAddr],

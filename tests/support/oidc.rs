@@ -3,6 +3,8 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use serde_json::{Value, json};
+
 use super::programs::node;
 
 /// `oidc-provider` in a separate process, which ends with its standard input.
@@ -16,8 +18,14 @@ pub struct Provider {
 impl Provider {
     /// Starts a provider whose access tokens are valid for `lifetime` seconds.
     pub fn start(lifetime: u32) -> Self {
+        Self::start_with(lifetime, &json!([]))
+    }
+
+    /// Starts a provider at which `clients`, an array of their metadata, are registered.
+    pub fn start_with(lifetime: u32, clients: &Value) -> Self {
         let mut process = script("oidc_provider.mjs")
             .arg(lifetime.to_string())
+            .arg(clients.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -17,7 +17,7 @@ use super::{eventually, eventually_within};
 /// Time limit for a promotion: a Sentinel that found its own clock jump, as on a busy machine, does nothing for 30 s.
 const PROMOTED: Duration = Duration::from_secs(90);
 
-/// Each change is written to disk before it is answered.
+/// Options with which Redis writes each change to disk before it responds.
 const KEEPS: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// A Redis. Dropping it ends the process.
@@ -42,7 +42,7 @@ impl Redis {
         Self::with(&[&["--port", "0"][..], &KEEPS].concat()).await
     }
 
-    /// As [`Redis::start_keeping`], at an address, too.
+    /// Starts a server like [`Redis::start_keeping`] that also listens on `address`.
     pub async fn start_keeping_at(address: SocketAddr) -> Self {
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         Self::with(&[&listening(&ip, &port)[..], &KEEPS].concat()).await
@@ -139,10 +139,10 @@ impl Redis {
     }
 }
 
-/// Options of a server that is reached from other network namespaces, if the address is.
+/// Options of a server that listens on an address, also for other network namespaces.
 fn listening<'a>(ip: &'a str, port: &'a str) -> Vec<&'a str> {
     let open = ["--bind", ip, "--port", port, "--protected-mode", "no"];
-    // A primary sends its data to a replica at once, instead of 5 s later.
+    // A primary sends its data to a new replica at once, instead of after 5 s.
     [&open[..], &["--repl-diskless-sync-delay", "0"]].concat()
 }
 
@@ -171,7 +171,7 @@ impl Drop for Redis {
 pub struct Failover {
     pub primary: Redis,
     pub replica: Redis,
-    /// Of the primary and the replica.
+    /// Addresses of the primary and of the replica, in this order.
     addresses: [SocketAddr; 2],
     sentinels: Vec<(Redis, SocketAddr)>,
 }
@@ -186,7 +186,7 @@ impl Failover {
         Self::start_at(Ipv4Addr::LOCALHOST).await
     }
 
-    /// As [`Failover::start`], at this address of the machine.
+    /// Starts the servers like [`Failover::start`], all at the IP address `address`.
     pub async fn start_at(address: Ipv4Addr) -> Self {
         let free = || SocketAddr::from((address, free_address().port()));
         let (first, second) = (free(), free());
@@ -212,7 +212,7 @@ impl Failover {
         failover
     }
 
-    /// Waits until a failover would succeed.
+    /// Waits until the Sentinels know each other and the replica, so that a failover would succeed.
     async fn replicated(&self) {
         for (sentinel, _) in &self.sentinels {
             eventually_within(
@@ -237,8 +237,7 @@ impl Failover {
         std::mem::swap(&mut self.primary, &mut self.replica);
         self.addresses.reverse();
         let primary = self.addresses[0];
-        // A Sentinel that does not know of the new primary would make it the replica of the process that is started, which has
-        // no data.
+        // A Sentinel that does not know the new primary yet would make it a replica of the restarted process, which has no data.
         for (sentinel, _) in &self.sentinels {
             eventually_within(PROMOTED, "the Sentinels name the new primary", async || {
                 let named = sentinel.ask(&["sentinel", "get-master-addr-by-name", "main"]);

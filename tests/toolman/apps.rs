@@ -8,11 +8,16 @@ use crate::support::session::Session;
 
 const PAGE: &str = "ui://sales_chart/view.html";
 
-/// An aggregate with `fixtures/servers/app.py` as its only server.
+/// Starts an aggregate whose only member is the server `fixtures/servers/app.py`.
 async fn house() -> House {
+    house_of("").await
+}
+
+/// Starts the same aggregate with keys at the beginning of its file.
+async fn house_of(keys: &str) -> House {
     let script = programs::root().join("tests/fixtures/servers/app.py");
     let file = format!(
-        "[[servers]]\nnamespace = \"sales\"\ncommand = \"exec python3 '{}'\"\n",
+        "{keys}\n[[servers]]\nnamespace = \"sales\"\ncommand = \"exec python3 '{}'\"\n",
         script.display()
     );
     House::with(&file, json!({})).await
@@ -81,6 +86,28 @@ async fn a_client_that_shows_no_pages_is_offered_no_tool_of_a_page() {
         names(&listed["tools"], "name"),
         ["toolman_activate", "sales_show_chart"]
     );
+}
+
+#[tokio::test]
+async fn a_page_that_its_server_does_not_list_is_read_by_the_uri_that_its_tool_names() {
+    let house = house().await;
+    let client = session(&house, json!({})).await;
+    activate(&client, json!({"tools_on": ["sales_show_table"]})).await;
+    let listed = result(&client, "tools/list", json!({})).await;
+    let page = &listed["tools"][1]["_meta"]["ui"]["resourceUri"];
+    assert_eq!(page, "ui://sales_chart/unlisted.html");
+    let read = result(&client, "resources/read", json!({"uri": page})).await;
+    assert_eq!(read["contents"][0]["uri"], *page);
+    assert_eq!(read["contents"][0]["text"], "<p>chart</p>");
+}
+
+#[tokio::test]
+async fn toolman_call_calls_no_tool_that_only_pages_call() {
+    let house = house_of("toolman_call = true").await;
+    let client = session(&house, json!({})).await;
+    let refused = call(&client, "toolman_call", json!({"tool": "sales_refresh"})).await;
+    assert_eq!(refused["isError"], true, "{refused}");
+    assert!(!refused.to_string().contains("<p>now</p>"), "{refused}");
 }
 
 #[tokio::test]

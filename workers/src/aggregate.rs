@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::Source;
 
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub use file::fuzzing::aggregate_file;
 pub use file::{ServedOver, read};
 pub use nesting::{DEPTH_MAX, refused_nesting};

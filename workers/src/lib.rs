@@ -8,6 +8,7 @@
 //! reload ── scan ── manifest   folders on disk → the wanted state of each namespace
 //!   ├─ external                external MCP servers as child processes: commands and pipes
 //!   ├─ remote                  external MCP servers over HTTP: addresses and connection settings
+//!   ├─ openapi                 HTTP APIs whose operations are tools, as remote servers
 //!   ├─ servers                 external MCP servers of both kinds, from all configuration files
 //!   ├─ aggregate               many servers behind one namespace: the content of its file
 //!   └─ registry                the served namespaces, replaced in one step
@@ -27,7 +28,7 @@
 //! | `folder_check.rs`, `folder_check/trial.rs` | checks of folders for `tooldock check`, by parsing or importing their files |
 //! | `watch.rs`, `watch/burst.rs` | detection of changes in the data directory; combination of many changes into one reload |
 //! | `explain.rs` | explanation of access: each rule that a request for a tool passes, in words |
-//! | `hidden.rs` | masking of secrets in results of `test_tool`, and in errors (`mcp-upstream/engine/secrecy.rs`) |
+//! | `hidden.rs` | masking of secrets in results of `test_tool`, and in errors (`mcp-upstream/engine/engine/secrecy.rs`) |
 //! | `pins.rs` | recorded definitions of servers, their changes, and the operator's decisions about them |
 //! | `recipients.rs` | namespaces and servers that receive a secret |
 //!
@@ -40,6 +41,7 @@
 //! | `external/process.rs` | a server's child process with its pipes |
 //! | `remote.rs`, `remote/config.rs`, `remote/oauth.rs` | remote servers and their keys |
 //! | `remote/spec.rs`, `remote/backend.rs`, `remote/resolve.rs` | connection settings, backends, and their resolution |
+//! | `openapi.rs`, `remote/api.rs` | keys of HTTP APIs; their documents and base URLs |
 //! | `server_settings.rs` | settings of both kinds |
 //! | `servers.rs`, `servers/check.rs` | servers of all configuration files, for reloads and for `tooldock check` |
 //! | `aggregate.rs`, `aggregate/spec.rs`, `aggregate/file.rs` | aggregates: their file and its content |
@@ -69,6 +71,7 @@ pub mod hidden;
 pub mod manage;
 pub mod manifest;
 pub mod narrow;
+pub mod openapi;
 pub mod pins;
 pub mod recipients;
 pub mod registry;
@@ -80,8 +83,8 @@ pub mod servers;
 pub mod watch;
 pub mod yaml_edit;
 
-/// Entry points for fuzzing, which only `make fuzz` compiles.
-#[cfg(fuzzing)]
+/// Functions that the fuzz targets call. Compiled only for `make fuzz` and for tests.
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::aggregate::aggregate_file;

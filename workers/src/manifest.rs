@@ -46,13 +46,13 @@ pub struct Manifest {
     pub limits: LimitsPatch,
     /// True if a function with the name of its file is a tool (`style: vault`); false if tools are declared in other ways.
     pub vault_style: bool,
-    /// Program that serves the namespace in place of the gateway's worker (`server`).
+    /// Value of the key `server`: the choice between the gateway's worker and an MCP server that the folder contains.
     pub server: ServerKey,
     /// Issues found in the manifest: unknown keys, and variables that may not be set.
     pub issues: Vec<Issue>,
 }
 
-/// Value of the key `server`.
+/// Choice of the program that serves a namespace folder, as written in the manifest's key `server`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ServerKey {
     /// The key is not set: the files of the folder decide.
@@ -60,7 +60,7 @@ pub enum ServerKey {
     Found,
     /// `false`: the worker serves the folder.
     Never,
-    /// `FILE[:OBJECT]`, relative to the folder.
+    /// `FILE[:OBJECT]`: this file, relative to the folder, makes the server; `OBJECT` is the name of the server object in it.
     Program(String),
 }
 
@@ -257,6 +257,10 @@ pub(crate) fn effective_limits(
         if alone.global_secrets == GlobalSecrets::Declared {
             limits.global_secrets = GlobalSecrets::Declared;
         }
+    }
+    if file == Some(MANIFEST_FILE) && config.debugged.as_ref() == Some(namespace) {
+        limits.lift_for_debugger();
+        tools.values_mut().for_each(|it| it.timeout = None);
     }
     (limits, tools, issues)
 }

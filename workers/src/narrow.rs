@@ -107,6 +107,7 @@ pub fn narrow(
     let vain = narrowing.vain;
     let names = operators_servers.stdio.keys();
     let names = names.chain(operators_servers.remote.keys());
+    let names = names.chain(operators_servers.openapi.keys());
     let names = names.chain(operators_aggregates.keys());
     let names: BTreeSet<_> = names.cloned().collect();
     let limits = names.iter().filter_map(|name| {
@@ -145,7 +146,8 @@ pub fn narrow_aggregates(
 /// The configured limits of the server with that name.
 fn limits_of(servers: &ServersConfig, name: &NamespaceName) -> Option<LimitsPatch> {
     let stdio = servers.stdio.get(name).map(|server| server.own_limits());
-    stdio.or_else(|| servers.remote.get(name).map(|server| server.own_limits()))
+    let over_http = || servers.over_http().find(|it| it.name == name);
+    stdio.or_else(|| over_http().map(|it| it.config.own_limits()))
 }
 
 fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) {

@@ -36,7 +36,7 @@ mod definition;
 mod difference;
 mod file;
 mod findings;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod judge;
 mod record;

@@ -269,6 +269,11 @@ impl Namespace {
             || self.prompts.iter().any(|prompt| prompt.context)
     }
 
+    /// Returns true if some tools of the namespace run as tasks.
+    pub fn has_tasks(&self) -> bool {
+        self.tools.iter().any(|tool| tool.task.is_some())
+    }
+
     /// The time limit of one call of a tool.
     pub fn timeout_of(&self, tool: &str) -> Duration {
         self.tool_limits

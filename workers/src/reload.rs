@@ -201,17 +201,17 @@ struct Fleet {
     members: Vec<FleetMember>,
     /// Workers whose first start failed and that are still retried. Their namespaces are published as failed.
     recovering: BTreeMap<NamespaceName, Arc<Worker>>,
-    /// The servers that files of folders make. Their processes belong to the MCP layer.
+    /// Servers made by the files of namespace folders. The MCP layer runs their processes.
     servers: Vec<FolderServer>,
     closed: bool,
 }
 
-/// A server that the files of a folder make, as long as something still uses it.
+/// Record of a server made by the files of a namespace folder. Without effect once nothing else uses the server.
 #[derive(Debug)]
 struct FolderServer {
     server: Weak<ExternalServer>,
     identity: Identity,
-    /// Issues about the server, found when it was started.
+    /// Issues found when the server was started.
     issues: Vec<Issue>,
 }
 
@@ -499,7 +499,7 @@ impl Reloader {
             .map(|member| member.identity.clone())
     }
 
-    /// The identity that a server of a folder was started with, and the issues found then.
+    /// Returns the identity (files, settings) with which a folder's server was started, and the issues found then.
     fn folder_server(&self, server: &Arc<ExternalServer>) -> Option<(Identity, Vec<Issue>)> {
         let fleet = lock(&self.fleet);
         let mut servers = fleet.servers.iter();
@@ -507,7 +507,8 @@ impl Reloader {
         Some((found.identity.clone(), found.issues.clone()))
     }
 
-    /// The identity that the process or server of a folder's namespace was started with; `None` for other namespaces.
+    /// Returns the identity (files, settings) with which the worker or server of a folder was started; `None` for other
+    /// namespaces.
     fn identity_of_upstream(&self, upstream: &UpstreamKind) -> Option<Identity> {
         match upstream {
             UpstreamKind::Worker(worker) => self.identity_of(worker),
@@ -520,8 +521,8 @@ impl Reloader {
         }
     }
 
-    /// Digest of the names of all served namespaces, and of the files of those that are folders. Gateways that serve the same
-    /// namespaces have equal digests.
+    /// Returns a digest of the names of all served namespaces, and of the files of those that are folders. Gateways that serve
+    /// the same namespaces from the same files have equal digests.
     pub fn sources(&self) -> [u8; 32] {
         let mut digest = Sha256::new();
         for (name, namespace) in &self.registry.snapshot().namespaces {

@@ -4,6 +4,7 @@
 //! Unusable files are skipped and reported, and never affect others.
 
 pub(crate) mod ignored;
+mod packages;
 mod program;
 mod walk;
 
@@ -43,7 +44,7 @@ pub struct NamespaceSource {
     pub has_python: bool,
     /// Content of the folder's `tooldock.yaml`.
     pub manifest: Manifest,
-    /// The MCP server that is run in place of a worker; `None` if the worker serves the folder.
+    /// MCP server that is run in place of a worker; `None` if the worker serves the folder.
     pub program: Option<ServerProgram>,
     /// Content of the folder's `requirements.txt`.
     pub requirements: Option<Requirements>,
@@ -88,7 +89,7 @@ impl NamespaceSource {
         self.has_python || self.program.is_some()
     }
 
-    /// Returns true if the process that serves the namespace is an interpreter of Python.
+    /// Returns true if a Python interpreter serves the namespace.
     pub(crate) fn needs_python(&self) -> bool {
         match &self.program {
             Some(ServerProgram::Node { .. }) => false,
@@ -241,6 +242,19 @@ pub(crate) fn files_version(dir: &Path) -> Option<[u8; 32]> {
     source_of(dir).map(|source| source.files_version)
 }
 
+/// Maximum number of Python files at the top of a folder that are read in the search for servers and for mistakes.
+const SEARCHED_MAX: usize = 500;
+
+/// Returns the names of the Python files at the top of a folder, sorted. Names that begin with `.` or `_` are left out.
+fn python_names(folder: &Path) -> Vec<String> {
+    let found = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = found.filter_map(|entry| entry.file_name().into_string().ok());
+    let names = names.filter(|name| name.ends_with(".py") && !name.starts_with(['_', '.']));
+    let mut names: Vec<_> = names.take(SEARCHED_MAX).collect();
+    names.sort();
+    names
+}
+
 /// Scans a folder under an arbitrary namespace name, which is sufficient for hashes, since they do not depend on the name.
 fn source_of(dir: &Path) -> Option<NamespaceSource> {
     scan_folder(&NamespaceName::global(), dir).ok()?
@@ -326,9 +340,11 @@ pub(crate) fn look_at(
             }
         }
     }
-    if matches!(program, Some(ServerProgram::Node { .. }))
-        && let Err(error) = walk.scripts(folder)
-    {
+    let scripts = match &program {
+        Some(ServerProgram::Node { .. }) => walk.scripts(folder),
+        _ => Ok(()),
+    };
+    if let Err(error) = scripts {
         failure.get_or_insert(SourceFailure {
             code: "unreadable",
             message: format!("the folder cannot be read: {error}"),
@@ -349,8 +365,16 @@ pub(crate) fn look_at(
     walk.field(format!("{manifest:?}").as_bytes());
     let text = requirements.as_ref().map(|found| found.text.as_bytes());
     walk.field(text.unwrap_or_default());
+    match &program {
+        Some(program @ ServerProgram::Python { .. }) => {
+            walk.field(format!("{program:?}").as_bytes());
+        }
+        // The files that list the packages are hashed with the program's other files, so only the program's name is added here.
+        Some(ServerProgram::Node { file, .. }) => walk.field(file.as_bytes()),
+        None => {}
+    }
     if let Some(program) = &program {
-        walk.field(format!("{program:?}").as_bytes());
+        walk.program(folder, program.file());
     }
     let mut issues = walk.issues;
     issues.extend(manifest.issues.iter().cloned());
@@ -511,6 +535,8 @@ mod tests {
             "ns/__pycache__/a.pyc",
             "ns/.git/HEAD",
             "ns/pkg/tooldock.yaml",
+            "ns/skills/review/more.md",
+            "ns/a/b/c/d/SKILL.md",
         ] {
             tree.write(data, "2");
             assert_eq!(tree.one().files_hash, last, "{data}");
@@ -522,6 +548,7 @@ mod tests {
             "ns/requirements.txt",
             "ns/requirements-dev.txt",
             "ns/tooldock.yaml",
+            "ns/skills/review/SKILL.md",
         ] {
             tree.write(source, "# 2");
             let hash = tree.one().files_hash;

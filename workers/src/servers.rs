@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! upstreams.stdio ───────┐
-//! upstreams.remote ──────┼─▶ resolve ─▶ variables ─▶ ExternalServer or RemoteServer, in the snapshot
+//! upstreams.remote ──────┤
+//! upstreams.openapi ─────┼─▶ resolve ─▶ variables ─▶ ExternalServer or RemoteServer, in the snapshot
 //! external/config.yaml ──┘
 //! ```
 //!
@@ -14,6 +15,7 @@
 mod check;
 mod claims;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -33,6 +35,7 @@ use tooldock_process::child::variables::server_variables;
 use crate::external::{
     ExternalServer, ServersFile, StdioServerConfig, StdioServersConfig, StdioSpec,
 };
+use crate::openapi::OpenApiServersConfig;
 use crate::registry::{SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
 
@@ -89,11 +92,41 @@ impl Server {
 pub struct ServersConfig {
     /// Servers that run as child processes and exchange MCP messages over pipes.
     pub stdio: StdioServersConfig,
-    /// Servers that are called over HTTP.
+    /// MCP servers that are called over HTTP.
     pub remote: RemoteServersConfig,
+    /// HTTP APIs whose operations are served as tools.
+    pub openapi: OpenApiServersConfig,
     /// Refused changes of the operator's servers in `$DATA/config.yaml`, by server; each is a sentence. See [`crate::narrow`].
     #[serde(skip)]
     pub refused: BTreeMap<NamespaceName, Vec<String>>,
+}
+
+/// A server that is called over HTTP, as configured.
+#[derive(Debug, Clone)]
+pub struct HttpServer<'a> {
+    /// Namespace of the server.
+    pub name: &'a NamespaceName,
+    /// Configuration key that contains the server: `upstreams.remote` or `upstreams.openapi`.
+    pub key: &'static str,
+    /// Settings of the remote server, or of the remote server that an API is served as.
+    pub config: Cow<'a, RemoteServerConfig>,
+}
+
+impl ServersConfig {
+    /// Returns the servers that are called over HTTP: remote servers, and APIs.
+    pub fn over_http(&self) -> impl Iterator<Item = HttpServer<'_>> {
+        let remote = self.remote.iter().map(|(name, config)| HttpServer {
+            name,
+            key: ServerPlace::Remote.key(),
+            config: Cow::Borrowed(config),
+        });
+        let apis = self.openapi.iter().map(|(name, config)| HttpServer {
+            name,
+            key: ServerPlace::OpenApi.key(),
+            config: Cow::Owned(config.as_remote()),
+        });
+        remote.chain(apis)
+    }
 }
 
 /// File and key in which a server is configured.
@@ -103,6 +136,8 @@ pub(crate) enum ServerPlace {
     Stdio,
     /// The key `upstreams.remote`, which the operator writes.
     Remote,
+    /// The key `upstreams.openapi`, which the operator writes.
+    OpenApi,
     /// The file `external/config.yaml`, which any process with write access to the data directory can change.
     File,
 }
@@ -111,7 +146,7 @@ impl ServerPlace {
     /// Name of the file, if the operator's ceilings apply to it; `None` for the operator's own configuration.
     pub(crate) fn file(self) -> Option<&'static str> {
         match self {
-            Self::Stdio | Self::Remote => None,
+            Self::Stdio | Self::Remote | Self::OpenApi => None,
             Self::File => Some(EXTERNAL_FILE),
         }
     }
@@ -121,6 +156,7 @@ impl ServerPlace {
         match self {
             Self::Stdio => "upstreams.stdio",
             Self::Remote => "upstreams.remote",
+            Self::OpenApi => "upstreams.openapi",
             Self::File => "servers",
         }
     }
@@ -157,7 +193,21 @@ pub(crate) fn resolve(
             ServerEntry::Remote(config),
         )
     });
-    let all = from_file.chain(stdio).chain(remote);
+    let apis = configured
+        .openapi
+        .iter()
+        .map(|(name, config)| (name, config.as_remote()));
+    let apis: Vec<_> = apis.collect();
+    let openapi = apis.iter().map(|(name, config)| {
+        let origin = of(Source::Operator, Kind::Remote);
+        (
+            *name,
+            origin,
+            ServerPlace::OpenApi,
+            ServerEntry::Remote(config),
+        )
+    });
+    let all = from_file.chain(stdio).chain(remote).chain(openapi);
     let served = all.filter(|(name, origin, ..)| names.serves(name, *origin));
     let externals = served.map(|(name, _, place, entry)| {
         let mut external = one(name, place, entry, secrets, environment, env_allowed);
@@ -272,8 +322,8 @@ pub fn named_variables(
     let of_file = of_file.filter_map(|(name, entry)| Some((name, variables(entry.as_ref().ok()?))));
     let stdio = configured.stdio.iter();
     let stdio = stdio.map(|(name, config)| (name, variables(config)));
-    let remote = configured.remote.iter();
-    let remote = remote.map(|(name, config)| (name, remote::variables(config)));
+    let remote = configured.over_http();
+    let remote = remote.map(|it| (it.name, remote::variables(&it.config)));
     let all = of_file.chain(stdio).chain(remote);
     all.map(|(name, names)| (name.clone(), names)).collect()
 }

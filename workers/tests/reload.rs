@@ -22,6 +22,7 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::secret::Secret;
 use tooldock_credentials::secrets::{SecretSource, Secrets, SecretsError};
+use tooldock_process::child::output::RecentOutput;
 use tooldock_process::metrics::WorkerMetrics;
 use tooldock_process::worker::{
     Ask, CallEvent, CallSink, Operation, Worker, WorkerCall, WorkerHost,
@@ -31,6 +32,8 @@ use tooldock_workers::reload::{ReloadError, ReloadMetrics, ReloadReport, Reloade
 
 #[path = "../process/tests/support/beside.rs"]
 mod beside;
+#[path = "reload/debugger.rs"]
+mod debugger;
 
 const TOOL: &str = "from fastmcp.tools import tool\nimport os, sys\n";
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -41,6 +44,8 @@ struct House {
     registry: Arc<Registry>,
     reloader: Arc<Reloader>,
     secrets: Arc<Values>,
+    /// The last lines that workers printed.
+    output: RecentOutput,
 }
 
 /// The value of `TOKEN` in each namespace.
@@ -85,9 +90,10 @@ impl House {
         change(&mut config);
         let runtimes = Arc::new(Runtimes::new());
         runtimes.provide(vec![tokio::runtime::Handle::current()]);
+        let output = RecentOutput::default();
         let host = Arc::new(WorkerHost {
             sandbox: Default::default(),
-            output: Default::default(),
+            output: output.clone(),
             guard: beside::guard(),
             config: config.clone(),
             runtimes,
@@ -110,6 +116,7 @@ impl House {
             registry,
             reloader,
             secrets,
+            output,
         };
         fs::remove_dir_all(house.path("tools/shared")).unwrap();
         house
@@ -159,16 +166,21 @@ impl House {
         }
     }
 
-    /// A wheel of a package with one module `NAME.py`, in a separate directory. Returns the lines that install it.
+    /// A wheel of a package whose module tells its version. Returns the lines that install it.
     fn wheel(&self, name: &str, version: &str) -> String {
+        self.wheel_of(name, version, &format!("VERSION = {version:?}\n"))
+    }
+
+    /// A wheel of a package with one module `NAME.py`, in a separate directory. Returns the lines that install it.
+    fn wheel_of(&self, name: &str, version: &str, source: &str) -> String {
         let wheels = self.temp.path().join("wheels");
         fs::create_dir_all(&wheels).unwrap();
         let script = r"
 import sys, zipfile
-wheels, name, version = sys.argv[1:]
+wheels, name, version, source = sys.argv[1:]
 info = f'{name}-{version}.dist-info'
 with zipfile.ZipFile(f'{wheels}/{name}-{version}-py3-none-any.whl', 'w') as z:
-    z.writestr(f'{name}.py', f'VERSION = {version!r}\n')
+    z.writestr(f'{name}.py', source)
     z.writestr(f'{info}/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n')
     z.writestr(f'{info}/WHEEL', 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
     z.writestr(f'{info}/RECORD', '')
@@ -176,7 +188,7 @@ with zipfile.ZipFile(f'{wheels}/{name}-{version}-py3-none-any.whl', 'w') as z:
         let made = Command::new("python3")
             .args(["-c", script])
             .arg(&wheels)
-            .args([name, version])
+            .args([name, version, source])
             .status();
         assert!(made.unwrap().success());
         format!(

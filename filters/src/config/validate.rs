@@ -15,7 +15,7 @@ use super::{
     AdmissionConfig, CertificateConfig, CertificateName, ConfigError, FailuresConfig, Flood,
     LimitKey, LimitUnit, RateConfig, RateLimitConfig,
 };
-use crate::principal::{ANONYMOUS, BEARER};
+use crate::principal::{ANONYMOUS, BEARER, GATEWAY};
 
 impl ConfigError {
     fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
@@ -202,9 +202,10 @@ fn validate_name(name: &str) -> Result<(), String> {
             "invalid name {name:?}: use 1 to {PRINCIPAL_BYTES_MAX} letters, digits, '-', '_', '.' or '@', beginning with a letter or digit"
         ));
     }
-    if [BEARER, ANONYMOUS].contains(&name) {
+    if [BEARER, ANONYMOUS, GATEWAY].contains(&name) {
         return Err(format!(
-            "{name:?} is reserved: {BEARER:?} is who BEARER_TOKEN stands for, {ANONYMOUS:?} who needs no token"
+            "{name:?} is reserved: {BEARER:?} is who BEARER_TOKEN stands for, {ANONYMOUS:?} who needs no token, {GATEWAY:?} the \
+             gateway's own calls for hooks; choose another name"
         ));
     }
     Ok(())

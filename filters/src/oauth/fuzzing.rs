@@ -1,4 +1,4 @@
-//! Entry point for fuzzing access tokens and the keys that verify them. Compiled by `make fuzz` alone.
+//! Fuzzing of access tokens and of the keys that verify them. Compiled only for `make fuzz` and for tests.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use super::keys::KeySet;
 use crate::algorithm::Algorithm;
 use crate::config::OauthConfig;
 
-/// Judges a token. The input has three lines: a key set, a token, and claims of a token.
+/// Verifies a token and judges claims. The input has three lines: a key set, a token, and further claims.
 pub fn access_token(input: &[u8]) {
     let mut lines = input.splitn(3, |byte| *byte == b'\n');
     let mut line = || lines.next().unwrap_or_default();
@@ -44,7 +44,7 @@ pub fn access_token(input: &[u8]) {
     }
 }
 
-/// Judges claims before and after they end.
+/// Judges claims at a fixed time. Accepted claims must name the configured issuer and must not have expired.
 fn judged(claims: &Claims) {
     let config = json!({
         "issuer": "https://issuer.example",

@@ -52,6 +52,12 @@
 //!   - Legacy client, modern server: `input_required` becomes requests to the client; its answers are sent in a retry
 //!     ([`rounds`]).
 //!   - Same era: forwarded: requests and responses in the session's own process; `input_required` and retries.
+//! - **Elicitation in URL mode** ([`links`])
+//!   - Modern client, legacy server: `elicitationId` is removed; the error −32042 becomes `input_required`, and the request is
+//!     repeated until the user has completed the page; `notifications/elicitation/complete` is not forwarded.
+//!   - Legacy client, modern server: an `elicitationId` is added, and `notifications/elicitation/complete` follows.
+//!   - Same era: forwarded.
+//!   - Client that does not declare URL mode: the call fails, and its error contains the link.
 //! - **A question that the server asks while its process is being opened for a call**
 //!   - Modern client, legacy server: the client is asked as part of that call, which is sent to the server after the answer.
 //!   - Same era: sent to the session.
@@ -113,6 +119,7 @@
 //! legacy server's notification that belongs to no request only through `subscriptions/listen`.
 
 pub mod errors;
+pub mod links;
 pub mod nulls;
 pub mod params;
 pub mod reply;

@@ -45,6 +45,8 @@ const ANNOUNCE: &[u8] = b"tooldock announcement of a replica";
 /// Associated data for sealing the nonces of test requests. The gateway sends these requests to itself, to check the reverse
 /// proxies in front of it.
 const PROBE: &[u8] = b"tooldock probe of the front";
+/// Associated data of links to pages on which principals give their personal credentials.
+const LINK: &[u8] = b"tooldock connect link";
 /// Version of the binary format of the facts in a session id.
 const LAYOUT: u8 = 1;
 const RANDOM_BYTES: usize = 16;
@@ -195,6 +197,20 @@ impl SessionKey {
     /// Decrypts the nonce of a test request that [`SessionKey::seal_probe`] has sealed; `None` for any other text.
     pub fn open_probe(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(PROBE, sealed)
+    }
+
+    /// Seals the facts of a link to a page on which a principal gives a personal credential.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`], if the operating system's random number generator fails.
+    pub fn seal_link(&self, facts: &[u8]) -> Result<String, NoRandomness> {
+        self.seal(LINK, facts)
+    }
+
+    /// Decrypts the facts of a link that [`SessionKey::seal_link`] has sealed; `None` for any other text.
+    pub fn open_link(&self, sealed: &str) -> Option<Vec<u8>> {
+        self.unseal(LINK, sealed)
     }
 
     /// Seals a client's toolset of an aggregate as a handle. The handle is valid only for this principal and this namespace.

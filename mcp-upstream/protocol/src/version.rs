@@ -373,6 +373,8 @@ pub mod code {
     pub const FORBIDDEN: i32 = -32011;
     /// Error code: the resource does not exist. Used only before 2026-07-28.
     pub const RESOURCE_NOT_FOUND: i32 = -32002;
+    /// Error code of 2025-11-25: the client's user must open pages before the request can be repeated.
+    pub const URL_ELICITATION_REQUIRED: i32 = -32042;
     /// Error code of 2026-07-28: a header and the body contradict each other.
     pub const HEADER_MISMATCH: i32 = -32020;
     /// Error code of 2026-07-28: the client did not declare a capability that the call needs.

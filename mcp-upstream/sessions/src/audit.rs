@@ -110,6 +110,9 @@ pub struct AuditRecord {
     /// True if arguments that the client sent as strings of JSON were converted to the types of the tool's schema. `arguments`
     /// contains them as they were sent.
     pub coerced: bool,
+    /// Outcome of the hooks of the call: `passed`, `changed`, `skipped`, `failed` or `refused`; `None` if no hook saw the call.
+    /// `arguments` contains them as hooks have changed them.
+    pub hook: Option<&'static str>,
 }
 
 impl Record for AuditRecord {
@@ -253,6 +256,7 @@ mod tests {
             relay: None,
             arguments: KeptArguments::None,
             coerced: false,
+            hook: None,
         }
     }
 

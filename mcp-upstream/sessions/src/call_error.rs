@@ -27,8 +27,9 @@ pub fn rest_status(code: CallErrorCode) -> StatusCode {
             StatusCode::SERVICE_UNAVAILABLE
         }
         CallErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-        CallErrorCode::UpstreamError => StatusCode::BAD_GATEWAY,
-        CallErrorCode::MissingCredential => StatusCode::FORBIDDEN,
+        // A tool whose result a hook withholds has run, so clients are not told to try again.
+        CallErrorCode::UpstreamError | CallErrorCode::HookFailed => StatusCode::BAD_GATEWAY,
+        CallErrorCode::MissingCredential | CallErrorCode::HookRefused => StatusCode::FORBIDDEN,
         CallErrorCode::DependencyError
         | CallErrorCode::InternalError
         | CallErrorCode::OutputType

@@ -34,9 +34,10 @@
 //! The list of a Python namespace is part of the snapshot. A `tools/list` for an MCP server is sent to the server each time. Its
 //! pages, and those that the gateway itself requests, become the list for REST, mirrored headers, argument checks and repeated
 //! calls, and are returned while the server is unavailable. The gateway requests pages with `pager`, called in
-//! `mcp-upstream/upstream/client/catalogue.rs` and, for each new shared connection, in `mcp-upstream/stdio/process/replay.rs`.
-//! Pages are corrected in both cases: for clients in `mcp-upstream/upstream/client/call.rs`, for the gateway in `pager`.
-//! `mending` logs each correction once, and stores the faults for `/ready`.
+//! `mcp-upstream/engine/upstream/client/catalogue.rs` and, for each new shared connection, in
+//! `mcp-upstream/servers/pool/process/replay.rs`. Pages are corrected in both cases: for clients in
+//! `mcp-upstream/engine/upstream/client/call.rs`, for the gateway in `pager`. `mending` logs each correction once, and stores
+//! the faults for `/ready`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -309,8 +310,8 @@ impl Catalogue {
         self.announced.subscribe()
     }
 
-    /// Returns the list request for which callers wait if they need the current tools. If it is a new one, a `PendingReading` is
-    /// also returned; the caller must carry it out.
+    /// Returns the list request for which callers wait if they need the current tools. A new list request comes with a
+    /// `PendingReading`, which the caller must carry out.
     pub fn begin(&self) -> (Arc<ListReading>, Option<PendingReading>) {
         let mut inner = self.lock();
         let version = inner.version;

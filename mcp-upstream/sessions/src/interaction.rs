@@ -42,7 +42,8 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
-use tooldock_protocol::jsonrpc::Response;
+use tooldock_protocol::bridge::links;
+use tooldock_protocol::jsonrpc::{Response, spans};
 
 mod answer;
 mod call;
@@ -55,7 +56,7 @@ mod suspended;
 use answer::Answer;
 use answer::refuse;
 pub use answer::{QuestionSet, Responder, cannot_be_asked, of_function};
-pub use call::{CallInteractions, set_answer};
+pub use call::{AnswersTooLarge, CallInteractions, set_answer};
 pub use connection::ConnectionInteractions;
 pub use connection::OpenQuestionGuard;
 pub use events::{EventReceiver, EventSender, PeerEvent, events};
@@ -164,9 +165,9 @@ impl Interaction {
         let Some(question) = &self.question else {
             return true;
         };
-        let may = may_ask(declared, question.method);
+        let may = may_ask(declared, question);
         if !may {
-            self.fail(missing_capability(question.method));
+            self.fail(missing_capability(question));
         }
         may
     }
@@ -315,22 +316,41 @@ pub fn after(now: Instant, limit: Duration) -> Instant {
     now.checked_add(limit).unwrap_or_else(|| now + FAR)
 }
 
-/// Returns true if a client with these declared capabilities (raw JSON) supports the method. `null` means no capabilities.
-fn may_ask(declared: &[u8], method: AskMethod) -> bool {
+/// Returns true if a client with these declared capabilities (raw JSON) supports the question. `null` means no capabilities. An
+/// elicitation in URL mode needs the member `url` of the capability; one with a form needs `form`, or a capability without both.
+fn may_ask(declared: &[u8], question: &Question) -> bool {
     let declared = serde_json::from_slice::<HashMap<String, &RawValue>>(declared);
     let declared = declared.unwrap_or_default();
-    let capability = declared.get(method.capability());
-    capability.is_some_and(|declared| declared.get() != "null")
+    let capability = declared.get(question.method.capability());
+    let Some(capability) = capability.filter(|declared| declared.get() != "null") else {
+        return false;
+    };
+    if question.method != AskMethod::Elicit {
+        return true;
+    }
+    let has = |mode| spans::member(capability, mode).is_some_and(|it| it.get() != "null");
+    match links::is_url(&question.params) {
+        true => has("url"),
+        false => has("form") || !has("url"),
+    }
 }
 
-/// Creates the error for a question that the client does not support, since it lacks the capability.
-fn missing_capability(method: AskMethod) -> CallError {
-    let capability = method.capability();
-    let mut error = CallError::new(
-        CallErrorCode::MissingCapability,
-        format!("The client cannot be asked here: it has no capability \"{capability}\""),
-    );
-    let details = format!(r#"{{"requiredCapabilities":{{"{capability}":{{}}}}}}"#);
+/// Creates the error for a question that the client does not support, since it lacks the capability. If the question is a page to
+/// open, the error contains its link.
+fn missing_capability(question: &Question) -> CallError {
+    let capability = question.method.capability();
+    let link = links::of_question(question);
+    let message = match &link {
+        Some(link) => format!(
+            "The client cannot open links (it has no capability \"{capability}.url\"). Open this link in a browser, and call \
+             again: {}",
+            link.text()
+        ),
+        None => format!("The client cannot be asked here: it has no capability \"{capability}\""),
+    };
+    let mut error = CallError::new(CallErrorCode::MissingCapability, message);
+    let modes = if link.is_some() { r#""url":{}"# } else { "" };
+    let details = format!(r#"{{"requiredCapabilities":{{"{capability}":{{{modes}}}}}}}"#);
     error.details = serde_json::from_str(&details).ok();
     error
 }

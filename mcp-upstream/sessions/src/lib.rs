@@ -19,6 +19,7 @@
 //! | `session/table.rs` | the table of live sessions; `session/table/adopt.rs` claims sessions of ended processes |
 //! | `stream`, `stream/log.rs` | server-sent events with at most one reader; the events kept for resumption |
 //! | `interaction` | questions to clients, their deadline and bounds, suspended calls |
+//! | `tasks` | records, states and stores of tasks of Python tools |
 //! | `broadcast` | changes of namespaces, announced to clients |
 //! | `catalogue` | tools and lists of a namespace, mended for strict clients, and the view of one caller |
 //! | `stores` | SQLite and Redis behind `session/store.rs` and `stream/store.rs`; `stores/contract.rs`: facts of each |
@@ -42,6 +43,7 @@ pub mod replicas;
 pub mod session;
 pub mod stores;
 pub mod stream;
+pub mod tasks;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

@@ -152,8 +152,8 @@ pub struct Session {
     affinity: Mutex<Option<Arc<Affinity>>>,
     /// The tools and resources that the session activated and deactivated, if its namespace is an aggregate.
     toolset: Mutex<Arc<Toolset>>,
-    /// Guards of the session's values in the tables of other parts ([`PerSession`]), such as its state at MCP servers. Dropped
-    /// when the session is closed.
+    /// Guards of the session's values in the tables of other parts of the gateway ([`PerSession`]), such as its state at MCP
+    /// servers. Dropped when the session is closed.
     guards: Mutex<Vec<Box<dyn SessionGuard>>>,
     /// True if the table has skipped the session in its search for idle sessions, because it had an open stream. Set to false
     /// when the last reader disconnects.
@@ -298,7 +298,7 @@ impl Session {
         self.streams.end_long();
     }
 
-    /// Holds a guard until the session is closed or dropped. A closed session drops it at once.
+    /// Holds a guard until the session is closed or dropped. If the session is closed already, the guard is dropped at once.
     fn hold(&self, guard: Box<dyn SessionGuard>) {
         let mut own = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
         if self.state() == SessionState::Closed {

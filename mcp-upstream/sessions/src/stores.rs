@@ -2,7 +2,7 @@
 //!
 //! `sessions.store` selects the store: `memory` uses none, `disk` is [`disk::DiskStore`] for one machine, a Redis URL is
 //! [`redis::RedisStore`] for replicas on several machines. A store keeps the record of each session and the events of its
-//! streams, so that a session survives the process that opened it.
+//! streams, so that a session survives the process that opened it, and the tasks.
 //!
 //! `disk/directory.rs` and `redis/directory.rs` are the directories of replicas (`disk/folder.rs`: a locked folder per replica;
 //! `disk/news.rs`: their news), `redis/budgets.rs` has budgets of shared limits, and `contract.rs` tests the facts that hold for
@@ -13,28 +13,32 @@ use std::sync::Arc;
 
 use crate::session::store::SessionStore;
 use crate::stream::EventStore;
+use crate::tasks::TaskStore;
 
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod disk;
 pub mod redis;
 
-/// The two interfaces of a session store: records and events.
+/// The interfaces of a session store: records, events and tasks.
 #[derive(Clone)]
 pub struct Stores {
     /// Store of session records.
     pub sessions: Arc<dyn SessionStore>,
     /// Store of the events of session streams.
     pub events: Arc<dyn EventStore>,
+    /// Store of tasks.
+    pub tasks: Arc<dyn TaskStore>,
 }
 
 impl Stores {
-    /// Creates both interfaces from one store.
-    pub fn of<S: SessionStore + EventStore + 'static>(store: S) -> Self {
+    /// Creates the interfaces from one store.
+    pub fn of<S: SessionStore + EventStore + TaskStore + 'static>(store: S) -> Self {
         let store = Arc::new(store);
         Self {
             sessions: Arc::clone(&store) as _,
-            events: store,
+            events: Arc::clone(&store) as _,
+            tasks: store,
         }
     }
 }

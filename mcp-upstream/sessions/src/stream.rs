@@ -122,8 +122,8 @@ struct StreamState {
     waker: Option<Waker>,
     /// Sequence of the event without data that the first reader gets before any message.
     priming: Option<NonZeroU64>,
-    /// Tick of the keep-alive timer (`KeepAlive`) at the last write to the reader. The time of the next keep-alive comment depends on
-    /// it.
+    /// Tick of the keep-alive timer (`KeepAlive`) when the reader attached or last got bytes. The time of the next keep-alive
+    /// comment depends on this tick.
     wrote: u32,
     comment: bool,
     /// True while a writer waits for the reader to catch up.
@@ -133,8 +133,8 @@ struct StreamState {
     /// True if the current reader has once failed to catch up in time; writers then do not wait for it again.
     lagging: bool,
     ending: Ending,
-    /// Last frame that the reader gets when the shared timer (`KeepAlive`) or an operator ends the stream; `None` for the usual retry
-    /// time.
+    /// Last frame that the reader gets when the keep-alive timer (`KeepAlive`) or an operator ends the stream; `None` for the
+    /// usual retry time.
     farewell: Option<Box<Bytes>>,
     /// True if the stream has an entry in its principal's account (`share`).
     listed: bool,

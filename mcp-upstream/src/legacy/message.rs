@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
+use tooldock_engine::upstream::{Client, IncomingRequest, PreparedRequest};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::{Session, SessionTransport};
 
@@ -14,7 +15,6 @@ use crate::mcp::head::McpHead;
 use crate::mcp::{self, Core, batch, initialize, one_way};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::upstream::{Client, IncomingRequest, PreparedRequest};
 
 /// Handles a message. A malformed message, or one without a session, is refused in the HTTP response. Every other response,
 /// including errors, is sent on the stream.
@@ -65,7 +65,7 @@ pub(super) async fn take<'a>(
                     method,
                     members,
                 };
-                mcp::prepare(&cx, request).await
+                mcp::tasks::prepare_with_tasks(core, &cx, request).await
             };
             let mut exchange = Exchange::new(core, &cx);
             exchange.request(&cx, id, prepared);

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::value::RawValue;
+use tooldock_engine::upstream::{CallContext, IncomingRequest};
 
 use super::exchange::{Exchange, ExchangeDelivery};
-use super::{one_way, prepare};
+use super::one_way;
+use super::tasks::prepare_with_tasks;
 use crate::jsonrpc::{self, MESSAGES_MAX, Message, RequestError};
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::upstream::{CallContext, IncomingRequest};
 
 /// Answers a batch: with an array of responses; with a stream of responses, if one of its calls sends a message before its
 /// response; or with status 202, if no message in it needs a response.
@@ -105,7 +106,7 @@ pub(crate) async fn begin(
             method,
             members,
         };
-        (*id, prepare(cx, request).await)
+        (*id, prepare_with_tasks(core, cx, request).await)
     });
     for (id, prepared) in join_all(prepared).await {
         silent = false;

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use http::StatusCode;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_engine::engine::{
+    CallFacts, CallMessages, CallOutcome, DetachedFuture, UpstreamCall, UpstreamReply,
+};
+use tooldock_engine::upstream::CallContext;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session};
 
 use super::{Core, exchange, forget_session};
-use crate::engine::{
-    CallFacts, CallMessages, CallOutcome, DetachedFuture, UpstreamCall, UpstreamReply,
-};
 use crate::format::{self, CacheScope, ResultFormat};
 use crate::jsonrpc::RequestError;
 use crate::protocol::method::RESOURCES_READ;
 use crate::reply::Reply;
 use crate::scopes;
 use crate::tool_result;
-use crate::upstream::CallContext;
 
 /// Runs a call and answers its request: with JSON, or with a stream if the call may send messages before its response.
 pub(super) async fn answer(

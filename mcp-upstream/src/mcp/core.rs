@@ -4,7 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
+use tooldock_engine::connect_links::ConnectLinks;
+use tooldock_engine::engine::Engine;
+use tooldock_engine::metrics::UpstreamMetrics;
+use tooldock_engine::metrics::figures::FigureNotes;
+use tooldock_engine::upstream::system::Management;
+use tooldock_engine::upstream::{SessionChanges, Upstreams};
 use tooldock_process::child::output::RecentLines;
+use tooldock_servers::http::port::HttpClient;
 use tooldock_sessions::broadcast::Audience;
 use tooldock_sessions::session::SessionTable;
 use tooldock_sessions::session::config::PollAfter;
@@ -13,18 +20,13 @@ use tooldock_sessions::stream::{EventLog, KeepAlive, StreamLimiter};
 use tooldock_workers::registry::Registry;
 
 use crate::credentials::Credentials;
-use crate::engine::Engine;
 use crate::health::Health;
 use crate::mcp::modern::SuspendedCalls;
 use crate::mcp::pass_through::PassThrough;
-use crate::metrics::UpstreamMetrics;
-use crate::metrics::figures::FigureNotes;
+use crate::mcp::tasks::Tasks;
 use crate::pages::Pages;
 use crate::probe::Probes;
 use crate::reload::ReloadControl;
-use crate::upstream::http::port::HttpClient;
-use crate::upstream::system::Management;
-use crate::upstream::{SessionChanges, Upstreams};
 
 /// State of the functions that the edge calls. There is one value per process.
 pub(crate) struct Core {
@@ -52,16 +54,20 @@ pub(crate) struct Core {
     pub(crate) open_streams: OpenStreams,
     /// Limits on the number and the memory of long-lived streams per principal.
     pub(crate) stream_limiter: StreamLimiter,
-    /// Time after which the stream of an unanswered POST is closed, so that its client resumes it to get the response.
+    /// Maximum time that the stream of an unanswered POST stays open. The client then resumes the stream to get the response.
     pub(crate) poll_after: PollAfter,
     /// State of the pass-through mode for remote servers.
     pub(crate) passing: PassThrough,
     /// Modern calls that wait for their client's next request.
     pub(crate) suspended: SuspendedCalls,
+    /// Calls of Python tools that continue after their requests.
+    pub(crate) tasks: Tasks,
     /// The management tools, if this process has them.
     pub(crate) management: Option<Arc<Management>>,
     /// Interface to the edge's credentials, for lookups by name.
     pub(crate) credentials: Option<Arc<dyn Credentials>>,
+    /// Links to pages on which principals give their personal credentials for servers; `None` if there are no such pages.
+    pub(crate) links: Option<Arc<dyn ConnectLinks>>,
     /// Facts about the process for the web UI, if this process serves it.
     pub(crate) web: Option<Arc<WebFacts>>,
     /// Nonces for probes of the servers in front of the gateway.

@@ -17,18 +17,18 @@ use http::StatusCode;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tooldock_base::names::NamespaceName;
+use tooldock_engine::engine::{DetachedFuture, UpstreamCall, go_on};
+use tooldock_engine::upstream::{CallContext, PreparedRequest};
 use tooldock_sessions::session::config::PollAfter;
 use tooldock_sessions::session::{Session, SessionState};
 use tooldock_sessions::stream::open::OpenKind;
 use tooldock_sessions::stream::{Finishing, Stream, StreamKind, frame};
 
 use super::open_stream;
-use crate::engine::{DetachedFuture, UpstreamCall, go_on};
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::upstream::{CallContext, PreparedRequest};
 
 mod body;
 mod delivery;

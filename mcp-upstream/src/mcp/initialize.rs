@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tooldock_engine::upstream::CallContext;
 use tooldock_sessions::session::client;
 use tooldock_sessions::session::{
     Binding, ClientFacts, PatchRefused, Session, SessionPatch, SessionTransport, UnclaimedSession,
@@ -18,7 +19,6 @@ use super::{Core, acceptable, create_session, forget_session};
 use crate::jsonrpc::{self, RequestError};
 use crate::protocol::ProtocolVersion;
 use crate::reply::{Head, Reply};
-use crate::upstream::CallContext;
 
 #[derive(Deserialize)]
 struct InitializeParams<'a> {

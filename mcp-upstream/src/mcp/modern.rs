@@ -9,27 +9,30 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
+use tooldock_engine::engine::NO_ARGUMENTS;
+use tooldock_engine::upstream::{CallContext, Client, IncomingRequest, PreparedRequest, ToolsWait};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::catalogue::View;
 use tooldock_sessions::interaction;
 use tooldock_sessions::profile::AcceptRule;
 
 use super::head::{Carrier, McpHead};
-use super::{BOTH_BY_NAME, EITHER, context, namespace, pass_through, prepare};
-use crate::engine::NO_ARGUMENTS;
+use super::tasks::prepare_with_tasks;
+use super::{BOTH_BY_NAME, EITHER, context, namespace, pass_through};
 use crate::error::ToReply as _;
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
 use crate::mcp::Core;
 use crate::protocol::method::TOOLS_CALL;
 use crate::protocol::{self, ProtocolVersion};
 use crate::reply::Reply;
-use crate::upstream::{CallContext, Client, IncomingRequest, PreparedRequest, ToolsWait};
 
 mod delivery;
 mod exchange;
 mod headers;
 mod listen;
 mod meta;
+
+pub(super) use exchange::{Inputs, inputs, put_request};
 
 /// Protocol version that this module serves.
 pub(super) const VERSION: &str = protocol::MODERN;
@@ -230,7 +233,7 @@ async fn request(
                 method,
                 members,
             };
-            match prepare(&cx, incoming).await? {
+            match prepare_with_tasks(core, &cx, incoming).await? {
                 PreparedRequest::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
                 PreparedRequest::Call(call) => exchange::begin(core, &cx, request, call).await,
             }

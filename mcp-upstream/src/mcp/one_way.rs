@@ -2,16 +2,17 @@
 //!
 //! Only two notifications are handled: the confirmation of the handshake, and cancellations. Other notifications are forwarded
 //! if the namespace is an MCP server, else accepted and ignored. This includes `notifications/roots/list_changed`, because the
-//! client's roots are requested each time a function needs them.
+//! client's roots are requested each time a function needs them. A request's method without an id is refused.
 
 use serde_json::value::RawValue;
+use tooldock_engine::upstream::CallContext;
 use tooldock_sessions::interaction::AnswerOutcome;
 use tooldock_sessions::session::SessionPatch;
 
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{Key, Members, RequestError, Response};
 use crate::mcp::Core;
-use crate::upstream::CallContext;
+use crate::protocol::{Method, is_misspelt_call};
 
 /// Handles a notification.
 ///
@@ -47,6 +48,10 @@ pub(crate) async fn notified(
                 session.in_flight().cancel(id, members.message());
             }
             Ok(())
+        }
+        // A server that ignores the missing id would run a call that no policy, limit, hook or audit log has seen.
+        _ if matches!(Method::of(method), Method::Known(_)) || is_misspelt_call(method) => {
+            Err(RequestError::Shape(format!("{method} needs an id").into()))
         }
         _ => {
             cx.upstream.notify(cx, method, members.message());

@@ -23,6 +23,13 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::config::PinMode;
 use tooldock_base::error::CallError;
+use tooldock_engine::engine::{
+    CallFacts, CallMessages, CallTask, PassedCall, timed_out, unknown_tool,
+};
+use tooldock_engine::metrics::UpstreamMetrics;
+use tooldock_engine::upstream::client::RequestSubject;
+use tooldock_engine::upstream::{CallContext, ToolsWait};
+use tooldock_servers::http::port::HttpClient;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::{
     Binding, PerSession, Session, SessionPatch, SessionTransport, UnclaimedSession,
@@ -33,15 +40,10 @@ use tooldock_workers::remote::RemoteServer;
 
 use super::head::{AcceptFlags, SESSION_HEADER};
 use super::{Core, acceptable, call, create_session, initialize};
-use crate::engine::{CallFacts, CallMessages, PassedCall, timed_out, unknown_tool};
 use crate::jsonrpc::{Key, Members, Message, RequestError};
-use crate::metrics::UpstreamMetrics;
 use crate::protocol::method::TOOLS_CALL;
 use crate::protocol::{Era, Method as Name, ProtocolVersion, is_misspelt_call};
 use crate::reply::{Head, Reply};
-use crate::upstream::client::RequestSubject;
-use crate::upstream::http::port::HttpClient;
-use crate::upstream::{CallContext, ToolsWait};
 
 mod affinity;
 mod answer;
@@ -72,7 +74,7 @@ pub(crate) struct PassThrough {
     /// HTTP client for remote servers; `None` if the process has none.
     client: Option<Arc<dyn HttpClient>>,
     metrics: Arc<UpstreamMetrics>,
-    /// The servers' sessions of the gateway's sessions.
+    /// The remote server's session for each session of the gateway.
     sessions: PerSession<UpstreamSession>,
 }
 
@@ -140,7 +142,7 @@ pub(super) async fn legacy(
         } if *method == "initialize" => Some(initialize::read(members.params())?),
         _ => None,
     };
-    let way = mode::legacy(cx);
+    let way = mode::legacy(&core.engine.hooks, cx);
     let up = match way && core.passing.client.is_some() {
         true => core.passing.up(core, cx.caller, &cx.namespace),
         false => None,
@@ -204,7 +206,7 @@ pub(super) async fn legacy(
 
 /// Refuses a batch in pass-through mode, since each of its calls would have to be admitted and recorded from a single response.
 pub(super) fn batch(core: &Core, cx: &CallContext<'_>) -> Result<(), RequestError> {
-    if is_remote(&cx.namespace) && mode::legacy(cx) {
+    if is_remote(&cx.namespace) && mode::legacy(&core.engine.hooks, cx) {
         return Err(RequestError::Shape(
             "this namespace takes no batches: send one message per POST".into(),
         ));
@@ -221,7 +223,7 @@ pub(super) async fn modern(
     (id, method, members): (&str, &str, &Members<'_>),
 ) -> Result<Option<Reply>, RequestError> {
     let ours = core.suspended.seals(members.get(Key::RequestState));
-    let way = mode::modern(cx, accept, method) && !ours;
+    let way = mode::modern(&core.engine.hooks, cx, accept, method) && !ours;
     let up = match way && core.passing.client.is_some() {
         true => core.passing.up(core, cx.caller, &cx.namespace),
         false => None,
@@ -477,6 +479,7 @@ fn facts(
         talks: CallMessages::No,
         progress_token: None,
         asks_singly: false,
+        task: CallTask::No,
     })
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use tooldock_engine::upstream::{gauge, store_away, store_failure};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::profile::SessionRule;
 use tooldock_sessions::session::table::{OpenedSession, ResumedStream};
@@ -20,7 +21,6 @@ use super::{
 };
 use crate::jsonrpc::RequestError;
 use crate::reply::Reply;
-use crate::upstream::{gauge, store_away, store_failure};
 
 /// Answers a GET request: opens or resumes a stream.
 pub(crate) async fn get(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {

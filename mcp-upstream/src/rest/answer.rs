@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_engine::engine::UpstreamReply;
+use tooldock_engine::upstream::{ToolsWait, Upstream};
 use tooldock_process::worker::ToolReply;
 use tooldock_workers::registry::Namespace;
 
-use crate::engine::UpstreamReply;
 use crate::jsonrpc::{ResponseOutcome, few_entries, spans};
-use crate::upstream::{ToolsWait, Upstream};
 
 mod failure;
 

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use serde::Serialize;
 use tooldock_base::error::CallErrorCode;
 use tooldock_base::worker_state::WorkerState;
+use tooldock_engine::metrics::MemberState;
+use tooldock_engine::upstream::health::{MemberOffer, ServerHealth};
+use tooldock_servers::http::port::BackendState;
 use tooldock_workers::pins::PinState;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use crate::mcp::Core;
-use crate::metrics::MemberState;
-use crate::upstream::health::{MemberOffer, ServerHealth};
-use crate::upstream::http::port::BackendState;
 
 /// Maximum depth to which the conditions of nested namespaces are read: the allowed depth of aggregates, and one level for the
 /// servers in the innermost aggregate.

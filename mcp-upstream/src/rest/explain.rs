@@ -9,6 +9,7 @@ use http::StatusCode;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::names::NamespaceName;
+use tooldock_engine::upstream::{ToolOrigin, ToolsWait};
 use tooldock_workers::aggregate;
 use tooldock_workers::explain::{
     self, Credential, Explanation, NamespaceReach, Question, Reach, ReachQuestion, Rule, ToolAccess,
@@ -20,7 +21,6 @@ use super::json;
 use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::upstream::{ToolOrigin, ToolsWait};
 
 /// Time limit for reading the tool lists of all namespaces, when the tools that a credential opens are counted.
 const REACH_WAIT: Duration = Duration::from_secs(3);

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use tooldock_engine::upstream::global;
 use tooldock_sessions::caller::Caller;
 use tooldock_workers::registry::Namespace;
 
 use super::{EarlyReply, InNamespace, json as reply, tool_count};
 use crate::error;
-use crate::mcp::Core;
+use crate::mcp::{self, Core};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
-use crate::upstream::global;
 
 /// Answers with the names of the namespaces, and the number of each namespace's tools if it is known.
 pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
@@ -40,8 +40,7 @@ pub(crate) async fn endpoint(core: &Core, caller: Caller) -> Reply {
         Err(EarlyReply(refused)) => return *refused,
     };
     let (caller, namespace) = (&scope.caller, &scope.namespace);
-    let upstream = core.upstreams.of(namespace);
-    let tools = match upstream.tool_lists().listed(namespace, caller).get().await {
+    let tools = match mcp::shown_tools(core, caller, namespace).await {
         Ok(tools) => tools,
         Err(failed) => return error::rest_call(&failed, caller),
     };

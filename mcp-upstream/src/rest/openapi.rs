@@ -12,7 +12,9 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tooldock_base::heavy_work;
 use tooldock_base::route::can_stand_in_path;
+use tooldock_engine::upstream::global::GlobalTools;
 use tooldock_workers::registry::Namespace;
 
 use sha2::{Digest as _, Sha256};
@@ -23,10 +25,8 @@ use tooldock_sessions::profile::RestShape;
 
 use super::{arguments, unknown_namespace};
 use crate::error;
-use crate::heavy_work;
-use crate::mcp::Core;
+use crate::mcp::{self, Core};
 use crate::reply::Reply;
-use crate::upstream::global::GlobalTools;
 
 mod example;
 mod inline;
@@ -111,7 +111,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentReques
     };
     let layout = Layout::new(caller, Some(&namespace), &asked, scope.view);
     let upstream = core.upstreams.of(&namespace);
-    match upstream.tool_lists().listed(&namespace, caller).get().await {
+    match mcp::shown_tools(core, caller, &namespace).await {
         Ok(list) => {
             let sent = ValueForm::by(upstream);
             let access = Access::of(caller);

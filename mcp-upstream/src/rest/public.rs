@@ -14,7 +14,9 @@ use serde_json::json;
 use tooldock_base::error::CallErrorCode;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::worker_state::WorkerState;
+use tooldock_engine::upstream::health::ServerHealth;
 use tooldock_process::sandbox::SandboxState;
+use tooldock_servers::http::port::BackendState;
 use tooldock_sessions::caller::{Caller, Visibility};
 use tooldock_workers::pins::PinCounts;
 use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
@@ -23,8 +25,6 @@ use super::condition::{CRASH_LOOP, Condition, MemberCondition};
 use super::pins;
 use crate::mcp::Core;
 use crate::reply::Reply;
-use crate::upstream::health::ServerHealth;
-use crate::upstream::http::port::BackendState;
 
 /// Codes of issues whose texts the gateway itself wrote, so that they can be shown: a clamped limit, a wrong key of an external
 /// server, the reason why a namespace was reloaded automatically, ignored files.
@@ -274,7 +274,10 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
         UpstreamKind::Failed(_) if core.registry.startup().is_retried(&namespace.name) => None,
         UpstreamKind::Failed(error) => Some(error.code.as_str()),
         UpstreamKind::Worker(worker) => match worker.state() {
-            WorkerState::Ready | WorkerState::Degraded | WorkerState::Starting => None,
+            WorkerState::Ready
+            | WorkerState::Degraded
+            | WorkerState::Starting
+            | WorkerState::Idle => None,
             _ => Some(CallErrorCode::WorkerUnavailable.as_str()),
         },
         UpstreamKind::External(_) | UpstreamKind::Remote(_) | UpstreamKind::Aggregate(_) => {

@@ -451,7 +451,7 @@ async fn the_document_says_what_a_call_answers_and_how_it_can_fail() {
         statuses,
         [
             "200", "400", "401", "403", "404", "408", "413", "414", "415", "422", "429", "431",
-            "500", "503", "504",
+            "500", "502", "503", "504",
         ]
     );
     let namespaces = &document["paths"]["/namespaces"]["get"]["responses"];

@@ -1,22 +1,26 @@
 //! `/tools`: list of the tools, calls, and schemas (EX-20 to EX-22), in the format that the listener or the request chooses.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::value::RawValue;
 use tooldock_base::error::CallError;
+use tooldock_base::heavy_work;
+use tooldock_engine::engine::{UpstreamCall, not_shown};
+use tooldock_engine::hooks::HookPath;
+use tooldock_engine::upstream::global::GlobalTools;
+use tooldock_engine::upstream::{CallContext, Upstream};
 use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::ToolList;
 use tooldock_sessions::profile::RestShape;
 use tooldock_workers::hidden::HiddenValues;
 
 use super::shape::{self, ShapedTool};
 use super::{EarlyReply, InNamespace, answer, arguments, vault};
-use crate::engine::not_shown;
 use crate::error;
-use crate::heavy_work;
-use crate::mcp::Core;
+use crate::mcp::{self, Core};
 use crate::reply::Reply;
-use crate::upstream::global::GlobalTools;
-use crate::upstream::{CallContext, Upstream};
 
 /// Path segment of Tool Vault's generic call (`/tools/call`). A tool with this name is called instead of the generic call.
 const VAULT_CALL: &str = "call";
@@ -30,28 +34,12 @@ pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Re
     if scope.is_global() {
         let snapshot = core.registry.snapshot();
         return match GlobalTools::of(&core.upstreams, &snapshot, &scope.caller).await {
-            Ok(tools) => {
-                let tools: Vec<_> = tools
-                    .iter()
-                    .map(|tool| ShapedTool {
-                        name: tool.name,
-                        namespace: tool.namespace,
-                        entry: tool.entry,
-                    })
-                    .collect();
-                shape::list(shape, None, &tools)
-            }
+            Ok(tools) => list_of_all(core, &scope, &tools, shape).await,
             Err(failed) => error::rest_call(&failed, &scope.caller),
         };
     }
     let namespace = &scope.namespace;
-    let upstream = core.upstreams.of(namespace);
-    match upstream
-        .tool_lists()
-        .listed(namespace, &scope.caller)
-        .get()
-        .await
-    {
+    match mcp::shown_tools(core, &scope.caller, namespace).await {
         Ok(list) => {
             let tools = scope.view().tools(&list);
             let tools: Vec<_> = tools
@@ -67,6 +55,31 @@ pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Re
     }
 }
 
+/// Answers with the tools of all namespaces that the caller may use. Hooks see them as one list.
+async fn list_of_all(
+    core: &Core,
+    scope: &InNamespace,
+    tools: &GlobalTools,
+    shape: RestShape,
+) -> Reply {
+    let page = || mcp::page_of(tools.iter().map(|tool| (tool.name, tool.entry)));
+    let hooked = match mcp::shown_page(core, &scope.caller, &scope.namespace, page).await {
+        Ok(hooked) => hooked,
+        Err(failed) => return error::rest_call(&failed, &scope.caller),
+    };
+    let shaped = tools.iter().filter_map(|tool| {
+        Some(ShapedTool {
+            name: tool.name,
+            namespace: tool.namespace,
+            entry: match &hooked {
+                Some(hooked) => hooked.tool(tool.name)?,
+                None => tool.entry,
+            },
+        })
+    });
+    shape::list(shape, None, &shaped.collect::<Vec<_>>())
+}
+
 /// Answers with the input schema of a tool.
 pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
     let scope = match InNamespace::of(core, caller) {
@@ -77,8 +90,8 @@ pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
         Ok(found) => found,
         Err(EarlyReply(reply)) => return *reply,
     };
-    let namespace = &scope.namespace;
-    match input_schema(core.upstreams.of(namespace), &scope, &name).await {
+    let tools = mcp::shown_tools(core, &scope.caller, &scope.namespace).await;
+    match tools.and_then(|tools| schema_in(&tools, &scope, &name)) {
         Ok(schema) => Reply::json(StatusCode::OK, schema),
         Err(failed) => error::rest_call(&failed, &scope.caller),
     }
@@ -98,7 +111,12 @@ async fn input_schema(
         .tool_lists()
         .listed(&scope.namespace, &scope.caller);
     let tools = tools.get().await?;
-    let tool = scope.view().tool(&tools, name);
+    schema_in(&tools, scope, name)
+}
+
+/// Returns the input schema of a tool in a list, as [`input_schema`] does.
+fn schema_in(tools: &ToolList, scope: &InNamespace, name: &str) -> Result<String, CallError> {
+    let tool = scope.view().tool(tools, name);
     let tool = tool.ok_or_else(|| not_shown(&scope.caller, &scope.namespace, name))?;
     let schema = tool.input_schema().map_or("{}", RawValue::get);
     Ok(schema.to_owned())
@@ -147,13 +165,7 @@ async fn run(
     let cx = CallContext::plain(&caller, &arguments, &namespace, upstream);
     let answered = async {
         let call = upstream.call_tool(&cx, own, arguments.clone())?;
-        let (outcome, unfinished) = core.engine.run_unfinished(&caller, &call).await;
-        let answered = match outcome {
-            Ok(reply) => answer::value_of(upstream, &namespace, own, reply).await,
-            Err(error) => Err(error),
-        };
-        unfinished.finish(&answered);
-        answered
+        value_of_call(core, &cx, own, &call, HookPath::Direct).await
     };
     let mut answered = answered.await;
     if caller.manager {
@@ -163,6 +175,28 @@ async fn run(
         Ok(value) => Reply::json(StatusCode::OK, shape::value(shape, name, value)),
         Err(failed) => error::rest_call(&failed, &caller),
     }
+}
+
+/// Runs a call and records it. Returns the tool's value. `hooks`: [`HookPath::Unhooked`] for a call that a hook makes.
+///
+/// # Errors
+///
+/// The failure of the call, or of the tool.
+pub(crate) async fn value_of_call(
+    core: &Core,
+    cx: &CallContext<'_>,
+    tool: &str,
+    call: &Arc<dyn UpstreamCall>,
+    hooks: HookPath<'_>,
+) -> Result<Bytes, CallError> {
+    let run = core.engine.run_unfinished(cx.caller, call, hooks);
+    let (outcome, unfinished) = run.await;
+    let answered = match outcome {
+        Ok(reply) => answer::value_of(cx.upstream, &cx.namespace, tool, reply).await,
+        Err(error) => Err(error),
+    };
+    unfinished.finish(&answered);
+    answered
 }
 
 /// Hides the namespace's secrets in a tool's answer. This applies to callers with management rights: the management tool
@@ -206,7 +240,7 @@ async fn is_there(core: &Core, scope: &InNamespace, name: &str) -> bool {
     if scope.is_global() {
         let snapshot = core.registry.snapshot();
         let kinds = &core.upstreams;
-        let found = crate::upstream::global::find(kinds, &snapshot, &scope.caller, name);
+        let found = tooldock_engine::upstream::global::find(kinds, &snapshot, &scope.caller, name);
         return found.await.is_some();
     }
     let upstream = core.upstreams.of(&scope.namespace);

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use http::StatusCode;
 use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::names::NamespaceName;
+use tooldock_engine::upstream::system::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
 use tooldock_sessions::caller::{Caller, Visibility};
 use tooldock_sessions::profile::{Profile, RestShape};
 use tooldock_workers::registry::startup;
@@ -16,7 +17,6 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::rest;
-use crate::upstream::system::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
 
 /// Principal of the management tools' requests, in the audit log and for limits.
 const PRINCIPAL: &str = "manager";

@@ -4,11 +4,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use tooldock_workers::pins::{PinEvent, PinKind, PinState, Pins};
-
-use crate::stdio::pool::Pools;
+use tooldock_servers::pool::Pools;
 use tooldock_sessions::audit::{AuditRecord, AuditSender, KeptArguments, Transport};
 use tooldock_sessions::broadcast::{Audience, Change};
+use tooldock_workers::pins::{PinEvent, PinKind, PinState, Pins};
 
 /// Connects the pins to the audit log: each of their events is recorded there.
 pub(super) fn report(pins: &Pins, audit: AuditSender) {
@@ -47,6 +46,7 @@ fn record(event: &PinEvent) -> AuditRecord {
         relay: None,
         arguments: KeptArguments::None,
         coerced: false,
+        hook: None,
     }
 }
 

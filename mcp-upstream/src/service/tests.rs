@@ -12,6 +12,7 @@ use tooldock_base::policy::ToolPolicy;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::secret::Secret;
 use tooldock_process::metrics::WorkerMetrics;
+use tooldock_servers::testing::{SCRIPT, guard, within};
 use tooldock_sessions::audit::Audit;
 use tooldock_sessions::testing::{caller, namespace};
 use tooldock_workers::external::{ExternalServer, StdioSettings, StdioSpec};
@@ -21,7 +22,6 @@ use tooldock_workers::server_settings::Isolation;
 use super::*;
 use crate::mcp::head::MirroredHeaders;
 use crate::mcp::tests::wire::Wire;
-use crate::stdio::testing::program::{SCRIPT, guard, within};
 use crate::testing::{Unlimited, asked, delivered, head, parts};
 
 mod cost;
@@ -96,6 +96,7 @@ impl House {
             credentials: None,
             management: None,
             web: None,
+            links: None,
             http_client: None,
             pages: None,
             answers: AnswerBudget::unbounded(),

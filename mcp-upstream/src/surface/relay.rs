@@ -35,14 +35,13 @@ use tooldock_base::failures::{FailureLimits, FailureOutcome, FailureTable};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::trace::TraceSink;
 use tooldock_credentials::keys::{ApiKey, KeyState, KeyStore, KeyTables};
+use tooldock_engine::upstream::system::KeyTools;
 use tooldock_sessions::profile::Profile;
-
-use crate::upstream::system::KeyTools;
 
 mod call;
 mod connection;
 mod frame;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod memory;
 mod reply;

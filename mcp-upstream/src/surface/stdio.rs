@@ -31,11 +31,11 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::trace::TraceSink;
+use tooldock_servers::pipes::{ServerLine, ServerLines};
 use tooldock_sessions::caller::Caller;
 
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
-use crate::stdio::wire::{ServerLine, ServerLines};
 use crate::surface::outbox::{self, Outbox};
 use crate::surface::requests::{Requests, Room};
 

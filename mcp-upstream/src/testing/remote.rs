@@ -11,17 +11,16 @@ use serde_json::{Value, json};
 use tooldock_base::config::Limits;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::policy::ToolPolicy;
+use tooldock_servers::http::port::{
+    Backend, BackendRequest, BackendResponse, BackendState, Backends, BodyError, HttpClient,
+    ResponseBody, SendError, SendErrorKind,
+};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{
     Backend as Address, BackendId, BackendSpec, Balance, HeaderRules, Mode, RemoteHealth,
     RemoteRetry, RemoteServer, RemoteSpec, RemoteTimeouts, TlsSpec, Transport,
 };
 use tooldock_workers::server_settings::Isolation;
-
-use crate::upstream::http::port::{
-    Backend, BackendRequest, BackendResponse, BackendState, Backends, BodyError, HttpClient,
-    ResponseBody, SendError, SendErrorKind,
-};
 
 /// Number of backends that a server of the tests may have; a pool has the first of them.
 const BACKENDS: usize = 8;
@@ -60,6 +59,7 @@ pub(crate) fn remote(name: &str, change: impl FnOnce(&mut RemoteSpec)) -> Namesp
         keepalive: 1,
         retry: RemoteRetry::default(),
         health: RemoteHealth::default(),
+        api: None,
     };
     change(&mut spec);
     let server = RemoteServer::new(name.parse().expect("a name"), spec);

@@ -13,21 +13,23 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tooldock_base::error::CallError;
+use tooldock_engine::upstream::client::connector::{
+    ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Opener, SentRequest,
+    ServerConnection, ServerInfo,
+};
+use tooldock_engine::upstream::health::ServerHealth;
 use tooldock_process::worker::LogLevel;
+use tooldock_servers::link::{
+    CallAccount, Link, LinkCall, LinkLimits, LinkRuntimes, NotificationSink,
+};
+use tooldock_servers::pipes::Pipes;
+use tooldock_servers::pool::process::ProcessListener;
+use tooldock_servers::pool::process::tasks::Tasks;
 use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::registry::Namespace;
 
 use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};
 use crate::protocol::ClientIdentity;
-use crate::stdio::link::{CallAccount, Link, LinkCall, LinkLimits, LinkRuntimes, NotificationSink};
-use crate::stdio::process::ProcessListener;
-use crate::stdio::process::tasks::Tasks;
-use crate::stdio::wire::Pipes;
-use crate::upstream::client::connector::{
-    ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Opener, SentRequest,
-    ServerConnection, ServerInfo,
-};
-use crate::upstream::health::ServerHealth;
 
 /// The list of tools for the gateway's own `tools/list`, which is also the answer to that of a client.
 pub(super) const TOOLS: &str = r#"{$DONE"tools":[{"name":"echo","description":"Says \u00e9","inputSchema":{"type":"object","n":1.50},"x":2.0},{"name":"secret_tool","inputSchema":{"type":"object"}},{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]},"outputSchema":{"type":"object"}},{"name":"count","inputSchema":{"type":"object"},"outputSchema":{"type":"integer"}}],"y":null}"#;

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tooldock_base::error::CallError;
+use tooldock_engine::engine::Work;
+use tooldock_engine::upstream::worker::{WorkerPort, WorkerPorts, reply_of};
 use tooldock_process::worker::{CallSink, Operation, ToolReply, WorkerCall};
 use tooldock_workers::registry::Namespace;
 
-use crate::engine::Work;
 use crate::testing::FakeBackend;
-use crate::upstream::worker::{WorkerPort, WorkerPorts, reply_of};
 
 /// The scripted worker that other tests use, too, with a record of its calls.
 #[derive(Default)]

@@ -10,13 +10,13 @@ use tooldock_base::error::CallError;
 use tooldock_base::key_maker::KeyId;
 use tooldock_base::scope::ADMIN;
 use tooldock_credentials::keys::{KeyRecord, KeyState, KeyStore};
+use tooldock_engine::upstream::system::KeySummary;
 use tooldock_sessions::caller::Caller;
 
 use super::answer::{Answer, WebFailure, capitalised, json_of, with_status};
 use super::request::ApiRequest;
 use super::tools::{call, management};
 use crate::mcp::Core;
-use crate::upstream::system::KeySummary;
 
 /// Reads all keys, oldest first, on a thread for blocking work.
 async fn records(core: &Core) -> Result<Vec<KeyRecord>, WebFailure> {

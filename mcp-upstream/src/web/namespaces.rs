@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tooldock_base::issue::Issue;
+use tooldock_engine::metrics::figures::{Figures, Rates};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::catalogue::{ToolEntry, View};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -15,7 +16,6 @@ use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;
 use crate::error;
 use crate::mcp::Core;
-use crate::metrics::figures::{Figures, Rates};
 use crate::rest;
 use crate::rest::condition::Condition;
 
@@ -234,6 +234,8 @@ struct ToolDescription<'a> {
     input_schema: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_schema: Option<&'a RawValue>,
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    meta: Option<&'a RawValue>,
 }
 
 impl<'a> ToolDescription<'a> {
@@ -246,6 +248,7 @@ impl<'a> ToolDescription<'a> {
             annotations: tool.annotations(),
             input_schema: tool.input_schema(),
             output_schema: tool.output_schema(),
+            meta: tool.meta(),
         }
     }
 
@@ -253,6 +256,7 @@ impl<'a> ToolDescription<'a> {
         Self {
             input_schema: None,
             output_schema: None,
+            meta: None,
             ..Self::of(tool)
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
+use tooldock_engine::metrics::figures::{Figures, Rates};
 use tooldock_sessions::caller::Caller;
 use tooldock_workers::registry::Snapshot;
 
@@ -14,7 +15,6 @@ use super::namespaces::namespace_json;
 use super::request::ApiRequest;
 use super::streams;
 use crate::mcp::Core;
-use crate::metrics::figures::{Figures, Rates};
 use crate::rest;
 
 /// Interval at which a stream checks for changes.

@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use tooldock_base::heavy_work;
 use tooldock_base::names::NamespaceName;
+use tooldock_engine::engine::shortened;
+use tooldock_sessions::caller::Caller;
 use tooldock_workers::pins::{Approval, PinState, Pins, PinsError, server_name};
 
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;
 use super::trail;
-use crate::engine::shortened;
-use crate::heavy_work;
 use crate::mcp::Core;
-use tooldock_sessions::caller::Caller;
 
 /// Minimum number of characters of a digest by which a request may identify a version.
 const DIGEST_MIN: usize = 8;

@@ -8,6 +8,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tooldock_base::names::NamespaceName;
+use tooldock_engine::upstream::system::with_package;
 use tooldock_sessions::caller::Caller;
 use tooldock_workers::manage::{ManagedServer, ServerRefused};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -20,7 +21,6 @@ use super::trail;
 use crate::mcp::Core;
 use crate::rest;
 use crate::rest::condition::Condition;
-use crate::upstream::system::with_package;
 
 pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let wanted = request.wanted();

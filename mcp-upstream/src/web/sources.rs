@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tooldock_base::names::NamespaceName;
+use tooldock_engine::upstream::system::CALL_AGAIN;
 use tooldock_sessions::caller::Caller;
 use tooldock_workers::manage::{
     FileInspection, TOOL_FILE_BYTES_MAX, ToolFileName, ToolFileVersion,
@@ -21,7 +22,6 @@ use super::request::{ApiRequest, file, namespace};
 use super::tools::{call, management, reload_soon};
 use super::{diff, streams, upload};
 use crate::mcp::Core;
-use crate::upstream::system::CALL_AGAIN;
 
 pub(super) fn rfc3339(at: SystemTime) -> String {
     OffsetDateTime::from(at)

@@ -7,6 +7,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 use tooldock_base::names::NamespaceName;
+use tooldock_engine::upstream::system::Management;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::profile::RestShape;
 
@@ -14,7 +15,6 @@ use super::answer::{Answer, WebFailure};
 use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::rest;
-use crate::upstream::system::Management;
 
 /// Calls a management tool on behalf of this caller and returns the tool's value.
 pub(super) async fn call(

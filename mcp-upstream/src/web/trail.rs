@@ -42,5 +42,6 @@ pub(super) fn note<T>(
         relay: None,
         arguments: audit.keep(&bytes::Bytes::new()),
         coerced: false,
+        hook: None,
     });
 }

@@ -1,15 +1,15 @@
-//! Entry point for fuzzing configurations of nginx. Compiled by `make fuzz` alone.
+//! Fuzzing of the import of nginx configurations. Compiled only for `make fuzz` and for tests.
 
 use std::sync::Arc;
 
 use crate::report::Report;
-use crate::tree::{self, Directive, Failure, Includes, Place};
+use crate::tree::{self, Directive, DirectivePosition, Failure, Includes};
 use crate::{GatewayRules, imported};
 
-/// Maximum number of directives.
+/// Maximum number of directives in an input.
 const DIRECTIVES_MAX: usize = 10_000;
 
-/// Includes nothing, so that no file of this machine is read.
+/// Handler of `include` that adds no directives, so that the import reads no file of this machine.
 struct Nothing {
     directives: usize,
 }
@@ -19,7 +19,7 @@ impl Includes for Nothing {
         Ok(Vec::new())
     }
 
-    fn count(&mut self, place: &Place) -> Result<(), Failure> {
+    fn count(&mut self, place: &DirectivePosition) -> Result<(), Failure> {
         self.directives += 1;
         match self.directives > DIRECTIVES_MAX {
             true => Err(Failure {
@@ -31,7 +31,8 @@ impl Includes for Nothing {
     }
 }
 
-/// Imports a configuration of nginx that includes no file. Returns the gateway's configuration; `None` if it was refused.
+/// Imports an nginx configuration without its included files. Returns the gateway's configuration; `None` if the import was
+/// refused.
 pub fn nginx_conf(text: &str, gateway: &GatewayRules) -> Option<String> {
     let file: Arc<str> = "nginx.conf".into();
     let mut report = Report::default();

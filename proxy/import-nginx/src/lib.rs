@@ -47,8 +47,8 @@ mod bound;
 mod conditions;
 mod credentials;
 mod detours;
-/// Entry points for fuzzing, which only `make fuzz` compiles.
-#[cfg(fuzzing)]
+/// Function that a fuzz target calls. Compiled only for `make fuzz` and for tests.
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod gateway_rules;

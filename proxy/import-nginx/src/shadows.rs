@@ -110,7 +110,7 @@ fn answering<'a>(
     found
 }
 
-/// Returns the proxied locations that nginx chooses for the endpoint in place of the location `proxied_location`.
+/// Returns the locations that nginx chooses for the endpoint in place of `proxied_location`.
 fn nearer<'a>(
     proxied_location: &ProxiedLocation<'a>,
     target: &Target<'a>,

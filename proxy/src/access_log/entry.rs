@@ -9,6 +9,7 @@ use http::header::{REFERER, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderName, Method, Version};
 use tooldock_base::names::NamespaceName;
+use tooldock_base::route::CONNECT_PATH;
 use tooldock_filters::{AdmittedHead, Rejection};
 use tooldock_sessions::caller::{CallNote, CallSummary};
 use tooldock_sessions::log_file::Record;
@@ -63,14 +64,14 @@ impl AccessEntry {
         // The query of the referring page is removed, since it may contain secrets.
         let referer = value(&REFERER).map(|page| {
             let end = page.iter().position(|byte| matches!(byte, b'?' | b'#'));
-            Box::from(&page[..end.unwrap_or(page.len())])
+            Box::from(without_link(&page[..end.unwrap_or(page.len())]))
         });
         Box::new(Self {
             ended: SystemTime::UNIX_EPOCH,
             duration: Duration::ZERO,
             address,
             method: head.method.clone(),
-            path: cut(head.uri.path().as_bytes(), PATH_MAX).into(),
+            path: cut(without_link(head.uri.path().as_bytes()), PATH_MAX).into(),
             has_query: head.uri.query().is_some(),
             version: head.version,
             referer,
@@ -137,6 +138,16 @@ impl AccessEntry {
     }
 }
 
+/// Returns a path or URL as the log shows it: everything after `/connect/` is removed. This is the secret part of a link to a
+/// page on which a principal gives a personal credential; the listener's prefix may stand before it. Paths of a namespace with the
+/// name `connect` are cut, too.
+fn without_link(path: &[u8]) -> &[u8] {
+    let pages = CONNECT_PATH.as_bytes();
+    let found = memchr::memmem::find_iter(path, pages).map(|at| at + pages.len());
+    let mut ends = found.filter(|end| path.get(*end) == Some(&b'/'));
+    ends.next().map_or(path, |end| &path[..=end])
+}
+
 impl Record for AccessEntry {
     fn bytes(&self) -> usize {
         let values = [&self.referer, &self.user_agent].into_iter().flatten();
@@ -149,4 +160,25 @@ impl Record for AccessEntry {
 
 fn cut(value: &[u8], max: usize) -> &[u8] {
     &value[..value.len().min(max)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_left_out_of_paths_and_referring_pages() {
+        for (path, shown) in [
+            ("/connect/sealed-link", "/connect/"),
+            ("/tools/connect/sealed-link", "/tools/connect/"),
+            (
+                "https://gw.example/connect/sealed-link",
+                "https://gw.example/connect/",
+            ),
+            ("/mcp/connect", "/mcp/connect"),
+            ("/connected", "/connected"),
+        ] {
+            assert_eq!(without_link(path.as_bytes()), shown.as_bytes(), "{path}");
+        }
+    }
 }

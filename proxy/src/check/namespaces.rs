@@ -12,7 +12,7 @@ use crate::config::{Config, NamespaceRule, ProfileName};
 /// opens a missing namespace is a warning, since the namespace may be created later.
 pub(super) fn findings(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<Finding> {
     let rules = rules(config).into_iter();
-    let rules = rules.filter(|(_, name)| !known.contains(*name));
+    let rules = rules.filter(|(_, name)| !known.contains(name));
     let rules = rules.map(|(place, name)| found(place, name.as_str(), known, true));
     let opened = opened(config).into_iter();
     let opened = opened.filter(|(_, name)| {
@@ -61,33 +61,37 @@ fn found(place: String, name: &str, known: &BTreeSet<NamespaceName>, is_error: b
 const LISTED_MAX: usize = 20;
 
 /// Returns the rules that name a single namespace: the configuration key of each, and the namespace.
-fn rules(config: &Config) -> Vec<(String, &NamespaceName)> {
+fn rules(config: &Config) -> Vec<(String, NamespaceName)> {
     let mut rules = Vec::new();
     for (index, limit) in config.admission.rate_limits.iter().enumerate() {
         let key = format!("admission.rate_limits[{index}].namespace");
-        rules.extend(limit.namespace.as_ref().map(|name| (key, name)));
+        rules.extend(limit.namespace.clone().map(|name| (key, name)));
     }
     for name in config.namespaces.overrides.keys() {
-        rules.push((format!("namespaces.overrides.{name}"), name));
+        rules.push((format!("namespaces.overrides.{name}"), name.clone()));
     }
     for (index, listener) in config.listeners.iter().enumerate() {
         match &listener.namespace {
             Some(NamespaceRule::Fixed(name)) => {
-                rules.push((format!("listeners[{index}].namespace"), name));
+                rules.push((format!("listeners[{index}].namespace"), name.clone()));
             }
             _ if listener.profile == ProfileName::Vault => {
-                rules.push(("vault.namespace".to_owned(), &config.vault.namespace));
+                rules.push(("vault.namespace".to_owned(), config.vault.namespace.clone()));
             }
             _ => {}
         }
     }
+    for (index, hook) in config.hooks.iter().enumerate() {
+        let key = format!("hooks[{index}].tool");
+        rules.extend(hook.tool_namespace().map(|name| (key, name)));
+    }
     if config.relay.socket().is_some() {
-        rules.push(("relay.namespace".to_owned(), &config.relay.namespace));
+        rules.push(("relay.namespace".to_owned(), config.relay.namespace.clone()));
     }
     rules
 }
 
-/// Returns the names and patterns of namespaces that credentials open, each with its configuration key.
+/// Returns the names and patterns of namespaces that credentials open and hooks see, each with its configuration key.
 fn opened(config: &Config) -> Vec<(String, &str)> {
     let admission = &config.admission;
     let tokens = admission.tokens.iter().enumerate();
@@ -95,7 +99,9 @@ fn opened(config: &Config) -> Vec<(String, &str)> {
     let certificates = admission.certificates.iter().enumerate();
     let certificates = certificates
         .map(|(index, it)| (format!("admission.certificates[{index}]"), &it.namespaces));
-    let lists = tokens.chain(certificates);
+    let hooks = config.hooks.iter().enumerate();
+    let hooks = hooks.map(|(index, it)| (format!("hooks[{index}]"), &it.namespaces));
+    let lists = tokens.chain(certificates).chain(hooks);
     lists
         .flat_map(|(place, names)| {
             let key = format!("{place}.namespaces");
@@ -143,6 +149,11 @@ mod tests {
             (
                 "relay: { socket: /run/relay.sock, namespace: serach }",
                 "relay.namespace",
+                true,
+            ),
+            (
+                "hooks: [{ on: call, tool: files.check }, { on: call, tool: serach.check }]",
+                "hooks[1].tool",
                 true,
             ),
             (

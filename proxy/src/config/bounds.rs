@@ -83,6 +83,9 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     if let PollAfter::After(after) = config.sessions.poll_after {
         within(after, &TIMES).map_err(|it| ConfigError::key("sessions.poll_after", it))?;
     }
+    if let Some(idle) = config.workers.idle_stop {
+        within(idle, &TIMES).map_err(|it| ConfigError::key("workers.idle_stop", it))?;
+    }
     if let Some(every) = config.watcher.poll_every() {
         let bounds = Duration::from_millis(100)..=Duration::from_secs(3600);
         within(every, &bounds).map_err(|it| ConfigError::key("watcher.poll", it))?;
@@ -256,6 +259,7 @@ mod tests {
                 "workers: { crash_loop: { failures: 0 } }",
                 "workers.crash_loop.failures",
             ),
+            ("workers: { idle_stop: 0s }", "workers.idle_stop"),
             ("replicas: { grace: 100h }", "replicas.grace"),
             (
                 "observability: { audit: { retention_days: 40000 } }",

@@ -19,8 +19,8 @@ use tooldock_workers::narrow::{fit, narrow, narrow_aggregates};
 use super::document::{self, DataFileTree};
 use super::environment::blame;
 use super::{
-    Config, ConfigError, Effective, LoadOptions, Purpose, Role, Settings, live, unsupported,
-    validate, web,
+    Config, ConfigError, Effective, LoadOptions, Purpose, Role, Settings, WatcherConfig, live,
+    unsupported, validate, web,
 };
 
 /// The state of `$DATA/config.yaml` in a loaded configuration.
@@ -159,6 +159,10 @@ impl Layers<'_> {
         }
         if options.dev && options.role == Role::All && self.tree.get("listeners").is_none() {
             config.listeners.push(web::trial_listener(self.before));
+        }
+        let debounce = self.tree.get("watcher").and_then(|it| it.get("debounce"));
+        if options.dev && debounce.is_none() {
+            config.watcher.debounce = WatcherConfig::DEV_DEBOUNCE;
         }
         let mut settings = Settings::new(config, options.role);
         settings.warnings = in_vain;

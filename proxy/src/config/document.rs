@@ -189,8 +189,8 @@ fn syntax_error(file: &Path, text: &str, error: &yaml::Error) -> ConfigError {
     }
 }
 
-/// Removes keys without a value from a tree. The parser of texts accepts a section without keys (`admission:`), but a tree has
-/// null there, which is no section; merged over another file's section, it would replace it.
+/// Removes keys without a value from a tree. The parser of texts accepts a section without keys (`admission:`), but in a tree its
+/// value is null. Merged over another file's section, the null would replace that section.
 fn drop_empty(tree: &mut Value) {
     match tree {
         Value::Mapping(entries) => entries.retain(|_, value| {

@@ -23,8 +23,9 @@ use tooldock_sessions::profile::{AcceptRule, BatchRule, SessionRule};
 use tooldock_upstream::protocol::ProtocolVersion;
 
 use self::parse::{
-    boolean, bytes, calls_at_once, choice, container, git_schemes, hours, list, log_level,
-    milliseconds, milliseconds_or_off, port, seconds, session_key, token, user, versions, whole,
+    boolean, bytes, calls_at_once, choice, container, debugged, git_schemes, hours, list,
+    log_level, milliseconds, milliseconds_or_off, port, seconds, session_key, token, user,
+    versions, whole,
 };
 pub(super) use self::ports::variable_of as port_variable_of;
 use super::listener::AuthScheme;
@@ -186,6 +187,8 @@ const VARIABLES: &[Variable] = &[
     variable!("REPLICA_PEERS" => replicas.peers = |text: &str| Ok::<_, String>(Peers::of_variable(text))),
     variable!("ENABLE_LEGACY_MCP", "whether /sse and /messages are served"
         => |s, text| s.legacy_sse = boolean(text)?),
+    variable!("TOOLDOCK_DEBUG", "the namespace whose worker waits for a debugger; only with `--dev`"
+        => |s, text| s.config.namespaces.debugged = Some(debugged(text)?)),
     variable!("ENABLE_FS_WATCHER" => watcher.enabled = boolean),
     variable!("FS_WATCHER_DEBOUNCE_MS" => watcher.debounce = milliseconds),
     variable!("FS_WATCHER_POLL_MS" => watcher.poll = milliseconds_or_off),
@@ -232,7 +235,7 @@ impl Environment {
         self
     }
 
-    /// Returns the role of this process, which `--role` (`variable_value`) or `SERVER_MODE` decides.
+    /// Returns the role of this process, which `--role` (`said`) or `SERVER_MODE` decides.
     pub(super) fn role(&self, said: Role) -> Result<Role, ConfigError> {
         mode::role(self, said)
     }
@@ -484,6 +487,7 @@ mod tests {
             ("ENABLE_FS_WATCHER", "perhaps"),
             ("FS_WATCHER_DEBOUNCE_MS", "1500ms"),
             ("FS_WATCHER_POLL_MS", "often"),
+            ("TOOLDOCK_DEBUG", "*"),
             ("WEB_PORT", "0"),
             ("ADMIN_USERNAME", "a:b"),
         ];

@@ -39,6 +39,7 @@ const FIXED: &[Rule] = &[
     fixed!(workers.sync_timeout),
     fixed!(workers.backoff),
     fixed!(workers.crash_loop),
+    fixed!(workers.idle_stop),
     fixed!(admission.limits.connections),
     fixed!(admission.limits.sessions_per_principal),
     fixed!(admission.limits.session_bytes_per_principal),

@@ -550,6 +550,30 @@ fn the_shipped_file_shows_a_remote_server_with_every_key_at_its_default() {
 }
 
 #[test]
+fn the_shipped_file_shows_an_api_with_every_key_at_its_default() {
+    let from = SHIPPED.find("  # petstore:").expect("the example is there");
+    let lines = SHIPPED[from..]
+        .lines()
+        .take_while(|line| line.starts_with("  # "));
+    let example: String = lines.map(|line| format!("{}\n", &line[4..])).collect();
+    let apis: tooldock_workers::openapi::OpenApiServersConfig =
+        yaml::from_str(&example).expect("valid");
+    let shown = tooldock_workers::openapi::OpenApiServerConfig {
+        spec: String::new(),
+        ..apis["petstore"].clone()
+    };
+    // The example shows `pins: warn`, the value of namespaces.defaults, which applies to an API without `pins`.
+    let expected = tooldock_workers::openapi::OpenApiServerConfig {
+        pins: Some(tooldock_base::config::PinMode::Warn),
+        ..Default::default()
+    };
+    assert_eq!(shown, expected);
+    let said: yaml::Value = yaml::from_str(&example).expect("valid");
+    let all = yaml::to_value(&apis).expect("yaml");
+    assert_eq!(missing_keys(&all, &said, ""), Vec::<String>::new());
+}
+
+#[test]
 fn the_shipped_file_shows_a_stdio_server_with_every_key_at_its_default() {
     let from = SHIPPED.find("  # time:").expect("the example is there");
     let lines = SHIPPED[from..]

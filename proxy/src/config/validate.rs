@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use tooldock_base::config::Limits;
+use tooldock_base::names::NamespaceName;
 use tooldock_base::policy::ToolPolicy;
 use tooldock_base::precedence::Source;
 use tooldock_base::scope::ScopeTable;
@@ -14,6 +15,7 @@ use tooldock_filters::config::Introspection;
 use tooldock_filters::origin::OriginPattern;
 use tooldock_sessions::session::config::{SessionsConfig, StoreConfig};
 use tooldock_sessions::stores::redis::{RedisStore, RedisUrl};
+use tooldock_upstream::hooks::HOOKS_MAX;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::narrow::selects_tools;
 use tooldock_workers::remote::Mode;
@@ -67,6 +69,8 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     let builder = config.builder.validate();
     builder.map_err(|(key, reason)| ConfigError::key(format!("builder.{key}"), reason))?;
     remote_servers(config)?;
+    apis(config)?;
+    hooks(config)?;
     issuers(config, &config.relay.scope_table()?)?;
     let mut served = config.served_listeners(role);
     if served.any(|(_, listener)| listener.profile == ProfileName::Vault) {
@@ -98,8 +102,7 @@ fn remote_servers(config: &Config) -> Result<(), ConfigError> {
         if !server.enabled {
             continue;
         }
-        let stdio = config.upstreams.stdio.get(name);
-        if stdio.is_some_and(|stdio| stdio.enabled && stdio.source == Source::Operator) {
+        if has_operators_stdio(config, name) {
             let key = format!("upstreams.remote.{name}");
             let message = "upstreams.stdio has a server of this name, too: rename one of them";
             return Err(ConfigError::key(key, message));
@@ -108,6 +111,60 @@ fn remote_servers(config: &Config) -> Result<(), ConfigError> {
         if server.mode == Mode::PassThrough && filtered {
             let message = "pass_through changes nothing of a list, and namespaces has tools_allow or tools_deny for this one: write client or auto";
             return Err(ConfigError::key(at("mode"), message));
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if the operator's configuration has a stdio server of this name that is switched on.
+fn has_operators_stdio(config: &Config, name: &NamespaceName) -> bool {
+    let stdio = config.upstreams.stdio.get(name);
+    stdio.is_some_and(|it| it.enabled && it.source == Source::Operator)
+}
+
+/// Checks `upstreams.openapi`: the keys of each API, and that no other server has the API's namespace.
+fn apis(config: &Config) -> Result<(), ConfigError> {
+    for (name, api) in &config.upstreams.openapi {
+        let at = |key: &str| format!("upstreams.openapi.{name}{key}");
+        let valid = api.validate();
+        valid.map_err(|error| ConfigError::key(at(&format!(".{}", error.key)), error.message))?;
+        let stdio = has_operators_stdio(config, name);
+        let remote = config
+            .upstreams
+            .remote
+            .get(name)
+            .is_some_and(|it| it.enabled);
+        for (other, has_one) in [("upstreams.stdio", stdio), ("upstreams.remote", remote)] {
+            if api.enabled && has_one {
+                let message = format!("{other} has a server of this name, too: rename one of them");
+                return Err(ConfigError::key(at(""), message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks the hooks, and that no hook is for a server whose messages pass through unread.
+fn hooks(config: &Config) -> Result<(), ConfigError> {
+    let hooks = &config.hooks;
+    if hooks.len() > HOOKS_MAX {
+        let message = format!("has more than {HOOKS_MAX} entries");
+        return Err(ConfigError::key("hooks", message));
+    }
+    for (index, hook) in hooks.iter().enumerate() {
+        let wrong = |(key, message)| ConfigError::key(format!("hooks[{index}].{key}"), message);
+        hook.validate().map_err(wrong)?;
+        let scope = hook.scope().map_err(wrong)?;
+        let mut servers = config.upstreams.remote.iter();
+        let passes = servers.find(|(name, server)| {
+            server.enabled && server.mode == Mode::PassThrough && scope.opens(name)
+        });
+        if let Some((name, _)) = passes {
+            let message = format!(
+                "pass_through shows a hook nothing, and hooks[{index}] is for this namespace: write client or auto"
+            );
+            let key = format!("upstreams.remote.{name}.mode");
+            return Err(ConfigError::key(key, message));
         }
     }
     Ok(())
@@ -203,12 +260,13 @@ pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
             ));
         }
     }
-    let servers = config.upstreams.remote.iter();
-    for (name, _) in servers.filter(|(_, server)| server.passes_credentials()) {
+    let servers = config.upstreams.over_http();
+    for server in servers.filter(|it| it.config.takes_access_tokens()) {
         if config.admission.oauth.is_empty() {
+            let (key, name) = (server.key, server.name);
             warnings.push(format!(
-                "upstreams.remote.{name}.credentials is pass, and admission.oauth lists no issuer: no client has an access \
-                 token that could be passed on"
+                "{key}.{name} takes access tokens of clients, and admission.oauth lists no issuer: no client has an \
+                 access token that could be passed on or exchanged"
             ));
         }
     }
@@ -568,6 +626,15 @@ mod tests {
                 "{ namespaces: { overrides: { far: { tools_deny: [x] } } }, \
                  upstreams: { remote: { far: { backends: ['https://a'], mode: pass_through } } } }",
                 "upstreams.remote.far.mode",
+            ),
+            (
+                "{ hooks: [{ on: call, tool: a.b }, { on: list, url: 'https://a', namespaces: ['f*'] }], \
+                 upstreams: { remote: { far: { backends: ['https://a'], mode: pass_through } } } }",
+                "upstreams.remote.far.mode",
+            ),
+            (
+                "hooks: [{ on: call, tool: a.b }, { on: call, tool: b }]",
+                "hooks[1].tool",
             ),
             (
                 "upstreams: { stdio: { time: {} } }",

@@ -29,6 +29,10 @@ impl Default for WatcherConfig {
 }
 
 impl WatcherConfig {
+    /// Default of `debounce` with `--dev`. It is short, since an author waits for the reload, and editors write a file within a
+    /// few milliseconds.
+    pub(crate) const DEV_DEBOUNCE: Duration = Duration::from_millis(200);
+
     /// Returns the interval at which files are checked for changes; `None` if the system reports them.
     pub(crate) fn poll_every(&self) -> Option<Duration> {
         match self.poll {

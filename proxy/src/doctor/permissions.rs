@@ -46,8 +46,8 @@ pub(super) fn check(effective: &Effective) -> Vec<Finding> {
     let listeners = effective.config.listeners.iter();
     let keys = listeners.filter_map(|it| it.tls.as_ref());
     let keys = keys.flat_map(|tls| tls.certificates.iter().map(|pair| pair.key.clone()));
-    let remote = effective.config.upstreams.remote.values();
-    let remote = remote.filter_map(|server| server.tls.key.clone());
+    let remote = effective.config.upstreams.over_http();
+    let remote = remote.filter_map(|server| server.config.tls.key.clone());
     let replicas = effective.replica_tls();
     let replicas = replicas.into_iter().flat_map(|tls| tls.certificates);
     let replicas = replicas.map(|pair| pair.key);

@@ -215,6 +215,33 @@ impl Gateway {
         self.admit(session, fields, passage, AdmissionAttempt::Last)
     }
 
+    /// Returns the verdict on a request whose credential a page or an issuer has given in place of the client. If the verdict
+    /// depends on the issuer of the token, asks the issuer first. `not_found`: the message if the request is for no route.
+    pub(super) async fn settled_verdict(
+        &self,
+        session: &Session,
+        passage: &mut RequestContext,
+        not_found: &'static str,
+    ) -> std::result::Result<Verdict, Rejection> {
+        let fields = Fields::of(&session.req_header().headers);
+        // The flood guard has already counted the request.
+        let mut attempt = AdmissionAttempt::Again;
+        let mut waited = 0;
+        loop {
+            let judged = self.admit(session, &fields, passage, attempt);
+            let verdict = judged.map_err(|_| Rejection::new(Reason::NotFound, not_found))?;
+            let Verdict::Pending(pending) = &verdict else {
+                return Ok(verdict);
+            };
+            waited += 1;
+            let client = passage
+                .rules
+                .admission
+                .client_address(passage.peer(session), &fields);
+            attempt = Box::pin(self.issuers.settle(pending, client, waited)).await;
+        }
+    }
+
     /// Loads the newest rules for a request whose admission is repeated.
     pub(super) fn renew(&self, passage: &mut RequestContext) {
         // The numbers of changes are read before the rules: the rules may then be newer than the numbers, but never older.

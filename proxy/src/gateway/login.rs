@@ -12,7 +12,7 @@ use pingora_proxy::Session;
 use serde::de::DeserializeOwned;
 use tooldock_base::secret::Secret;
 use tooldock_filters::oauth::Issuer;
-use tooldock_filters::{AdmissionAttempt, AdmittedHead, Fields, Reason, Rejection, Verdict};
+use tooldock_filters::{AdmittedHead, Reason, Rejection, Verdict};
 use tooldock_upstream::reply::Reply;
 
 use super::admit::tls_of;
@@ -153,23 +153,7 @@ impl Gateway {
         inserted.map_err(|_| unusable())?;
         header.set_uri(Uri::from_static(web_session::PATH));
         self.renew(passage);
-        let fields = Fields::of(&session.req_header().headers);
-        // The flood guard has already counted the request.
-        let mut attempt = AdmissionAttempt::Again;
-        let mut waited = 0;
-        let verdict = loop {
-            let judged = self.admit(session, &fields, passage, attempt);
-            let verdict = judged.map_err(|_| Rejection::new(Reason::NotFound, NOT_BEGUN))?;
-            let Verdict::Pending(pending) = &verdict else {
-                break verdict;
-            };
-            waited += 1;
-            let client = passage
-                .rules
-                .admission
-                .client_address(passage.peer(session), &fields);
-            attempt = Box::pin(self.issuers.settle(pending, client, waited)).await;
-        };
+        let verdict = self.settled_verdict(session, passage, NOT_BEGUN).await?;
         let mut admitted = match verdict {
             Verdict::Admitted(admitted) => admitted,
             Verdict::Refused(rejection) => return Err(explained(issuer, rejection)),

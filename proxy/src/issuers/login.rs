@@ -1,4 +1,4 @@
-//! Logins of persons at an issuer: creates the authorization request to which a browser is sent, and exchanges the resulting
+//! Logins of users at an issuer: creates the authorization request to which a browser is sent, and exchanges the resulting
 //! code for an access token. The grant is `authorization_code` with PKCE (RFC 6749, RFC 7636).
 //!
 //! The access token is admitted like any other. The rest of the token endpoint's response is ignored, such as an ID token or a
@@ -28,7 +28,7 @@ const ANSWER_MAX: usize = 256 * 1024;
 /// Time limit for the token endpoint's response.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Time after which an issuer's metadata is fetched again for a login.
+/// Maximum age of an issuer's metadata. A login with older metadata fetches it again.
 const METADATA_COUNT: Duration = Duration::from_secs(300);
 
 /// Maximum number of concurrent requests to issuers for logins; further logins are refused.

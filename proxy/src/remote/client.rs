@@ -184,7 +184,7 @@ impl RemoteClient {
             Ok(material) => material,
             Err((key, what)) => {
                 let name = &server.name;
-                tracing::error!(namespace = %name, "upstreams.remote.{name}.{key}: {what}; the one before is used");
+                tracing::error!(namespace = %name, "{}.{key}: {what}; the one before is used", server.key());
                 let before = before.and_then(|it| it.members.first());
                 before.map_or_else(Material::default, |it| it.core.material.clone())
             }
@@ -222,10 +222,14 @@ fn member(
     let rules = &server.spec;
     let token = rules.oauth.as_ref().map(|_| "authorization");
     let of_request: Vec<_> = rules.personal.names().chain(token).collect();
+    let headers = Headers::new(&rules.headers, rules.credentials.as_ref(), &of_request);
     Arc::new(PoolMember {
         spec: spec.clone(),
         server: Arc::clone(server),
-        headers: Headers::new(&rules.headers, rules.credentials.as_ref(), &of_request),
+        headers: match rules.api {
+            Some(_) => headers.of_api(),
+            None => headers,
+        },
         authority: spec.backend.authority(),
         core,
         removed,

@@ -60,7 +60,10 @@ async fn with_token(
     if member.server.spec.oauth.is_some() {
         let tokens = &member.core.tokens;
         let principal = request.on_behalf_of.as_deref();
-        let token = tokens.authorization(&member.server, &member.spec.id, principal, refused);
+        let mut headers = request.headers.iter();
+        let caller = headers.find(|(name, _)| *name == header::AUTHORIZATION);
+        let caller = (principal, caller.map(|(_, value)| value));
+        let token = tokens.authorization(&member.server, &member.spec.id, caller, refused);
         // The future is boxed, so that futures of requests without a token stay small.
         own.token = Box::pin(token).await?;
         let token = own.token.clone();

@@ -28,6 +28,10 @@ pub(crate) struct Headers {
     pass: Vec<HeaderName>,
     /// True if the gateway's id of the request is sent to the backend.
     forward_id: bool,
+    /// True for requests to an API, whose headers the gateway has chosen: all are sent except `Accept-Encoding`, hop-by-hop
+    /// headers and, without `forward_id`, `X-Request-Id`. False for requests to an MCP server: headers of the message, those in
+    /// `pass` and the id are sent.
+    passes_all: bool,
     /// Names of headers whose values the gateway sets for each request, such as personal credentials. A client's header of that
     /// name is not sent.
     of_request: Vec<HeaderName>,
@@ -64,7 +68,16 @@ impl Headers {
             remove,
             pass: rules.pass.iter().filter_map(name).collect(),
             forward_id: rules.forward_id,
+            passes_all: false,
             of_request: of_request.iter().filter_map(|it| it.parse().ok()).collect(),
+        }
+    }
+
+    /// Returns the rules for requests to an API, which may have any header: headers are parameters of operations.
+    pub(crate) fn of_api(self) -> Self {
+        Self {
+            passes_all: true,
+            ..self
         }
     }
 
@@ -123,6 +136,12 @@ impl Headers {
 
     fn goes_up(&self, name: &HeaderName) -> bool {
         let text = name.as_str();
+        if self.passes_all {
+            let is_id = *name == X_REQUEST_ID;
+            return !is_hop_by_hop(text)
+                && text != "accept-encoding"
+                && (!is_id || self.forward_id);
+        }
         let of_the_message = OF_THE_MESSAGE.contains(&text) || text.starts_with("mcp-");
         of_the_message || self.pass.contains(name) || (self.forward_id && *name == X_REQUEST_ID)
     }
@@ -165,6 +184,27 @@ mod tests {
                 )
             })
             .collect()
+    }
+
+    #[test]
+    fn parameters_of_an_api_are_sent_but_not_headers_of_a_connection() {
+        let rules = HeaderRules::default();
+        let given = map(&[
+            ("x-page", "1"),
+            ("cookie", "a=b"),
+            ("connection", "close"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "7"),
+            ("host", "b"),
+            ("x-request-id", "c"),
+        ]);
+        let mut names = Vec::new();
+        let headers = Headers::new(&rules, None, &[]).of_api();
+        headers.up(&given, &[], "a", None, |name, _| {
+            names.push(name.to_string())
+        });
+        names.sort();
+        assert_eq!(names, ["cookie", "host", "user-agent", "x-page"]);
     }
 
     fn up(headers: &Headers, host: &str, length: Option<usize>) -> HeaderMap {

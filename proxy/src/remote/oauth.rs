@@ -9,6 +9,8 @@
 //!
 //! - A token counts as old after four fifths of its lifetime. A token that the server refuses is fetched again once.
 //! - A failed fetch is an error for all waiting callers, and is not retried within [`PAUSE`].
+//! - A token that the gateway gets in exchange for a caller's access token ([`exchange`]) is used only with that access token. If
+//!   the caller comes with another access token, a new exchange is made.
 //! - Tokens that the gateway gets in its own name ([`fetch`]) are in memory only, and are fetched again after a start. Tokens
 //!   that a person authorized ([`kept`]) belong to one server, or to one principal at one server.
 //! - A token is sent only to the backends for which it was fetched, and its refresh token only to the authorization server that
@@ -24,6 +26,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use http::HeaderValue;
+use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -41,7 +44,9 @@ use words::Reason;
 
 pub(crate) mod authorize;
 mod binding;
+pub(crate) mod client_assertion;
 mod endpoints;
+mod exchange;
 mod fetch;
 mod http_client;
 mod issuer;
@@ -66,7 +71,7 @@ pub(super) struct RemoteTokens {
     client: Weak<RemoteClient>,
     /// The runtime on which tokens are fetched. A fetch continues there even if its caller was dropped.
     control: Handle,
-    /// The stored authorizations that persons gave; `None` if this process has no such store.
+    /// The store of the authorizations that users gave; `None` if this process has no such store.
     authorizations: Option<Arc<AuthorizationStore>>,
     metrics: Arc<RemoteMetrics>,
     pub(super) client_auths: ClientAuths,
@@ -97,15 +102,31 @@ impl ClientAuths {
     }
 }
 
-/// Key of an access token: the namespace of the remote server, and the principal or operator who authorized the gateway. The
-/// second is `None` for tokens that no person authorized.
-type TokenKey = (NamespaceName, Option<Authorizer>);
+/// Key of an access token: the namespace of the remote server, and the owner of the token.
+type TokenKey = (NamespaceName, TokenOwner);
+
+/// The owner of an access token.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum TokenOwner {
+    /// The gateway itself.
+    Gateway,
+    /// The principal or operator who authorized the gateway.
+    Authorizer(Authorizer),
+    /// The caller whose access token was exchanged. Contains the digest of that token.
+    Caller([u8; 32]),
+}
+
+/// Maximum number of exchanged tokens in memory. To make room for a further token, the expired tokens are removed, or, if none
+/// has expired, an arbitrary token.
+const EXCHANGED_MAX: usize = 10_000;
 
 /// The access token for a server, or for a principal at a server.
 struct TokenEntry {
     /// The OAuth settings with which the token is fetched. If the settings change, a new entry replaces this one.
     spec: OAuthSpec,
     given: Option<AuthorizationId>,
+    /// The caller's access token, which is exchanged for this token; `None` for other grants.
+    subject: Option<Secret>,
     /// The hosts to which the token may be sent. The second value is true if connections to the host use TLS.
     hosts: Vec<(Host, bool)>,
     /// The current token and the results of the last fetches.
@@ -134,7 +155,7 @@ struct TokenState {
     ended: Option<End>,
 }
 
-/// The reason why there is no access token for a request.
+/// Failure to get the access token for a request.
 enum NoToken {
     /// A temporary failure to get an access token: the next attempt may succeed.
     Now(Reason),
@@ -142,7 +163,7 @@ enum NoToken {
     Ended(End, Reason),
 }
 
-/// The reason why an authorization is no longer valid.
+/// Cause of an authorization's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The remote server now names another authorization server.
@@ -248,13 +269,14 @@ impl RemoteTokens {
         });
     }
 
-    /// Returns the header `Authorization` for a principal's request to a server; `None` if the server uses no OAuth. `refused` is
-    /// a value that the server has refused; it is not returned again.
+    /// Returns the header `Authorization` for a principal's request to a server; `None` if the server uses no OAuth. `caller`:
+    /// the header `Authorization` of the client's request, whose token is exchanged if the server's grant is token exchange.
+    /// `refused`: a value that the server has refused, which is not returned again.
     pub(super) async fn authorization(
         self: &Arc<Self>,
         server: &Arc<RemoteServer>,
         id: &BackendId,
-        principal: Option<&str>,
+        (principal, caller): (Option<&str>, Option<&HeaderValue>),
         refused: Option<&HeaderValue>,
     ) -> Result<Option<HeaderValue>, SendError> {
         let Some(spec) = &server.spec.oauth else {
@@ -270,7 +292,11 @@ impl RemoteTokens {
             }
         };
         let given = self.given(server, principal).map_err(refuse)?;
-        let entry = self.entry(server, spec, given);
+        let subject = match spec.grant {
+            Grant::TokenExchange | Grant::IdJag => Some(exchange::subject(caller).map_err(refuse)?),
+            Grant::ClientCredentials | Grant::AuthorizationCode => None,
+        };
+        let entry = self.entry(server, spec, given, subject);
         if let Some(refused) = refused {
             entry.forget(refused);
         }
@@ -307,9 +333,14 @@ impl RemoteTokens {
         server: &RemoteServer,
         spec: &OAuthSpec,
         given: Option<AuthorizationId>,
+        subject: Option<Secret>,
     ) -> Arc<TokenEntry> {
-        let name = server.name.clone();
-        let key = (name, given.as_ref().map(|it| it.authorizer.clone()));
+        let owner = match (&subject, &given) {
+            (Some(subject), _) => TokenOwner::Caller(Sha256::digest(subject.expose()).into()),
+            (None, Some(given)) => TokenOwner::Authorizer(given.authorizer.clone()),
+            (None, None) => TokenOwner::Gateway,
+        };
+        let key = (server.name.clone(), owner);
         let mut entries = lock(&self.entries);
         let fits =
             |it: &&Arc<TokenEntry>| it.spec == *spec && it.given == given && it.covers(server);
@@ -320,10 +351,14 @@ impl RemoteTokens {
         let entry = Arc::new(TokenEntry {
             spec: spec.clone(),
             given,
+            subject,
             hosts: backends.map(|it| (it.host.clone(), it.tls)).collect(),
             state: Mutex::default(),
             flight: Semaphore::new(1),
         });
+        if entry.subject.is_some() {
+            make_room(&mut entries);
+        }
         entries.insert(key, Arc::clone(&entry));
         entry
     }
@@ -444,11 +479,36 @@ impl RemoteTokens {
                 let refused = lock(&entry.state).refused.clone();
                 kept::token(client, server, &entry.spec, place, refused.as_ref()).await
             }
+            _ if let Some(subject) = &entry.subject => {
+                let before = entry.tokens();
+                let token = exchange::token(client, server, &entry.spec, subject, before).await;
+                token.map_err(NoToken::Now)
+            }
             _ => {
                 let before = entry.tokens();
                 let token = fetch::token(client, server, &entry.spec, before).await;
                 token.map_err(NoToken::Now)
             }
+        }
+    }
+}
+
+/// Makes room for a further exchanged token, if there are [`EXCHANGED_MAX`].
+fn make_room(entries: &mut HashMap<TokenKey, Arc<TokenEntry>>) {
+    let exchanged = |entries: &HashMap<TokenKey, Arc<TokenEntry>>| {
+        let all = entries.values();
+        all.filter(|it| it.subject.is_some()).count()
+    };
+    if entries.len() < EXCHANGED_MAX || exchanged(entries) < EXCHANGED_MAX {
+        return;
+    }
+    let now = Instant::now();
+    // This also removes entries whose tokens are being fetched. The waiting requests still get these tokens.
+    entries.retain(|_, it| it.subject.is_none() || it.valid(now).is_some());
+    if exchanged(entries) >= EXCHANGED_MAX {
+        let any = entries.iter().find(|(_, it)| it.subject.is_some());
+        if let Some(key) = any.map(|(key, _)| key.clone()) {
+            entries.remove(&key);
         }
     }
 }

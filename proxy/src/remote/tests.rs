@@ -244,6 +244,7 @@ fn request() -> BackendRequest {
         standing: false,
         send_record: None,
         on_behalf_of: None,
+        answers: None,
     }
 }
 

@@ -18,6 +18,9 @@ use super::pool::{Pool, PoolMember};
 /// Interval at which names, idle connections and gauges are updated.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Pause of the loop's health-check timer for a pool without health checks.
+const UNCHECKED: Duration = Duration::from_secs(24 * 3600);
+
 /// Maximum number of health checks of one pool that run at the same time.
 const CHECKS_MAX: usize = 32;
 
@@ -54,7 +57,11 @@ pub(super) async fn keep(pool: Weak<Pool>) {
         sleep_until(next_check.min(next_tick)).await;
         let Some(pool) = pool.upgrade() else { return };
         let now = Instant::now();
-        if next_check <= now {
+        // APIs have no health checks, since the gateway sends only requests that the document describes. The requests of calls
+        // decide if the API is healthy.
+        if pool.server.spec.api.is_some() {
+            next_check = now + UNCHECKED;
+        } else if next_check <= now {
             check(&pool.members).await;
             checks += 1;
             let has_answered = pool.members.iter().any(|it| it.has_answered());
@@ -152,6 +159,7 @@ fn request(path: &HealthPath) -> BackendRequest {
             standing: false,
             send_record: None,
             on_behalf_of: None,
+            answers: None,
         },
         HealthPath::Off => {
             let both = HeaderValue::from_static("application/json, text/event-stream");
@@ -167,6 +175,7 @@ fn request(path: &HealthPath) -> BackendRequest {
                 standing: false,
                 send_record: None,
                 on_behalf_of: None,
+                answers: None,
             }
         }
     }

@@ -92,9 +92,11 @@ fn server(
     effective: &Effective,
 ) -> Result<Arc<RemoteServer>, CommandFailure> {
     let name = &arguments.namespace;
-    let usage = |what: &str| CommandFailure::Usage(format!("upstreams.remote.{name}{what}"));
-    let config = effective.config.upstreams.remote.get(name);
-    let config = config.ok_or_else(|| usage(" is not configured"))?;
+    let mut servers = effective.config.upstreams.over_http();
+    let found = servers.find(|it| it.name == name);
+    let key = found.as_ref().map_or("upstreams.remote", |it| it.key);
+    let usage = |what: &str| CommandFailure::Usage(format!("{key}.{name}{what}"));
+    let config = found.ok_or_else(|| usage(" is not configured"))?.config;
     let oauth = config.oauth.as_ref();
     if oauth.is_none_or(|it| it.grant != Grant::AuthorizationCode) {
         return Err(usage(
@@ -103,7 +105,7 @@ fn server(
     }
     let secrets = store.read()?;
     let environment = |name: &str| std::env::var(name).ok();
-    let server = RemoteServer::resolve(name, config, &secrets, &environment);
+    let server = RemoteServer::resolve(name, &config, &secrets, &environment);
     let server = server.map_err(|error| usage(&format!(".{error}")))?;
     Ok(Arc::new(server))
 }
@@ -132,7 +134,8 @@ fn authorizer(
     match (principal, &authorizer.principal) {
         (Some(_), None) => Err(CommandFailure::Usage(format!(
             "the authorization of {name} is everybody's: leave out --scope, or write `personal: true` under \
-             upstreams.remote.{name}.oauth"
+             {}.oauth",
+            server.key()
         ))),
         _ => Ok(authorizer),
     }
@@ -164,7 +167,7 @@ async fn authorize_in_browser(
         unreachable!("the server was chosen for having it");
     };
     let redirect = format!("{origin}{CALLBACK}");
-    let asking = Asking::begin(&client, server, oauth, &redirect).await;
+    let asking = Asking::begin(&client, server, oauth, &redirect, None).await;
     let asking = asking.map_err(other)?;
     print_line(&format!(
         "The authorization server is {}. Open this address in a browser on this machine:\n\n{}\n\nIf the browser is on another machine, paste here the address \
@@ -210,6 +213,7 @@ async fn answer(
         match answered {
             RedirectOutcome::Given(given) => return Ok(given),
             RedirectOutcome::Refused(reason) => return Err(reason),
+            RedirectOutcome::Failed(reason) => return Err(reason.logged),
             RedirectOutcome::Foreign => {}
         }
     }

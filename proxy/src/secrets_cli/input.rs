@@ -18,7 +18,11 @@ pub(super) fn is_terminal() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Prompts for a value without echo. If standard input is no terminal, reads its first line instead.
+/// First bytes of a key or certificate as PEM, which has several lines.
+const PEM: &[u8] = b"-----BEGIN ";
+
+/// Prompts for a value without echo. If standard input is no terminal, reads its first line instead, or all of it if it begins as
+/// a PEM file does.
 pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
     let unreadable =
         |error: io::Error| CommandFailure::Other(format!("the value cannot be read: {error}"));
@@ -34,6 +38,9 @@ pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
     let mut line = Vec::with_capacity(64 * 1024);
     let mut stdin = io::stdin().lock().take(LINE_MAX);
     stdin.read_until(b'\n', &mut line).map_err(unreadable)?;
+    if line.starts_with(PEM) {
+        stdin.read_to_end(&mut line).map_err(unreadable)?;
+    }
     while line
         .last()
         .is_some_and(|byte| matches!(byte, b'\n' | b'\r'))

@@ -10,5 +10,5 @@ export function headerValue(text: string): string {
 export const META = {
   "io.modelcontextprotocol/protocolVersion": VERSION,
   "io.modelcontextprotocol/clientInfo": { name: "tooldock-web", version: "1" },
-  "io.modelcontextprotocol/clientCapabilities": {},
+  "io.modelcontextprotocol/clientCapabilities": { extensions: { "io.modelcontextprotocol/ui": { mimeTypes: ["text/html;profile=mcp-app"] } } },
 };

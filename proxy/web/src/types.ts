@@ -72,6 +72,7 @@ export interface Tool {
   outputSchema?: Schema;
   annotations?: JsonObject;
   filename?: string;
+  _meta?: JsonObject;
 }
 
 export interface Folder {

@@ -1,6 +1,8 @@
 // The parts that need no browser: node --test test/*.test.ts
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import type { JsonObject } from "../src/api.ts";
+import { appHost, isForPages, pageIn, pageOf } from "../src/app-host.ts";
 import { placeOf } from "../src/found.ts";
 import { headerValue } from "../src/meta.ts";
 import { choiceOf, describe, initial, type Schema } from "../src/schema.ts";
@@ -110,4 +112,55 @@ test("a chart of one sample shows the minutes before it", () => {
   assert.deepEqual(timesShown([5000], 9000), [4880, 5000]);
   assert.deepEqual(timesShown([], 9000), [8880, 9000]);
   assert.deepEqual(timesShown([1000, 5000], 9000), [1000, 5000]);
+});
+
+test("a page of a tool gets its call, calls tools for pages alone, and has its requests bounded", async () => {
+  const posted: JsonObject[] = [];
+  const heights: number[] = [];
+  const waits: (() => void)[] = [];
+  const take = appHost({
+    input: { year: 2026 },
+    result: { content: [] },
+    theme: "dark",
+    post: (message) => posted.push(message),
+    mayCall: async (name) => name === "refresh",
+    mayRead: async (uri) => uri === "ui://a/b",
+    request: (method, params) => new Promise((resolve) => waits.push(() => resolve({ method, params }))),
+    resize: (height) => heights.push(height),
+  });
+  const settled = () => new Promise((resolve) => setImmediate(resolve));
+  take("no message");
+  take({ id: 1, result: {} });
+  take({ id: 1, method: "ui/initialize" });
+  await settled();
+  assert.equal((posted[0]!.result as JsonObject).protocolVersion, "2026-01-26");
+  for (let time = 0; time < 3; time += 1) take({ method: "ui/notifications/initialized" });
+  assert.deepEqual(posted.slice(1).map((message) => message.params), [{ arguments: { year: 2026 } }, { content: [] }]);
+  take({ method: "ui/notifications/size-changed", params: { height: 1e9 } });
+  take({ method: "ui/notifications/size-changed", params: { height: "9" } });
+  assert.deepEqual(heights, [1200]);
+  posted.length = 0;
+  take({ id: "a", method: "tools/call", params: { name: "delete_all" } });
+  take({ id: "b", method: "ui/open-link", params: { url: "https://a.example" } });
+  take({ id: "c", method: "resources/read", params: { uri: "secret://x" } });
+  await settled();
+  assert.deepEqual(posted.map((message) => [message.id, (message.error as JsonObject).code]).sort(), [["a", -32602], ["b", -32601], ["c", -32602]]);
+  posted.length = 0;
+  for (let id = 0; id < 9; id += 1) take({ id, method: "tools/call", params: { name: "refresh" } });
+  await settled();
+  assert.deepEqual(posted.map((message) => message.id), [8]);
+  for (const go of waits) go();
+  await settled();
+  assert.equal(posted.length, 9);
+});
+
+test("the page of a tool and the hosts that it wants are read from their metadata", () => {
+  assert.equal(pageOf({ _meta: { ui: { resourceUri: "ui://a/b" } } }), "ui://a/b");
+  assert.equal(pageOf({ _meta: { "ui/resourceUri": "ui://a/b" } }), "ui://a/b");
+  for (const tool of [{}, { _meta: null }, { _meta: { ui: { resourceUri: "https://a" } } }]) assert.equal(pageOf(tool), undefined);
+  assert.equal(isForPages({ _meta: { ui: { visibility: ["model"] } } }), false);
+  assert.equal(isForPages({ _meta: {} }), true);
+  const contents = { blob: btoa("<p>"), _meta: { ui: { csp: { connectDomains: ["https://a"], frameDomains: null } } } };
+  assert.deepEqual(pageIn({ contents: [contents] }), { html: "<p>", wanted: ["https://a"] });
+  assert.equal(pageIn({ contents: [] }), undefined);
 });

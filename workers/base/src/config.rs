@@ -7,13 +7,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::names::NamespaceName;
+use crate::off_or;
 use crate::template::{is_own, is_variable_name};
 
 mod concurrency;
+mod debugger;
 mod limits;
 mod sandbox;
 
 pub use concurrency::{Concurrency, InvalidConcurrency};
+pub use debugger::DEBUGGER_TIMEOUT;
 pub use limits::{
     AccessLists, Ceilings, GlobalSecrets, Limits, LimitsPatch, OutOfBounds, OutputSchema,
     PROCESSES_MAX, PinMode, QUEUE_MAX, ToolLimits,
@@ -41,6 +44,9 @@ pub struct WorkersConfig {
     pub backoff: BackoffConfig,
     /// The rule by which a worker counts as crash-looping. Such a worker is restarted only at the longest delay of `backoff`.
     pub crash_loop: CrashLoopConfig,
+    /// Time without a call after which the processes of a namespace are stopped, until its next call; `None` if they always run.
+    #[serde(with = "off_or::duration")]
+    pub idle_stop: Option<Duration>,
 }
 
 /// The key `workers.backoff:`: delays between restarts, which grow exponentially and have a random component.
@@ -78,6 +84,7 @@ impl Default for WorkersConfig {
             sync_timeout: Duration::from_secs(600),
             backoff: BackoffConfig::default(),
             crash_loop: CrashLoopConfig::default(),
+            idle_stop: None,
         }
     }
 }
@@ -119,6 +126,9 @@ pub struct NamespacesConfig {
     /// `narrow` in `tooldock-workers`.
     #[serde(skip)]
     pub operator: Option<Arc<OperatorLimits>>,
+    /// The namespace whose worker waits for a debugger (`TOOLDOCK_DEBUG`); `None` for none.
+    #[serde(skip)]
+    pub debugged: Option<NamespaceName>,
 }
 
 /// Limits from the operator's file only, without those of `$DATA/config.yaml`.
@@ -141,6 +151,7 @@ impl Default for NamespacesConfig {
             ceilings: Ceilings::default(),
             overrides: BTreeMap::new(),
             operator: None,
+            debugged: None,
         }
     }
 }

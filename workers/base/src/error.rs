@@ -48,6 +48,10 @@ pub enum CallErrorCode {
     MissingCredential,
     /// A server refused the gateway's request, or its response is not MCP.
     UpstreamError,
+    /// A hook refused the call or the list. The message is the hook's reason.
+    HookRefused,
+    /// A hook that must see the call or the list gave no usable answer.
+    HookFailed,
     /// A question to the client got no usable answer: it failed, took too long, or exceeded the maximum number of questions.
     AskFailed,
 }
@@ -76,6 +80,8 @@ impl CallErrorCode {
             Self::AskFailed => "ask_failed",
             Self::MissingCredential => "missing_credential",
             Self::UpstreamError => "upstream_error",
+            Self::HookRefused => "hook_refused",
+            Self::HookFailed => "hook_failed",
         }
     }
 

@@ -48,11 +48,12 @@
 //! | `listening` | addresses of the gateways that run on the data directory |
 //! | `regular_file`, `tree_file` | opening files in folders that others can write to, and below `$DATA/tools` |
 //! | `file_lock` | the lock that allows one writer of a file at a time |
+//! | `heavy_work` | large computations, on separate threads with a limit on their number |
 //! | `runtimes`, `poll_watch` | the proxy's runtimes; polls over 50 ms, counted and logged with route, method and namespace |
 //! | `fault` | points at which a test kills the process |
 //!
 //! A module uses only modules below it, in the order of `tests/architecture/layers.rs`. The feature `testing` adds test support
-//! for other crates: [`fault`], and files that block in [`tree_file`].
+//! for other crates: [`fault`], files that block in [`tree_file`], and a count in [`heavy_work`].
 
 pub mod address;
 pub mod answers;
@@ -69,6 +70,7 @@ pub mod file_lock;
 pub mod gate;
 pub mod gateway_process;
 pub mod grant;
+pub mod heavy_work;
 pub mod issue;
 pub mod json;
 pub mod key_maker;

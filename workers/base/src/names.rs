@@ -17,6 +17,9 @@ pub const NAMESPACE_NAME_MAX: usize = 63;
 /// stored for it.
 pub const ANONYMOUS: &str = "anonymous";
 
+/// The principal of the calls that the gateway itself makes for hooks. No credential may have this name.
+pub const GATEWAY: &str = "gateway";
+
 /// Maximum length of a principal name, in bytes.
 pub const PRINCIPAL_NAME_MAX: usize = 512;
 

@@ -39,6 +39,47 @@ pub fn serialize<S: Serializer, T: Serialize>(
     }
 }
 
+/// Durations that may be `off`, which is `None`; for `#[serde(with = "off_or::duration")]`.
+pub mod duration {
+    use std::time::Duration;
+
+    use serde::de::value::StringDeserializer;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use super::OFF;
+
+    /// Writes a duration in the form that [`deserialize`] reads.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the serializer.
+    pub fn serialize<S: Serializer>(
+        value: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            None => serializer.serialize_str(OFF),
+            Some(value) => humantime_serde::serialize(value, serializer),
+        }
+    }
+
+    /// Reads `off`, or a duration such as `10m`.
+    ///
+    /// # Errors
+    ///
+    /// When the value is neither.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == OFF {
+            return Ok(None);
+        }
+        let text = StringDeserializer::<D::Error>::new(text);
+        humantime_serde::deserialize(text).map(Some)
+    }
+}
+
 struct OffOr<'a, T> {
     expected: &'a str,
     setting: PhantomData<T>,

@@ -21,7 +21,7 @@ const PART_MIN: usize = 8;
 /// The secret values that are hidden in texts.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// Searchers for each value and its escaped forms.
+    /// Searchers: one for each secret value, and one for each of its escaped forms.
     needles: Vec<Finder<'static>>,
 }
 
@@ -68,13 +68,19 @@ impl Redactor {
         !self.is_empty() && (is_escaped() || needles.any(|needle| needle.find(json).is_some()))
     }
 
-    /// Returns the line with all values hidden. Values that overlap, such as one that ends with the beginning of another, are
+    /// Returns the line with all values hidden. Values that overlap, such as a value that ends with the beginning of another, are
     /// hidden completely. If the line was `cut`, an end that may be the beginning of a value is hidden, too.
     pub fn hide(&self, line: Vec<u8>, cut: bool) -> Vec<u8> {
         let mut found: Vec<Range<usize>> = Vec::new();
         for needle in &self.needles {
             let length = needle.needle().len();
-            found.extend(needle.find_iter(&line).map(|at| at..at + length));
+            // Continued behind the beginning of each place, since a value may overlap with itself.
+            let mut from = 0;
+            while let Some(at) = line.get(from..).and_then(|rest| needle.find(rest)) {
+                let start = from + at;
+                found.push(start..start + length);
+                from = start + 1;
+            }
             found.extend(cut.then(|| begun(&line, needle.needle())).flatten());
         }
         if found.is_empty() {
@@ -95,7 +101,7 @@ impl Redactor {
     }
 }
 
-/// The end of a line, if it may be the beginning of a value that continues behind the line.
+/// Returns the position of a line's end that may be the beginning of a value; `None` if the line ends with no such text.
 fn begun(line: &[u8], needle: &[u8]) -> Option<Range<usize>> {
     let mut lengths = (SECRET_MIN..needle.len()).rev();
     let length = lengths.find(|length| line.ends_with(&needle[..*length]))?;

@@ -1,6 +1,9 @@
 //! Ids of the purposes of requests. The edge determines a request's id from its path and method, and the service selects the
 //! handler by the id. The two crates do not depend on each other, so the ids are defined in this crate.
 
+/// Path of the pages on which principals give their personal credentials, before a listener's prefix.
+pub const CONNECT_PATH: &str = "/connect";
+
 /// Returns true if a tool's name can be written into the path of a URL, percent-encoded. It cannot if the name contains a
 /// control character, a backslash, an empty segment or a dot segment, since URL parsers change or reject these.
 pub fn can_stand_in_path(tool: &str) -> bool {
@@ -57,6 +60,8 @@ pub enum RouteId {
     WebAsset,
     /// Login to the web UI with an issuer of access tokens; the edge itself answers the request.
     WebLogin,
+    /// Pages on which principals give their personal credentials for servers; the edge (the crate `proxy`) answers the request.
+    Connect,
     /// Management requests of the web UI and of similar programs: everything below `/api/`.
     Api,
     /// Request by which `tooldock doctor` tests the proxies in front of the gateway. It contains a nonce that the gateway issued;
@@ -91,6 +96,7 @@ impl RouteId {
             Self::WebPage => "page",
             Self::WebAsset => "asset",
             Self::WebLogin => "/api/login/oauth",
+            Self::Connect => CONNECT_PATH,
             Self::Api => "/api",
             Self::FrontProbe => "/mcp/_probe",
         }

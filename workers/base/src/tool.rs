@@ -38,4 +38,30 @@ pub struct Tool {
     /// client.
     #[serde(default)]
     pub context: bool,
+    /// The calls that run as tasks; `None` if every call is a part of its request.
+    #[serde(default)]
+    pub task: Option<TaskSupport>,
+    /// True if the first questions of the function come before its task.
+    #[serde(default)]
+    pub ask_first: bool,
+}
+
+/// The kinds of calls of a tool that can run as a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskSupport {
+    /// A call is a task if its client knows tasks.
+    Optional,
+    /// Every call is a task. Clients that do not know tasks cannot call the tool.
+    Required,
+}
+
+impl TaskSupport {
+    /// The value of MCP's `execution.taskSupport`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Optional => "optional",
+            Self::Required => "required",
+        }
+    }
 }

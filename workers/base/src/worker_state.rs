@@ -10,6 +10,8 @@ pub enum WorkerState {
     /// A process of the worker accepts calls but runs none of them, since a tool's function blocks its event loop. A worker with
     /// several processes is in this state if at least one of them is.
     Degraded,
+    /// The worker's processes were stopped because they had no calls. The next call starts them.
+    Idle,
     /// The worker's process failed; another one is started after a delay.
     Backoff {
         /// True if processes failed so often that the delay has reached its maximum.
@@ -25,10 +27,11 @@ pub enum WorkerState {
 
 impl WorkerState {
     /// All values of [`WorkerState::as_str`].
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 9] = [
         "starting",
         "ready",
         "degraded",
+        "idle",
         "backoff",
         "crash_loop",
         "stopping",
@@ -42,6 +45,7 @@ impl WorkerState {
             Self::Starting => "starting",
             Self::Ready => "ready",
             Self::Degraded => "degraded",
+            Self::Idle => "idle",
             Self::Backoff { crash_loop: false } => "backoff",
             Self::Backoff { crash_loop: true } => "crash_loop",
             Self::Stopping => "stopping",
@@ -53,7 +57,9 @@ impl WorkerState {
     /// Returns true if the worker accepts calls or may do so later; false if it is ending, has ended or cannot start.
     pub fn may_accept_calls(self) -> bool {
         match self {
-            Self::Starting | Self::Ready | Self::Degraded | Self::Backoff { .. } => true,
+            Self::Starting | Self::Ready | Self::Degraded | Self::Idle | Self::Backoff { .. } => {
+                true
+            }
             Self::Stopping | Self::Stopped | Self::Failed => false,
         }
     }
@@ -65,11 +71,12 @@ impl WorkerState {
             Self::Ready => 0,
             Self::Degraded => 1,
             Self::Starting => 2,
-            Self::Backoff { crash_loop: false } => 3,
-            Self::Backoff { crash_loop: true } => 4,
-            Self::Failed => 5,
-            Self::Stopping => 6,
-            Self::Stopped => 7,
+            Self::Idle => 3,
+            Self::Backoff { crash_loop: false } => 4,
+            Self::Backoff { crash_loop: true } => 5,
+            Self::Failed => 6,
+            Self::Stopping => 7,
+            Self::Stopped => 8,
         }
     }
 }
@@ -84,6 +91,7 @@ mod tests {
             WorkerState::Starting,
             WorkerState::Ready,
             WorkerState::Degraded,
+            WorkerState::Idle,
             WorkerState::Backoff { crash_loop: false },
             WorkerState::Backoff { crash_loop: true },
             WorkerState::Stopping,

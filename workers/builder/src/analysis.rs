@@ -4,7 +4,7 @@
 //! duration is bounded: files, bytes and time are limited, and `notes` name the parts that were not analysed.
 
 mod dependencies;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod go;
 mod javascript;

@@ -3,7 +3,7 @@
 //! Packages are not installed. No installer is started, so no script of a package runs.
 
 mod archive;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod npm;
 mod pypi;

@@ -32,8 +32,8 @@ mod tree;
 
 pub use job::main;
 
-/// Entry points for fuzzing, which only `make fuzz` compiles.
-#[cfg(fuzzing)]
+/// Functions that the fuzz targets call. Compiled only for `make fuzz` and for tests.
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::analysis::fuzzing::source_file;

@@ -8,10 +8,10 @@
 //! A name that a server lists under `personal` is looked up only among the values of the calling principal: a shared value
 //! never replaces a personal one. Personal values are not part of a snapshot, so that a new value affects only its principal.
 //!
-//! At a reload, the `personal` names of a server become [`Personal`]. `mcp-upstream/upstream/client.rs` refuses a caller without
-//! a value, `mcp-upstream/stdio/launch.rs` starts a principal's process with its values, and `proxy/remote/credentials.rs` adds
-//! them to requests. Headers with the gateway's own credentials are never forwarded to a server (`headers_for_servers`,
-//! `proxy/gateway/hand_over.rs`).
+//! At a reload, the `personal` names of a server become [`Personal`]. `mcp-upstream/engine/upstream/client.rs` refuses a caller
+//! without a value, `mcp-upstream/servers/launch.rs` starts a principal's process with its values, and
+//! `proxy/remote/credentials.rs` adds them to requests. Headers with the gateway's own credentials are never forwarded to a
+//! server (`headers_for_servers`, `proxy/gateway/hand_over.rs`).
 
 use std::collections::BTreeSet;
 
@@ -56,6 +56,15 @@ pub struct PersonalValues {
     /// Time when the principal authorized the gateway, in seconds since 1970; `None` if no authorization is needed. If it
     /// changes, the gateway may act for a different user at the server.
     pub authorized_since: Option<u64>,
+}
+
+/// Personal credentials that a principal has not given yet for a server. At least one is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingCredentials {
+    /// Names of the personal values that the principal lacks.
+    pub slots: Vec<String>,
+    /// The authorization that the principal has not given; `None` if none is needed.
+    pub authorizer: Option<Authorizer>,
 }
 
 impl Personal {
@@ -175,6 +184,25 @@ impl Personal {
         let slots = self.slots.iter().filter_map(|slot| own.get(slot).cloned());
         values.hidden.extend(slots);
         Ok(values)
+    }
+
+    /// Returns the credentials that a principal has not given yet; `None` if none is missing. An authorization that counts for
+    /// all principals is left out, since the operator gives it.
+    pub fn missing(
+        &self,
+        namespace: &NamespaceName,
+        secrets: &PersonalSecrets,
+        principal: &str,
+    ) -> Option<MissingCredentials> {
+        let name = principal.parse::<PrincipalName>().ok()?;
+        let is_own = self.authorized_by == Some(AuthorizedBy::Principal);
+        let authorizer = self.authorizer(namespace, Some(principal));
+        let authorizer = authorizer.filter(|it| is_own && secrets.authorized_since(it).is_none());
+        let own = secrets.of(name.as_str()).unwrap_or_default();
+        let slots = self.slots.iter().filter(|it| !own.contains_key(*it));
+        let slots: Vec<_> = slots.cloned().collect();
+        let is_complete = slots.is_empty() && authorizer.is_none();
+        (!is_complete).then_some(MissingCredentials { slots, authorizer })
     }
 
     /// Hides the personal values of all principals in a text that quotes the server.

@@ -46,7 +46,7 @@ use installer::Installer;
 use interpreter::Interpreter;
 pub use interpreter::find_program;
 pub use lock::{FileLock, LockOf};
-pub use node::{NodeEnvironment, NodePackages};
+pub use node::{NodeEnvironment, NodePackages, is_build};
 pub use paths::paths_of;
 pub use script::BOUNDS;
 pub use venv::NamespaceEnvironment;
@@ -88,7 +88,7 @@ pub struct NamespacePackages<'a> {
     pub namespace: &'a NamespaceName,
     /// Content of the namespace's `requirements.txt`; `None` if there is none.
     pub requirements: Option<&'a Requirements>,
-    /// Requirements in addition to the file, one package each.
+    /// Packages to install in addition to `requirements.txt`, each as a requirement.
     pub packages: &'a [String],
     /// Hash over the local files that the requirements name.
     pub files_hash: [u8; 32],

@@ -101,11 +101,13 @@ pub struct SandboxHost {
 pub struct ProcessFacts<'a> {
     /// The namespace that the process serves.
     pub namespace: &'a NamespaceName,
-    /// The program of the process: a path, or a name on the `PATH` of its environment.
+    /// The program of the process: a path, or a name on the `PATH`.
     pub program: &'a Path,
-    /// Arguments of the process.
+    /// Arguments of the process, whose absolute paths are opened to it. Empty if the files of a namespace decide them, since the
+    /// author could otherwise open any folder.
     pub args: &'a [OsString],
-    /// Environment variables of the process.
+    /// Environment variables of the process, whose `PATH` is opened to it. Empty if the files of a namespace decide
+    /// them; the `PATH` of the gateway is then used.
     pub env: &'a [(OsString, Secret)],
     /// Absolute path of the process's working directory.
     pub cwd: &'a Path,
@@ -256,9 +258,10 @@ impl SandboxHost {
         let mut covered = vec![data.to_owned()];
         covered.extend(facts.sockets.clone());
         covered.extend(folders);
-        let variable = |name: &str| {
-            let mut found = process.env.iter().filter(|(key, _)| key == name);
-            found.next().map(|(_, value)| PathBuf::from(value.expose()))
+        let path = {
+            let mut found = process.env.iter().filter(|(key, _)| key == "PATH");
+            let own = found.next().map(|(_, value)| PathBuf::from(value.expose()));
+            own.or_else(|| gateways_variable("PATH"))
         };
         // Empty paths and the root are excluded: they are prefixes of every path, so all files would count as the process's own.
         let own_paths = || process.own.iter().filter(|it| is_a_place(&it.path));
@@ -268,7 +271,7 @@ impl SandboxHost {
         let mut kept: BTreeSet<KeptPath> = own_paths().cloned().collect();
         kept.extend(shared(data));
         let named = process.args.iter().filter_map(path_in);
-        let program = find(process.program, variable("PATH"));
+        let program = find(process.program, path.clone());
         let with_program = program.iter().flat_map(|it| {
             let folder = it.parent().map(Path::to_owned);
             let prefix = prefix_of(it);
@@ -359,7 +362,7 @@ impl SandboxHost {
             write.push(temporary);
             read.extend(SYSTEM.map(PathBuf::from));
             read.push(process.cwd.to_owned());
-            let on_path = variable("PATH").into_iter();
+            let on_path = path.into_iter();
             let on_path = on_path.flat_map(|it| std::env::split_paths(&it).collect::<Vec<_>>());
             for folder in on_path.chain(
                 program
@@ -576,6 +579,29 @@ mod tests {
         seccomp: true,
         connections: true,
     };
+
+    #[test]
+    fn the_path_of_the_gateway_is_searched_for_a_program_without_variables_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let cwd = folder.path().join("tools/ns");
+        fs::create_dir_all(&cwd).unwrap();
+        let facts = ProcessFacts {
+            namespace: &"ns".parse().unwrap(),
+            program: Path::new("sh"),
+            args: &[],
+            env: &[],
+            cwd: &cwd,
+            own: &[KeptPath::writable(&cwd)],
+        };
+        let policy = Sandbox::of(SandboxMode::Strict);
+        let made = host(folder.path(), ALL).confine(&policy, &facts);
+        let confined = made.unwrap().unwrap();
+        let read = &confined.confinement.read;
+        let path = gateways_variable("PATH").expect("a PATH");
+        let first = std::env::split_paths(&path).find(|it| it.is_dir());
+        let first = first.expect("a folder").canonicalize().unwrap();
+        assert!(read.iter().any(|it| first.starts_with(it)), "{read:?}");
+    }
 
     #[test]
     fn of_the_data_directory_only_what_is_its_own_or_named_stays() {

@@ -25,6 +25,7 @@ mod blocked;
 mod boot;
 mod call;
 mod event;
+mod idle;
 mod instance;
 mod least_busy;
 mod member;
@@ -46,7 +47,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
-use tooldock_base::config::{PROCESSES_MAX, Sandbox, WorkersConfig};
+use tooldock_base::config::{DEBUGGER_TIMEOUT, PROCESSES_MAX, Sandbox, WorkersConfig};
 use tooldock_base::error::CallError;
 use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
@@ -67,8 +68,9 @@ pub use event::{
     Answers, Ask, AskMethod, CallEvent, CallSink, LogLevel, Notice, OPEN_QUESTIONS_MAX, Question,
     Replier, UnknownLogLevel,
 };
+use idle::IdleWatch;
 use member::{WorkerMember, WorkerShared};
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub use rpc::fuzzing::worker_frame;
 use rpc::{CallRefusal, Link};
@@ -116,6 +118,8 @@ pub struct WorkerSpec {
     pub silence: Duration,
     /// Isolation of the worker's processes from the rest of the machine.
     pub sandbox: Sandbox,
+    /// True if a process waits for a debugger before it loads the files, for at most [`DEBUGGER_TIMEOUT`].
+    pub waits_for_debugger: bool,
 }
 
 /// Hash over the files of a namespace, by which changes of them are detected.
@@ -211,6 +215,10 @@ pub struct Worker {
     /// Start index of the next search for the least busy member, so that equally busy members take turns.
     turn: AtomicUsize,
     retired: AtomicBool,
+    /// Channel that stops and starts the worker's processes: false if they had no calls for long, true if a call waits.
+    wanted: watch::Sender<bool>,
+    /// The task that stops the processes for lack of calls; `None` if they always run.
+    idle: Option<IdleWatch>,
     /// The rate limit and the redactor for logged tracebacks.
     output: OutputLimit,
     /// The last lines that the worker's processes printed, and the tracebacks of its functions.
@@ -221,6 +229,14 @@ impl WorkerSpec {
     /// Number of processes of a worker with this specification.
     fn members(&self) -> usize {
         self.processes.clamp(1, PROCESSES_MAX)
+    }
+
+    /// Maximum time until a process reports that it is ready, if it may take `limit` without a debugger.
+    fn ready_limit(&self, limit: Duration) -> Duration {
+        match self.waits_for_debugger {
+            true => DEBUGGER_TIMEOUT,
+            false => limit,
+        }
     }
 
     /// Maximum time until all processes of the worker are ready, if each may take `limit`.
@@ -259,6 +275,7 @@ impl Worker {
             declared: Arc::default(),
             refused: Arc::new(refused),
             sync_waits: Arc::default(),
+            wanted: watch::Sender::new(true),
         };
         let recent = host.output.of(&spec.namespace);
         let start = |socket| {
@@ -268,7 +285,13 @@ impl Worker {
             };
             WorkerMember::start(spec, Arc::clone(&host), &common)
         };
-        let members = spec.sockets().map(start).collect();
+        let members: Box<[WorkerMember]> = spec.sockets().map(start).collect();
+        // While a debugger is attached, a person may look at the process for a long time without a call.
+        let idle_stop = host.config.idle_stop.filter(|_| !spec.waits_for_debugger);
+        let idle = idle_stop.map(|after| {
+            let published = members.iter().map(|it| Arc::clone(it.published()));
+            IdleWatch::start(after, published.collect(), common.wanted.clone())
+        });
         // The metrics of a namespace are removed when their last handle is dropped. This handle is created after the members,
         // because each member has a handle of them, too.
         let suppressed = host
@@ -288,6 +311,8 @@ impl Worker {
             refused: refusals,
             turn: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
+            wanted: common.wanted,
+            idle,
         })
     }
 
@@ -434,6 +459,10 @@ impl Worker {
         if let [only] = &*self.members {
             return Some((only, only.link()?));
         }
+        // A process that was still starting when the others were stopped for lack of calls must not serve alone.
+        if self.idle.is_some() && !*self.wanted.borrow() {
+            self.wanted.send_replace(true);
+        }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let calls = |member: &WorkerMember| member.takes_calls().then(|| member.in_flight());
         let chosen = least_busy::find(self.members.iter().map(calls), turn)?;
@@ -442,7 +471,7 @@ impl Worker {
         Some((member, member.link()?))
     }
 
-    /// Waits until a starting process accepts calls.
+    /// Waits until a process accepts calls. If the worker was stopped for lack of calls, starts its processes.
     async fn wait_for_link(
         &self,
         deadline: Instant,
@@ -455,6 +484,9 @@ impl Worker {
                 return Ok(free);
             }
             let best = self.best();
+            if best.state() == WorkerState::Idle {
+                self.wanted.send_replace(true);
+            }
             if !best.state().may_accept_calls() || timeout_at(deadline, changed).await.is_err() {
                 return Err(best.unavailable());
             }
@@ -500,6 +532,7 @@ mod tests {
             drain: Duration::from_secs(30),
             silence: Duration::from_secs(30),
             sandbox: Default::default(),
+            waits_for_debugger: false,
         }
     }
 

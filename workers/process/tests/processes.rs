@@ -154,6 +154,7 @@ impl House {
             vault_style: false,
             silence: Duration::from_secs(60),
             sandbox: Default::default(),
+            waits_for_debugger: false,
         }
     }
 
@@ -1081,6 +1082,19 @@ async fn a_boot_that_takes_too_long_is_killed() {
 }
 
 #[tokio::test]
+async fn a_worker_that_waits_for_a_debugger_may_take_longer_than_others() {
+    let house = House::with(|config| config.ready_timeout = Duration::from_millis(1));
+    let spec = WorkerSpec {
+        waits_for_debugger: true,
+        ..house.spec("ok")
+    };
+    let waiting = Worker::start(spec, Arc::clone(&house.host));
+    assert!(within(waiting.ready()).await.is_ok());
+    let usual = house.start("ok");
+    assert!(within(usual.ready()).await.is_err());
+}
+
+#[tokio::test]
 async fn a_worker_of_another_generation_is_not_believed() {
     let house = House::new();
     let worker = house.start("wrong_generation");
@@ -1217,4 +1231,80 @@ fn connections_live_on_the_given_runtime_and_their_end_is_survived() {
         within(worker.retire(Duration::ZERO)).await;
     });
     second.shutdown_background();
+}
+
+// === stop for lack of calls ===
+
+#[tokio::test]
+async fn processes_without_calls_are_stopped_and_the_next_call_starts_them_without_counting_a_restart()
+ {
+    let house = House::with(|config| config.idle_stop = Some(Duration::from_millis(200)));
+    let worker = house.start_several("ok", 2);
+    let declared = within(worker.ready()).await.unwrap();
+    for _ in 0..2 {
+        until("no process is left", || {
+            worker.pids().next().is_none()
+                && worker.states().all(|state| state == WorkerState::Idle)
+        })
+        .await;
+        assert_eq!(worker.state(), WorkerState::Idle);
+        assert!(!worker.is_lost());
+        // The lists stay, and calls at the same time share the start.
+        let listed = worker.declared().unwrap();
+        assert!(Arc::ptr_eq(&listed, &declared));
+        let (one, other) = tokio::join!(call(&worker, "echo"), call(&worker, "echo"));
+        assert!(one.is_ok() && other.is_ok(), "{one:?} {other:?}");
+    }
+    assert_eq!(worker.restarts(), 0);
+    assert_eq!(house.metric("tooldock_worker_restarts_total"), 0.0);
+}
+
+#[tokio::test]
+async fn a_worker_with_a_call_in_flight_is_not_stopped_for_lack_of_calls() {
+    let house = || House::with(|config| config.idle_stop = Some(Duration::from_millis(20)));
+    let (house, unused) = (house(), house());
+    let worker = house.ready("ok").await;
+    let go = house.dir.path().join("go");
+    let running = begun(&worker, "until", serde_json::json!({ "path": go })).await;
+    let pid = worker.pid();
+    // A worker without calls that is started later shows that the time is over.
+    let other = unused.ready("ok").await;
+    until("the other is idle", || other.state() == WorkerState::Idle).await;
+    assert_eq!((worker.state(), worker.pid()), (WorkerState::Ready, pid));
+    std::fs::write(&go, "").unwrap();
+    assert!(within(running).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn a_worker_without_processes_can_be_retired() {
+    let house = House::with(|config| config.idle_stop = Some(Duration::from_millis(20)));
+    let worker = house.ready("ok").await;
+    until("it is idle", || worker.state() == WorkerState::Idle).await;
+    within(worker.retire(Duration::from_secs(60))).await;
+    assert_eq!(worker.state(), WorkerState::Stopped);
+    let error = call(&worker, "echo").await.unwrap_err();
+    assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
+}
+
+#[tokio::test]
+async fn processes_that_were_stopped_are_started_again_although_another_one_takes_calls() {
+    let house = House::with(|config| config.idle_stop = Some(Duration::from_millis(300)));
+    let worker = house.start_several("ok", 2);
+    within(worker.ready()).await.unwrap();
+    // The killed process starts again, while the other one is stopped for lack of calls or runs.
+    kill(worker.pid().unwrap(), Signal::KILL);
+    until("a process is idle", || {
+        worker.states().any(|state| state == WorkerState::Idle)
+    })
+    .await;
+    let all = || worker.states().all(|state| state == WorkerState::Ready);
+    let serve = async {
+        while !all() {
+            assert!(call(&worker, "echo").await.is_ok());
+        }
+    };
+    assert!(
+        tokio::time::timeout(DEADLINE, serve).await.is_ok(),
+        "both processes take calls"
+    );
 }

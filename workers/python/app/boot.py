@@ -67,10 +67,11 @@ def _serve(options: command_line.Options, announcement: stdio.Announcement, star
     if not os.path.isdir(options.tools):
         raise BootFailure("internal_error", f"the tools folder {options.tools} does not exist")
     os.chdir(options.tools)
+    import_timeout = _wait_for_debugger() if options.debug else options.import_timeout
 
     from . import frames, listener, loader, whole_pydantic
 
-    loaded = loader.load(options.tools, options.import_timeout, options.style)
+    loaded = loader.load(options.tools, import_timeout, options.style)
     if whole_pydantic.failure is not None:
         raise _no_pydantic(whole_pydantic.failure)
     ready = frames.notice(
@@ -103,6 +104,8 @@ def _serve(options: command_line.Options, announcement: stdio.Announcement, star
         tools=options.tools,
         say=announcement.say,
     )
+    if options.debug:
+        server.stand_still()
     try:
         sock = listener.listen(options.socket, options.generation)
     except listener.SocketProblem as problem:
@@ -118,6 +121,17 @@ def _serve(options: command_line.Options, announcement: stdio.Announcement, star
 
     server.run(sock, listening)
     return 0
+
+
+def _wait_for_debugger() -> float:
+    """Waits for a debugger; the time limit of imports that may stand at a breakpoint."""
+    from . import debugger
+
+    try:
+        debugger.wait()
+    except debugger.DebuggerMissing as missing:
+        raise BootFailure("dependency_error", str(missing)) from None
+    return debugger.IMPORT_LIMIT
 
 
 def _check_interpreter() -> None:

@@ -24,6 +24,7 @@ Serves one folder of tools.
   --import-timeout SECONDS for importing one tool file; default: 10
   --style STYLE            `vault`: a function named like its file is a tool; default: decorators alone
   --no-greeting            do not send the ready line to every client
+  --debug                  wait for a debugger before the tool files are loaded; calls and imports have no time limit
   --addressed-log          begin each line of output with its level and request
 """
 
@@ -44,6 +45,7 @@ class Options:
         self.import_timeout: float = given.get("import_timeout", 10.0)
         self.style: str | None = given.get("style")
         self.addressed_log: bool = given.get("addressed_log", False)
+        self.debug: bool = given.get("debug", False)
         self.greets: bool = not given.get("no_greeting", False)
 
 
@@ -56,7 +58,7 @@ def parse(arguments: list[str]) -> Options:
             print(_USAGE, end="")
             sys.exit(0)
         name, has_value, value = argument.partition("=")
-        if name in ("--no-greeting", "--addressed-log") and not has_value:
+        if name in ("--no-greeting", "--addressed-log", "--debug") and not has_value:
             given[name.removeprefix("--").replace("-", "_")] = True
             continue
         if (read := _READERS.get(name)) is None:

@@ -16,10 +16,15 @@ _KEYS = frozenset({"uri", "text", "blob", "mimeType", "_meta"})
 
 
 def encode(
-    value: Any, uri: str, mime_type: str | None, ttl_ms: int | None = None
+    value: Any, uri: str, mime_type: str | None, ttl_ms: int | None = None, ui: Any = None
 ) -> tuple[bytes, bytes | None]:
-    """The JSON text of the result of a read. Where it may be kept for a while, that stands first."""
-    result = jsontext.dumps_any(results.plain({"contents": contents(value, uri, mime_type)}))
+    """Returns the JSON text of the result of a read. Its first member is `ttlMs`, the time in milliseconds for which a client may
+    keep the result. `ui`: the settings of a page, which become `_meta.ui` of each content that has no `_meta.ui` yet; None for
+    other resources."""
+    found = contents(value, uri, mime_type)
+    if ui is not None:
+        found = [{**content, "_meta": {"ui": ui, **content.get("_meta", {})}} for content in found]
+    result = jsontext.dumps_any(results.plain({"contents": found}))
     return (result if ttl_ms is None else b'{"ttlMs":%d,%b' % (ttl_ms, result[1:])), None
 
 

@@ -36,6 +36,13 @@ class Context:
         inputs = caller.get("inputs") if caller is not None else None
         self._inputs: dict[str, Any] = dict(inputs) if isinstance(inputs, dict) else {}
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"Context has no {name} here: it is the way of one call to its client, and knows no server, session or state",
+            name=name,
+            obj=self,
+        )
+
     @property
     def request_id(self) -> str:
         """The gateway's id of the request, which is the X-Request-Id of its answer; else the id of this call."""
@@ -139,18 +146,37 @@ class Context:
 
     # Asking.
 
-    def elicit(self, message: str, response_type: Any = None, *, key: str | None = None) -> Coroutine[Any, Any, Any]:
+    def elicit(
+        self,
+        message: str,
+        response_type: Any = None,
+        *,
+        response_title: str | None = None,
+        response_description: str | None = None,
+        key: str | None = None,
+    ) -> Coroutine[Any, Any, Any]:
         """Asks the user: `AcceptedElicitation` with `data` of the response type, or that they declined or cancelled.
 
         `response_type` is a text, number, flag, `Literal`, `Enum`, a list of choices, or a dataclass, TypedDict or
-        pydantic model of such fields; or a JSON Schema of type object, as it is. `key` names the question where a
+        pydantic model of such fields; or a JSON Schema of type object, as it is. `response_title` and
+        `response_description` stand at the only field of a form, where the type is no object. `key` names the question where a
         client sees it; without one it is `elicitation-1`, and so on.
         """
         from . import elicitation
 
-        form = elicitation.form_of(response_type)
+        form = elicitation.labelled(elicitation.form_of(response_type), response_title, response_description)
         params = {"message": str(message), "requestedSchema": form.schema}
         return self._ask("elicitation", "elicitation/create", params, key, lambda it: elicitation.outcome(form, it))
+
+    def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Coroutine[Any, Any, Any]:
+        """Asks the user to open a page, such as a login or a payment: `AcceptedElicitation` without data if they agree to,
+        which does not say that they are done there. Only clients that declare `elicitation.url` can be asked."""
+        from . import elicitation
+
+        params = {"mode": "url", "message": str(message), "url": elicitation.page(url)}
+        if (self._caller or {}).get("era") != "modern":
+            params["elicitationId"] = elicitation.new_id()  # later revisions know a question by its key alone
+        return self._ask("elicitation", "elicitation/create", params, key, elicitation.agreement)
 
     def sample(
         self,
@@ -161,10 +187,12 @@ class Context:
         max_tokens: int = 512,
         model_preferences: Any = None,
         key: str | None = None,
+        **others: Any,
     ) -> Coroutine[Any, Any, sampling.Sample]:
         """Asks the client's model. `messages` is a text, a `Message`, or a list of them."""
         from . import sampling
 
+        sampling.refuse(others)
         params = sampling.request(messages, system_prompt, temperature, max_tokens, model_preferences)
         return self._ask("sampling", "sampling/createMessage", params, key, sampling.read_sample)
 
@@ -186,7 +214,7 @@ class Context:
     ) -> Any:
         from .elicitation import Unfit
 
-        self._require(capability)
+        self._require(capability, params)
         questions = self._call.questions()
         key = questions.key(capability, key)
         if key in self._inputs:
@@ -201,14 +229,20 @@ class Context:
         except Unfit as error:
             raise AskFailed(f"{method}: {error}") from None
 
-    def _require(self, capability: str) -> None:
+    def _require(self, capability: str, params: dict[str, Any]) -> None:
         found = self.client_capabilities.get(capability)
-        required: dict[str, Any] = {}
+        page = params.get("url") if params.get("mode") == "url" else None
+        required: dict[str, Any] = {} if page is None else {"url": {}}
         if isinstance(found, dict):
-            if capability != "elicitation" or "form" in found or "url" not in found:
+            # A client that names no mode has forms.
+            has_forms = "form" in found or "url" not in found
+            if capability != "elicitation" or (has_forms if page is None else found.get("url") is not None):
                 return
-            required = {"form": {}}
-        raise MissingCapability(f"the client cannot be asked: it did not declare {capability}", {capability: required})
+            required = {"form": {}} if page is None else required
+        message = f"the client cannot be asked: it did not declare {capability}"
+        if page is not None:  # a client that opens no pages shows the text of the error
+            message += f".url. Open this link in a browser, and call again: {params['message']} {page}"
+        raise MissingCapability(message, {capability: required})
 
     def _notify(self, method: str, params: dict[str, Any] | None = None) -> Coroutine[Any, Any, None]:
         self._call.tell("notify", {"method": method} if params is None else {"method": method, "params": params})

@@ -38,8 +38,8 @@ def check(kind: str, function: Any, options: dict[str, Any]) -> None:
             raise Invalid(f"{keyword}= is not supported: {instead}")
     if unknown := sorted(set(options) - OPTIONS[kind] - set(REFUSED)):
         raise Invalid(f"@{kind} does not know the keyword {unknown[0]}")
-    if "required" in (_mode(options.get("task")), _mode(options.get("execution"))):
-        raise Invalid("a function that clients may only run as a background task is not supported; let task= be optional")
+    if kind != "tool" and task_of(options) == "required":
+        raise Invalid("only tools run as background tasks; let task= be optional")
     if inspect.isclass(function) or not callable(function):
         raise Invalid(f"only functions can be {kind}s")
     if kind != "tool" and (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
@@ -52,11 +52,28 @@ def check(kind: str, function: Any, options: dict[str, Any]) -> None:
         )
 
 
-def _mode(given: Any) -> Any:
-    """`required`, if the function runs as a background task only: of FastMCP's TaskConfig and MCP's ToolExecution."""
+def task_of(options: dict[str, Any]) -> str | None:
+    """`optional` or `required`, if clients may or must run the function as a background task."""
+    mode = _mode("task", options.get("task")) or _mode("execution", options.get("execution"))
+    return None if mode == "forbidden" else mode
+
+
+def _mode(keyword: str, given: Any) -> str | None:
+    """The mode in a bool, a text, FastMCP's TaskConfig, MCP's ToolExecution, or a dict of either."""
+    if given is None or isinstance(given, bool):
+        return "optional" if given else None
+    names = ("mode", "taskSupport", "task_support")
     if isinstance(given, dict):
-        return given.get("taskSupport")
-    return getattr(given, "mode", None) or getattr(given, "taskSupport", None) or getattr(given, "task_support", None)
+        found = [given[name] for name in names if name in given]
+    elif isinstance(given, str):
+        found = [given]
+    else:
+        found = [getattr(given, name) for name in names if getattr(given, name, None) is not None]
+    if not found and keyword == "execution":
+        return None
+    if not found or found[0] not in ("forbidden", "optional", "required"):
+        raise Invalid(f'{keyword}= is True, False, "optional", "required" or "forbidden"')
+    return str(found[0])
 
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -141,7 +158,7 @@ def annotations_of(given: Any) -> dict[str, Any]:
     return given
 
 
-def extras(options: dict[str, Any]) -> dict[str, Any]:
+def extras(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     """`icons` and `_meta`, as far as they were given."""
     found: dict[str, Any] = {}
     if icons := options.get("icons"):
@@ -150,6 +167,11 @@ def extras(options: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(meta, dict):
             raise Invalid("meta must be a dict")
         found["_meta"] = meta
+    if (app := options.get("app")) is not None and app is not False:
+        # Imported only when needed, since most namespaces have no pages.
+        from .pages import ui_of
+
+        found["_meta"] = {**found.get("_meta", {}), "ui": ui_of(kind, app)}
     if labels := _labels(options):
         meta = found.setdefault("_meta", {})
         found["_meta"] = {**meta, "fastmcp": {**_dict(meta.get("fastmcp")), **labels}}

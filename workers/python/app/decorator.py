@@ -19,9 +19,9 @@ _COMMON = "name title description icons meta tags version enabled"
 
 OPTIONS: dict[str, frozenset[str]] = {
     "tool": frozenset(
-        f"{_COMMON} annotations input_schema output_schema timeout run_in_thread exclude_args task execution".split()
+        f"{_COMMON} annotations input_schema output_schema timeout run_in_thread exclude_args task ask_first execution app".split()
     ),
-    "resource": frozenset(f"{_COMMON} uri annotations mime_type size complete security cache_ttl task".split()),
+    "resource": frozenset(f"{_COMMON} uri annotations mime_type size complete security cache_ttl task app".split()),
     "prompt": frozenset(f"{_COMMON} complete task".split()),
 }
 """What each decorator takes, by its kind."""
@@ -30,12 +30,11 @@ REFUSED: dict[str, str] = {
     "auth": "nobody would check it here and everybody could call the function; who may use a namespace or a tool is said "
     "in the gateway's configuration (principals, tools_allow)",
     "serializer": "return the text itself, or a ToolResult with content and structured_content",
-    "app": "give the page's address as meta={'ui': {'resourceUri': 'ui://...'}} and serve the page with @resource",
 }
 """Keywords of the real decorators whose promise cannot be kept here, and what to do instead."""
 
 OWN = {
-    "tool": frozenset({"input_schema"}),
+    "tool": frozenset({"input_schema", "ask_first"}),
     "resource": frozenset({"size", "complete", "cache_ttl"}),
     "prompt": frozenset({"complete"}),
 }

@@ -6,6 +6,7 @@ for as its one field `value`. The types of answers are FastMCP's; where the real
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 _PRIMITIVES = frozenset({"string", "number", "integer", "boolean"})
 _MODULE = "fastmcp.server.elicitation"
 
+MAX_URL = 4096
+"""Characters of a page's address, as the gateway has it."""
+
 
 class _ByAction(type):
     """Instances are told by their action, so that a file that got these classes before the real package was loaded
@@ -42,6 +46,10 @@ class AcceptedElicitation(metaclass=_ByAction):
 
     data: Any
     action: Literal["accept"] = "accept"
+
+    def __class_getitem__(cls, kind: Any) -> type:
+        """`AcceptedElicitation[str]` in an annotation, as FastMCP's has it."""
+        return cls
 
 
 @dataclass
@@ -84,6 +92,41 @@ def form_of(response_type: Any) -> Form:
         return _wrapped(response_type)
     adapter, schema = _adapter(response_type)
     return Form(_flat(schema), adapter.validate_python)
+
+
+def labelled(form: Form, title: str | None, description: str | None) -> Form:
+    """The form with a title and a description at its only field. `TypeError` if the author's type has fields of its own."""
+    labels = {"title": title, "description": description}
+    given = {name: text for name, text in labels.items() if text is not None}
+    if not given:
+        return form
+    if list(form.schema["properties"]) != ["value"]:
+        raise TypeError("response_title and response_description are for a response_type that is no object: name its fields")
+    value = {**form.schema["properties"]["value"], **given}
+    return Form({**form.schema, "properties": {"value": value}}, form.read)
+
+
+def page(url: Any) -> str:
+    """The address of a page. `ValueError` if a client may not open it: other schemes run code or open programs."""
+    text = str(url)
+    scheme, found, rest = text.partition("://")
+    if not found or scheme.lower() not in ("http", "https") or not rest:
+        raise ValueError("elicit_url opens a page: its url begins with https:// or http://")
+    if len(text) > MAX_URL or not all("!" <= letter <= "~" for letter in text):
+        raise ValueError(f"elicit_url: a url has at most {MAX_URL} characters, of ASCII and without blanks")
+    return text
+
+
+def new_id() -> str:
+    """An id for the question for a page, as clients of 2025-11-25 want one."""
+    return os.urandom(16).hex()
+
+
+def agreement(result: Any) -> Any:
+    """The answer to the question for a page: it has no content."""
+    if isinstance(result, dict):
+        result = {key: value for key, value in result.items() if key != "content"}
+    return outcome(Form({}, lambda content: None), result)
 
 
 def outcome(form: Form, result: Any) -> Any:

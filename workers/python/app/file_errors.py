@@ -1,6 +1,6 @@
-"""From an exception of a file's own code to one sentence with its place.
+"""Explanations of exceptions from an author's file: one sentence, with the file and the line.
 
-A module that is missing is told with the package that brings it, where its name is known to differ from the module's.
+For a missing module, the sentence also names the package to install. `PACKAGES` has the names that differ from the module's.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ PACKAGES = {
     "yaml": "pyyaml",
     "zmq": "pyzmq",
 }
-"""Packages whose names differ from those of their modules."""
+"""Packages by the name of their module, where the two names differ."""
 
 
 class RefusedFile(Exception):
-    """A file that is not even read; the message says why."""
+    """Error: the file was refused before it was read. The message gives the reason."""
 
 
 def one_line(error: BaseException) -> str:
-    """The error's first line."""
+    """Returns the first line of an error's message, or the name of its class if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def code_of(error: BaseException) -> str:
-    """The code of an issue about a file whose import failed."""
+    """Returns the code of the issue about a file whose import failed with `error`."""
     if isinstance(error, ImportError):
         return "dependency_error"
     return "exit_at_import" if isinstance(error, SystemExit) else "import_error"
 
 
 def explain(error: BaseException, folder: str, names_package: bool = True) -> str:
-    """One line: the fault, and on which line of which file of the folder.
+    """Returns one line of text: the fault, and the file and line in the folder where it occurred.
 
-    `names_package`: whether the line says which package brings a missing module.
+    `names_package`: true if the text names the package of a missing module; false if it does not.
     """
     if isinstance(error, SyntaxError):
         where = f" ({os.path.basename(error.filename or '')} line {error.lineno})" if error.lineno else ""
@@ -75,7 +75,7 @@ def explain(error: BaseException, folder: str, names_package: bool = True) -> st
 
 
 def line_of(error: BaseException, folder: str) -> str:
-    """The last place in a file of the folder that the error went through, in brackets; empty if there is none."""
+    """Returns the innermost line of the folder's files that the error went through, in brackets; empty if there is none."""
     root = os.path.realpath(folder)
     where = ""
     step = error.__traceback__
@@ -88,11 +88,11 @@ def line_of(error: BaseException, folder: str) -> str:
 
 
 def _missing_package(error: BaseException, folder: str) -> str:
-    """What to write into `requirements.txt` for a module that is nowhere; empty for other errors."""
+    """Returns the advice to write a missing package into `requirements.txt`; empty for other errors."""
     if not isinstance(error, ModuleNotFoundError) or not error.name or "requirements.txt" in str(error):
         return ""
     top = error.name.partition(".")[0]
-    # A submodule that a package lacks, a module of Python itself, and a file of the folder are no package that is missing.
+    # No package is missing if a package lacks the submodule, or if the module is Python's own or a file of the folder.
     if top in sys.modules or top in sys.stdlib_module_names or _is_in(folder, top):
         return ""
     package = PACKAGES.get(error.name) or PACKAGES.get(top) or top

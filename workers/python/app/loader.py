@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from . import forks, registry, server_objects, shim, stdio, styles, whole_pydantic
+from . import forks, registry, server_objects, shim, skills, stdio, styles, whole_pydantic
 from .decorator import Registration
 from .file_errors import RefusedFile, code_of, explain, one_line
 from .modules import ToolModules
@@ -102,6 +102,8 @@ def load(folder: str, import_timeout: float, style: str | None = None) -> Loaded
         before = len(loaded.tools)
         _load_file(folder, file, tree, modules, import_timeout, loaded)
         file.tools = len(loaded.tools) - before
+    for filename, registration in skills.registrations(folder, loaded.report):
+        _add(registration, filename, loaded)
     return loaded
 
 
@@ -218,7 +220,8 @@ def _add(registration: Registration, filename: str, loaded: Loaded) -> None:
         loaded.report(f"invalid_{kind}", filename, f"{name}: {reason}{_at(function)}")
         return
     if owner is not None:
-        loaded.report(f"duplicate_{kind}", filename, f"{name} is already defined in {owner}{_at(function)}")
+        versions = "" if options.get("version") is None else "; version= is a label, and versions of one name need names of their own"
+        loaded.report(f"duplicate_{kind}", filename, f"{name} is already defined in {owner}{versions}{_at(function)}")
 
 
 def _add_contract(definition: registry.ToolDefinition, filename: str, loaded: Loaded) -> None:

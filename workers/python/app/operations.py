@@ -54,7 +54,9 @@ def read_resource(connection: Connection, request_id: bytes, request: dict[str, 
         connection.send(frames.unknown(request_id, "resource", uri))
         return
     resource, arguments = found
-    encode = partial(contents.encode, uri=uri, mime_type=resource.mime_type, ttl_ms=resource.ttl_ms)
+    encode = partial(
+        contents.encode, uri=uri, mime_type=resource.mime_type, ttl_ms=resource.ttl_ms, ui=resource.ui
+    )
     connection.begin(request_id, resource, arguments, request, encode)
 
 

@@ -42,11 +42,11 @@ def make_prompt(function: Any, options: dict[str, Any], filename: str) -> Prompt
         definition["description"] = description
     if arguments.schema["properties"]:
         definition["arguments"] = _arguments(arguments.schema)
-    definition.update(declaration.extras(options))
+    definition.update(declaration.extras("prompt", options))
     return Prompt(
         name=name,
         description=description,
-        function=function,
+        function=arguments.applied(function, declaration.is_async(function)),
         is_async=declaration.is_async(function),
         validate=reading_text(arguments.validate),
         context_parameter=arguments.context_parameter,

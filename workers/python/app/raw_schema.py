@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .results import Unserialisable, plain
-from .schema import Arguments, Invalid, means_context
+from .schema import Arguments, Invalid, filler_of, means_context
 
 _MAX_DEPTH = 64
 """Steps into schema and value together; a schema that refers to itself ends here."""
@@ -54,6 +54,8 @@ def arguments_by_schema(function: Callable[..., Any], hints: dict[str, Any], giv
                 raise Invalid(f"two parameters are the context: {context}, {name}")
             context = name
         else:
+            if filler := filler_of(hints.get(name, Any), parameter.default):
+                raise Invalid(f"{name} is filled by {filler}, which cannot stand beside input_schema=; call it in the body")
             names.add(name)
             if parameter.default is parameter.empty and name not in required:
                 raise Invalid(f"input_schema does not require {name}, so the parameter needs a default")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import declaration
 from .completion import Completers, completers_of
+from .pages import mime_type_of
 from .schema import Invalid, arguments_of, hints_of
 from .text_arguments import reading_text
 
@@ -34,8 +35,10 @@ class Resource:
     completers: Completers
     ttl_ms: int | None
     """How long a client may keep what it read."""
+    ui: Any
+    """Settings of a page, sent as `_meta.ui` of its contents, where clients read them; None for resources without settings."""
     security: Any
-    """What refuses values of a template's parameters: has `validate`. None if nothing does."""
+    """Policy whose `validate` refuses unsafe values of a template's parameters; None if all values are accepted."""
     public: dict[str, Any]
 
 
@@ -62,25 +65,28 @@ def make_resource(function: Any, options: dict[str, Any], filename: str) -> Reso
     _check_parameters(template, arguments.schema)
     is_template = has_placeholders(uri)
     completers = completers_of(options.get("complete"), arguments.schema)
-    mime_type = declaration.text("mime_type", options.get("mime_type"))
-    definition = _definition(function, options, name, uri, is_template)
+    mime_type = mime_type_of(uri, declaration.text("mime_type", options.get("mime_type")))
+    definition = _definition(function, options, name, uri, is_template, mime_type)
     return Resource(
         name=name,
         uri=uri,
         template=template if is_template else None,
         mime_type=mime_type,
-        function=function,
+        function=arguments.applied(function, declaration.is_async(function)),
         is_async=declaration.is_async(function),
         validate=reading_text(arguments.validate),
         context_parameter=arguments.context_parameter,
         completers=completers,
         ttl_ms=_ttl_ms(options.get("cache_ttl")),
+        ui=definition.get("_meta", {}).get("ui"),
         security=policy_of(options) if is_template else None,
         public={"definition": definition, "filename": filename, "context": arguments.context_parameter is not None},
     )
 
 
-def _definition(function: Any, options: dict[str, Any], name: str, uri: str, is_template: bool) -> dict[str, Any]:
+def _definition(
+    function: Any, options: dict[str, Any], name: str, uri: str, is_template: bool, mime_type: str | None
+) -> dict[str, Any]:
     """The object of MCP's lists."""
     title = declaration.text("title", options.get("title"))
     definition: dict[str, Any] = {
@@ -90,7 +96,7 @@ def _definition(function: Any, options: dict[str, Any], name: str, uri: str, is_
     }
     if description := declaration.described(function, options.get("description")):
         definition["description"] = description
-    if mime_type := options.get("mime_type"):
+    if mime_type:
         definition["mimeType"] = mime_type
     if (size := options.get("size")) is not None:
         if is_template or isinstance(size, bool) or not isinstance(size, int) or size < 0:
@@ -98,7 +104,7 @@ def _definition(function: Any, options: dict[str, Any], name: str, uri: str, is_
         definition["size"] = size
     if annotations := declaration.annotations_of(options.get("annotations")):
         definition["annotations"] = annotations
-    return {**definition, **declaration.extras(options)}
+    return {**definition, **declaration.extras("resource", options)}
 
 
 def _check_parameters(template: UriTemplate, schema: dict[str, Any]) -> None:

@@ -35,6 +35,22 @@ class Root:
     name: str | None = None
 
 
+_REFUSED = {
+    "tools": "call functions in the body, and give the model their results as text",
+    "tool_choice": "call functions in the body, and give the model their results as text",
+    "result_type": "ask for JSON in the message, and read it from the text of the answer",
+}
+
+
+def refuse(keywords: dict[str, Any]) -> None:
+    """`TypeError` if there are any: FastMCP's further keywords say what to do instead."""
+    for keyword, value in keywords.items():
+        if keyword not in _REFUSED:
+            raise TypeError(f"ctx.sample does not know the keyword {keyword}")
+        if value is not None:
+            raise TypeError(f"ctx.sample: {keyword}= is not supported: {_REFUSED[keyword]}")
+
+
 def request(
     messages: Any, system_prompt: str | None, temperature: float | None, max_tokens: int, model_preferences: Any
 ) -> dict[str, Any]:

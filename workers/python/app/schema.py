@@ -12,11 +12,14 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from . import plain_types, whole_pydantic
 from .results import plain
+
+if TYPE_CHECKING:
+    from .injected import Filling
 
 _CONTEXT = f"{__package__}.context"
 
@@ -32,12 +35,23 @@ class Arguments:
     schema: dict[str, Any]
     validate: Callable[[Any], dict[str, Any]]
     context_parameter: str | None
+    fillings: dict[str, Filling] = field(default_factory=dict)
+    """Parameters with `Depends()`, which the worker fills."""
+
+    def applied(self, function: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
+        """The function with these parameters filled."""
+        if not self.fillings:
+            return function
+        from .injected import injecting
+
+        return injecting(function, is_async, self.fillings, self.context_parameter)
 
 
 def arguments_of(function: Callable[..., Any], hints: dict[str, Any], hidden: Any = ()) -> Arguments:
     """Reads the signature, apart from `hidden` parameters. `Invalid` if JSON cannot express it."""
     parameters: dict[str, tuple[Any, Any]] = {}
     changeable: dict[str, Any] = {}
+    fillings: dict[str, Filling] = {}
     context: str | None = None
     for name, parameter in inspect.signature(function).parameters.items():
         _check_kind(parameter)
@@ -47,9 +61,12 @@ def arguments_of(function: Callable[..., Any], hints: dict[str, Any], hidden: An
                 raise Invalid(f"two parameters are the context: {context}, {name}")
             context = name
             continue
-        if filler := _filler(hint, parameter.default):
+        if (mark := dependency_in(hint, parameter.default)) is not None:
+            fillings[name] = _filling(name, mark)
+            continue
+        if filler := filler_of(hint, parameter.default):
             raise Invalid(
-                f"{name} is filled by {filler}, which is not supported; call the function in the body instead. "
+                f"{name} is filled by {filler}, which is not supported; Depends() of a function of your own is. "
                 "A parameter annotated with Context gets the context"
             )
         if parameter.default is ...:
@@ -70,7 +87,16 @@ def arguments_of(function: Callable[..., Any], hints: dict[str, Any], hidden: An
     schema, validate = checked
     if changeable:
         validate = _with_fresh(changeable, validate)
-    return Arguments(_input_schema(schema, parameters), validate, context)
+    if context is None and any(it.wants_context() for it in fillings.values()):
+        from .injected import CONTEXT as context
+    return Arguments(_input_schema(schema, parameters), validate, context, fillings)
+
+
+def _filling(name: str, mark: Any) -> Filling:
+    # Imported only when needed, since most namespaces have no dependencies.
+    from .injected import filling_of
+
+    return filling_of(name, mark)
 
 
 def _with_fresh(
@@ -92,7 +118,20 @@ def _with_fresh(
 _FILLERS = frozenset({"fastmcp", "uncalled_for", "docket", "fastapi", "fast_depends"})
 
 
-def _filler(hint: Any, default: Any) -> str | None:
+_DEPENDS = frozenset({"_Depends", "Depends", "_Dependency"})
+_PROVIDERS = _FILLERS - {"fastapi", "fast_depends"}
+
+
+def dependency_in(hint: Any, default: Any) -> Any:
+    """The mark of a `Depends()` that the worker fills: ours, or that of FastMCP's packages; None if there is none."""
+    for mark in (default, *getattr(hint, "__metadata__", ())):
+        kind = type(mark)
+        if kind.__name__ in _DEPENDS and kind.__module__.partition(".")[0] in _PROVIDERS:
+            return mark
+    return None
+
+
+def filler_of(hint: Any, default: Any) -> str | None:
     """How a framework would fill the parameter: `Depends()` and its like, as default or in `Annotated`."""
     for mark in (default, *getattr(hint, "__metadata__", ())):
         for kind in type(mark).__mro__:

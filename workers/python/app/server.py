@@ -49,6 +49,12 @@ class Server:
         self._stopping = False
         self._stopped = False
 
+    def stand_still(self) -> None:
+        """Lifts the time limits of calls: a debugger may hold them, and the loop, at a breakpoint."""
+        self.watch.stay_off()
+        for tool in self.loaded.tools.values():
+            tool.timeout = None
+
     def run(self, sock: Any, listening: Callable[[], None]) -> None:
         """Serves on a listening socket until `stop`; calls `listening` once it does.
 

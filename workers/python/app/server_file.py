@@ -5,10 +5,11 @@
 | an object is named and is a server | this server; the file's `if __name__ == "__main__":` is left out |
 | an object is named and is a function | the function, and the server that it returns, if any |
 | no object, and the file has an `if __name__ == "__main__":` | the file as a program, as `python FILE` does |
-| no object otherwise, or that program ran no server | the server object at the top level of the file |
+| no object, and the file has not run a server by itself | the server object at the top level of the file |
 
-A server that asks for another transport gets standard input and output all the same (`server_transport`). With `--check`
-the file is imported and nothing is run: one line of JSON says which server it has, or why it cannot be imported.
+A server that asks for another transport gets standard input and output all the same (`server_transport`). With
+`--check SECONDS` the file is imported within this time, and its `if __name__ == "__main__":` is left out: one line of JSON says
+if its server is empty, or why the file has no server that can be run.
 
 The last line on standard error says why the server cannot start, since the gateway quotes it.
 """
@@ -35,24 +36,24 @@ from .file_errors import code_of, explain
 CLASSES = ("FastMCP", "MCPServer", "Server")
 PACKAGES = ("mcp", "fastmcp")
 PREFERRED = ("mcp", "server", "app")
-"""Names of the object that SDKs look for first."""
+"""Names under which SDKs look for the server object first."""
 
 COUNT_LIMIT = 5.0
-"""Seconds for the lists of a server that is only checked."""
+"""Time limit, in seconds, for reading the lists of a server that is checked."""
 MAX_MESSAGE = 1024
-"""Characters of a sentence; exceptions may say much more."""
+"""Maximum length of a message in characters, since exceptions may have long texts."""
 
 
 class NoServer(Exception):
-    """The file has no server to run; the message says what is missing."""
+    """Error: the file has no server to run. The message says what is missing."""
 
 
 class ImportTimeout(BaseException):
-    """Raised in a file whose import takes too long. Not an `Exception`, so that `except Exception` does not catch it."""
+    """Error: the import takes too long. Not an `Exception`, so that `except Exception` in the file does not catch it."""
 
 
 class ServerFile:
-    """An author's file, as a module of its package if it is in one."""
+    """An author's file. If it is in a package, it is imported as a module of the package."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
@@ -69,7 +70,7 @@ class ServerFile:
         sys.path.extend(it for it in places if it != root and os.path.isdir(it))
 
     def has_main(self) -> bool:
-        """Whether the file has an `if __name__ == "__main__":` at its top level."""
+        """Returns true if the file has an `if __name__ == "__main__":` at its top level; false if it has none."""
         with open(self.path, "rb") as file:
             tree = ast.parse(file.read(), self.path)
         tests = (node.test for node in tree.body if isinstance(node, ast.If))
@@ -81,7 +82,7 @@ class ServerFile:
         )
 
     def load(self) -> ModuleType:
-        """Imports the file, as another file of its folder would."""
+        """Imports the file, as another file of its folder would, so that `if __name__ == "__main__":` is left out."""
         if "." in self.name or os.path.basename(self.path) == "__init__.py":
             return importlib.import_module(self.name)
         spec = importlib.util.spec_from_file_location(self.name, self.path)
@@ -92,7 +93,7 @@ class ServerFile:
         return module
 
     def run(self) -> ModuleType:
-        """Runs the file as a program."""
+        """Runs the file as a program, as `python FILE` does."""
         package = self.name.rpartition(".")[0]
         if package:
             importlib.import_module(package)
@@ -107,7 +108,7 @@ class ServerFile:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs or checks the server; the exit status."""
+    """Runs or checks the server. Returns the exit status."""
     checks = arguments[:1] == ["--check"]
     limit = float(arguments[1]) if checks else 0.0
     path, _, wanted = arguments[-1].partition(":")
@@ -132,12 +133,12 @@ def main(arguments: list[str]) -> int:
 def _serve(file: ServerFile, wanted: str, transport: server_transport.Transport) -> None:
     if wanted:
         return _run(_named(file.load(), wanted, file), transport)
-    if not file.has_main():
-        return _run(_only(file.load(), file), transport)
+    has_main = file.has_main()
     try:
-        module = file.run()
+        # A file without `__main__` may run its server at the top level.
+        module = file.run() if has_main else file.load()
     except SystemExit as error:
-        # Programs often end by `sys.exit(main())`.
+        # A program that ends with `sys.exit(main())` is no failure if its status is 0 and it ran a server.
         if error.code or not transport.served:
             raise
         return None
@@ -147,7 +148,7 @@ def _serve(file: ServerFile, wanted: str, transport: server_transport.Transport)
 
 
 def _run(found: Any, transport: server_transport.Transport) -> None:
-    """Runs a server, or a function that runs or returns one."""
+    """Runs a server, or a function that runs or returns a server."""
     if is_server(found):
         asyncio.run(server_transport.over_stdio(found))
         return
@@ -161,7 +162,7 @@ def _run(found: Any, transport: server_transport.Transport) -> None:
 
 
 def is_server(value: Any) -> bool:
-    """Whether it is an object of a server class, of whichever SDK."""
+    """Returns true if a value is a server object of an SDK; false if it is anything else."""
     classes = type(value).__mro__
     return any(it.__name__ in CLASSES and it.__module__.partition(".")[0] in PACKAGES for it in classes)
 
@@ -192,7 +193,7 @@ def _only(module: ModuleType, file: ServerFile) -> Any:
 
 
 def _servers(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """The servers at the top level of the module, each with its name; those that SDKs would choose come first."""
+    """Yields the servers at the top level of a module, each with its name. Names in `PREFERRED` come first."""
     found = {name: value for name, value in vars(module).items() if is_server(value)}
     for name in [*(it for it in PREFERRED if it in found), *(it for it in found if it not in PREFERRED)]:
         yield name, found[name]
@@ -211,7 +212,7 @@ def _checked(file: ServerFile, wanted: str) -> dict[str, Any]:
 
 
 def _is_empty(server: Any) -> bool:
-    """Whether the server certainly offers nothing. A list that cannot be read without running the server is no proof."""
+    """Returns true if the server certainly offers nothing; false if it offers something, or if its lists cannot be read."""
     handlers = getattr(server, "_request_handlers", None) or getattr(server, "request_handlers", None)
     if handlers is not None and not hasattr(server, "list_tools_mcp") and not hasattr(server, "run_stdio_async"):
         names = [it if isinstance(it, str) else it.__name__ for it in handlers]
@@ -232,7 +233,7 @@ def _is_empty(server: Any) -> bool:
 
 
 def _failed(answer: server_transport.Answer, checks: bool, path: str, error: BaseException) -> int:
-    """Writes the traceback, then the reason in one line."""
+    """Reports why the server cannot be run, in the log and in the answer of a check. Returns the exit status."""
     folder = os.getcwd()
     if isinstance(error, ImportTimeout):
         code, message = "import_timeout", f"{path}: {error}"
@@ -260,7 +261,7 @@ def _print_traceback(error: BaseException) -> None:
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raises `ImportTimeout` in the code inside, with the line that runs then."""
+    """Raises `ImportTimeout` in the enclosed code after this time. The message names the line that was running."""
 
     def expired(signum: int, frame: Any) -> None:
         root = os.getcwd() + os.sep

@@ -1,12 +1,12 @@
-"""The standard streams of a server file, and the SDKs' way to them.
+"""Standard streams of a process that runs a server file, and changes to the SDKs that make their servers use these streams.
 
-The gateway speaks MCP over the process's standard input and output. What the author prints must not get between the
-messages, so both pipes are moved to private descriptors before any of the author's code runs: descriptor 1 becomes another
-name for standard error, which the gateway logs, and descriptor 0 is at its end. Only `sys.stdin.buffer` and
-`sys.stdout.buffer` are the pipes, which is where the SDKs' `stdio_server` takes them from.
+The gateway speaks MCP over the process's standard input and output. Text that the author's code prints must not get between
+the messages, so both pipes are moved to private descriptors before any of this code runs: descriptor 1 becomes another name
+for standard error, which the gateway logs, and descriptor 0 is empty. The pipes remain as `sys.stdin` and
+`sys.stdout.buffer`; the SDKs' `stdio_server` uses the `buffer` of both.
 
-The classes of the SDKs are changed as they are imported (`force_stdio`): whichever transport a server asks for, it is run
-over these streams.
+The server classes of the SDKs are changed when they are imported (`force_stdio`), so that a server runs over these streams
+whichever transport it asks for.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SERVERS = {
     "mcp.server.fastmcp.server": "FastMCP",
     "mcp.server.mcpserver.server": "MCPServer",
 }
-"""Classes whose objects choose a transport, by module."""
+"""Server classes whose objects choose a transport, by module."""
 LOW_LEVEL = "mcp.server.lowlevel.server"
 RUNS = ("run_async", "run_http_async", "run_sse_async", "run_streamable_http_async")
 
 
 class Answer:
-    """The original standard output, for the one line of a check."""
+    """Writer for the one-line answer of a check, to the original standard output."""
 
     def __init__(self, wire: io.BufferedWriter) -> None:
         self._wire = wire
@@ -45,7 +45,7 @@ class Answer:
 
 
 class _Printed(io.TextIOWrapper):
-    """Standard output: what is written to it as text is for the log, and its `buffer` is the pipe to the gateway."""
+    """Standard output of the author's code: text goes to the log, and `buffer` is the pipe to the gateway."""
 
     wire: io.BufferedWriter
 
@@ -55,14 +55,14 @@ class _Printed(io.TextIOWrapper):
 
 
 class Transport:
-    """Whether a server was run."""
+    """Record of whether this process has run a server: `served` is true once a server was run."""
 
     def __init__(self) -> None:
         self.served = False
 
 
 def claim() -> Answer:
-    """Moves the pipes to the gateway to private descriptors."""
+    """Moves the pipes to the gateway to private descriptors. Returns the writer for the answer of a check."""
     sys.stdout.flush()
     reads, writes = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDONLY)
@@ -73,14 +73,14 @@ def claim() -> Answer:
     printed = _Printed(os.fdopen(1, "wb", closefd=False), encoding="utf-8", errors="replace", line_buffering=True)
     printed.wire = writes
     sys.stdout = printed
-    # The log is no terminal, and nobody updates the packages of a running namespace.
+    # A banner does not belong in a log, and no packages are updated while the namespace runs.
     for name, value in (("FASTMCP_SHOW_SERVER_BANNER", "false"), ("FASTMCP_CHECK_FOR_UPDATES", "off")):
         os.environ.setdefault(name, value)
     return Answer(writes)
 
 
 def force_stdio() -> Transport:
-    """Changes the SDKs' classes as soon as they are imported."""
+    """Changes the SDKs' classes on import, so that servers run over standard input and output. Returns the record."""
     transport = Transport()
     sys.meta_path.insert(0, _AfterImport(transport))  # type: ignore[arg-type]
     return transport
@@ -98,7 +98,7 @@ async def over_stdio(server: Any) -> None:
 
 
 class _AfterImport:
-    """Finds the modules of `SERVERS` as the other finders do, and changes their classes once they are executed."""
+    """Import hook that changes the server classes of the SDKs once their modules are executed."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

@@ -32,6 +32,9 @@ from .messages import Message
 
 _SUPPLIED: dict[str, dict[str, Any]] = {
     "fastmcp": {"Context": Context},
+    "fastmcp.apps": {},
+    "fastmcp.apps.config": {},
+    "fastmcp.dependencies": {},
     "fastmcp.exceptions": {
         "NotFoundError": NotFoundError,
         "PromptError": PromptError,
@@ -44,8 +47,16 @@ _SUPPLIED: dict[str, dict[str, Any]] = {
     "fastmcp.server": {},
     "fastmcp.server.elicitation": {},
     "fastmcp.tools": {"tool": decorator.tool, "ToolResult": ToolResult},
+    "fastmcp.utilities": {},
+    "fastmcp.utilities.types": {},
+}
+_PAGES = {
+    name: "pages" for name in ("AppConfig", "ResourceCSP", "ResourcePermissions", "UI_EXTENSION_ID", "UI_MIME_TYPE")
 }
 _LATER = {
+    "fastmcp.apps": _PAGES,
+    "fastmcp.apps.config": _PAGES,
+    "fastmcp.dependencies": {"CurrentContext": "injected", "Depends": "injected"},
     "fastmcp.resources": {"ResourceSecurity": "resource_security"},
     "fastmcp.resources.security": {"ResourceSecurity": "resource_security"},
     "fastmcp.server.elicitation": {
@@ -53,6 +64,7 @@ _LATER = {
         "CancelledElicitation": "elicitation",
         "DeclinedElicitation": "elicitation",
     },
+    "fastmcp.utilities.types": {"Audio": "media", "File": "media", "Image": "media"},
 }
 """Ours as well, each from the module here that is imported when a tool file asks for it."""
 _DECORATORS: dict[str, tuple[str, Any]] = {

@@ -1,6 +1,6 @@
 """Tests of an author's tools: `python -m app.test_main --namespace NS --tools DIR [PYTEST OPTIONS]`; see `testing`.
 
-It runs in the namespace's environment, with the namespace's variables. pytest has to be a package there.
+The command runs in the namespace's environment, in which pytest must be installed, and with the namespace's variables.
 """
 
 import sys

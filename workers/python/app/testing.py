@@ -1,8 +1,8 @@
 """A plugin for pytest that calls an author's tools in a real worker.
 
 `call("add", a=1, b=2)` returns the value. A failure is a `ToolFailed` with the code, the message and the details that a client
-gets. Questions are answered by `answers`, by key: `call("book", city="Rome", answers={"elicitation-1": "Monday"})`; a text,
-number or flag stands for the only field of a form. `call.progress` and `call.logs` hold what the last call reported.
+gets. `answers` has the answers to a tool's questions, by key: `call("book", city="Rome", answers={"elicitation-1": "Monday"})`.
+A text, number or flag answers a form with a single field. `call.progress` and `call.logs` are the reports of the last call.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 CALL_LIMIT = 300.0
-"""Seconds for one call."""
+"""Maximum time without a line from the worker during a call, in seconds."""
 
 
 class ToolFailed(Exception):
-    """A call that failed, as a client sees it."""
+    """Error of a failed call, as a client gets it."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(f"{error.get('code')}: {error.get('message')}")
@@ -32,7 +33,7 @@ class ToolFailed(Exception):
 
 
 class Call:
-    """The fixture `call`: a client of a worker that serves the namespace."""
+    """Value of the fixture `call`: a client of a worker that serves the namespace."""
 
     def __init__(self, connection: socket.socket, declared: dict[str, Any]) -> None:
         connection.settimeout(CALL_LIMIT)
@@ -87,7 +88,7 @@ class Call:
 
 
 def _result_of(question: dict[str, Any], given: Any) -> Any:
-    """The result that a client would send for an answer, which may be that result already."""
+    """Returns the result that a client would send. `given` is that result, or a short form such as a text."""
     method = question["method"]
     if method == "elicitation/create" and not (isinstance(given, dict) and "action" in given):
         if not isinstance(given, dict):
@@ -126,8 +127,9 @@ class Plugin:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs pytest with the fixture; the exit status."""
-    parser = argparse.ArgumentParser(prog="tooldock test")
+    """Runs pytest with the fixture `call`. Returns the exit status."""
+    # Every other option is for pytest.
+    parser = argparse.ArgumentParser(prog="tooldock test", add_help=False, allow_abbrev=False)
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--tools", required=True)
     options, rest = parser.parse_known_args(arguments)
@@ -138,14 +140,17 @@ def main(arguments: list[str]) -> int:
         return 2
     plugin = Plugin(options.namespace, options.tools)
 
-    class Fixtures:
-        @pytest.fixture(scope="session", name="_tooldock_worker")
-        def worker(self) -> Iterator[Call]:
-            yield from plugin.worker()
+    @pytest.fixture(scope="session", name="_tooldock_worker")
+    def worker() -> Iterator[Call]:
+        yield from plugin.worker()
 
-        @pytest.fixture
-        def call(self, _tooldock_worker: Call) -> Call:
-            return _tooldock_worker
+    @pytest.fixture
+    def call(_tooldock_worker: Call) -> Call:
+        return _tooldock_worker
+
+    # Newer versions of pytest want fixtures of a session outside of classes.
+    fixtures = ModuleType("tooldock_fixtures")
+    fixtures.worker, fixtures.call = worker, call  # type: ignore[attr-defined]
 
     sys.path.insert(0, options.tools)
-    return int(pytest.main(["-p", "no:cacheprovider", "--rootdir", options.tools, *(rest or [options.tools])], plugins=[Fixtures()]))
+    return int(pytest.main(["-p", "no:cacheprovider", "--rootdir", options.tools, *(rest or [options.tools])], plugins=[fixtures]))

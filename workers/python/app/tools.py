@@ -52,6 +52,7 @@ def make_tool(function: Any, options: dict[str, Any], filename: str) -> Tool:
         if timeout is not None:
             raise Invalid("timeout= cannot stop a function with run_in_thread=False; drop one of them")
         function, asynchronous = _on_the_loop(function), True
+    function = arguments.applied(function, asynchronous)
     described = declaration.described(author, options.get("description"), arguments.schema if given is None else None)
     annotations = declaration.annotations_of(options.get("annotations"))
     title = declaration.text("title", options.get("title")) or annotations.get("title")
@@ -66,10 +67,16 @@ def make_tool(function: Any, options: dict[str, Any], filename: str) -> Tool:
         public["outputSchema"] = output
     if annotations:
         public["annotations"] = annotations
-    public.update(declaration.extras(options))
+    public.update(declaration.extras("tool", options))
     public["filename"] = filename
     if arguments.context_parameter is not None:
         public["context"] = True
+    if (task := declaration.task_of(options)) is not None:
+        public["task"] = task
+    if options.get("ask_first"):
+        if task is None or arguments.context_parameter is None:
+            raise Invalid("ask_first=True is for a function with task= and a Context, which asks before its task begins")
+        public["askFirst"] = True
     return Tool(
         name=name,
         function=function,

@@ -77,6 +77,10 @@ class Watch:
         self._started = True
         threading.Thread(target=self._run, name="loop-watch", daemon=True).start()
 
+    def stay_off(self) -> None:
+        """Nothing is watched: no thread is started."""
+        self.asleep = False
+
     def _run(self) -> None:
         idle = 0
         while True:

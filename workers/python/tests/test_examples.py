@@ -119,3 +119,12 @@ def test_async_tool_keeps_its_key_out_of_errors(weather_worker, weather_url):
 def test_async_tool_without_its_key_says_which(weather_worker):
     serve(weather_worker, "async-tool")
     assert weather_worker.error("get_weather", city="Berlin")["message"] == "KeyError: 'WEATHER_API_KEY'"
+
+
+def test_page_tool(worker):
+    serve(worker, "page-tool")
+    assert worker.tool_names() == ["show_sales", "sales_of"]
+    assert worker.value("show_sales", year=2025) == {"year": 2025, "quarters": [12, 19, 14, 22]}
+    [read] = worker.connect().request("resources.read", uri="ui://sales/page.html")["result"]["contents"]
+    assert read["mimeType"] == "text/html;profile=mcp-app" and read["text"].startswith("<!doctype html>")
+    assert read["_meta"] == {"ui": {"prefersBorder": True}}

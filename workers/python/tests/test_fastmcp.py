@@ -21,7 +21,7 @@ SIMPLE = '''
     @tool
     def loaded() -> list[str]:
         import sys
-        return [name for name in sys.modules if name.startswith(("fastmcp.utilities", "mcp."))]
+        return [name for name in sys.modules if name.startswith(("fastmcp.settings", "mcp."))]
 '''
 
 NEEDS_MORE = '''
@@ -95,6 +95,33 @@ def rich(fastmcp_venv, workers) -> Worker:
 def test_simple_file_works_without_the_package(worker):
     worker.write("t.py", SIMPLE).start()
     assert worker.value("greet", name="Ada") == "Hello, Ada!"
+
+
+DEPENDING = """
+    from contextlib import asynccontextmanager
+    from fastmcp import Context, FastMCP
+    from fastmcp.dependencies import Depends
+    from fastmcp.tools import tool
+
+    def caller(ctx: Context): return bool(ctx.request_id)
+
+    @asynccontextmanager
+    async def store():
+        yield "opened"
+
+    @tool
+    def plain(known: bool = Depends(caller)) -> bool: return known
+
+    @tool
+    async def on_the_loop(found: str = Depends(store)) -> str: return found
+"""
+
+
+def test_dependencies_of_the_package_are_filled_in(fastmcp_venv, workers):
+    worker = workers(fastmcp_venv).write("t.py", DEPENDING).start("--import-timeout", "60")
+    assert worker.ready["issues"] == []
+    assert [worker.tool(name)["inputSchema"]["properties"] for name in ("plain", "on_the_loop")] == [{}, {}]
+    assert (worker.value("plain"), worker.value("on_the_loop")) == (True, "opened")
 
 
 def test_simple_file_does_not_import_the_package(fastmcp_venv, workers):

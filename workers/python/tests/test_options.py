@@ -130,6 +130,35 @@ def test_tags_and_version_are_published_where_fastmcp_does(served):
     assert served.value("also_a_task") == "here"
 
 
+TASKS = {
+    "task=True": "optional",
+    "task='optional'": "optional",
+    "task='required'": "required",
+    "task={'mode': 'required'}": "required",
+    "task=types.SimpleNamespace(mode='required')": "required",
+    "execution={'taskSupport': 'optional'}": "optional",
+    "execution=types.SimpleNamespace(taskSupport='required')": "required",
+    "task=False": None,
+    "task='forbidden'": None,
+    "task=None": None,
+    "execution={}": None,
+}
+
+
+def test_a_tool_says_whether_it_may_or_must_be_a_task(plain_worker):
+    tools = "".join(f"@tool({given})\ndef f{index}(): ...\n" for index, given in enumerate(TASKS))
+    plain_worker.write("tools.py", f"import types\nfrom fastmcp.tools import tool\n{tools}")
+    plain_worker.start()
+    for index, (given, task) in enumerate(TASKS.items()):
+        assert plain_worker.tool(f"f{index}").get("task") == task, given
+
+
+def test_a_task_may_ask_before_it_begins(plain_worker):
+    source = "from fastmcp import Context\nfrom fastmcp.tools import tool\n"
+    plain_worker.write("tools.py", f"{source}@tool(task=True, ask_first=True)\nasync def f(ctx: Context): ...\n")
+    assert plain_worker.start().tool("f")["askFirst"] is True
+
+
 def test_partials_are_tools_of_what_is_left_to_give(served):
     tool = served.tool("base")
     assert tool["description"] == "Adds."
@@ -173,11 +202,14 @@ def test_how_long_a_resource_may_be_kept_is_said_where_it_is_declared(served):
 REFUSALS = {
     "@tool(auth=lambda ctx: True)\ndef f(): ...": "auth= is not supported: nobody would check it here",
     "@tool(serializer=str)\ndef f(): ...": "serializer= is not supported: return the text itself",
-    "@tool(app='ui://x')\ndef f(): ...": "app= is not supported: give the page's address as meta=",
+    "@tool(app='ui://x')\ndef f(): ...": "app= is an AppConfig or a dict",
+    "@tool(app=True)\ndef f(): ...": "app= of a page that Prefab draws is not supported",
+    "@tool(app={'resourceUri': 'https://x'})\ndef f(): ...": "resource_uri begins with ui://",
     "@tool(timeout=0)\ndef f(): ...": "timeout= is a number of seconds above 0",
     "@tool(timeout=1, run_in_thread=False)\ndef f(): ...": "timeout= cannot stop a function with run_in_thread=False",
     "@tool(exclude_args=['a'])\ndef f(a: int): ...": "exclude_args: a needs a default",
-    "@tool(task={'taskSupport': 'required'})\ndef f(): ...": "only run as a background task is not supported",
+    "@tool(task='sometimes')\ndef f(): ...": 'task= is True, False, "optional", "required" or "forbidden"',
+    "@tool(task=True, ask_first=True)\ndef f(): ...": "ask_first=True is for a function with task= and a Context",
     "@tool(tags='one')\ndef f(): ...": "tags must be a set of strings",
     "@tool(nonsense=1)\ndef f(): ...": "does not know the keyword nonsense",
     "class C:\n    @tool\n    def f(self, a: int): ...": "after the class write tool(C().f)",
@@ -261,11 +293,13 @@ def test_tools_only_a_server_object_knows_are_reported(real):
 @pytest.mark.fastmcp
 def test_dependencies_are_no_arguments_of_clients(real):
     messages = [issue["message"] for issue in real.ready["issues"] if issue["subject"] == "filled.py"]
-    for name, filler in {"depends": "user", "annotated": "user", "headers": "found", "bare": "ctx"}.items():
+    for name, filler in {"headers": "found", "bare": "ctx"}.items():
         (message,) = [it for it in messages if it.startswith(f"{name}: ")]
-        assert f"{filler} is filled by " in message and "call the function in the body instead" in message
+        assert f"{filler} is filled by " in message and "Depends() of a function of your own is" in message
     assert any(message.startswith("guarded: auth= is not supported") for message in messages)
-    assert [tool for tool in real.tool_names() if tool != "decorated"] == ["context"]
+    assert [tool for tool in real.tool_names() if tool != "decorated"] == ["depends", "annotated", "context"]
+    assert (real.value("depends", a=1), real.value("annotated")) == ("root", "root")
+    assert list(real.tool("depends")["inputSchema"]["properties"]) == ["a"]
     assert real.value("context", a=1) == [1, "Context"]
 
 

@@ -1,4 +1,4 @@
-"""Files that make an MCP server, as the launcher checks and runs them; the SDK is that of `make test-environments`."""
+"""MCP servers made by files, as `app.server_main` checks and runs them with the SDK of `make test-environments`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MESSAGES = (
 
 
 class Folder:
-    """A namespace's folder with files, whose launcher is started by hand."""
+    """A namespace's folder with files, in which tests start `app.server_main`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Folder:
         return json.loads(done.stdout), done.stderr
 
     def answer(self, target: str) -> tuple[str, str]:
-        """The text that the tool answers, and what went to the log."""
+        """Returns the text that the tool answers, and the log."""
         process = subprocess.Popen(
             self._command(target),
             cwd=self.path,

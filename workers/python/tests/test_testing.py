@@ -1,4 +1,4 @@
-"""Tests of authors, as `tooldock test` runs them."""
+"""Authors' tests of tools, as `tooldock test` runs them."""
 
 from __future__ import annotations
 

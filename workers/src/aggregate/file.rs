@@ -3,7 +3,7 @@
 //! Each error is one line with the file, the line, the column and the remedy. Reading the file looks up no value and starts no
 //! server: a command that is not found, or a variable that is not set, is later an error of that server and not of the file.
 
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod keys;
 

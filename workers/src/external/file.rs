@@ -21,7 +21,7 @@ use super::registry_name::{PackageType, RegistryCache, launch};
 
 /// Path of the file with cached answers of package registries, relative to the data directory.
 const CACHE_FILE: &str = "external/registry-cache.yaml";
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 
 /// Maximum size of the servers' file, and of the file with cached answers of registries, in bytes.

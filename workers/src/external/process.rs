@@ -64,16 +64,22 @@ pub(super) async fn process(
 ) -> Result<ProcessSpec, String> {
     let (name, spec) = (server.name.clone(), server.spec.clone());
     let own = server.folder.as_ref().map(|folder| folder.own.clone());
+    // The files of a folder decide the arguments and variables of its server.
+    let is_of_files = own.is_some();
     let own = own.unwrap_or_default();
     let sandbox = Arc::clone(sandbox);
     let confine = move || {
+        let (args, env): (&[_], &[_]) = match is_of_files {
+            true => (&[], &[]),
+            false => (&spec.args, &spec.env),
+        };
         let confined = sandbox.confine(
             &spec.sandbox,
             &ProcessFacts {
                 namespace: &name,
                 program: &spec.program,
-                args: &spec.args,
-                env: &spec.env,
+                args,
+                env,
                 cwd: &spec.cwd,
                 own: &own,
             },
@@ -340,6 +346,68 @@ impl ChildTask {
         match timeout(EOF_GRACE, child.wait()).await {
             Ok(exit) => exit,
             Err(_elapsed) => child.stop(TERMINATE_GRACE).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use tooldock_base::config::{Sandbox, SandboxMode};
+    use tooldock_base::secret::Secret;
+    use tooldock_process::child::confine::{KeptPath, KernelSupport};
+    use tooldock_process::sandbox::HostFacts;
+
+    use super::*;
+    use crate::external::StdioSettings;
+    use crate::external::spec::{ServedFolder, StdioSpec};
+
+    fn server(data: &Path, other: &Path) -> ExternalServer {
+        let other = other.display();
+        let spec = StdioSpec {
+            program: "/usr/bin/env".into(),
+            args: vec![format!("server.py:x={other}").into()],
+            personal: Default::default(),
+            env: vec![("PATH".into(), Secret::new(format!("{other}:/usr/bin")))],
+            secrets: Vec::new(),
+            cwd: data.join("tools/ns"),
+            settings: StdioSettings::default(),
+            sandbox: Sandbox::of(SandboxMode::Basic),
+        };
+        ExternalServer::new("ns".parse().expect("a name"), spec)
+    }
+
+    #[tokio::test]
+    async fn arguments_and_variables_that_a_folder_decides_open_no_path_of_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path();
+        let (own, other) = (data.join("tools/ns"), data.join("tools/other"));
+        fs::create_dir_all(&own).expect("made");
+        fs::create_dir_all(&other).expect("made");
+        let host = SandboxHost::new(HostFacts {
+            support: KernelSupport {
+                landlock: 7,
+                seccomp: true,
+                ..KernelSupport::default()
+            },
+            data: Some(data.to_owned()),
+            ..HostFacts::default()
+        });
+        let host = Arc::new(host);
+        let configured = server(data, &other);
+        let of_folder = configured.clone().of_folder(ServedFolder {
+            environment: None,
+            packages: own.clone(),
+            own: vec![KeptPath::readable(&own)],
+        });
+        // The operator's own configuration may name other folders.
+        for (server, opened) in [(configured, true), (of_folder, false)] {
+            let spec = process(&server, &host).await.expect("a process");
+            let confinement = spec.sandbox.expect("a sandbox");
+            let is_opened = confinement.kept.iter().any(|it| it.path == other);
+            assert_eq!(is_opened, opened, "{:?}", confinement.kept);
         }
     }
 }

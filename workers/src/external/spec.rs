@@ -24,15 +24,17 @@ pub struct ExternalServer {
     /// Hash over the name and everything in the spec except the values of variables. Those are compared directly and never
     /// hashed.
     pub content_hash: [u8; 32],
-    /// The namespace folder whose files make the server; `None` for a configured server.
+    /// Namespace folder whose files make the server; `None` for a configured server.
     pub folder: Option<ServedFolder>,
 }
 
-/// A namespace folder whose files make a server.
+/// Namespace folder whose files make a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServedFolder {
-    /// Folder of the server's packages, whose `bin` comes first on `PATH`.
-    pub build: PathBuf,
+    /// The Python environment, whose `bin` comes first on `PATH`; `None` for Node.js.
+    pub environment: Option<PathBuf>,
+    /// Folder of the server's packages, without which its processes cannot be started.
+    pub packages: PathBuf,
     /// Files and folders of the data directory that the server's processes may use.
     pub own: Vec<KeptPath>,
 }
@@ -86,7 +88,7 @@ impl ExternalServer {
         }
     }
 
-    /// Returns the server as one that the files of a namespace folder make.
+    /// Marks the server as made by the files of a namespace folder. Returns the changed server.
     #[must_use]
     pub fn of_folder(mut self, folder: ServedFolder) -> Self {
         self.folder = Some(folder);

@@ -1,7 +1,7 @@
-//! Trial of a Python server before it is served: its file is imported in a process of its own, and nothing is run.
+//! Trial of a Python server before it is served: a separate process imports its file and runs nothing.
 //!
-//! The trial shows at a reload what would otherwise show at the first call: a file that cannot be imported, with its line, or a
-//! server that registers nothing.
+//! The trial shows at a reload the faults that would otherwise show at the first call: a file that cannot be imported, with its
+//! line, or a server that registers nothing.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use tooldock_process::worker::WorkerHost;
 use super::process::process;
 use super::spec::ExternalServer;
 
-/// Time that a process gets in addition to the time limit of the import, for the start of the interpreter and its end.
+/// Time for the start and the end of the interpreter, in addition to the time limit of the import.
 const SLACK: Duration = Duration::from_secs(15);
-/// Maximum time for a process to end after SIGTERM; it is killed then.
+/// Maximum time for a process to end after SIGTERM. After that time it is killed.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
 /// Maximum length of the process's answer, in bytes.
 const ANSWER_MAX: u64 = 64 * 1024;
 
-/// Result of a trial: the file has a server that can be run.
+/// Result of a trial that succeeded: the file has a server that can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trial {
-    /// True if the server registers no tool, resource or prompt.
+    /// True if the server registers no tool, resource or prompt; false if it registers any, or if its lists cannot be read.
     pub(crate) is_empty: bool,
 }
 
@@ -43,11 +43,13 @@ struct TrialAnswer {
 }
 
 impl Trial {
-    /// Imports the file of a Python server, whose last argument names it. `limit` is the time limit of the import.
+    /// Imports the file of a Python server. The last argument of the server's command names the file. `limit`: time limit of the
+    /// import.
     ///
     /// # Errors
     ///
-    /// `dependency_error` for a package that is missing, else `worker_unavailable`; the message has the file and the line.
+    /// `dependency_error` when a package is missing; `worker_unavailable` when the import fails for another reason or takes too
+    /// long, or the file has no server. The message names the file, and the line if it is known.
     pub(crate) async fn run(
         server: &ExternalServer,
         host: &WorkerHost,
@@ -85,10 +87,17 @@ impl Trial {
                 log.log().await;
             }
         };
-        let ended = async { tokio::join!(answer(stdout), log, child.wait()) };
-        let ended = timeout(limit + SLACK, ended).await;
-        let Ok((answer, (), exit)) = ended else {
-            child.stop(TERMINATE_GRACE).await;
+        let ended = async {
+            let answer = timeout(limit + SLACK, answer(stdout)).await;
+            // A process that has answered is not waited for: the file may have started threads, which never end.
+            let exit = timeout(TERMINATE_GRACE, child.wait()).await;
+            if exit.is_err() {
+                child.stop(TERMINATE_GRACE).await;
+            }
+            (answer, exit)
+        };
+        let ((answer, exit), ()) = tokio::join!(ended, log);
+        let Ok(answer) = answer else {
             return Err(unavailable(format!(
                 "its file was not imported within {} s",
                 (limit + SLACK).as_secs()
@@ -109,6 +118,8 @@ impl Trial {
             None => {
                 let said = last.line().map(|last| format!("; it said last: {last}"));
                 let said = said.unwrap_or_default();
+                let exit =
+                    exit.map_or_else(|_| "closed its output".to_owned(), |it| it.to_string());
                 Err(unavailable(format!(
                     "{exit} while its file was imported{said}"
                 )))
@@ -119,9 +130,10 @@ impl Trial {
 
 async fn answer(stdout: Option<impl AsyncRead + Unpin>) -> Option<TrialAnswer> {
     let mut lines = BufReader::new(stdout?.take(ANSWER_MAX)).lines();
-    let mut found = None;
     while let Ok(Some(line)) = lines.next_line().await {
-        found = found.or_else(|| serde_json::from_str(&line).ok());
+        if let Ok(answer) = serde_json::from_str(&line) {
+            return Some(answer);
+        }
     }
-    found
+    None
 }

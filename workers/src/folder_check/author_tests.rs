@@ -1,4 +1,4 @@
-//! Command that runs an author's tests of a namespace, in the environment that a gateway made for it.
+//! Command that runs an author's tests of a namespace, in the environment that a gateway made for the namespace.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,7 +17,8 @@ use crate::scan::scan_one;
 ///
 /// # Errors
 ///
-/// The reason why the namespace has no tests that could run.
+/// When the namespace has no folder or cannot be served, is served by an MCP server, or has no environment yet. The message gives
+/// the reason.
 pub fn command(
     data_dir: &Path,
     name: &NamespaceName,
@@ -47,7 +48,7 @@ pub fn command(
     }
     let secrets = source.secrets(namespaces, secrets);
     let (variables, _) = variables(&source, namespaces, &secrets);
-    let (environment, _) = worker_variables(&environment, &variables.values, secrets.values);
+    let (environment, _) = worker_variables(Some(&environment), &variables.values, secrets.values);
     let mut command = Command::new(python);
     command
         .args([

@@ -89,7 +89,7 @@ impl PythonCheck<'_> {
             let hidden = redactor.hide(text.into_bytes(), false);
             String::from_utf8_lossy(&hidden).into_owned()
         };
-        let (all, _) = worker_variables(environment, &variables.values, secrets.clone());
+        let (all, _) = worker_variables(Some(environment), &variables.values, secrets.clone());
         let limit = self.workers.ready_timeout.max(Duration::from_secs(1));
         let imported = trial::import(source, environment, all, limit);
         match imported.and_then(trial::ImportReport::issues) {

@@ -1,4 +1,4 @@
-//! Entry points for fuzzing `pins.json` and the search for hidden text. Compiled by `make fuzz` alone.
+//! Fuzzing of `pins.json` and of the search for hidden text. Compiled only for `make fuzz` and for tests.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tooldock_base::config::PinMode;
 use super::record::{PinFile, Seen, Sighting, Version};
 use super::{PinKind, definition, difference, findings, server_name};
 
-/// Reads and changes a `pins.json`, which must stay readable.
+/// Reads a `pins.json` and changes its records. The file must stay readable.
 pub fn pins_file(text: &[u8]) {
     let Ok(mut file) = serde_json::from_slice::<PinFile>(text) else {
         return;
@@ -67,7 +67,7 @@ fn same_again(file: &PinFile) {
     assert_eq!(read, *file);
 }
 
-/// Searches a definition for hidden text, and compares it with another. The input has two lines.
+/// Searches a definition for hidden text, and compares it with another definition. The input has two lines, a definition on each.
 pub fn definitions(input: &str) {
     let (one, other) = input.split_once('\n').unwrap_or((input, ""));
     let (canonical, other) = (definition::canonical(one), definition::canonical(other));
@@ -76,10 +76,7 @@ pub fn definitions(input: &str) {
     for finding in &found {
         let all = [&finding.code, &finding.place, &finding.detail];
         let hidden = |text: &&String| text.chars().any(findings::is_hidden);
-        assert!(
-            !all.iter().any(|it| hidden(it)),
-            "a finding shows hidden text"
-        );
+        assert!(!all.iter().any(hidden), "a finding shows hidden text");
     }
     let differences = difference::between(&canonical, &other);
     assert_eq!(differences.is_empty(), canonical == other);

@@ -54,8 +54,8 @@ impl Reloader {
         let file = Arc::clone(&lock(&self.servers_file));
         let stdio = servers.stdio.iter();
         let stdio = stdio.filter_map(|(name, it)| (!it.personal.is_empty()).then_some(name));
-        let remote = servers.remote.iter();
-        let remote = remote.filter_map(|(name, it)| (!it.personal.is_empty()).then_some(name));
+        let remote = servers.over_http();
+        let remote = remote.filter_map(|it| (!it.config.personal.is_empty()).then_some(it.name));
         let personal = stdio.chain(remote).chain(file.personal());
         let bound = known.bind(secrets, names, &personal.cloned().collect());
         names.note(bound.issues);

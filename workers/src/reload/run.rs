@@ -37,11 +37,11 @@ use crate::scan::{NamespaceSource, ignored};
 /// Time that ready namespaces wait for namespaces that are still starting; then the ready ones are published.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
-/// Time after which a run over all namespaces may leave its running installers to the next run, if a caller waits for the next
-/// run.
+/// Minimum duration of a run over all namespaces before it may leave its running installers to the next run. A run leaves them
+/// only if a caller waits for the next run.
 const INSTALLS_WAITED: Duration = Duration::from_secs(5);
 
-/// Time after which the gateway counts as ready although the first scan still waits for installations of packages.
+/// Maximum time for which installations of packages in the first scan delay the gateway's readiness.
 const START_WAITED: Duration = Duration::from_secs(30);
 
 /// The changed namespaces, each with its change (published or removed).
@@ -253,7 +253,7 @@ impl Run {
                 ReloadScope::All => Packages::Install,
                 ReloadScope::Only(_) => Packages::AsTheyAre,
             };
-            // Without a namespace that needs Python, no toolchain was made.
+            // No toolchain (Python interpreter and installer) is made if no namespace needs Python.
             let toolchain = toolchain.clone().unwrap_or_else(|| {
                 Err(EnvironmentError("there is no interpreter of Python".into()))
             });

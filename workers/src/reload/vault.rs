@@ -57,7 +57,7 @@ pub(super) fn mark(sources: &mut [NamespaceSource], vault: &VaultFolder) {
     let mut all = sources.iter_mut();
     if let Some(source) = all.find(|source| source.name == vault.name) {
         source.manifest.vault_style = true;
-        // Its files are functions for the worker, whatever else they make.
+        // No server program: the worker serves the functions in these files, even if the files also make an MCP server.
         source.program = None;
     }
 }

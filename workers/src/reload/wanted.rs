@@ -52,6 +52,8 @@ pub(super) struct DesiredNamespace {
     policy: ToolPolicy,
     issues: Vec<Issue>,
     content_hash: [u8; 32],
+    /// True if the worker waits for a debugger before it loads the files.
+    pub(super) waits_for_debugger: bool,
 }
 
 /// Identity of a running worker: everything that it was started with, except its environment variables. If the wanted identity
@@ -115,6 +117,7 @@ impl DesiredNamespace {
         issues.extend(missing);
         let toolchain = toolchain.filter(|_| source.needs_python());
         let content_hash = content_hash(&source.files_hash, &limits, &tool_limits, toolchain);
+        let waits_for_debugger = config.debugged.as_ref() == Some(&source.name);
         Self {
             source,
             secrets,
@@ -126,6 +129,7 @@ impl DesiredNamespace {
             policy,
             issues,
             content_hash,
+            waits_for_debugger,
         }
     }
 
@@ -267,13 +271,19 @@ impl DesiredNamespace {
             true => namespace.limits.ask_timeout,
             false => Duration::ZERO,
         };
-        drain(&namespace.limits, &namespace.tool_limits, asking)
+        let call = drain(&namespace.limits, &namespace.tool_limits, asking);
+        match namespace.has_tasks() {
+            true => call.max(namespace.limits.task_timeout.saturating_add(asking)),
+            false => call,
+        }
     }
 
     /// Time that the last calls of a replaced process of this namespace get. It includes the time for a client's answer, because
     /// it is not known yet if the process will ask clients. The drain ends earlier when no calls remain.
     pub(super) fn drain(&self) -> Duration {
-        drain(&self.limits, &self.tool_limits, self.limits.ask_timeout)
+        let asking = self.limits.ask_timeout;
+        drain(&self.limits, &self.tool_limits, asking)
+            .max(self.limits.task_timeout.saturating_add(asking))
     }
 
     /// Longest time limit of a call, for which a tool may block its process without being considered hung.
@@ -702,7 +712,26 @@ mod tests {
         );
         let wanted = wanted("ask_timeout: 1m\ntools: {slow: {timeout: 5m}}", &[]);
         assert_eq!(wanted.longest_call(), Duration::from_secs(300));
-        assert_eq!(wanted.drain(), Duration::from_secs(360));
+        // A process that is replaced may run tasks.
+        let task = wanted.limits.task_timeout;
+        assert_eq!(wanted.drain(), task + Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_namespace_with_tasks_drains_as_long_as_a_task_may_run() {
+        let with_task = |task: &str| {
+            let tool = format!(r#"{{"name":"t","inputSchema":{{}}{task}}}"#);
+            let declared = Declarations {
+                tools: vec![serde_json::from_str(&tool).unwrap()],
+                ..Declarations::default()
+            };
+            let wanted = wanted("task_timeout: 2h", &[]);
+            let namespace = wanted.namespace(None, UpstreamKind::Empty, &declared, &[]);
+            DesiredNamespace::drain_of(&namespace)
+        };
+        assert_eq!(with_task(""), Duration::from_secs(30));
+        let hours = Duration::from_secs(2 * 3600);
+        assert_eq!(with_task(r#","task":"optional""#), hours);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::Template;
 use tooldock_credentials::personal;
 
+use super::api::ApiConfig;
 use super::backend::{Backend, BackendConfig};
 use super::headers::HeadersConfig;
 use super::oauth::OAuthConfig;
@@ -80,6 +81,9 @@ pub struct RemoteServerConfig {
     pub limits: LimitsPatch,
     /// True if the server is served under its namespace; false if it is switched off.
     pub enabled: bool,
+    /// Document of an API whose operations are served as tools; `None` for MCP servers. See [`crate::openapi`].
+    #[serde(skip)]
+    pub api: Option<ApiConfig>,
 }
 
 impl Default for RemoteServerConfig {
@@ -105,6 +109,7 @@ impl Default for RemoteServerConfig {
             pins: None,
             limits: LimitsPatch::default(),
             enabled: true,
+            api: None,
         }
     }
 }
@@ -436,11 +441,17 @@ impl RemoteServerConfig {
         self.credentials.as_ref().is_some_and(|it| it.is("pass"))
     }
 
+    /// Returns true if requests to the server need the clients' access tokens, to forward or to exchange them; false otherwise.
+    pub fn takes_access_tokens(&self) -> bool {
+        let exchanges = |it: &OAuthConfig| it.grant.takes_access_tokens();
+        self.passes_credentials() || self.oauth.as_ref().is_some_and(exchanges)
+    }
+
     /// Checks `isolation`: clients with different credentials must not share a session, because a server sends unsolicited
     /// messages, such as log messages, to all clients of a session.
     fn validate_isolation(&self) -> Result<(), InvalidServer> {
-        if self.isolation == Isolation::Shared && self.passes_credentials() {
-            let message = "is shared, and credentials is pass: clients would hear what the server says about each other; \
+        if self.isolation == Isolation::Shared && self.takes_access_tokens() {
+            let message = "is shared, and each client has a token of its own there: clients would hear what the server says about each other; \
                            write isolation: session or principal";
             return Err(InvalidServer::new("isolation", message));
         }

@@ -11,7 +11,7 @@ use tooldock_base::template::{NoValue, Sources, Template};
 use tooldock_credentials::personal::Personal;
 use tooldock_credentials::secrets::Secrets;
 
-use super::backend::Backend;
+use super::backend::{Backend, BackendConfig};
 use super::config::{RemoteServerConfig, RemoteTls};
 use super::headers::is_header_value;
 use super::oauth::OAuthConfig;
@@ -20,9 +20,12 @@ use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpe
 /// Maximum size of a file with certificates or a key, in bytes.
 const PEM_MAX: u64 = 4 * 1024 * 1024;
 
+/// Error text for a value that no header can hold.
+const UNSENDABLE: &str = "has a control character, such as a line end, in its value";
+
 /// The names of the variables that a server's settings refer to, each once.
 pub(crate) fn variables(config: &RemoteServerConfig) -> Vec<String> {
-    let oauth = config.oauth.iter().flat_map(|it| &it.client_secret);
+    let oauth = config.oauth.iter().flat_map(OAuthConfig::credentials);
     let templates = config.headers.set.values().chain(&config.credentials);
     let templates = templates.chain(oauth);
     let names: BTreeSet<_> = templates
@@ -41,30 +44,44 @@ pub(crate) fn spec(
 ) -> Result<RemoteSpec, ExternalFailure> {
     let fails = |code, reason| ExternalFailure::new(name, "cannot be reached", code, reason);
     config.validate().map_err(|reason| fails(INVALID, reason))?;
+    let placed;
+    let config = match &config.api {
+        None => config,
+        Some(api) => {
+            let url = api
+                .placed(config.allow_private)
+                .map_err(|reason| fails(INVALID, reason))?;
+            placed = RemoteServerConfig {
+                backends: vec![BackendConfig::new(url)],
+                ..config.clone()
+            };
+            &placed
+        }
+    };
     let secrets = secrets.for_namespace(&name.owner()).values;
     let sources = Sources {
         secrets: &secrets,
         environment,
         allowed: None,
     };
+    let told = |key: &str, error: NoValue| {
+        let code = match error {
+            NoValue::Missing(_) => MISSING,
+            NoValue::Own(_) | NoValue::NotAllowed(_) | NoValue::Malformed => INVALID,
+        };
+        fails(code, InvalidServer::new(key, error.to_string()))
+    };
     let mut hidden = Vec::new();
     let mut personal = Personal::new(&config.personal);
     // Settings with personal values are resolved later, when the caller is known.
     let mut fill = |key: String, header: &str, template: &Template| {
-        let told = |error: NoValue| {
-            let code = match error {
-                NoValue::Missing(_) => MISSING,
-                NoValue::Own(_) | NoValue::NotAllowed(_) | NoValue::Malformed => INVALID,
-            };
-            fails(code, InvalidServer::new(key.clone(), error.to_string()))
-        };
+        let told = |error| told(&key, error);
         if personal.take(header, template, &sources).map_err(told)? {
             return Ok(None);
         }
         let value = template.fill(&sources).map_err(told)?;
         if !is_header_value(value.expose()) {
-            let message = "has a control character, such as a line end, in its value";
-            return Err(fails(INVALID, InvalidServer::new(key, message)));
+            return Err(fails(INVALID, InvalidServer::new(key, UNSENDABLE)));
         }
         hidden.extend(template.hidden(&sources));
         Ok(Some(value))
@@ -83,16 +100,27 @@ pub(crate) fn spec(
     }
     let mut oauth = None;
     if let (Some(wanted), Some(first)) = (&config.oauth, config.backends.first()) {
-        let secret = wanted.client_secret.as_ref();
-        let secret = secret.map(|it| fill("oauth.client_secret".into(), "", it));
-        oauth = Some(wanted.spec(secret.transpose()?.flatten(), &first.url));
+        let mut credential = |key: &str, template: &Template| {
+            let key = format!("oauth.{key}");
+            let value = template.fill(&sources);
+            let value = value.map_err(|error| told(&key, error))?;
+            hidden.extend(template.hidden(&sources));
+            // A private key has several lines, and is never the value of a header.
+            if !key.ends_with("client_key") && !is_header_value(value.expose()) {
+                return Err(fails(INVALID, InvalidServer::new(key, UNSENDABLE)));
+            }
+            Ok(value)
+        };
+        oauth = Some(wanted.spec(&first.url, &mut credential)?);
     }
     if let Some(by) = config.oauth.as_ref().and_then(OAuthConfig::authorized_by) {
         personal.authorize(by);
     }
     let lower = |names: &[String]| names.iter().map(|it| it.to_ascii_lowercase()).collect();
     let mut pass: Vec<String> = lower(&config.headers.pass);
-    pass.extend(passes.then(|| "authorization".to_owned()));
+    // For an exchange, the client's header is passed to the HTTP client, which replaces its token before the request is sent.
+    let takes_tokens = config.takes_access_tokens();
+    pass.extend(takes_tokens.then(|| "authorization".to_owned()));
     let mut backends = Vec::new();
     for (index, entry) in config.backends.iter().enumerate() {
         let backend = Backend::parse(&entry.url).map_err(|message| {
@@ -108,7 +136,7 @@ pub(crate) fn spec(
             backup: entry.backup,
         });
     }
-    Ok(RemoteSpec {
+    let mut spec = RemoteSpec {
         backends,
         balance: config.balance,
         mode: config.mode,
@@ -132,7 +160,15 @@ pub(crate) fn spec(
         keepalive: config.keepalive,
         retry: config.retry,
         health: config.health.clone(),
-    })
+        api: None,
+    };
+    if let Some(api) = &config.api {
+        let api = api
+            .resolve(name, config, &spec)
+            .map_err(|reason| fails(INVALID, reason))?;
+        spec.api = Some(api);
+    }
+    Ok(spec)
 }
 
 impl RemoteTls {

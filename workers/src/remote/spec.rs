@@ -11,6 +11,7 @@ use tooldock_base::server_failure::InvalidServer;
 use tooldock_credentials::personal::Personal;
 use tooldock_credentials::secrets::Secrets;
 
+use super::api::ApiSpec;
 use super::backend::{Backend, BackendId};
 use super::config::RemoteServerConfig;
 use super::config::{Balance, Mode, RemoteHealth, RemoteRetry, RemoteTimeouts, Transport};
@@ -69,6 +70,8 @@ pub struct RemoteSpec {
     pub retry: RemoteRetry,
     /// Rules for excluding a failing backend from requests.
     pub health: RemoteHealth,
+    /// Document of the API whose operations are served as tools; `None` for MCP servers.
+    pub api: Option<ApiSpec>,
 }
 
 /// A backend: one of several servers with the same tools.
@@ -145,6 +148,35 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl RemoteSpec {
+    /// Returns the settings for requests to another server on behalf of this one, such as its authorization server. Rules for
+    /// addresses, TLS and time limits stay; credentials, headers and the client certificate are for this server alone and are
+    /// removed. `passed`: name of the only header of the request that is sent.
+    pub fn elsewhere(&self, backend: Backend, passed: &str) -> Self {
+        Self {
+            backends: vec![BackendSpec {
+                id: backend.id(),
+                backend,
+                weight: 1,
+                backup: false,
+            }],
+            headers: HeaderRules {
+                pass: vec![passed.to_owned()],
+                ..HeaderRules::default()
+            },
+            credentials: None,
+            personal: Personal::default(),
+            oauth: None,
+            keepalive: 0,
+            api: None,
+            tls: TlsSpec {
+                identity: None,
+                server_name: None,
+                ..self.tls.clone()
+            },
+            ..self.clone()
+        }
+    }
+
     /// Rule for sharing the sessions that the gateway's own MCP client opens at the server. With `auto`, sessions are not shared
     /// if each client sends its own credentials: unsolicited messages of the server, such as log messages, then concern a single
     /// user. Sessions with personal credentials are shared only within one principal.
@@ -163,8 +195,10 @@ impl RemoteServer {
     pub fn new(name: NamespaceName, spec: RemoteSpec) -> Self {
         let mut hash = Sha256::new();
         // The `Debug` form quotes texts, so that different specs never result in equal text, and prints secrets as `[redacted]`.
-        // It omits the queries of the backends' URLs, so the queries are added.
-        let targets: Vec<_> = spec.backends.iter().map(|it| &it.backend.target).collect();
+        // It omits the queries of the backends' URLs and the URL of an API's document, so these are added.
+        let targets = spec.backends.iter().map(|it| it.backend.target.as_str());
+        let document = spec.api.iter().filter_map(ApiSpec::document_url);
+        let targets: Vec<_> = targets.chain(document).collect();
         for part in [name.as_str(), &format!("{spec:?}"), &format!("{targets:?}")] {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
@@ -213,12 +247,14 @@ impl RemoteServer {
             keepalive: _,
             retry: _,
             health: _,
+            api,
         } = &self.spec;
         let new = &other.spec;
         self.name == other.name
             && *transport == new.transport
             && self.spec.sharing() == new.sharing()
             && *stateful == new.stateful
+            && *api == new.api
             && headers.pass == new.headers.pass
             && *credentials == new.credentials
             && *personal == new.personal
@@ -226,6 +262,15 @@ impl RemoteServer {
             // A header value that contains a secret may identify the user as whom the gateway calls the server.
             && *secrets == new.secrets
             && *tls == new.tls
+    }
+
+    /// Returns the configuration key that contains the server, such as `upstreams.remote.NAME`.
+    pub fn key(&self) -> String {
+        let kind = match self.spec.api {
+            Some(_) => "openapi",
+            None => "remote",
+        };
+        format!("upstreams.{kind}.{}", self.name)
     }
 
     /// Returns `text` with the server's secrets masked, for the log.

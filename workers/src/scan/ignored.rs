@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use toml::Table;
 use tooldock_base::issue::Issue;
 use tooldock_base::tree_file;
 use tooldock_process::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements, Use};
 
-use super::namespace_at;
+use super::packages::{project_dependencies, script_dependencies};
+use super::{namespace_at, python_names};
 
 /// Code of the [`Issue`] that a namespace's folder contains no tools.
 pub(crate) const EMPTY: &str = "empty_namespace";
@@ -141,7 +141,7 @@ pub(super) fn empty(folder: &Path) -> Issue {
     }
 }
 
-/// Returns the names of the packages that requirements and the lists in them name, in normalized form.
+/// Returns the normalized names of the packages in the requirements and in the lists that the requirements name.
 pub(super) fn asked(requirements: Option<&Requirements>, local: &LocalFiles) -> BTreeSet<String> {
     let asked = requirements.map(|it| it.text.as_str());
     let asked = asked
@@ -150,13 +150,13 @@ pub(super) fn asked(requirements: Option<&Requirements>, local: &LocalFiles) -> 
     asked.flat_map(str::lines).map(normal_name).collect()
 }
 
-/// Returns true if a requirement is for this package, whose name is in normalized form.
+/// Returns true if a requirement is for `package`, a normalized name.
 pub(super) fn is_named(requirement: &str, package: &str) -> bool {
     normal_name(requirement) == package
 }
 
 /// Returns issues about the files directly in a namespace folder: dependencies that are not read, and files that create a server
-/// object instead of tools. `asked` are the names of the packages that are installed.
+/// object instead of tools. `asked`: normalized names of the packages that the requirements ask for.
 pub(super) fn files(
     folder: &Path,
     tree: &Path,
@@ -185,14 +185,7 @@ pub(super) fn files(
     {
         issues.push(not_read("pyproject.toml", "its dependencies"));
     }
-    let found = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<_> = found
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| name.ends_with(".py") && !name.starts_with(['_', '.']))
-        .take(FILES_MAX)
-        .collect();
-    names.sort();
-    for name in names {
+    for name in python_names(folder) {
         let Some(text) = text_of(&name) else {
             continue;
         };
@@ -255,41 +248,6 @@ fn declares(line: &str) -> bool {
 
 fn is_in_a_name(sign: char) -> bool {
     sign.is_alphanumeric() || sign == '_'
-}
-
-/// Returns the dependencies that a `pyproject.toml` lists, without the Python version.
-pub(super) fn project_dependencies(text: &str) -> Vec<String> {
-    let Ok(table) = text.parse::<Table>() else {
-        return Vec::new();
-    };
-    let listed = table.get("project").map(dependencies_of);
-    let poetry = table
-        .get("tool")
-        .and_then(|it| it.get("poetry")?.get("dependencies"));
-    let poetry = poetry.and_then(toml::Value::as_table).into_iter().flatten();
-    let poetry = poetry
-        .map(|(name, _)| name.clone())
-        .filter(|it| it != "python");
-    listed.into_iter().flatten().chain(poetry).collect()
-}
-
-/// Returns the dependencies in the inline metadata of a script (PEP 723).
-pub(super) fn script_dependencies(text: &str) -> Vec<String> {
-    let mut lines = text.lines().map(str::trim_end);
-    if !lines.any(|line| line == "# /// script") {
-        return Vec::new();
-    }
-    let block = lines.take_while(|line| line.starts_with('#') && *line != "# ///");
-    let block = block.map(|line| line.strip_prefix("# ").unwrap_or_default());
-    let block = block.collect::<Vec<_>>().join("\n");
-    let table = block.parse::<Table>().unwrap_or_default();
-    dependencies_of(&toml::Value::Table(table))
-}
-
-fn dependencies_of(table: &toml::Value) -> Vec<String> {
-    let listed = table.get("dependencies").and_then(toml::Value::as_array);
-    let listed = listed.into_iter().flatten().filter_map(toml::Value::as_str);
-    listed.map(str::to_owned).collect()
 }
 
 /// Returns the package name at the beginning of a requirement, in the normalized form by which indexes compare names.

@@ -1,17 +1,17 @@
-//! MCP servers in namespace folders: the program that is run in place of the gateway's own worker.
+//! Search of namespace folders for MCP servers: programs that are run in place of the gateway's own worker.
 //!
-//! `server: FILE[:OBJECT]` in the manifest names it. Without that key, a folder counts as a server if one of its Python files
-//! makes a server object and no file gives the worker anything to serve, or if its `package.json` names a program that depends
-//! on an SDK. `server: false` keeps a folder from being taken for a server.
+//! `server: FILE[:OBJECT]` in the manifest names the program. Without that key, a folder whose Python files give the worker
+//! nothing to serve is a server if a Python file makes a server object, or if its `pyproject.toml` depends on an SDK and has a
+//! script. A folder without Python files is a server if its `package.json` depends on an SDK and names a program.
+//! `server: false` keeps a folder from being taken for a server.
 //!
-//! Files are only read here; nothing of them is run.
+//! The search only reads files, and runs nothing of them.
 
 mod logical_lines;
 mod node;
 mod python;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Component, Path};
 
 use tooldock_base::tree_file;
@@ -20,22 +20,22 @@ use tooldock_process::requirements::Requirements;
 
 use crate::manifest::{Manifest, ServerKey};
 
-use super::ignored::{is_named, project_dependencies, script_dependencies};
+use super::ignored::is_named;
+use super::packages::{project_dependencies, project_packages, script_packages};
+use super::python_names;
 use python::{PythonFile, Sdk};
 
-/// Maximum size of a file that is searched, in bytes.
+/// Maximum size, in bytes, of a file that is searched for a server.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// Maximum number of Python files of a folder that are searched.
-const FILES_MAX: usize = 500;
-/// Names of files that are preferred if several make a server, without `.py`.
+/// Names, without `.py`, of files that are preferred if several files make a server.
 const PREFERRED: [&str; 3] = ["server", "main", "app"];
 
-/// The program of an MCP server in a namespace folder.
+/// Program of an MCP server in a namespace folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerProgram {
     /// A Python file with a server object.
     Python {
-        /// Path of the file, relative to the folder, and after a colon the name of the object, if it is given.
+        /// `FILE` or `FILE:OBJECT`: path of the file, relative to the folder, and name of the server object or function.
         target: String,
         /// Packages that the server needs in addition to `requirements.txt`, as requirements.
         packages: Vec<String>,
@@ -50,7 +50,7 @@ pub enum ServerProgram {
 }
 
 impl ServerProgram {
-    /// Path of the program's file, relative to the folder.
+    /// Returns the path of the program's file, relative to the folder.
     pub fn file(&self) -> &str {
         match self {
             Self::Python { target, .. } => target.split(':').next().unwrap_or(target),
@@ -59,7 +59,7 @@ impl ServerProgram {
     }
 }
 
-/// A namespace folder whose program is looked for.
+/// Namespace folder that is searched for a server program.
 #[derive(Clone, Copy)]
 pub(super) struct ProgramFolder<'a> {
     pub(super) folder: &'a Path,
@@ -67,9 +67,9 @@ pub(super) struct ProgramFolder<'a> {
     pub(super) tree: &'a Path,
     pub(super) manifest: &'a Manifest,
     pub(super) requirements: Option<&'a Requirements>,
-    /// Names of the packages that the requirements and the lists in them name, in normalized form.
+    /// Normalized names of the packages in the requirements and in the lists that the requirements name.
     pub(super) asked: &'a BTreeSet<String>,
-    /// True if the requirements name a package in a local folder, whose own requirements are unknown.
+    /// True if the requirements name a package in a local folder, whose own requirements are unknown; false if they name none.
     pub(super) has_local_packages: bool,
 }
 
@@ -78,7 +78,7 @@ impl ProgramFolder<'_> {
     ///
     /// # Errors
     ///
-    /// The reason why the program that the folder names cannot be run.
+    /// When the program that the manifest or `package.json` names cannot be run. The message gives the reason.
     pub(super) fn program(&self) -> Result<Option<ServerProgram>, String> {
         match &self.manifest.server {
             ServerKey::Never => Ok(None),
@@ -95,11 +95,14 @@ impl ProgramFolder<'_> {
         if file.is_empty() || !parts.all(|part| matches!(part, Component::Normal(_))) {
             return refused("must be the path of a file in the folder");
         }
-        if !self.folder.join(file).is_file() {
+        if !self.has_file(file) {
             return refused("there is no such file in the folder");
         }
+        if !object.is_empty() && !is_dotted_name(object) {
+            return refused("must be followed by the name of an object in the file, such as :mcp");
+        }
         if file.ends_with(".py") {
-            return Ok(self.python(file, object, &self.python_files()));
+            return self.python(file, object, &self.python_files());
         }
         let is_script = [".js", ".mjs", ".cjs"]
             .iter()
@@ -107,7 +110,7 @@ impl ProgramFolder<'_> {
         match (is_script, object) {
             (true, "") => Ok(ServerProgram::Node {
                 file: file.to_owned(),
-                packages: node::packages(self.folder, self.tree),
+                packages: node::packages(self.folder, self.tree)?,
             }),
             (true, _) => refused(
                 "is a program for Node.js, which is run as a whole: leave out what follows the colon",
@@ -131,11 +134,11 @@ impl ProgramFolder<'_> {
             return Ok(None);
         }
         if let Some(file) = chosen(&servers) {
-            return Ok(Some(self.python(&file.name, "", &files)));
+            return self.python(&file.name, "", &files).map(Some);
         }
         if let Some(target) = self.project_script() {
             let (file, object) = target.split_once(':').unwrap_or((&target, ""));
-            return Ok(Some(self.python(file, object, &files)));
+            return self.python(file, object, &files).map(Some);
         }
         match files.is_empty() {
             true => node::program(self.folder, self.tree),
@@ -143,16 +146,14 @@ impl ProgramFolder<'_> {
         }
     }
 
-    /// Reads the Python files at the top of the folder, sorted by name.
+    /// Returns true if the folder has a regular file at this path, which no symlink on the way leads out of the tools directory.
+    fn has_file(&self, file: &str) -> bool {
+        tree_file::open(&self.folder.join(file), self.tree).is_ok()
+    }
+
+    /// Reads the Python files at the top of the folder, sorted by name. Files whose names begin with `_` or `.` are left out.
     fn python_files(&self) -> Vec<PythonFile> {
-        let found = fs::read_dir(self.folder).into_iter().flatten().flatten();
-        let mut names: Vec<_> = found
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter(|name| name.ends_with(".py") && !name.starts_with(['_', '.']))
-            .take(FILES_MAX)
-            .collect();
-        names.sort();
-        let files = names.into_iter().filter_map(|name| {
+        let files = python_names(self.folder).into_iter().filter_map(|name| {
             let text = self.text_of(&name)?;
             Some(PythonFile::read(name, &text))
         });
@@ -164,7 +165,8 @@ impl ProgramFolder<'_> {
         String::from_utf8(content.ok()??).ok()
     }
 
-    /// Returns the file and function of the only script of a `pyproject.toml` that depends on an SDK.
+    /// Returns `FILE:FUNCTION` of the script in a `pyproject.toml` that depends on an SDK: its only script, or the script with
+    /// the name of the project.
     fn project_script(&self) -> Option<String> {
         let text = self.text_of("pyproject.toml")?;
         let dependencies = project_dependencies(&text);
@@ -180,6 +182,9 @@ impl ProgramFolder<'_> {
             _ => scripts.get(name?),
         };
         let (module, function) = script?.as_str()?.split_once(':')?;
+        if !is_dotted_name(module) || !is_dotted_name(function) {
+            return None;
+        }
         let path = module.replace('.', "/");
         let places = [
             format!("{path}.py"),
@@ -188,11 +193,16 @@ impl ProgramFolder<'_> {
             format!("src/{path}/__init__.py"),
         ];
         let mut places = places.into_iter();
-        let file = places.find(|file| self.folder.join(file).is_file())?;
+        let file = places.find(|file| self.has_file(file))?;
         Some(format!("{file}:{function}"))
     }
 
-    fn python(&self, file: &str, object: &str, files: &[PythonFile]) -> ServerProgram {
+    fn python(
+        &self,
+        file: &str,
+        object: &str,
+        files: &[PythonFile],
+    ) -> Result<ServerProgram, String> {
         let target = match object {
             "" => file.to_owned(),
             object => format!("{file}:{object}"),
@@ -202,22 +212,33 @@ impl ProgramFolder<'_> {
         let sdk = sdk.or_else(|| files.iter().find_map(|it| it.sdk));
         let mut packages = Vec::new();
         if self.requirements.is_none() {
-            let script = self.text_of(file).map(|text| script_dependencies(&text));
-            packages = script.unwrap_or_default();
+            let listed = |file: &str, list: fn(&str) -> Result<Vec<String>, String>| {
+                let text = self.text_of(file).unwrap_or_default();
+                list(&text).map_err(|why| format!("{file}: {why}"))
+            };
+            packages = listed(file, script_packages)?;
             if packages.is_empty() {
-                let project = self.text_of("pyproject.toml");
-                packages = project.map_or_else(Vec::new, |text| project_dependencies(&text));
+                packages = listed("pyproject.toml", project_packages)?;
             }
-            // An option of the installer is no package.
-            packages.retain(|it| it.starts_with(|sign: char| sign.is_ascii_alphanumeric()));
         }
         let has_sdk =
             self.asked.iter().any(|it| is_sdk(it)) || packages.iter().any(|it| is_sdk(it));
         if !has_sdk && !self.has_local_packages {
             packages.extend(sdk.map(|sdk| Sdk::requirement(sdk).to_owned()));
         }
-        ServerProgram::Python { target, packages }
+        Ok(ServerProgram::Python { target, packages })
     }
+}
+
+/// Returns true for a Python name, or several with dots between them. Other text could name a path.
+fn is_dotted_name(text: &str) -> bool {
+    text.split('.').all(|part| {
+        let starts = part.starts_with(|sign: char| sign.is_alphabetic() || sign == '_');
+        starts
+            && part
+                .chars()
+                .all(|sign| sign.is_alphanumeric() || sign == '_')
+    })
 }
 
 /// Returns true if a requirement is for an SDK of MCP servers.
@@ -227,7 +248,8 @@ fn is_sdk(requirement: &str) -> bool {
         .any(|sdk| is_named(requirement, sdk))
 }
 
-/// Returns the file to run if several make a server: one with a usual name, the only one that is a program, or the first.
+/// Returns the file to run if several make a server: a file with a preferred name, else the only file that is a program (has
+/// `if __name__ == "__main__":`), else the first file.
 fn chosen<'a>(servers: &[&'a PythonFile]) -> Option<&'a PythonFile> {
     let named = PREFERRED.iter().find_map(|stem| {
         let name = format!("{stem}.py");
@@ -243,6 +265,8 @@ fn chosen<'a>(servers: &[&'a PythonFile]) -> Option<&'a PythonFile> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use crate::scan::scan;
 
     use super::*;
@@ -354,8 +378,7 @@ mod tests {
     #[test]
     fn packages_come_from_requirements_or_the_script_or_the_project_and_the_sdk_is_added_if_none_names_it()
      {
-        let script =
-            format!("# /// script\n# dependencies = ['httpx', '--pre']\n# ///\n{OFFICIAL}");
+        let script = format!("# /// script\n# dependencies = ['httpx']\n# ///\n{OFFICIAL}");
         let project = "[project]\nname = 'x'\ndependencies = ['mcp[cli]==1.30', 'rich']\n";
         for (files, packages) in [
             (

@@ -1,7 +1,7 @@
 //! Walk over a namespace folder: hashes its sources, looks for tool files, and reports skipped files.
 //!
 //! Sources are the files that determine the behaviour of a worker after its start: Python files, the manifest, lists of
-//! requirements, and every file of the local packages and wheels that those lists name. All other files are data. A tool may
+//! requirements, `SKILL.md` of each skill, and every file of the local packages and wheels that those lists name. All other files are data. A tool may
 //! write data to its folder at any time, so data are neither read nor counted.
 
 use std::ffi::OsStr;
@@ -25,6 +25,8 @@ const FILES_MAX: usize = 10_000;
 const FOLDERS_MAX: usize = 10_000;
 /// Maximum number of bytes of one namespace that are hashed. Changes of further files are detected by size and time only.
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Maximum depth of a skill's folder in the namespace's folder.
+const SKILL_DEPTH: usize = 3;
 /// Maximum depth of subfolders that are read.
 const DEPTH_MAX: usize = 64;
 
@@ -33,7 +35,7 @@ const DEPTH_MAX: usize = 64;
 enum FileSelection {
     /// Only files that are sources according to their names.
     Sources,
-    /// Only programs for Node.js, and the files that list their packages.
+    /// Only files of Node.js programs, and the files that list their packages.
     Scripts,
     /// All files, because the folder is a package or contains packages.
     All,
@@ -90,9 +92,16 @@ impl<'a> Walk<'a> {
         self.directory(folder, Path::new(""), 0, FileSelection::Sources)
     }
 
-    /// Hashes the files of the namespace's program for Node.js.
+    /// Hashes the files of the namespace's Node.js program.
     pub(super) fn scripts(&mut self, folder: &Path) -> io::Result<()> {
         self.directory(folder, Path::new(""), 0, FileSelection::Scripts)
+    }
+
+    /// Hashes the file of the namespace's server program. Its path need not be one at which the walk looks for sources.
+    pub(super) fn program(&mut self, folder: &Path, file: &str) {
+        if let Some(metadata) = self.file(&folder.join(file), Path::new(file), false, false) {
+            self.stamp(&metadata);
+        }
     }
 
     /// Hashes the local lists and packages that requirements name, and returns
@@ -402,13 +411,15 @@ fn is_source(name: &OsStr, depth: usize) -> bool {
     bytes.ends_with(b".py")
         || depth == 0 && name == MANIFEST_FILE
         || bytes.starts_with(b"requirements") && bytes.ends_with(b".txt")
+        // The worker lists the skills that it finds at its start (workers/python/app/skills.py).
+        || depth <= SKILL_DEPTH && name == "SKILL.md"
         // These files matter if the namespace's folder is installed as a package, by the requirement `-e .`.
         || ["pyproject.toml", "setup.cfg", "MANIFEST.in"]
             .iter()
             .any(|file| name == *file)
 }
 
-/// Returns true if a file with this name determines the behaviour of a program for Node.js.
+/// Returns true if a file with this name determines the behaviour of a Node.js program.
 fn is_script(name: &OsStr, depth: usize) -> bool {
     let path = Path::new(name);
     let ending = path.extension().and_then(OsStr::to_str);

@@ -119,7 +119,7 @@ fn checked(
 impl ServerCheck {
     fn look_at(&mut self, external: External, file: &Path, namespaces: &NamespacesConfig) {
         let place = match external.place {
-            ServerPlace::Stdio | ServerPlace::Remote => {
+            ServerPlace::Stdio | ServerPlace::Remote | ServerPlace::OpenApi => {
                 format!("{}.{}", external.place.key(), external.name)
             }
             ServerPlace::File => {

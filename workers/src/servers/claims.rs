@@ -12,9 +12,9 @@ pub fn configured(servers: &ServersConfig, aggregates: &AggregatesConfig) -> Vec
         let origin = of(config.source, Kind::Stdio);
         Claim::configured(name, origin, "upstreams.stdio", config.enabled)
     });
-    let remote = servers.remote.iter().map(|(name, config)| {
+    let remote = servers.over_http().map(|server| {
         let origin = of(Source::Operator, Kind::Remote);
-        Claim::configured(name, origin, "upstreams.remote", config.enabled)
+        Claim::configured(server.name, origin, server.key, server.config.enabled)
     });
     let aggregates = aggregates.iter().map(|(name, config)| {
         Claim::configured(name, of(config.source, Kind::Aggregate), "toolman", true)

@@ -42,6 +42,14 @@ impl ResultFormat {
         }
     }
 
+    /// Returns true if lists of tools state which tools run as tasks.
+    pub fn has_tasks(&self) -> bool {
+        match self {
+            Self::Legacy(version) => version.has_tasks(),
+            Self::Modern(_) => false,
+        }
+    }
+
     /// Builds the error response for a failed request, in the format of the client's era.
     pub fn error(&self, id: Option<&str>, failure: &RequestError) -> Vec<u8> {
         match self {

@@ -165,6 +165,7 @@ impl RequestError {
                 CallErrorCode::WorkerUnavailable
                 | CallErrorCode::Starting
                 | CallErrorCode::Overloaded => code::UNAVAILABLE,
+                CallErrorCode::HookRefused => code::FORBIDDEN,
                 _ => code::INTERNAL,
             },
             Self::Elsewhere(_) | Self::ReplicaLost | Self::StoreAway => code::UNAVAILABLE,

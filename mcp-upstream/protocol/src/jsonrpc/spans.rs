@@ -59,8 +59,8 @@ pub fn find<'a>(object: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Returns true if a text may contain a key, without parsing it. A key may be written with escapes: any letter as `\u` and four
-/// digits, and a slash as `\/`. If the text contains such an escape that the key could use, the result is true, and so it is for
-/// a key that is always written with an escape.
+/// digits, and a slash as `\/`. The result is also true if the text contains such an escape that the key could use, or if the key
+/// is always written with an escape.
 pub fn may_hold(text: &[u8], name: &str) -> bool {
     /// Searches for the escapes `\u` and `\/`. Built once, since building a search costs more than searching a typical text.
     static ESCAPES: LazyLock<[Finder<'static>; 2]> =

@@ -68,6 +68,9 @@ pub(super) fn format(record: &AuditRecord, clock: &mut Clock, line: &mut Vec<u8>
     if record.coerced {
         line.extend_from_slice(b",\"coerced\":true");
     }
+    if let Some(hook) = record.hook {
+        text(line, b",\"hook\":", hook);
+    }
     line.extend_from_slice(b"}\n");
 }
 

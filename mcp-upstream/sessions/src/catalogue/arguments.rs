@@ -8,7 +8,7 @@
 //! No value is converted here: a string is not accepted for a number, even if a lenient server would accept it.
 
 mod effort;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod problems;
@@ -65,7 +65,7 @@ impl InputSchema {
     ///
     /// # Errors
     ///
-    /// [`UnusableSchema`], if values cannot be checked against the schema.
+    /// [`UnusableSchema`] when values cannot be checked against the schema.
     pub(super) fn compile(schema: &RawValue) -> Result<Self, UnusableSchema> {
         if schema.get().len() > SCHEMA_MAX {
             return Err(UnusableSchema::TooLarge);

@@ -279,6 +279,14 @@ impl ToolEntry {
         }
     }
 
+    /// The tool's `_meta`, such as its page (MCP Apps); `None` if its author gave none.
+    pub fn meta(&self) -> Option<&RawValue> {
+        match &self.source {
+            DefinitionSource::Declared(tool) => tool.meta.as_deref(),
+            DefinitionSource::Listed(definition) => member(definition, "_meta"),
+        }
+    }
+
     /// Name of the file that contains the tool's code; empty for a tool of a server.
     pub fn filename(&self) -> &str {
         match &self.source {

@@ -11,8 +11,8 @@ use super::view::{Fingerprint, View};
 
 /// Maximum size of a serialized list that is cached, in bytes. A longer one is written again for each request.
 const KEPT_MAX: usize = 256 * 1024;
-/// Maximum number of cached texts of one list; a new text then replaces the oldest. For each view there can be three: legacy
-/// without output schemas, legacy with output schemas, and modern.
+/// Maximum number of cached texts of one list; a new text then replaces the oldest. For each view there can be four: legacy
+/// without output schemas, legacy with them, legacy with tasks, and modern.
 const FORMS_MAX: usize = 12;
 
 /// The cached texts of one list.
@@ -24,7 +24,7 @@ type Form = (Spelling, Fingerprint);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spelling {
-    Legacy { output_schemas: bool },
+    Legacy { output_schemas: bool, tasks: bool },
     Modern,
 }
 
@@ -64,6 +64,7 @@ fn form(format: &ResultFormat, view: View<'_>) -> Form {
     let spelling = match format {
         ResultFormat::Legacy(_) => Spelling::Legacy {
             output_schemas: format.has_structured_content(),
+            tasks: format.has_tasks(),
         },
         ResultFormat::Modern(_) => Spelling::Modern,
     };

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::worker::{Ask, Question, Replier};
+use tooldock_protocol::bridge::links;
 use tooldock_protocol::jsonrpc::{self, Response, ResponseOutcome, ServerRequest, spans};
 use tooldock_protocol::version::code;
 
@@ -64,7 +65,9 @@ impl Responder {
                 }
             }
             (Self::Request(request, _unanswered), Answer::Failed(error)) => {
+                let is_link = || request.params().is_some_and(|it| links::is_url(it));
                 let code = match error.code {
+                    CallErrorCode::MissingCapability if is_link() => code::INVALID_PARAMS,
                     CallErrorCode::MissingCapability => code::METHOD_NOT_FOUND,
                     _ => code::INTERNAL,
                 };
@@ -121,7 +124,7 @@ pub(crate) fn refuse(asked: QuestionSet, reason: &str) {
 /// Fails the questions of a call whose client cannot be asked.
 pub fn cannot_be_asked(asked: QuestionSet) {
     for (question, responder) in asked {
-        let failed = Answer::Failed(missing_capability(question.method));
+        let failed = Answer::Failed(missing_capability(&question));
         responder.answer(&question.key, failed);
     }
 }

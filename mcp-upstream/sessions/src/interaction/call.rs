@@ -11,7 +11,7 @@ use tooldock_workers::registry::Namespace;
 
 use super::{
     EventSender, Interaction, KEPT_ANSWERS_MAX, OPEN_IN_CALL, QuestionOwner, QuestionSet,
-    WithdrawalMessage, ask_failed, cannot_be_asked, refuse,
+    Responder, WithdrawalMessage, ask_failed, cannot_be_asked, refuse,
 };
 
 /// The questions of one call. The upstream asks them, and the client answers them. Once all are answered, the call passes the
@@ -103,6 +103,26 @@ impl CallInteractions {
         };
         refuse(asked, &refusal);
         Vec::new()
+    }
+
+    /// Stops the call's time limit until the returned question is settled. The question is not sent to the client: a user acts
+    /// elsewhere, such as on a page in a browser, and the caller of this method settles the question. `None` if the call has
+    /// ended, or if too many calls or questions wait already.
+    pub fn wait_outside(self: &Arc<Self>, responder: Responder) -> Option<Arc<Interaction>> {
+        let mut book = self.lock();
+        if self.admit(&mut book, 1).is_err() {
+            let released = book.release();
+            drop(book);
+            drop(released);
+            return None;
+        }
+        let scope: Weak<dyn QuestionOwner> = Arc::<Self>::downgrade(self);
+        let limit = self.namespace.limits.ask_timeout;
+        let entry = Interaction::new(None, responder, limit, scope);
+        book.entries.push(Arc::clone(&entry));
+        drop(book);
+        self.changed.notify_one();
+        Some(entry)
     }
 
     /// Checks that the call may ask `more` further questions, and acquires the permit to wait for the client if the call has none
@@ -234,7 +254,7 @@ impl fmt::Debug for CallInteractions {
     }
 }
 
-/// Error: the answers that are stored for a call would exceed [`KEPT_ANSWERS_MAX`]. The caller must end the call.
+/// Error: the answers that are stored for a call would exceed their maximum size. The caller must end the call.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the answers of a call that still waits for others may have {KEPT_ANSWERS_MAX} bytes together; the call \
@@ -246,7 +266,7 @@ pub struct AnswersTooLarge;
 ///
 /// # Errors
 ///
-/// `AnswersTooLarge`, if the answers must be stored because other questions stay open, and are too large for that.
+/// `AnswersTooLarge` when answers must be stored, because other questions stay open, and are too large for that.
 pub fn set_answer<'a>(
     asked: &[Arc<Interaction>],
     answers: impl Iterator<Item = (&'a str, &'a [u8])>,

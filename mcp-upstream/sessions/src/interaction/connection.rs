@@ -1,6 +1,6 @@
 //! Questions that a stdio server asks its only client, by the ids of the server's requests.
 //!
-//! The table of requests in `mcp-upstream/stdio/link/questions.rs` ensures that each request is answered at most once, even if
+//! The table of requests in `mcp-upstream/servers/link/questions.rs` ensures that each request is answered at most once, even if
 //! the server reuses ids. That table also contains requests that never become a question.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

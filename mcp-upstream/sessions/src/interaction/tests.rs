@@ -59,13 +59,47 @@ async fn a_client_hears_that_its_question_is_taken_back_if_it_was_asked() {
     }
 }
 
+fn of_kind(method: AskMethod, params: &'static str) -> Question {
+    Question {
+        key: "k".into(),
+        method,
+        params: params.into(),
+    }
+}
+
+#[test]
+fn a_client_is_asked_to_open_links_or_fill_in_forms_as_it_declares() {
+    let form = of_kind(AskMethod::Elicit, r#"{"message":"m","requestedSchema":{}}"#);
+    let link = of_kind(
+        AskMethod::Elicit,
+        r#"{"mode":"url","url":"https://a","message":"m"}"#,
+    );
+    for (declared, forms, links) in [
+        (r#"{"elicitation":{}}"#, true, false),
+        (r#"{"elicitation":{"form":{}}}"#, true, false),
+        (r#"{"elicitation":{"form":{},"url":{}}}"#, true, true),
+        (r#"{"elicitation":{"url":{}}}"#, false, true),
+        (r#"{"sampling":{}}"#, false, false),
+    ] {
+        let may = |question| may_ask(declared.as_bytes(), question);
+        assert_eq!((may(&form), may(&link)), (forms, links), "{declared}");
+    }
+    let error = missing_capability(&link);
+    assert!(error.message.contains("m https://a"), "{error}");
+    let details = error.details.expect("details");
+    assert_eq!(
+        details.get(),
+        r#"{"requiredCapabilities":{"elicitation":{"url":{}}}}"#
+    );
+}
+
 #[test]
 fn a_client_can_be_asked_what_it_declared_and_null_declares_nothing() {
     let declared = br#"{"elicitation":null,"s\u0061mpling":{},"other":[1]}"#;
-    assert!(!may_ask(declared, AskMethod::Elicit));
-    assert!(may_ask(declared, AskMethod::Sample));
-    assert!(!may_ask(declared, AskMethod::Roots));
-    assert!(!may_ask(b"[]", AskMethod::Sample));
+    assert!(!may_ask(declared, &of_kind(AskMethod::Elicit, "{}")));
+    assert!(may_ask(declared, &of_kind(AskMethod::Sample, "{}")));
+    assert!(!may_ask(declared, &of_kind(AskMethod::Roots, "{}")));
+    assert!(!may_ask(b"[]", &of_kind(AskMethod::Sample, "{}")));
 }
 
 /// A server that records its answered requests.

@@ -50,8 +50,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`RoutingError::Unreachable`] when the session's replica cannot be reached, [`RoutingError::Lost`] when that replica may have
-    /// carried out the request.
+    /// [`RoutingError::Unreachable`] when the session's replica cannot be reached; [`RoutingError::Lost`] when that replica may
+    /// have carried out the request.
     pub async fn route<R: RoutedRequest>(
         &self,
         request: &mut R,

@@ -44,7 +44,7 @@ impl ClientFacts {
 ///
 /// # Errors
 ///
-/// [`ClientFactsTooLong`] beyond [`CLIENT_FACTS_MAX`].
+/// [`ClientFactsTooLong`] when both together are longer than [`CLIENT_FACTS_MAX`].
 pub fn check(
     capabilities: Option<&RawValue>,
     info: Option<&RawValue>,

@@ -1,7 +1,7 @@
 //! Values that a part of the gateway has for each session, such as the session's connection at an MCP server.
 //!
-//! The part owns a [`PerSession`], a table of values of its own type. The session holds a guard for each of its values, so that
-//! closing or dropping the session drops the values.
+//! A part of the gateway owns a [`PerSession`], a table of values of its own type. The session holds a guard for each of its
+//! values, so that closing or dropping the session drops the values.
 
 use std::sync::Arc;
 
@@ -10,31 +10,32 @@ use tooldock_base::names::NamespaceName;
 
 use super::Session;
 
-/// Values of sessions by namespace: the session's own namespace, or a member of its aggregate.
+/// Values of sessions, by session and namespace: the session's own namespace, or a member of its aggregate.
 pub struct PerSession<T>(Arc<DashMap<Key, Arc<T>>>);
 
-/// The tag of a session, and the namespace for which the session has the value.
-type Key = (Arc<str>, NamespaceName);
+/// Key of a value: the session's tag, the session's epoch, and the namespace. The epoch is necessary because a session can leave
+/// this process and come back with another epoch while an earlier call of the session still runs here.
+type Key = (Arc<str>, u32, NamespaceName);
 
-/// A guard that a session holds. Dropping it ends the state that another part of the gateway has for the session.
+/// Guard that a session holds. Dropping the guard ends the state that another part of the gateway has for the session.
 pub(super) trait SessionGuard: Send {}
 
-/// Guard that drops a session's value.
+/// Guard that removes a session's value from its table when it is dropped.
 struct ValueGuard<T> {
     values: Arc<DashMap<Key, Arc<T>>>,
     key: Key,
 }
 
 impl<T: Send + Sync + 'static> PerSession<T> {
-    /// Returns the session's value for a namespace, which `make` creates on first use. For a closed session nothing is stored.
-    /// `make` must not use this table.
+    /// Returns the session's value for a namespace. `make` creates the value on first use, and must not use this table. For a
+    /// closed session, the new value is returned but not kept.
     pub fn get_or_make(
         &self,
         session: &Session,
         namespace: &NamespaceName,
         make: impl FnOnce() -> T,
     ) -> Arc<T> {
-        let key = (Arc::clone(session.tag()), namespace.clone());
+        let key = (Arc::clone(session.tag()), session.epoch, namespace.clone());
         let value = match self.0.entry(key.clone()) {
             Entry::Occupied(entry) => return Arc::clone(entry.get()),
             Entry::Vacant(entry) => Arc::clone(&entry.insert(Arc::new(make()))),
@@ -57,7 +58,7 @@ impl<T: Send + Sync> SessionGuard for ValueGuard<T> {}
 
 impl<T> Drop for ValueGuard<T> {
     fn drop(&mut self) {
-        // The value is dropped after the lock of the table is released, since its drop may run code of any length.
+        // The table's lock is released before the value is dropped, since dropping the value may run code of any length.
         drop(self.values.remove(&self.key));
     }
 }

@@ -1,4 +1,4 @@
-//! Registration of sessions for the changes of a namespace (`broadcast::Audience`).
+//! Registrations of sessions that are notified of changes of a namespace (`broadcast::Audience`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -6,19 +6,19 @@ use slab::Slab;
 
 use super::Session;
 
-/// The sessions that are registered for the changes of one namespace, as weak references: a registration does not keep its
-/// session in memory.
+/// Sessions that are notified of changes of one namespace, as weak references: a registration does not keep its session in
+/// memory.
 #[derive(Default)]
 pub(crate) struct RegisteredSessions(Mutex<Slab<Weak<Session>>>);
 
-/// Registration of a session for the changes of its namespace. Dropping it ends the registration.
+/// Registration of a session for the changes of its namespace. Dropping this value ends the registration.
 pub(crate) struct Registration {
     sessions: Arc<RegisteredSessions>,
     key: usize,
 }
 
 impl RegisteredSessions {
-    /// Registers a session until the result is dropped.
+    /// Registers a session. The registration ends when the result is dropped.
     pub(crate) fn register(self: &Arc<Self>, session: &Arc<Session>) -> Registration {
         Registration {
             key: self.lock().insert(Arc::downgrade(session)),
@@ -34,7 +34,7 @@ impl RegisteredSessions {
         all.iter().filter_map(|(_, it)| it.upgrade()).collect()
     }
 
-    /// Returns the number of registrations, including those of sessions that were dropped.
+    /// Returns the number of registrations, including those whose sessions were dropped.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.lock().len()

@@ -43,6 +43,22 @@ pub(crate) struct ReplicaStore {
     pub(crate) directory: Arc<dyn ReplicaDirectory>,
 }
 
+pub(crate) mod tasks;
+
+/// Generates one test per fact of a contract, in a module named like the maker of the store.
+macro_rules! holds_in {
+    ($contract:path, $make:ident: $($fact:ident),* $(,)?) => {
+        mod $make {
+            use $contract as contract;
+            $(#[tokio::test]
+            async fn $fact() {
+                contract::$fact(super::$make).await;
+            })*
+        }
+    };
+}
+pub(crate) use holds_in;
+
 /// Generates one test per fact for a store, in a module named like its maker. The tests use the real clock.
 macro_rules! holds_for {
     ($make:ident) => {

@@ -33,6 +33,7 @@ mod folder;
 mod housekeeper;
 mod news;
 mod records;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod writer;

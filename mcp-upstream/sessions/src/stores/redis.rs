@@ -33,6 +33,7 @@ mod keys;
 mod link;
 mod record;
 mod silence;
+mod tasks;
 pub mod url;
 
 use keys::Keys;

@@ -119,8 +119,8 @@ impl KeepAlive {
         self.end_present();
     }
 
-    /// Ends the long streams (notifications, `/sse`, `subscriptions/listen`) that have a reader now, as [`KeepAlive::end_all`] does.
-    /// Streams that are opened later are not affected.
+    /// Ends the long streams (notifications, `/sse`, `subscriptions/listen`) that have a reader now, in the same way as
+    /// [`KeepAlive::end_all`]. Streams that are opened later are not affected.
     pub fn end_present(&self) {
         let mut wakers = Vec::new();
         let slots = self.slots();
@@ -131,7 +131,7 @@ impl KeepAlive {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns true if [`KeepAlive::end_all`] was called.
+    /// Returns true if [`KeepAlive::end_all`] was called; false if it was not.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }

@@ -1,5 +1,5 @@
-//! Operations on a stream that the event log and the keep-alive timer (`KeepAlive`) use, in addition to those of its writer and its
-//! reader.
+//! Operations on a stream that the event log and the keep-alive timer (`KeepAlive`) use, in addition to those of the stream's
+//! writer and reader.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -295,8 +295,8 @@ impl Stream {
         self.moved.notify_waiters();
     }
 
-    /// Changes the role of the stream to `Listen`: the shared timer (`KeepAlive`) may then end it, after sending `last_frame` as its
-    /// last event.
+    /// Changes the role of the stream to `Listen`: the keep-alive timer (`KeepAlive`) may then end the stream, after sending
+    /// `farewell` as its last event.
     pub(crate) fn listen(&self, farewell: Bytes) {
         let mut state = self.lock();
         let gauges = state.attached.then(|| self.keep_alive.metrics());

@@ -10,8 +10,8 @@ use bytes::Bytes;
 
 use super::{Ending, Stream, StreamPhase, StreamState, frame};
 
-/// A value that is kept until a stream ends. Dropping it has the effect: it frees a permit, lowers a gauge, ends a subscription
-/// or stops a task.
+/// Value that a stream holds until it ends. Dropping the value frees a permit, lowers a gauge, ends a subscription or stops a
+/// task.
 pub trait HeldByStream: Send {}
 
 /// Reads a stream. Dropping it detaches the reader.

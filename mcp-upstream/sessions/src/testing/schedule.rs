@@ -1,6 +1,6 @@
 //! Runs concurrent code in every order of its steps.
 //!
-//! A step of a task ends where the task waits. Tests with few steps try every order; larger ones try orders by chance. Code
+//! A step of a task lasts until the task waits. Tests with few steps try every order; larger tests try random orders. Code
 //! between two waits is one step, so locks that are not held across a wait are not tested.
 
 use std::fmt;
@@ -12,20 +12,20 @@ use std::task::{Context, Poll, Wake, Waker};
 /// A task of a run.
 pub type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// The choices of one run, each with the number of possibilities.
+/// Order of the steps of a run: a list of choices, each with the number of possibilities.
 pub struct Schedule {
     choices: Vec<(usize, usize)>,
     at: usize,
-    /// State of the random numbers; `None` if every schedule is tried.
+    /// State of the random number generator; `None` if every schedule is tried.
     dice: Option<u64>,
 }
 
 impl Schedule {
-    /// A number below `of`, which must not be 0.
+    /// Returns the schedule's next choice, a number below `of`. `of` must not be 0.
     ///
     /// # Panics
     ///
-    /// When a run depends on anything else than its schedule.
+    /// When a repeated run has another number of possibilities here, since it depends on more than its schedule.
     pub fn choose(&mut self, of: usize) -> usize {
         if self.at == self.choices.len() {
             let chosen = self.dice.as_mut().map_or(0, |dice| roll(dice) % of);
@@ -37,7 +37,7 @@ impl Schedule {
         chosen
     }
 
-    /// Prepares the next schedule; returns false after the last one.
+    /// Prepares the next schedule. Returns true if there is one; false after the last schedule.
     fn advance(&mut self) -> bool {
         self.at = 0;
         while let Some((chosen, of)) = self.choices.pop() {
@@ -49,11 +49,11 @@ impl Schedule {
         false
     }
 
-    /// Runs tasks to their ends, one step at a time. Each step is that of a task which can go on.
+    /// Runs tasks to their ends, one step at a time. The schedule chooses among the tasks that can continue.
     ///
     /// # Panics
     ///
-    /// When no task can go on.
+    /// When tasks remain and none of them can continue.
     pub fn run(&mut self, tasks: Vec<Task<'_>>) {
         let mut tasks: Vec<_> = tasks
             .into_iter()
@@ -83,7 +83,7 @@ impl fmt::Debug for Schedule {
     }
 }
 
-/// The next random number, by SplitMix64.
+/// Returns the next random number (SplitMix64).
 fn roll(state: &mut u64) -> usize {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -92,7 +92,7 @@ fn roll(state: &mut u64) -> usize {
     (z ^ (z >> 31)) as usize
 }
 
-/// True if a task has been woken.
+/// Flag of a task: true if the task was woken and can continue; false while it waits.
 struct Ready(AtomicBool);
 
 impl Wake for Ready {
@@ -101,7 +101,7 @@ impl Wake for Ready {
     }
 }
 
-/// Shows the schedule of a run that fails.
+/// Prints the schedule when the run panics.
 struct Shown<'a>(&'a mut Schedule);
 
 impl Drop for Shown<'_> {
@@ -112,7 +112,7 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// Repeats a run with every schedule; returns the number of schedules.
+/// Repeats a run with every schedule. Returns the number of schedules.
 pub fn every(mut run: impl FnMut(&mut Schedule)) -> usize {
     let mut schedule = Schedule {
         choices: Vec::new(),
@@ -128,7 +128,7 @@ pub fn every(mut run: impl FnMut(&mut Schedule)) -> usize {
     unreachable!("there are finitely many schedules")
 }
 
-/// Repeats a run with so many schedules that chance decides, or as many as `TOOLDOCK_SCHEDULES` says.
+/// Repeats a run with `count` random schedules, or with as many as the environment variable `TOOLDOCK_SCHEDULES` says.
 pub fn some(count: usize, mut run: impl FnMut(&mut Schedule)) {
     let wanted = std::env::var("TOOLDOCK_SCHEDULES");
     let count = wanted.map_or(count, |it| it.parse().expect("a number of schedules"));
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs two tasks of two steps each; returns the order of the steps.
+    /// Runs two tasks of two steps each. Returns the order of the steps.
     fn order(schedule: &mut Schedule) -> String {
         let told = RefCell::new(String::new());
         let told = &told;

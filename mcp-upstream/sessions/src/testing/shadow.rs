@@ -15,6 +15,7 @@ use crate::session::{Home, SessionId, SessionPatch, SessionRecord};
 use crate::stores::Stores;
 use crate::stream::store::{AppendOutcome, EventKind, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError};
+use crate::tasks::MemoryTasks;
 
 /// A store of sessions and events in memory.
 #[derive(Default)]
@@ -22,6 +23,7 @@ pub struct Shadow {
     sessions: Mutex<HashMap<String, String>>,
     /// Stored events by session and stream.
     events: Mutex<BTreeMap<(String, u32), Vec<String>>>,
+    tasks: Arc<MemoryTasks>,
     /// Number of claims of sessions.
     claims: AtomicUsize,
     patches: AtomicUsize,
@@ -35,6 +37,7 @@ impl Shadow {
         Stores {
             sessions: Arc::clone(self) as _,
             events: Arc::clone(self) as _,
+            tasks: Arc::clone(&self.tasks) as _,
         }
     }
 

@@ -6,15 +6,15 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
+use tooldock_engine::engine::{CallMessages, UpstreamCall};
+use tooldock_engine::upstream::CallContext;
 use tooldock_process::worker::LogLevel;
 use tooldock_sessions::interaction::{self, EventSender, Interaction, PeerEvent};
 use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session};
 
-use crate::engine::{CallMessages, UpstreamCall};
 use crate::jsonrpc::RequestError;
 use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::mcp::{Core, call};
-use crate::upstream::CallContext;
 
 /// A running call whose messages are read one by one. In a session the client can cancel it by its request id. Dropping it
 /// cancels it.

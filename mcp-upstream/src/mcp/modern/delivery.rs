@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+use tooldock_engine::engine::{CallOutcome, UpstreamCall};
+use tooldock_engine::upstream::{CallContext, RequestMeta};
 use tooldock_sessions::interaction::{self, Interaction, PeerEvent, Suspendable};
 
 use super::exchange::Inputs;
-use crate::engine::{CallOutcome, UpstreamCall};
 use crate::jsonrpc::{self, Message, RequestError, splice};
 use crate::mcp::Core;
 use crate::mcp::driver::{CallDriver, DriverStep};
-use crate::upstream::{CallContext, RequestMeta};
+use crate::mcp::tasks::TaskCall;
 
 /// Time for which further questions of a server that sends one question at a time are collected before they are sent to the
 /// client. Without it, three questions would need three requests of the client.
@@ -98,6 +99,20 @@ impl ModernCall {
         let answers = answers.map(|(key, answer)| (&**key, answer.get().as_bytes()));
         interaction::set_answer(&self.questions, answers, |answer| cx.own(answer))
             .map_err(|error| RequestError::InvalidParams(error.to_string().into()))
+    }
+
+    /// Returns true if the client has answered all questions that the call has asked so far, and there were some.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.questions.is_empty() && self.asked().next().is_none()
+    }
+
+    /// Converts the call to one that becomes a task.
+    pub(super) fn into_task(self) -> TaskCall {
+        TaskCall {
+            call: self.call,
+            driver: self.driver,
+            questions: self.questions,
+        }
     }
 
     /// Returns true if the call waits for the client's answers.

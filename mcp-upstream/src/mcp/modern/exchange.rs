@@ -12,9 +12,12 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::value::RawValue;
+use tooldock_engine::engine::{CallMessages, CallOutcome, CallTask, UpstreamCall, ask_failed};
+use tooldock_engine::upstream::{CallContext, RequestMeta};
 use tooldock_process::worker::Question;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::interaction::{ResumeRefusal, SuspendRefusal};
@@ -23,14 +26,12 @@ use tooldock_sessions::stream::{Stream, frame};
 use tooldock_workers::registry::Namespace;
 
 use super::delivery::{InputRequests, ModernCall, Recipient, Step};
-use crate::engine::{CallMessages, CallOutcome, UpstreamCall, ask_failed};
 use crate::format::{self, ResultFormat};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::mcp::exchange::{Patience, streamed};
-use crate::mcp::{Core, call};
+use crate::mcp::{Core, call, tasks};
 use crate::reply::Reply;
 use crate::seal::BoundRequest;
-use crate::upstream::{CallContext, RequestMeta};
 
 /// A request that begins or continues a call.
 struct Exchange {
@@ -54,7 +55,10 @@ pub(super) struct ModernRequest<'a> {
 }
 
 /// Answers to questions in a request, each with its key and its object as raw JSON.
-pub(super) type Inputs<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
+pub(in crate::mcp) type Inputs<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
+
+/// Time in which a call asks its first questions, if it asks before its task begins.
+const FIRST_QUESTIONS: Duration = Duration::from_secs(2);
 
 /// Maximum number of answers in one request: the maximum number of questions that may be open in a session.
 const INPUTS_MAX: usize = 1000;
@@ -64,7 +68,7 @@ const INPUTS_MAX: usize = 1000;
 /// # Errors
 ///
 /// `InvalidParams` unless `inputResponses` is an object with at most 1000 entries, all of which are objects.
-pub(super) fn inputs<'a>(members: &Members<'a>) -> Result<Inputs<'a>, RequestError> {
+pub(in crate::mcp) fn inputs<'a>(members: &Members<'a>) -> Result<Inputs<'a>, RequestError> {
     let Some(raw) = members.get(Key::InputResponses) else {
         return Ok(Vec::new());
     };
@@ -84,6 +88,11 @@ pub(super) async fn begin(
     request: ModernRequest<'_>,
     call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
+    if call.facts().task == CallTask::AsksFirst {
+        let call = ModernCall::begin(core, cx, call);
+        let exchange = Exchange::new(core, cx, request);
+        return Box::pin(exchange.run_until_task(cx, call)).await;
+    }
     if call.facts().talks == CallMessages::No {
         let outcome = core.engine.run(cx.caller, &call, None).await;
         let format = cx.result_format();
@@ -124,6 +133,9 @@ pub(super) async fn resume(
         refused => RequestError::InvalidParams(refused.to_string().into()),
     })?;
     driver.answer(cx, inputs)?;
+    if driver.call().facts().task == CallTask::AsksFirst {
+        return Box::pin(exchange.run_until_task(cx, driver)).await;
+    }
     exchange.run(driver).await
 }
 
@@ -166,6 +178,31 @@ impl Exchange {
                 Ok(Reply::json(StatusCode::OK, answer))
             }
         }
+    }
+
+    /// Runs a call that begins a task after its first questions. The task begins when they are answered, with the first report of
+    /// progress, or after a short time without questions.
+    async fn run_until_task(
+        self,
+        cx: &CallContext<'_>,
+        mut driver: ModernCall,
+    ) -> Result<Reply, RequestError> {
+        if !driver.has_answers() {
+            let patience = tokio::time::timeout(FIRST_QUESTIONS, driver.step(&self.client));
+            match patience.await {
+                Ok(Step::Asked(asked)) => {
+                    let answer = self.suspend(driver, &asked)?;
+                    return Ok(Reply::json(StatusCode::OK, answer));
+                }
+                Ok(Step::Over(outcome)) => {
+                    let answer = self.response(&**driver.call(), outcome)?;
+                    return Ok(Reply::json(StatusCode::OK, answer));
+                }
+                Ok(Step::Said(_)) | Err(_) => {}
+            }
+        }
+        let answer = tasks::begun(&self.core, cx, &self.id, driver.into_task()).await?;
+        Ok(Reply::json(StatusCode::OK, answer))
     }
 
     fn into_stream(self, first: Vec<u8>, driver: ModernCall) -> Reply {
@@ -258,7 +295,7 @@ impl Exchange {
 }
 
 /// Writes a question as an entry of `inputRequests`.
-fn put_request(out: &mut Vec<u8>, question: &Question) {
+pub(in crate::mcp) fn put_request(out: &mut Vec<u8>, question: &Question) {
     format::escape(out, question.key.as_bytes());
     out.extend_from_slice(b":{\"method\":\"");
     out.extend_from_slice(question.method.as_str().as_bytes());

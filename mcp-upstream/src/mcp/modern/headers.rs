@@ -66,6 +66,7 @@ pub(super) fn fault(
     let named = match method {
         "tools/call" | "prompts/get" => members.get(Key::Name),
         "resources/read" => members.get(Key::Uri),
+        "tasks/get" | "tasks/update" | "tasks/cancel" => members.get(Key::TaskId),
         _ => None,
     };
     // A name that is not a string is refused later, by the handler of the method.

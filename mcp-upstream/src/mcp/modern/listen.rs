@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tooldock_engine::upstream::CallContext;
 use tooldock_sessions::broadcast::Filter;
 use tooldock_sessions::session::subscriptions::URIS_MAX;
 use tooldock_sessions::stream::open::OpenKind;
@@ -18,7 +19,6 @@ use crate::jsonrpc::{self, RequestError};
 use crate::mcp::exchange::events_head;
 use crate::mcp::{Core, stream_place};
 use crate::reply::{Reply, ReplyGuards};
-use crate::upstream::CallContext;
 
 #[derive(Deserialize)]
 struct ListenParams<'a> {

@@ -7,10 +7,10 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tooldock_engine::upstream::RequestMeta;
 use tooldock_sessions::session::client;
 
 use crate::jsonrpc::{self, Key, Members};
-use crate::upstream::RequestMeta;
 
 /// Metadata of a request, with the protocol version that the request states.
 pub(super) struct VersionedMeta<'a> {

@@ -21,6 +21,7 @@ use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+use tooldock_servers::http::port::{Backend, BackendRequest, BackendResponse, Backends};
 use tooldock_sessions::session::{Affinity, Session, SessionPatch, UPSTREAM_ID_MAX};
 use tooldock_workers::remote::BackendId;
 
@@ -33,7 +34,6 @@ use crate::jsonrpc::RequestError;
 use crate::mcp::forget_session;
 use crate::mcp::head::SESSION_HEADER;
 use crate::protocol::{ProtocolVersion, negotiated};
-use crate::upstream::http::port::{Backend, BackendRequest, BackendResponse, Backends};
 
 /// Maximum size of a server's answer to `initialize`, in bytes.
 const OPENING_MAX: usize = 1024 * 1024;
@@ -138,6 +138,7 @@ impl Drop for BackendSession {
             standing: false,
             send_record: None,
             on_behalf_of: self.principal.take(),
+            answers: None,
         };
         // A refusal is ignored: the server does not know the session any more, or does not support ending sessions.
         runtime.spawn(timeout(END, async move {
@@ -344,6 +345,7 @@ pub(super) fn told(
         standing: false,
         send_record: None,
         on_behalf_of: principal.cloned(),
+        answers: None,
     };
     Some((backend, request))
 }
@@ -414,10 +416,10 @@ fn affinity(
 #[cfg(test)]
 mod tests {
     use http::Method;
+    use tooldock_servers::http::port::HttpClient;
 
     use super::*;
     use crate::testing::remote::{FakeClient, FakePool};
-    use crate::upstream::http::port::HttpClient;
 
     #[tokio::test]
     async fn what_another_process_goes_on_with_is_not_ended_with_this_one() {

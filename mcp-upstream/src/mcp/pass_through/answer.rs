@@ -17,6 +17,10 @@ use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER}
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_engine::engine::{CallSecrets, timed_out};
+use tooldock_servers::http::media::{shown_media_type, without_mark};
+use tooldock_servers::http::port::{BackendResponse, BodyError, ResponseBody};
+use tooldock_servers::http::redirect_target;
 use tooldock_sessions::stream::frame;
 
 use super::events::{self, Splitter};
@@ -24,12 +28,8 @@ use super::failure::PassThroughFailure;
 use super::headers::{self, BodyKind};
 use super::pending::PendingMessage;
 use super::tap::{self, LongMessage, MessageKind};
-use crate::engine::{CallSecrets, timed_out};
 use crate::jsonrpc::received;
 use crate::reply::{Head, Reply};
-use crate::upstream::http::media::{shown_media_type, without_mark};
-use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
-use crate::upstream::http::redirect_target;
 
 /// Maximum number of bytes of a response that are buffered. A longer response is forwarded in pieces.
 const HOLD: usize = 64 * 1024;

@@ -9,6 +9,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
+use tooldock_servers::http::port::{BodyError, SendError, SendErrorKind};
 use tooldock_sessions::call_error::CallCause;
 use tooldock_workers::remote::BackendId;
 
@@ -16,7 +17,6 @@ use crate::error::ToReply as _;
 use crate::jsonrpc::RequestError;
 use crate::protocol::Era;
 use crate::reply::{Head, Reply};
-use crate::upstream::http::port::{BodyError, SendError, SendErrorKind};
 
 /// Value of `Retry-After` for the client if the server sent none.
 const RETRY: Duration = Duration::from_secs(1);

@@ -11,12 +11,12 @@ use http::header::{
 };
 use http::{HeaderMap, Method};
 use smallvec::SmallVec;
+use tooldock_servers::http::passed;
+use tooldock_servers::http::port::RequestHeaders;
 use tooldock_sessions::profile::AcceptRule;
 
 use crate::mcp::head::SESSION_HEADER;
 use crate::reply::JSON;
-use crate::upstream::http::passed;
-use crate::upstream::http::port::RequestHeaders;
 
 /// Value of `Accept` with both media types that MCP servers may answer with.
 const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");

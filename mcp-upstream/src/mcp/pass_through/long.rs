@@ -12,6 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use tokio::time::timeout;
+use tooldock_engine::engine::{CallSecrets, timed_out};
+use tooldock_engine::upstream::CallContext;
+use tooldock_servers::http::port::{BackendResponse, ResponseBody};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::Session;
 use tooldock_sessions::stream::open::OpenKind;
@@ -25,14 +28,11 @@ use super::pending::InFlightGuard;
 use super::resume::EventIds;
 use super::up::{Outgoing, PassThroughContext};
 use super::{answer, tap, up_of_stream};
-use crate::engine::{CallSecrets, timed_out};
 use crate::jsonrpc::RequestError;
 use crate::mcp::head::McpHead;
 use crate::mcp::{Core, stream_place};
 use crate::protocol::Era;
 use crate::reply::{Head, Reply};
-use crate::upstream::CallContext;
-use crate::upstream::http::port::{BackendResponse, ResponseBody};
 
 /// Maximum size of an event of a long stream, in bytes; a longer event breaks the stream off.
 const EVENT_MAX: usize = 1024 * 1024;

@@ -1,7 +1,8 @@
 //! Decides which messages for a remote server are forwarded in pass-through mode: by the server's `mode`, or for `mode: auto` by
 //! facts that the gateway already has, without a request to the server.
 //!
-//! Under `pins: enforce` no message is passed through, since the gateway must check lists before clients get them.
+//! Under `pins: enforce` no message is passed through, since the gateway must check lists before clients get them. Messages of a
+//! namespace with a hook are not passed through either, since hooks see the messages of client mode alone.
 //!
 //! A legacy session has one mode from `initialize` to its end: its messages are forwarded if its record names a backend.
 
@@ -9,20 +10,21 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use tooldock_base::config::PinMode;
+use tooldock_engine::upstream::{CallContext, Client};
+use tooldock_sessions::catalogue::ListKind;
 use tooldock_workers::remote::{Mode, Transport};
 use tooldock_workers::server_settings::Isolation;
 
 use super::remote;
 use crate::mcp::head::AcceptFlags;
 use crate::protocol::{Era, EraSupport};
-use crate::upstream::{CallContext, Client};
-use tooldock_sessions::catalogue::ListKind;
+use tooldock_engine::hooks::Hooks;
 
 /// Returns true if a legacy message is forwarded in pass-through mode. Sessions use pass-through only by an explicit setting,
 /// since client mode does more for them: it splits batches, stores events that a client missed, and sends the client's
 /// settings again in a new session at the server.
-pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
-    if cx.namespace.limits.pins == PinMode::Enforce {
+pub(super) fn legacy(hooks: &Hooks, cx: &CallContext<'_>) -> bool {
+    if cx.namespace.limits.pins == PinMode::Enforce || hooks.cover(&cx.namespace.name) {
         return false;
     }
     if let Some(session) = cx.session() {
@@ -32,9 +34,14 @@ pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
 }
 
 /// Returns true if a request of 2026-07-28 is passed through.
-pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) -> bool {
+pub(super) fn modern(
+    hooks: &Hooks,
+    cx: &CallContext<'_>,
+    accept: AcceptFlags,
+    method: &str,
+) -> bool {
     let pins = cx.namespace.limits.pins;
-    if pins == PinMode::Enforce {
+    if pins == PinMode::Enforce || hooks.cover(&cx.namespace.name) {
         return false;
     }
     match remote(&cx.namespace).map(|server| server.spec.mode) {

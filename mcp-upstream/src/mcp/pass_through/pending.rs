@@ -9,6 +9,8 @@ use http::{HeaderMap, StatusCode};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_engine::engine::{CallSecrets, PassedCall, timed_out};
+use tooldock_servers::http::port::SendRecord;
 use tooldock_sessions::call_error::CallCause;
 use tooldock_sessions::session::in_flight::InFlightCall;
 use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session, SessionState};
@@ -19,10 +21,8 @@ use super::affinity::told;
 use super::failure::PassThroughFailure;
 use super::resume::EventIds;
 use super::up::{BackendsHandle, PassThroughContext};
-use crate::engine::{CallSecrets, PassedCall, timed_out};
 use crate::protocol::Era;
 use crate::reply::Reply;
-use crate::upstream::http::port::SendRecord;
 
 /// A message that was sent to the server, from sending until its answer has been forwarded.
 pub(super) struct PendingMessage {

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tooldock_base::answers::{AnswerAccount, NoAnswerRoom};
+use tooldock_servers::http::CountedBody;
 
 use super::events::{self, Splitter};
 use super::tap::{self, MessageKind};
 use crate::reply::BodyStream;
-use crate::upstream::http::CountedBody;
 
 /// Returns the answer in a complete stream of events. The memory that the reading needs is reserved from `answers`.
 ///

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use memchr::memmem::Finder;
 use serde::de::IgnoredAny;
 use tooldock_base::json;
+use tooldock_engine::engine::UpstreamReply;
+use tooldock_servers::http::error_of_request;
 
-use crate::engine::UpstreamReply;
 use crate::jsonrpc::plain::is_same_value;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{self, Body, Message, Response, plain};
-use crate::upstream::http::error_of_request;
 
 const IS_ERROR_KEY: &[u8] = b"\"isError\"";
 const ERROR_KEY: &[u8] = b"\"error\"";

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
+use tooldock_servers::http::port::{BodyError, SendErrorKind};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::testing::caller;
 use tooldock_workers::remote::{Mode, RemoteSpec};
@@ -17,7 +18,6 @@ use crate::testing::remote::{
     EVENTS, FakeClient, FakePool, JSON, Then, coded, error, in_pieces, remote, response,
 };
 use crate::testing::{Harness, Refuses, Wanted, delivered, head, parts};
-use crate::upstream::http::port::{BodyError, SendErrorKind};
 
 mod answers;
 mod client;

@@ -1,7 +1,7 @@
 //! Sends a message to a backend: chooses the backend, and decides when the message is sent again.
 //!
-//! If a backend does not answer a message, `upstream::http::retry` decides whether it is sent to another backend. A message is
-//! also sent again if a backend reported that it does not know the session.
+//! If a backend does not answer a message, `tooldock_servers::http::retry` decides whether it is sent to another backend. A
+//! message is also sent again if a backend reported that it does not know the session.
 
 use std::sync::Arc;
 
@@ -11,7 +11,16 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::trace::PassedTrace;
+use tooldock_engine::connect_links::{LinkSubject, with_link};
+use tooldock_engine::trace;
+use tooldock_servers::http::media::{MediaKind, ReadAhead, begins_as_json, media_kind};
+use tooldock_servers::http::port::{
+    Backend, BackendRequest, BackendResponse, Backends, HttpClient, SendError, SendErrorKind,
+    SendRecord,
+};
+use tooldock_servers::http::{SessionVerdict, hash, passed, refusal_words, retry, session_verdict};
 use tooldock_sessions::caller::{CallNote, Caller};
+use tooldock_sessions::profile::Profile;
 use tooldock_sessions::session::{Affinity, Session};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
@@ -21,13 +30,6 @@ use super::headers::{self, BodyKind, LAST_EVENT_ID, PROTOCOL_VERSION};
 use crate::jsonrpc::plain::is_same_id;
 use crate::mcp::Core;
 use crate::reply::JSON;
-use crate::trace;
-use crate::upstream::http::media::{MediaKind, ReadAhead, begins_as_json, media_kind};
-use crate::upstream::http::port::{
-    Backend, BackendRequest, BackendResponse, Backends, HttpClient, SendError, SendErrorKind,
-    SendRecord,
-};
-use crate::upstream::http::{SessionVerdict, hash, passed, refusal_words, retry, session_verdict};
 
 /// Handle that finds the current backends of a server when they are needed. Objects that outlive a request use it, since
 /// references to the backends would keep removed ones in memory.
@@ -65,6 +67,8 @@ pub(super) struct PassThroughContext<'a> {
     pub(super) hash: u64,
     /// The principal whose credentials are sent, if the server's credentials are personal.
     pub(super) principal: Option<Arc<str>>,
+    /// The settings of the caller's listener.
+    profile: Arc<Profile>,
     /// Record for the access log, in which the backend that received the message is noted.
     note: Option<Arc<CallNote>>,
 }
@@ -111,6 +115,7 @@ impl<'a> PassThroughContext<'a> {
             headers: Arc::new(headers),
             hash,
             principal: caller.principal.clone(),
+            profile: Arc::clone(&caller.profile),
             note: caller.note.clone(),
         }
     }
@@ -150,7 +155,22 @@ impl<'a> PassThroughContext<'a> {
         let own = &self.server.spec.personal;
         let secrets = self.core.registry.personal();
         let checked = own.check(&self.server.name, secrets, self.principal.as_deref());
-        checked.map_err(PassThroughFailure::Refused)
+        checked.map_err(|missing| PassThroughFailure::Refused(self.with_link(missing)))
+    }
+
+    /// Adds a link to the error for a missing credential, if the caller can give the credential on a page of the gateway.
+    fn with_link(&self, missing: CallError) -> CallError {
+        let subject = self.principal.as_deref().map(|principal| LinkSubject {
+            namespace: self.namespace,
+            profile: &self.profile,
+            principal,
+            session: None,
+        });
+        let links = self.core.links.as_ref();
+        match links.zip(subject).and_then(|(links, it)| links.offer(&it)) {
+            Some(link) => with_link(missing, &link),
+            None => missing,
+        }
     }
 
     fn note(&self, backend: &BackendId) {
@@ -168,6 +188,7 @@ impl<'a> PassThroughContext<'a> {
             standing: what.standing,
             send_record: what.send_record.clone(),
             on_behalf_of: self.principal.clone(),
+            answers: None,
         }
     }
 

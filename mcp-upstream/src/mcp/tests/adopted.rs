@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use tooldock_sessions::testing::shadow::Shadow;
 
 use tooldock_process::worker::LogLevel;
 use tooldock_sessions::testing::{caller, full};
@@ -14,7 +15,6 @@ use super::wire::Wire;
 use crate::mcp::head::McpHead;
 use crate::testing::shadow;
 use crate::testing::{Harness, Wanted, head};
-use tooldock_sessions::testing::shadow::Shadow;
 
 /// A service whose sessions are recorded.
 fn recorded() -> (Harness, Arc<Shadow>) {

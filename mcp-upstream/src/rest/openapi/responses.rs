@@ -5,8 +5,7 @@
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-
-use crate::upstream::Upstream;
+use tooldock_engine::upstream::Upstream;
 
 /// Kind of an operation, which determines its error statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +29,7 @@ const CHALLENGE: Option<Header> = Some(("WWW-Authenticate", "How to authenticate
 const RETRY_AFTER: Option<Header> = Some(("Retry-After", "Seconds to wait before another try"));
 
 #[rustfmt::skip]
-const STATUSES: [Row; 14] = [
+const STATUSES: [Row; 15] = [
     (400, "BadRequest", "The request is malformed, or its body is no JSON", None),
     (401, "Unauthorized", "The bearer token is missing or wrong", CHALLENGE),
     (403, "Forbidden", "The token, address, host or origin may not do this", None),
@@ -43,6 +42,7 @@ const STATUSES: [Row; 14] = [
     (429, "TooManyRequests", "A limit is used up", RETRY_AFTER),
     (431, "HeadersTooLarge", "The headers are too large", None),
     (500, "Failed", "The tool or its server failed", None),
+    (502, "NoUsableAnswer", "A server or a hook of the call gave no usable answer", None),
     (503, "Unavailable", "The tool's process is away, or too much is going on", RETRY_AFTER),
     (504, "TimedOut", "The tool or its server took too long", None),
 ];
@@ -52,7 +52,7 @@ impl Fails {
         match self {
             Self::Call => true,
             Self::Tools => !matches!(status, 408 | 415 | 422),
-            Self::Gateway => !matches!(status, 404 | 408 | 415 | 422 | 500 | 503 | 504),
+            Self::Gateway => !matches!(status, 404 | 408 | 415 | 422 | 500 | 502..=504),
             Self::HealthCheck => matches!(status, 400 | 403 | 414 | 431),
         }
     }
@@ -191,6 +191,9 @@ mod tests {
             CallErrorCode::MissingCapability,
             CallErrorCode::AskFailed,
             CallErrorCode::MissingCredential,
+            CallErrorCode::UpstreamError,
+            CallErrorCode::HookRefused,
+            CallErrorCode::HookFailed,
         ] {
             let status = rest_status(code).as_u16();
             assert!(call.contains(&status), "{code:?}: {status}");

@@ -11,6 +11,10 @@ use tooldock_base::poll_watch::{self, PollSubject};
 use tooldock_base::secret::Secret;
 use tooldock_base::trace::RequestTrace;
 use tooldock_credentials::keys::{ApiKey, KeyRefusal};
+use tooldock_engine::engine::{CallMessages, PeerEvent, UpstreamCall, ask_failed, rate_limited};
+use tooldock_engine::trace::{self, SentTrace};
+use tooldock_engine::upstream::system::KeyTools;
+use tooldock_engine::upstream::{Client, IncomingRequest, PreparedRequest, RequestMeta};
 use tooldock_sessions::call_error::retry_seconds;
 use tooldock_sessions::caller::{Caller, RelayPeer, Visibility};
 use tooldock_sessions::catalogue::{ToolList, View};
@@ -22,16 +26,12 @@ use super::memory::FrameMemory;
 use super::room::{RelayRegistration, RunningRequest};
 use super::tokens::TokenCall;
 use super::{Relay, reply, tokens};
-use crate::engine::{CallMessages, PeerEvent, UpstreamCall, ask_failed, rate_limited};
 use crate::format;
 use crate::jsonrpc::{self, Message, RequestError};
 use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::mcp::{self, Core};
 use crate::protocol::method::{TOOLS_CALL, TOOLS_LIST};
 use crate::surface::outbox::Outbox;
-use crate::trace::{self, SentTrace};
-use crate::upstream::system::KeyTools;
-use crate::upstream::{Client, IncomingRequest, PreparedRequest, RequestMeta};
 
 /// A connected client of the relay.
 pub(super) struct Conversation {
@@ -168,8 +168,7 @@ impl Conversation {
             trace.attribute("tooldock.request_id", Arc::clone(&caller.request_id));
             trace.attribute("network.transport", "unix");
         }
-        let upstream = self.core.upstreams.of(namespace);
-        match upstream.tool_lists().listed(namespace, caller).get().await {
+        match mcp::shown_tools(&self.core, caller, namespace).await {
             Ok(listed) => {
                 let view = View::of(caller, namespace);
                 let own = ToolList::declared(&KeyTools::declarations());
@@ -300,7 +299,7 @@ impl Conversation {
             method: TOOLS_CALL,
             members: &members,
         };
-        mcp::prepare(&cx, request).await
+        mcp::prepare(core, &cx, request).await
     }
 
     /// Sends progress to a client that gave a progress token. Questions to the client fail, since the relay has no frame for

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_servers::pipes::{ServerLine, ServerLines};
 use tooldock_sessions::caller::RelayPeer;
 
 use super::call::{Conversation, FrameHead};
@@ -22,7 +23,6 @@ use super::room::RelayRegistration;
 use super::whole_lines::WholeLines;
 use super::{Relay, reply};
 use crate::mcp::Core;
-use crate::stdio::wire::{ServerLine, ServerLines};
 use crate::surface::outbox::{self, Outbox};
 use crate::surface::requests::{Requests, Room};
 

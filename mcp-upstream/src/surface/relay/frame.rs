@@ -6,12 +6,12 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_base::secret::Secret;
+use tooldock_engine::trace::SentTrace;
+use tooldock_servers::pipes::IdScan;
 
 use super::reply;
 use crate::jsonrpc::{self, Body, ID_MAX, Key, Members, Message, RequestError};
 use crate::protocol::code;
-use crate::stdio::wire::IdScan;
-use crate::trace::SentTrace;
 
 /// Prefix of the greeting, which older clients send as their first line.
 const GREETING: &[u8] = b"OUBLIETTE-DOWNSTREAM";

@@ -1,11 +1,11 @@
-//! Entry point for fuzzing the frames of the relay. Compiled by `make fuzz` alone.
+//! Fuzzing of the frames (lines) that a relay client sends to the gateway. Compiled only for `make fuzz` and for tests.
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::frame::{Frame, greeting};
 
-/// Reads a line as a frame, and checks the parts that are written again.
+/// Reads a line as a frame, and checks the parts that the gateway passes on or sends back.
 pub fn relay_frame(line: &[u8]) {
     if let Some(Some(project)) = greeting(line) {
         assert!(!project.is_empty() && project.chars().all(|it| it.is_ascii_graphic()));
@@ -37,13 +37,14 @@ pub fn relay_frame(line: &[u8]) {
     }
 }
 
-/// Checks that raw JSON is a string or a number.
+/// Checks that raw JSON is an id or token: a string or a number.
 fn is_name(raw: &str) {
     let raw = serde_json::from_str::<&RawValue>(raw).expect("JSON").get();
     assert!(raw.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9')));
 }
 
-/// Checks that a key that stands once in a line is not in the debug output of its frame.
+/// Checks that a frame's debug output does not contain its API key. Skips keys of less than 8 bytes, and keys that the line
+/// contains more than once, since other parts of the frame may then contain the text of the key.
 fn is_hidden(key: &str, line: &[u8], shown: &str) {
     let line = String::from_utf8_lossy(line);
     if key.len() >= 8 && line.matches(key).count() == 1 {

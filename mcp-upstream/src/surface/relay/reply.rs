@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_engine::engine::{CallOutcome, UpstreamReply};
 use tooldock_sessions::call_error::retry_seconds;
 use tooldock_sessions::catalogue::ToolEntry;
 
-use crate::engine::{CallOutcome, UpstreamReply};
 use crate::format::{self, ResultFormat};
 use crate::jsonrpc::{self, ResponseOutcome, spans};
 use crate::protocol::ProtocolVersion;
@@ -133,6 +133,8 @@ fn failure(id: &str, failed: &CallError) -> Vec<u8> {
         | CallErrorCode::ResultTooLarge
         | CallErrorCode::MissingCapability
         | CallErrorCode::AskFailed
+        | CallErrorCode::HookRefused
+        | CallErrorCode::HookFailed
         | CallErrorCode::MissingCredential => {
             let mut out = Vec::with_capacity(96 + failed.message.len());
             format::begin(&mut out, id);

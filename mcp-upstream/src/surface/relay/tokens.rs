@@ -12,18 +12,18 @@ use serde_json::{Map, Value};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::key_maker::KeyId;
 use tooldock_credentials::keys::{ApiKey, KeyTables};
+use tooldock_engine::engine::{
+    CallFacts, CallMessages, CallTask, Peer, UpstreamCall, UpstreamReply, Work, insufficient_scope,
+};
+use tooldock_engine::upstream::system::KeyTools;
 use tooldock_process::worker::ToolReply;
 use tooldock_sessions::audit::Transport;
 use tooldock_sessions::session::CancelNotice;
 use tooldock_workers::registry::Namespace;
 
 use super::frame::ToolCall;
-use crate::engine::{
-    CallFacts, CallMessages, Peer, UpstreamCall, UpstreamReply, Work, insufficient_scope,
-};
 use crate::protocol::Method;
 use crate::protocol::method::TOOLS_CALL;
-use crate::upstream::system::KeyTools;
 
 /// The names of the tools that create, list and revoke API keys. They take precedence over tools of the relay's namespace with
 /// the same names.
@@ -69,6 +69,7 @@ impl TokenCall {
                 talks: CallMessages::No,
                 progress_token: None,
                 asks_singly: false,
+                task: CallTask::No,
             },
             tools,
             tables,

@@ -9,6 +9,7 @@ use futures_util::stream::BoxStream;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::poll_watch::PollSubject;
 use tooldock_base::trace::TraceSink;
+use tooldock_engine::trace;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::stream::frame;
 
@@ -17,7 +18,6 @@ use crate::mcp::head::{AcceptFlags, Carrier, McpHead, SESSION_HEADER};
 use crate::mcp::{self, Core};
 use crate::reply::{Reply, ReplyGuards};
 use crate::surface::outbox::Outbox;
-use crate::trace;
 
 /// A client that is connected over pipes.
 pub(super) struct Conversation {

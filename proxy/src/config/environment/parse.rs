@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use tooldock_base::config::Concurrency;
+use tooldock_base::names::{InvalidNamespaceName, NamespaceName};
 use tooldock_base::secret::Secret;
 use tooldock_process::repositories::GitScheme;
 use tooldock_sessions::session::config::PollAfter;
@@ -45,6 +46,14 @@ pub(super) fn user(text: &str) -> Result<String, String> {
                 .to_owned(),
         ),
     }
+}
+
+/// Parses the namespace to debug. A list or a pattern is refused: a debugger's port runs code for whoever connects to it, so each
+/// is opened by its name.
+pub(super) fn debugged(text: &str) -> Result<NamespaceName, String> {
+    text.parse().map_err(|_: InvalidNamespaceName| {
+        format!("{text:?} is no namespace: name one, the folder whose worker waits for a debugger")
+    })
 }
 
 /// Parses the number of a port to listen on.

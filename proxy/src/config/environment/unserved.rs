@@ -2,7 +2,7 @@
 //! unknown names with the program's prefix. Without the warning, an operator could think that the setting is in force.
 
 use super::ports;
-use super::{Environment, Settings};
+use super::{Environment, Settings, VARIABLES};
 
 /// Variables of `oubliette-client`, the relay's client in containers. In the gateway they have no effect.
 const OF_RELAY_CLIENTS: &[&str] = &["OUBLIETTE_API_KEY", "OUBLIETTE_CALLER_WAIT_MS"];
@@ -16,13 +16,14 @@ const OF_COMMANDS: &[&str] = &["TOOLDOCK_TOKEN"];
 /// set them.
 const OF_SERVICE_DISCOVERY: [&str; 4] = ["_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP"];
 
-/// Returns true if the name of a variable shows that it belongs to this program.
+/// Returns true if the name of a variable shows that it belongs to this program, and the table of variables does not contain it.
 pub(super) fn is_variable(name: &str) -> bool {
     let is_ours = name.strip_prefix(PREFIX).is_some_and(|rest| {
         let rest = format!("_{rest}");
         rest != "_PORT" && !OF_SERVICE_DISCOVERY.iter().any(|part| rest.contains(part))
     });
-    (is_ours && !OF_COMMANDS.contains(&name)) || OF_RELAY_CLIENTS.contains(&name)
+    let has_effect = VARIABLES.iter().any(|variable| variable.name == name);
+    (is_ours && !has_effect && !OF_COMMANDS.contains(&name)) || OF_RELAY_CLIENTS.contains(&name)
 }
 
 /// Returns the warning about variables without effect; `None` if no such variable is set.

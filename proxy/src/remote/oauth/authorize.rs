@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use oauth2::url::Url;
 use rmcp::transport::auth::{
-    AuthorizationCallback, AuthorizationRequest, AuthorizationSession, CredentialStore as _,
-    InMemoryCredentialStore,
+    AuthorizationCallback, AuthorizationMetadata, AuthorizationRequest, AuthorizationSession,
+    CredentialStore as _, InMemoryCredentialStore,
 };
 use tooldock_base::secret::Secret;
 use tooldock_credentials::secrets::Authorization;
@@ -42,23 +42,29 @@ pub(crate) struct Asking {
 pub(crate) enum RedirectOutcome {
     /// The person consented, and the authorization server has sent tokens.
     Given(Authorization),
-    /// The person refused, or the authorization server did not accept the code. Contains the reason.
+    /// The person refused, or the redirect comes from another authorization server. Contains the reason, which may be shown to
+    /// every visitor.
     Refused(String),
+    /// The authorization server did not accept the code. Contains the reason.
+    Failed(Reason),
     /// The redirect belongs to another request for authorization, or to none. It is ignored.
     Foreign,
 }
 
 impl Asking {
-    /// Prepares an authorization. At its end the authorization server redirects the browser to the URL `redirect`.
+    /// Prepares an authorization, after which the authorization server redirects the browser to the URL `redirect`. `document`:
+    /// the URL of the gateway's client metadata document, used as the client id at authorization servers that accept such
+    /// documents; `None` if the gateway serves no document for this redirect.
     ///
     /// # Errors
     ///
-    /// The reason why no authorization can be requested.
+    /// When no authorization can be requested. The text names the reason.
     pub(crate) async fn begin(
         client: &Arc<RemoteClient>,
         server: &Arc<RemoteServer>,
         spec: &OAuthSpec,
         redirect: &str,
+        document: Option<&str>,
     ) -> Result<Self, String> {
         let Endpoints {
             mut manager,
@@ -71,6 +77,9 @@ impl Asking {
             Some(id) => {
                 let secret = spec.client_secret.as_ref();
                 (id.clone(), secret.map(|it| it.expose().to_owned()))
+            }
+            None if document.is_some() && takes_documents(&metadata) => {
+                (document.unwrap_or_default().to_owned(), None)
             }
             None => {
                 let scopes: Vec<_> = spec.scopes.iter().map(String::as_str).collect();
@@ -124,6 +133,12 @@ impl Asking {
             .words(issuer.unwrap_or(&self.bound.token_endpoint))
     }
 
+    /// Returns true if the browser's redirect to this URL answers this request.
+    pub(crate) fn is_for(&self, address: &str) -> bool {
+        let url = Url::parse(address).ok();
+        url.and_then(|url| query(&url, "state")).as_deref() == Some(&*self.state)
+    }
+
     /// Completes the authorization. `address` is the URL to which the browser was redirected.
     pub(crate) async fn finish(&self, address: &str) -> RedirectOutcome {
         let Ok(url) = Url::parse(address) else {
@@ -163,7 +178,7 @@ impl Asking {
                 RedirectOutcome::Given(Authorization::new(kept.secret()))
             }
             Ok(None) => RedirectOutcome::Refused("no token came".to_owned()),
-            Err(error) => RedirectOutcome::Refused(logged(self.http.reason(&error.to_string()))),
+            Err(error) => RedirectOutcome::Failed(self.http.reason(&error.to_string())),
         }
     }
 
@@ -187,6 +202,14 @@ impl Asking {
         };
         Some(self.http.words(&reason))
     }
+}
+
+/// Returns true if an authorization server accepts URLs of client metadata documents as client ids.
+fn takes_documents(metadata: &AuthorizationMetadata) -> bool {
+    let member = metadata
+        .additional_fields
+        .get("client_id_metadata_document_supported");
+    member.and_then(serde_json::Value::as_bool) == Some(true)
 }
 
 /// The text of the reason for the log. It may be shown here because the operator runs the command.

@@ -24,7 +24,7 @@ pub(super) struct Endpoints {
 ///
 /// # Errors
 ///
-/// The reason why the authorization server cannot be used, as stated by that server if it stated one.
+/// When the authorization server cannot be used. The text contains the server's own reason, if the server gave one.
 pub(super) async fn manager(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -46,6 +46,7 @@ pub(super) async fn manager(
         }
     };
     manager.set_metadata(metadata.clone());
+    http.set_issuer(metadata.issuer.clone());
     Ok(Endpoints {
         manager,
         http,

@@ -17,7 +17,7 @@ use crate::remote::RemoteClient;
 ///
 /// # Errors
 ///
-/// The reason why there is no token, as stated by the authorization server if it stated one.
+/// When no usable token was obtained. The text contains the authorization server's own reason, if the server gave one.
 pub(super) async fn token(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,

@@ -18,12 +18,10 @@ use rmcp::transport::auth::{
 use tooldock_base::address::is_public;
 use tooldock_base::secret::Secret;
 use tooldock_upstream::http_client::{BackendRequest, BodyError, SendError};
-use tooldock_workers::remote::{
-    Backend, BackendSpec, HeaderRules, Host, RemoteServer, RemoteSpec, TlsSpec,
-};
+use tooldock_workers::remote::{Backend, Host, RemoteServer};
 
-use super::token_endpoint;
 use super::words::{Reason, one_line};
+use super::{client_assertion, token_endpoint};
 use crate::remote::{RemoteClient, lock};
 
 /// Maximum size of an authorization server's response, in bytes.
@@ -41,6 +39,8 @@ pub(super) struct Http {
     hidden: Mutex<Vec<Secret>>,
     /// The cause of the last failure. It is stored here because the OAuth library does not include it in its error.
     failed: Mutex<Option<NoAnswer>>,
+    /// Issuer of the authorization server; `None` if it is not known. Client assertions name it as their audience.
+    issuer: Mutex<Option<String>>,
 }
 
 /// The reason why a request got no usable response.
@@ -84,6 +84,7 @@ impl Http {
             server: Arc::clone(server),
             hidden: Mutex::default(),
             failed: Mutex::default(),
+            issuer: Mutex::default(),
         };
         if let Some(spec) = &server.spec.oauth
             && let Some(secret) = &spec.client_secret
@@ -92,6 +93,11 @@ impl Http {
             http.hide_client(id, secret.expose());
         }
         http
+    }
+
+    /// Stores the issuer of the authorization server to which later token requests are sent.
+    pub(super) fn set_issuer(&self, issuer: Option<String>) {
+        *lock(&self.issuer) = issuer;
     }
 
     /// Adds secrets to remove from all later texts. Their form-encoded spelling is removed, too.
@@ -148,31 +154,8 @@ impl Http {
     /// of the remote server for which the token is needed.
     fn at(&self, backend: Backend) -> RemoteServer {
         let spec = &self.server.spec;
-        let at = BackendSpec {
-            id: backend.id(),
-            backend,
-            weight: 1,
-            backup: false,
-        };
-        let spec = RemoteSpec {
-            backends: vec![at],
-            headers: HeaderRules {
-                // The gateway may have to authenticate at the authorization server with this header.
-                pass: vec!["authorization".into()],
-                ..HeaderRules::default()
-            },
-            credentials: None,
-            personal: Default::default(),
-            oauth: None,
-            keepalive: 0,
-            tls: TlsSpec {
-                // The configured client certificate and server name are for the remote server only.
-                identity: None,
-                server_name: None,
-                ..spec.tls.clone()
-            },
-            ..spec.clone()
-        };
+        // The gateway may have to authenticate at the authorization server with this header.
+        let spec = spec.elsewhere(backend, "authorization");
         RemoteServer::new(self.server.name.member("oauth"), spec)
     }
 
@@ -207,9 +190,33 @@ impl Http {
         }
     }
 
+    /// Returns the request with a client assertion if the server's configuration has a client key.
+    fn asserted(&self, request: &Request<Vec<u8>>) -> Result<Option<Request<Vec<u8>>>, NoAnswer> {
+        let Some((id, key)) = self
+            .server
+            .spec
+            .oauth
+            .as_ref()
+            .and_then(|it| it.client_id.as_ref().zip(it.client_key.as_ref()))
+        else {
+            return Ok(None);
+        };
+        let issuer = lock(&self.issuer).clone();
+        let audience = issuer.unwrap_or_else(|| request.uri().to_string());
+        let assertion = client_assertion::assertion(key, id, &audience)?;
+        self.hide([assertion.clone()]);
+        Ok(Some(client_assertion::with_assertion(
+            request, id, &assertion,
+        )))
+    }
+
     /// Sends a token request. If the endpoint refuses the client, repeats the request once with the client's secret in the other
     /// form: header instead of body, or body instead of header.
     async fn token(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>, NoAnswer> {
+        if let Some(asserted) = self.asserted(&request)? {
+            let answer = self.sent(asserted).await?;
+            return self.normalized(answer);
+        }
         let Some(client) = token_endpoint::TokenClient::of(&request) else {
             let answer = self.sent(request).await?;
             return self.normalized(answer);
@@ -283,6 +290,7 @@ impl Http {
             standing: false,
             send_record: None,
             on_behalf_of: None,
+            answers: None,
         };
         let mut response = backend.ask_here(&request).await?;
         let mut read = Vec::new();

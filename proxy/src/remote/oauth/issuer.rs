@@ -16,7 +16,7 @@ const OPENID: &str = "/.well-known/openid-configuration";
 ///
 /// # Errors
 ///
-/// The reason why no metadata were found, as one line.
+/// When no metadata were found. The text is one line.
 pub(super) async fn metadata(http: &Http, issuer: &str) -> Result<AuthorizationMetadata, Reason> {
     let reason = |text: &str| http.reason(text);
     for address in addresses(issuer).map_err(|text| reason(&text))? {

@@ -86,7 +86,7 @@ pub(super) struct AuthorizationSlot<'a> {
 ///
 /// # Errors
 ///
-/// The reason why there is no token.
+/// When the authorization is missing, damaged or no longer valid, or its token could not be renewed.
 pub(super) async fn token(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,

@@ -29,7 +29,7 @@ type Client = oauth2::Client<
     BasicRevocationErrorResponse,
 >;
 
-/// The reason why a token was not renewed.
+/// Reason why a token was not renewed.
 pub(super) enum RenewalError {
     /// Temporary failure to renew a token: a later attempt may succeed.
     Now(Reason),
@@ -41,7 +41,7 @@ pub(super) enum RenewalError {
 ///
 /// # Errors
 ///
-/// The reason why the tokens were not renewed, as one line.
+/// When the tokens were not renewed. The text is one line.
 pub(super) async fn renew(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -60,6 +60,7 @@ pub(super) async fn renew(
     };
     let http = Http::new(client, server);
     http.hide(kept.hidden());
+    http.set_issuer(bound.issuer.clone());
     if let Some(secret) = &secret {
         http.hide_client(&kept.client_id, secret);
     }

@@ -39,7 +39,7 @@ fn media(headers: &HeaderMap) -> String {
     media.unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-fn pairs(form: &[u8]) -> impl Iterator<Item = (String, String)> {
+pub(super) fn pairs(form: &[u8]) -> impl Iterator<Item = (String, String)> {
     form_urlencoded::parse(form).into_owned()
 }
 

@@ -30,11 +30,11 @@ const PRIVATE_ENDINGS: [&str; 11] = [
 
 /// The reason why no token could be fetched, as a text for the log and a text for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Reason {
+pub(crate) struct Reason {
     /// The complete text, for the log.
-    pub(super) logged: String,
+    pub(crate) logged: String,
     /// The text for clients, without addresses that are not public.
-    pub(super) told: String,
+    pub(crate) told: String,
 }
 
 impl Reason {

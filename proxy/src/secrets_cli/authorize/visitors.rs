@@ -70,7 +70,7 @@ pub(super) async fn tell(browser: TcpStream, answered: &RedirectOutcome) {
             "200 OK",
             "The gateway is authorized. You may close this page.\n",
         ),
-        RedirectOutcome::Refused(_) => (
+        RedirectOutcome::Refused(_) | RedirectOutcome::Failed(_) => (
             "400 Bad Request",
             "The gateway was not authorized. The command that asked says why.\n",
         ),

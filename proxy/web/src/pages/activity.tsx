@@ -45,6 +45,8 @@ function ActivityTabs({ current }: { current: string }) {
 
 function Calls({ parts, search }: { parts: string[]; search: URLSearchParams }) {
   const [filters, setFilters] = useState<Filters>(() => Object.fromEntries([...search].filter(([name]) => name === "status" || FILTERS.some(([own]) => own === name))));
+  // Of two inputs before the next rendering, neither may undo the other.
+  const set = (name: string, value: string) => setFilters((before) => ({ ...before, [name]: value }));
   const settled = useSettled(filters, 300);
   // What is looked at can be found again by the address; it changes in place, so that "back" leaves the page.
   useEffect(() => {
@@ -83,13 +85,13 @@ function Calls({ parts, search }: { parts: string[]; search: URLSearchParams }) 
           <div key={name}>
             <label for={`filter-${name}`}>{text}</label>
             {type === "text"
-              ? <input id={`filter-${name}`} value={filters[name] ?? ""} onInput={(event) => setFilters({ ...filters, [name]: event.currentTarget.value })} spellcheck={false} autocomplete="off" />
-              : <input id={`filter-${name}`} type="datetime-local" step="1" value={filters[name] ?? ""} onInput={(event) => setFilters({ ...filters, [name]: event.currentTarget.value })} />}
+              ? <input id={`filter-${name}`} value={filters[name] ?? ""} onInput={(event) => set(name, event.currentTarget.value)} spellcheck={false} autocomplete="off" />
+              : <input id={`filter-${name}`} type="datetime-local" step="1" value={filters[name] ?? ""} onInput={(event) => set(name, event.currentTarget.value)} />}
           </div>
         ))}
         <div>
           <label for="filter-status">Outcome</label>
-          <select id="filter-status" value={filters.status ?? ""} onChange={(event) => setFilters({ ...filters, status: event.currentTarget.value })}>
+          <select id="filter-status" value={filters.status ?? ""} onChange={(event) => set("status", event.currentTarget.value)}>
             <option value="">all</option>
             <option value="ok">ok</option>
             <option value="error">every error</option>

@@ -1,6 +1,7 @@
 // One tool: its arguments as a form or as JSON, the call, and what comes of it while it runs.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Json, JsonObject } from "../api.ts";
+import { pageOf } from "../app-host.ts";
 import { request, type Note } from "../mcp.ts";
 import { link } from "../router.ts";
 import { initial, isObject, type Schema } from "../schema.ts";
@@ -11,6 +12,7 @@ import { BigText } from "../ui/bigtext.tsx";
 import { Editor } from "../ui/editor.tsx";
 import { milliseconds, plural } from "../ui/format.ts";
 import { check, SchemaForm, type Problems } from "../ui/schema-form.tsx";
+import { AppFrame } from "./app-frame.tsx";
 import { CallResult } from "./result.tsx";
 import { Snippets } from "./snippets.tsx";
 
@@ -34,6 +36,8 @@ interface Run {
   progress?: Progress;
   logs: Log[];
   dropped: number;
+  /** The arguments that the tool was called with. */
+  input: JsonObject;
   result?: JsonObject;
   error?: Error;
   requestId?: string | null;
@@ -46,6 +50,7 @@ const MOST_TYPED = 200;
 export function ToolPanel({ namespace, tool }: { namespace: string; tool: Tool }) {
   const schema: Schema = tool.inputSchema ?? { type: "object" };
   const key = `${namespace}/${tool.name}`;
+  const page = pageOf(tool as Tool & JsonObject);
   const before = typed.get(key);
   const [value, setValue] = useState<JsonObject>(() => before?.value ?? startingValue(schema));
   const [raw, setRaw] = useState(before?.raw ?? false);
@@ -89,7 +94,7 @@ export function ToolPanel({ namespace, tool }: { namespace: string; tool: Tool }
     abort.current?.abort();
     abort.current = own;
     const started = performance.now();
-    setRun({ state: "running", started, logs: [], dropped: 0 });
+    setRun({ state: "running", started, logs: [], dropped: 0, input: args });
     announce(`Calling ${tool.name}`, true);
     const change = (more: (before: Run) => Partial<Run>) => setRun((before) => before && (abort.current === own ? { ...before, ...more(before) } : before));
     try {
@@ -168,6 +173,7 @@ export function ToolPanel({ namespace, tool }: { namespace: string; tool: Tool }
         </div>
       </form>
       {run && <Running run={run} />}
+      {run?.result && page && <AppFrame key={run.started} namespace={namespace} uri={page} input={run.input} result={run.result} />}
       {run?.result && <CallResult result={run.result} name={tool.name} />}
       {run?.error && <Problem error={run.error} what="The call failed." />}
       <Snippets namespace={namespace} tool={tool.name} args={() => (raw ? parsed() ?? {} : value)} />

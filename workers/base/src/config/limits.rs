@@ -31,6 +31,9 @@ const TOOL_THREADS: RangeInclusive<usize> = 1..=1_000;
 pub const QUEUE_MAX: usize = 65_536;
 pub(crate) const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
+/// Maximum of `task_timeout` in a namespace's own file.
+pub(crate) const TASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+
 macro_rules! limits {
     (
         numbers {$( $(#[$doc:meta])* $number:ident: $kind:ty = $number_default:expr, $bounds:expr; )*}
@@ -160,6 +163,9 @@ limits! {
         /// Time limit for the answer to one question to the client (elicitation, sampling).
         #[serde(with = "humantime_serde")]
         ask_timeout: Duration = Duration::from_secs(600), TIMES;
+        /// Time limit for one call of a tool that runs as a task.
+        #[serde(with = "humantime_serde")]
+        task_timeout: Duration = Duration::from_secs(3600), TIMES;
         /// Maximum number of concurrent calls; `auto` is 8, and 512 for remote servers.
         max_concurrency: Concurrency = Concurrency::Auto, CALLS;
         /// Maximum number of calls that wait until another call ends. Further ones are refused.
@@ -348,6 +354,7 @@ impl Ceilings {
             sandbox: Some(sandbox.clone()),
             timeout: Some(timeout),
             ask_timeout: Some(ASK_TIMEOUT_MAX),
+            task_timeout: Some(TASK_TIMEOUT_MAX),
             max_concurrency: Some(Concurrency::Calls(max_concurrency)),
             queue: Some(QUEUE_MAX),
             max_parked: Some(QUEUE_MAX),

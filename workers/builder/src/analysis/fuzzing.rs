@@ -1,11 +1,11 @@
-//! Entry point for fuzzing the readers of sources and of lists of dependencies. Compiled by `make fuzz` alone.
+//! Fuzzing of the readers of source code and of lists of dependencies. Compiled only for `make fuzz` and for tests.
 
 use std::collections::BTreeMap;
 
 use super::dependencies::Dependencies;
 use super::{Language, SourceFacts, look_into, names, syntax};
 
-/// Names of files, one for each reader.
+/// Names of files, each of which chooses a language or a format.
 const FILES: [&str; 12] = [
     "a.py",
     "a.ts",
@@ -21,7 +21,7 @@ const FILES: [&str; 12] = [
     "Cargo.toml",
 ];
 
-/// Reads a file of a repository. The first byte chooses the name of the file.
+/// Reads a file of a repository. The first byte of the input chooses the file's name.
 pub fn source_file(input: &[u8]) {
     let Some((&name, bytes)) = input.split_first() else {
         return;

@@ -1,4 +1,4 @@
-//! Entry points for fuzzing archives and answers of registries. Compiled by `make fuzz` alone.
+//! Fuzzing of the unpacking of archives and of the parsers of registry responses. Compiled only for `make fuzz` and for tests.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use url::Url;
 use super::{archive, npm, parse, pypi};
 use crate::tree::Tree;
 
-/// Maximum size of an unpacked archive in bytes, so that inputs reach it.
+/// Maximum size of an unpacked archive in bytes, small enough that inputs reach it.
 const BYTES_MAX: u64 = 256 * 1024;
 
-/// Unpacks an archive in an empty folder. The first byte chooses the archive's format.
+/// Unpacks an archive in an empty folder, and checks that all files are in its tree. The first byte chooses the archive's format.
 pub fn archive(input: &[u8], folder: &Path) {
     let Some((&format, bytes)) = input.split_first() else {
         return;
@@ -31,7 +31,7 @@ pub fn archive(input: &[u8], folder: &Path) {
     assert_eq!(beside, 1, "a file is beside the tree");
 }
 
-/// Total size of the files below a folder, which must be regular files; counts them.
+/// Returns the total size in bytes of the files below a folder, which must be regular files, and adds their number to `found`.
 fn files_below(folder: &Path, found: &mut usize) -> u64 {
     let mut bytes = 0;
     for entry in fs::read_dir(folder).expect("read") {
@@ -48,7 +48,7 @@ fn files_below(folder: &Path, found: &mut usize) -> u64 {
     bytes
 }
 
-/// Chooses a package from the answer of a registry. The first line is the name of the package.
+/// Selects a package in a registry's response. The first line of the input is the name of the package.
 pub fn registry_answer(input: &[u8]) {
     let mut lines = input.splitn(2, |byte| *byte == b'\n');
     let name = String::from_utf8_lossy(lines.next().unwrap_or_default());

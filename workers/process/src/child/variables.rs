@@ -95,21 +95,25 @@ fn from_gateway(wanted: impl Fn(&str) -> bool) -> BTreeMap<OsString, Secret> {
     variables
 }
 
-/// The complete environment of a worker. Variables of the gateway are overridden by those of the manifest, and these by secrets.
+/// Returns all environment variables of a worker, or of an MCP server whose program is in a namespace folder. `build`: the folder
+/// of the Python environment; `None` if the process does not run Python. `defaults`: the variables of the namespace's manifest.
+/// They override the gateway's variables, and `secrets` override both.
 ///
 /// A secret that cannot be an environment variable is omitted, and its name is logged.
 pub fn worker_variables(
-    build: &Path,
+    build: Option<&Path>,
     defaults: &BTreeMap<String, Secret>,
     secrets: BTreeMap<String, Secret>,
 ) -> (Vec<(OsString, Secret)>, Vec<Issue>) {
     let mut variables = from_gateway(|_| false);
-    let bin = build.join("bin");
-    let inherited = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
-    let path = [bin.as_os_str(), &inherited].join(OsStr::new(":"));
+    let mut path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    if let Some(build) = build {
+        path = [build.join("bin").as_os_str(), &path].join(OsStr::new(":"));
+        let build = build.to_string_lossy().into_owned();
+        variables.insert("VIRTUAL_ENV".into(), Secret::new(build));
+    }
     for (name, value) in [
         ("PATH", path.to_string_lossy().into_owned()),
-        ("VIRTUAL_ENV", build.to_string_lossy().into_owned()),
         // A file such as `json.py` among the tools must not replace a module of the standard library.
         ("PYTHONSAFEPATH", "1".into()),
         // Output of a tool must appear as soon as it is printed.
@@ -159,7 +163,7 @@ mod tests {
             ("B".into(), Secret::new("secret")),
             ("C\0".into(), Secret::new("x")),
         ]);
-        let (variables, issues) = worker_variables(Path::new("/v"), &defaults, secrets);
+        let (variables, issues) = worker_variables(Some(Path::new("/v")), &defaults, secrets);
         assert_eq!(value(&variables, "A"), Some("default"));
         assert_eq!(value(&variables, "B"), Some("secret"));
         assert!(value(&variables, "PATH").is_some_and(|path| path.starts_with("/v/bin:")));
@@ -174,7 +178,7 @@ mod tests {
     #[test]
     fn values_do_not_show_in_debug_output() {
         let secrets = BTreeMap::from([("TOKEN".into(), Secret::new("hunter2"))]);
-        let (variables, _) = worker_variables(Path::new("/v"), &BTreeMap::new(), secrets);
+        let (variables, _) = worker_variables(Some(Path::new("/v")), &BTreeMap::new(), secrets);
         assert!(!format!("{variables:?}").contains("hunter2"));
     }
 }

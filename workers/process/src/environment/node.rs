@@ -1,14 +1,15 @@
 //! The packages of a namespace's Node.js program: `venvs/.builds/<ns>-<hash>/node_modules`.
 //!
-//! The namespace's folder gets a symlink `node_modules` to that folder, since Node looks for packages beside and above the
-//! program's file only. A folder `node_modules` that the author made is used as it is, and nothing is installed. Scripts of
-//! packages never run.
+//! The namespace's folder gets a symlink `node_modules` to that folder, since Node looks for packages only beside and above the
+//! program's file. A folder `node_modules` that the author made is used as it is, and nothing is installed. Scripts of packages
+//! never run.
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tooldock_base::data_dir::{hex, short_hash, write_atomically};
+use tooldock_base::data_dir::{short_hash, write_atomically};
 use tooldock_base::names::NamespaceName;
 
 use super::installer::Step;
@@ -32,26 +33,27 @@ const LOCK: &str = "package-lock.json";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePackages {
     /// Content of `package.json`.
-    pub manifest: Vec<u8>,
+    pub manifest: Arc<[u8]>,
     /// Content of `package-lock.json`; `None` if there is none.
-    pub lock: Option<Vec<u8>>,
+    pub lock: Option<Arc<[u8]>>,
 }
 
-/// The packages of a namespace's Node.js program are in place.
+/// Packages of a namespace's Node.js program, ready for use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeEnvironment {
-    /// Folder with the installed packages; `None` if the author's own are used.
+    /// Folder with the installed packages; `None` if the author's own `node_modules` is used.
     pub build: Option<PathBuf>,
     /// True if packages were installed, false if none had to be.
     pub synced: bool,
 }
 
 impl Environments {
-    /// Installs the packages of a Node.js program in the namespace's folder `dir`, unless they are there.
+    /// Installs the packages of a Node.js program for the namespace's folder `dir`, unless they are installed already.
     ///
     /// # Errors
     ///
-    /// The last output of npm, or what is missing to run it.
+    /// When npm is missing, fails or exceeds its time limit, when the files cannot be written, or when packages would have to be
+    /// installed and `packages` forbids that.
     pub async fn prepare_node(
         &self,
         namespace: &NamespaceName,
@@ -61,7 +63,7 @@ impl Environments {
     ) -> Result<NodeEnvironment, EnvironmentError> {
         let modules = dir.join(MODULES);
         let builds = self.data.builds_dir();
-        let is_ours = fs::read_link(&modules).is_ok_and(|target| target.starts_with(&builds));
+        let is_ours = fs::read_link(&modules).is_ok_and(|target| is_build(&target));
         if !is_ours && modules.symlink_metadata().is_ok() {
             return Ok(NodeEnvironment {
                 build: None,
@@ -72,14 +74,10 @@ impl Environments {
             Packages::Install => self.config.sync_timeout,
             Packages::AsTheyAre => LOCAL_STEP,
         };
-        let key = short_hash(
-            format!(
-                "node\0{}\0{}",
-                hex(&wanted.manifest),
-                wanted.lock.as_deref().map(hex).unwrap_or_default()
-            )
-            .as_bytes(),
-        );
+        let mut key = format!("node\0{}\0", wanted.manifest.len()).into_bytes();
+        key.extend_from_slice(&wanted.manifest);
+        key.extend_from_slice(wanted.lock.as_deref().unwrap_or_default());
+        let key = short_hash(&key);
         let build = builds.join(format!("{namespace}-{key}"));
         let _lock = FileLock::take(builds.join(format!("{namespace}.lock")), limit).await?;
         let missing = !stamp::is_stamped(&build, &key);
@@ -162,5 +160,32 @@ impl Environments {
         let _turn = turn(&self.installs).await?;
         self.installer.run(step).await?;
         Ok(())
+    }
+}
+
+/// Returns true if the target of a symlink is a folder of packages that a gateway installed, in this or another data directory
+/// (the symlink may come from a backup); false for any other target.
+pub fn is_build(target: &Path) -> bool {
+    let builds = target.parent().and_then(Path::parent);
+    target.ends_with(MODULES) && builds.is_some_and(|it| it.ends_with("venvs/.builds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_packages_of_any_data_directory_is_the_gateways() {
+        for (target, expected) in [
+            ("/data/venvs/.builds/ns-0123456789abcdef/node_modules", true),
+            (
+                "/old/data/venvs/.builds/ns-0123456789abcdef/node_modules",
+                true,
+            ),
+            ("/home/me/project/node_modules", false),
+            ("../shared/node_modules", false),
+        ] {
+            assert_eq!(is_build(Path::new(target)), expected, "{target}");
+        }
     }
 }

@@ -1,14 +1,15 @@
-//! The folders that a process of an environment reads, for its sandbox.
+//! Folders that a process of a Python environment may read in its sandbox.
 
 use std::path::Path;
 
 use super::venv::PTH_FILE;
 use crate::child::confine::KeptPath;
 
-/// The folder of the environment whose interpreter is `python` (`<build>/bin/python`), and the folders that its `.pth` file adds
-/// to Python's search path: those of the worker's runtime and of the base environment.
+/// Returns the folder of the environment whose interpreter is `python` (`<build>/bin/python`), and the folders that its `.pth`
+/// file adds to Python's search path: those of the worker's runtime and of the base environment.
 ///
-/// None of them may be written: the `.pth` file names folders that the sandbox contains at the next start.
+/// The process may not write to any of these folders: the `.pth` file decides which folders the sandbox contains at the next
+/// start.
 pub fn paths_of(python: &Path) -> Vec<KeptPath> {
     let build = python.parent().and_then(Path::parent);
     let libraries = build.and_then(|it| std::fs::read_dir(it.join("lib")).ok());

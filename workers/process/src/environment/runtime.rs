@@ -1,4 +1,5 @@
-//! The Python runtime (`python/app`), embedded in the binary and unpacked to `runtime/<hash>/app`.
+//! The Python runtime (`python/app`) and its stubs for editors (`python/stubs`), embedded in the binary and unpacked to
+//! `runtime/<hash>/app` and `runtime/<hash>/stubs`.
 //!
 //! The hash is that of the content, so an upgrade unpacks beside the old runtime, and workers that still use it are not affected.
 
@@ -15,12 +16,15 @@ use super::interpreter::Interpreter;
 use super::{EnvironmentError, blocking};
 
 // `build.rs` has copied the sources to this folder.
-static APP: Dir<'static> = include_dir!("$OUT_DIR/app");
+static FILES: Dir<'static> = include_dir!("$OUT_DIR/runtime");
+
+/// Folder beside `app` with the types of the names that the runtime supplies. Python never imports it.
+pub(super) const STUBS: &str = "stubs";
 
 /// Unpacks the runtime, or checks that it is unpacked and unchanged. Returns the folder that contains `app`.
 pub(super) async fn unpack(runtime_dir: &Path) -> Result<PathBuf, EnvironmentError> {
     let runtime_dir = runtime_dir.to_owned();
-    blocking(move || unpack_files(&runtime_dir, &python_files(&APP))).await
+    blocking(move || unpack_files(&runtime_dir, &sources(&FILES))).await
 }
 
 /// Compiles the runtime once per interpreter. Workers do not write compiled files themselves, so otherwise each start would
@@ -60,11 +64,11 @@ pub(super) fn collect_garbage(runtime_dir: &Path, current: &Path) {
     }
 }
 
-/// All files of the runtime in the order of their paths below `app`. `build.rs` embeds only sources.
-fn python_files<'a>(directory: &'a Dir<'a>) -> Vec<&'a File<'a>> {
+/// All files of the runtime in the order of their paths. `build.rs` embeds only sources.
+fn sources<'a>(directory: &'a Dir<'a>) -> Vec<&'a File<'a>> {
     let mut files: Vec<_> = directory.files().collect();
     for folder in directory.dirs() {
-        files.extend(python_files(folder));
+        files.extend(sources(folder));
     }
     files.sort_by_key(|file| file.path());
     files
@@ -80,7 +84,7 @@ fn unpack_files(runtime_dir: &Path, files: &[&File<'_>]) -> Result<PathBuf, Envi
     }
     let target = runtime_dir.join(&hex(&hash.finalize())[..16]);
     let intact = |file: &&File<'_>| {
-        let (path, content) = (target.join("app").join(file.path()), file.contents());
+        let (path, content) = (target.join(file.path()), file.contents());
         regular_file::read(&path, content.len() as u64).is_ok_and(|found| found == content)
     };
     if target.join("app").is_dir() && files.iter().all(intact) {
@@ -95,9 +99,9 @@ fn unpack_files(runtime_dir: &Path, files: &[&File<'_>]) -> Result<PathBuf, Envi
         .tempdir_in(runtime_dir)
         .map_err(failed)?;
     let content = fresh.path().join("content");
-    fs::create_dir_all(content.join("app")).map_err(failed)?;
+    fs::create_dir_all(&content).map_err(failed)?;
     for file in files {
-        let path = content.join("app").join(file.path());
+        let path = content.join(file.path());
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(failed)?;
         }
@@ -123,8 +127,8 @@ mod tests {
     fn unpacks_once_and_repairs_what_was_changed() {
         let temp = tempfile::tempdir().unwrap();
         let (init, sub) = (
-            File::new("__init__.py", b"v = 1"),
-            File::new("sub/x.py", b"x = 1"),
+            File::new("app/__init__.py", b"v = 1"),
+            File::new("app/sub/x.py", b"x = 1"),
         );
         let files = [&init, &sub];
         let first = unpack_files(temp.path(), &files).unwrap();
@@ -144,9 +148,23 @@ mod tests {
     }
 
     #[test]
+    fn the_binary_holds_the_runtime_and_its_stubs_for_editors() {
+        let temp = tempfile::tempdir().unwrap();
+        let unpacked = unpack_files(temp.path(), &sources(&FILES)).unwrap();
+        for name in [
+            "app/worker_main.py",
+            "app/cli/secrets.py",
+            "stubs/fastmcp-stubs/py.typed",
+            "stubs/fastmcp-stubs/tools/__init__.pyi",
+        ] {
+            assert!(unpacked.join(name).is_file(), "{name}");
+        }
+    }
+
+    #[test]
     fn another_content_goes_beside_the_old_one_until_it_is_garbage() {
         let temp = tempfile::tempdir().unwrap();
-        let (one, two) = (File::new("a.py", b"1"), File::new("a.py", b"2"));
+        let (one, two) = (File::new("app/a.py", b"1"), File::new("app/a.py", b"2"));
         let old = unpack_files(temp.path(), &[&one]).unwrap();
         let new = unpack_files(temp.path(), &[&two]).unwrap();
         assert_ne!(old, new);

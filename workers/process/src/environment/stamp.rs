@@ -30,7 +30,7 @@ pub(super) fn is_complete(environment: &Path, key: &str) -> bool {
     is_stamped(environment, key) && environment.join("bin/python").is_file()
 }
 
-/// Returns true if an environment was completed for `key`, whichever interpreter it has.
+/// Returns true if an environment was completed for `key`, even if its interpreter no longer exists; false if it was not.
 pub(super) fn is_stamped(environment: &Path, key: &str) -> bool {
     regular_file::read(&environment.join(STAMP_FILE), BYTES_MAX)
         .is_ok_and(|it| it == key.as_bytes())

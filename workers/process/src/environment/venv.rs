@@ -19,6 +19,7 @@ use tooldock_base::tree_file;
 use super::installer::Step;
 use super::interpreter::find_program;
 use super::lock::FileLock;
+use super::runtime::STUBS;
 use super::{
     EnvironmentError, Environments, LOCAL_STEP, NamespacePackages, Packages, Toolchain, blocking,
     empty, is_switch_leftover, stamp, switch_symlink, turn,
@@ -29,6 +30,8 @@ use crate::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements};
 /// Name of the file that adds the runtime and the base environment to Python's search path. It sorts after most other names, so
 /// that paths from `.pth` files of packages are searched first.
 pub(super) const PTH_FILE: &str = "zz_tooldock.pth";
+/// Name of the file in a build (the folder of an environment) that lists a server's packages for the installer.
+const PACKAGES_FILE: &str = "packages.txt";
 
 /// A namespace's environment in which a worker can be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,10 +89,10 @@ pub(super) async fn prepare(
         check_packages(&site_packages)?;
     }
 
-    let pth = format!(
-        "{}\n{}\n",
-        toolchain.runtime.display(),
-        toolchain.base.site_packages.display()
+    let pth = search_path(
+        &site_packages,
+        &toolchain.runtime,
+        &toolchain.base.site_packages,
     );
     let venv = environments.data.venvs_dir().join(name.as_str());
     let (link, environment) = (venv.clone(), build.clone());
@@ -115,6 +118,16 @@ pub(super) async fn prepare(
     })
 }
 
+/// Text of the `.pth` file: the runtime, the base environment, and the stubs for editors. An environment with the package
+/// `fastmcp` goes without stubs, since the package has its own types, which describe servers, too.
+fn search_path(site_packages: &Path, runtime: &Path, base: &Path) -> String {
+    let mut text = format!("{}\n{}\n", runtime.display(), base.display());
+    if !site_packages.join("fastmcp").is_dir() {
+        text.push_str(&format!("{}\n", runtime.join(STUBS).display()));
+    }
+    text
+}
+
 /// Makes the symlink `venvs/<ns>` point to a build.
 pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
     switch_symlink(
@@ -123,7 +136,7 @@ pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
     )
 }
 
-/// Packages to install: those that a file lists, and further ones.
+/// Packages to install: those that `requirements.txt` lists, and further packages.
 #[derive(Clone, Copy)]
 struct WantedPackages<'a> {
     requirements: Option<&'a Requirements>,
@@ -174,16 +187,25 @@ async fn install(
         path.into_iter()
             .flat_map(|it| ["-r".into(), it.clone().into()]),
     );
-    arguments.extend(wanted.packages.iter().map(OsString::from));
-    let further = wanted.packages.join(" ");
-    let doing = match (path, &*further) {
-        (Some(_), "") => "install requirements.txt".to_owned(),
-        (Some(_), further) => format!("install requirements.txt and {further}"),
-        (None, further) => format!("install {further}"),
+    if !wanted.packages.is_empty() {
+        // Packages are passed in a file, since their URLs may contain credentials, which arguments and messages would show.
+        let list = build.join(PACKAGES_FILE);
+        arguments.extend(["-r".into(), list.clone().into()]);
+        let text = wanted.packages.join("\n") + "\n";
+        blocking(move || {
+            write_atomically(&list, text.as_bytes(), 0o600)
+                .map_err(|error| EnvironmentError::io("write", &list, &error))
+        })
+        .await?;
+    }
+    let doing = match (path, wanted.packages) {
+        (Some(_), []) => "install requirements.txt",
+        (Some(_), _) => "install requirements.txt and the SDK of the server",
+        (None, _) => "install the packages of the server",
     };
     let scratch = Scratch::of(name, &local);
     let step = Step {
-        doing: &doing,
+        doing,
         program: &program,
         arguments,
         directory,
@@ -503,6 +525,15 @@ mod tests {
             packages: &[],
         };
         build_key(wanted, &files_hash, interpreter)
+    }
+
+    #[test]
+    fn editors_find_the_stubs_where_the_package_is_not_installed() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |site_packages| search_path(site_packages, Path::new("/r"), Path::new("/base"));
+        assert_eq!(of(folder.path()), "/r\n/base\n/r/stubs\n");
+        fs::create_dir(folder.path().join("fastmcp")).unwrap();
+        assert_eq!(of(folder.path()), "/r\n/base\n");
     }
 
     #[test]

@@ -207,7 +207,7 @@ fn failure(code: &str, message: String, spec: &WorkerSpec) -> CallError {
 
 fn issue(line: IssueLine) -> Issue {
     // Error codes that the loader of the worker's runtime reports.
-    const KNOWN: [&str; 10] = [
+    const KNOWN: [&str; 11] = [
         "dependency_error",
         "duplicate_prompt",
         "duplicate_resource",
@@ -217,6 +217,7 @@ fn issue(line: IssueLine) -> Issue {
         "import_timeout",
         "invalid_prompt",
         "invalid_resource",
+        "invalid_skill",
         "invalid_tool",
     ];
     Issue {

@@ -237,7 +237,7 @@ impl Instance {
         announce: mpsc::Sender<Announcement>,
         announced: &mut mpsc::Receiver<Announcement>,
     ) -> Result<(Declarations, Connections), BootFailure> {
-        let limit = self.host.config.ready_timeout;
+        let limit = self.spec.ready_limit(self.host.config.ready_timeout);
         let (generation, declared) = match timeout(limit, self.first_word(child, output, announced))
             .await
         {
@@ -424,6 +424,9 @@ fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, Stri
     if spec.vault_style {
         option("--style", "vault".into());
     }
+    if spec.waits_for_debugger {
+        args.push("--debug".into());
+    }
     args.push("--addressed-log".into());
     let mut own = vec![
         KeptPath::writable(&spec.tools_dir),
@@ -437,7 +440,7 @@ fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, Stri
             namespace: &spec.namespace,
             program: &spec.python,
             args: &[],
-            env: &spec.environment,
+            env: &[],
             cwd: &spec.tools_dir,
             own: &own,
         },

@@ -28,6 +28,8 @@ pub(super) struct WorkerShared {
     pub(super) refused: Arc<watch::Sender<()>>,
     /// Counter of calls that waited long for a thread: [`PublishedState::sync_waits`].
     pub(super) sync_waits: Arc<SyncWaits>,
+    /// Channel that stops and starts the worker's processes: false if they had no calls for long, true if a call waits.
+    pub(super) wanted: watch::Sender<bool>,
 }
 
 /// Handle of the process; dropping it ends the supervisor and its processes.
@@ -65,6 +67,8 @@ pub(super) struct PublishedState {
     pub(super) pid: AtomicU32,
     pub(super) restarts: AtomicU64,
     in_flight: AtomicUsize,
+    /// True if a call has begun since the value was last taken.
+    used: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -97,9 +101,12 @@ impl WorkerMember {
             pid: AtomicU32::new(0),
             restarts: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
+            used: AtomicBool::new(false),
         });
         let (retire, retired) = watch::channel(None);
-        let supervisor = tokio::spawn(supervisor::run(Arc::clone(&shared), host, retired));
+        let wanted = common.wanted.subscribe();
+        let supervisor = supervisor::run(Arc::clone(&shared), host, retired, wanted);
+        let supervisor = tokio::spawn(supervisor);
         Self {
             shared,
             retire,
@@ -144,6 +151,11 @@ impl WorkerMember {
     /// Number of calls that wait for the process or its answer.
     pub(super) fn in_flight(&self) -> usize {
         self.shared.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// State that the supervisor publishes, for the task that watches for lack of calls.
+    pub(super) fn published(&self) -> &Arc<PublishedState> {
+        &self.shared
     }
 
     /// Returns true if the process has a connection that accepts calls.
@@ -199,7 +211,10 @@ impl WorkerMember {
                     "the process of namespace {namespace} ended, and its files are no longer those that were loaded; the namespace is being reloaded"
                 )
             }
-            WorkerState::Starting | WorkerState::Ready | WorkerState::Degraded => {
+            WorkerState::Starting
+            | WorkerState::Ready
+            | WorkerState::Degraded
+            | WorkerState::Idle => {
                 format!("the worker of namespace {namespace} is still starting")
             }
             WorkerState::Backoff { crash_loop: false } => {
@@ -229,6 +244,16 @@ impl Drop for WorkerMember {
 }
 
 impl PublishedState {
+    /// Lets the time without calls begin now.
+    pub(super) fn mark_used(&self) {
+        self.used.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if calls are in flight, or one has begun since the last question.
+    pub(super) fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed) || self.in_flight.load(Ordering::Relaxed) > 0
+    }
+
     /// Publishes the state of the process.
     pub(super) fn enter(&self, status: Status) {
         self.metrics.entered(status.state);
@@ -252,6 +277,7 @@ pub(super) struct InFlightCount<'a>(&'a PublishedState);
 impl<'a> InFlightCount<'a> {
     fn begin(shared: &'a PublishedState) -> Self {
         shared.in_flight.fetch_add(1, Ordering::Relaxed);
+        shared.mark_used();
         shared.metrics.in_flight.inc();
         Self(shared)
     }

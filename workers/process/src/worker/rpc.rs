@@ -10,7 +10,7 @@
 
 mod event;
 mod frame;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(super) mod fuzzing;
 mod io;
 mod links;

@@ -14,6 +14,9 @@
 //! TimerElapsed
 //! ```
 //!
+//! A worker without calls for `workers.idle_stop` changes from Ready to Idle, and its process ends; the next call changes the state
+//! to Starting. That is no failure, and the process counts as no restart.
+//!
 //! If a process is not started because the files differ from those that were loaded, the state also changes from Starting to
 //! Backoff, with the longest delay. That does not count as a failure: the owner of the worker is notified and starts another
 //! worker.
@@ -56,6 +59,10 @@ pub(super) enum LifecycleEvent {
     ReplacementFailed,
     /// The delay of an [`Action::Schedule`] is over.
     TimerElapsed,
+    /// The worker had no call for the time `workers.idle_stop`.
+    Unused,
+    /// A call waits for the worker.
+    Wanted,
     /// The worker is no longer needed and must end.
     Retire,
     /// No process of the worker remains.
@@ -67,6 +74,10 @@ pub(super) enum LifecycleEvent {
 pub(super) enum Action {
     /// Start a process and make it the current one.
     Spawn,
+    /// Start a process for the calls that wait, and make it the current one.
+    Wake,
+    /// End the current process and its replacement, after their calls.
+    StopUnused,
     /// Make the current process accept calls.
     Publish,
     /// Start a process in addition to the current one.
@@ -85,8 +96,15 @@ pub(super) enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LifecyclePhase {
     Starting,
-    Ready { since: Instant, recycle: Recycle },
-    Backoff { until: Instant },
+    Ready {
+        since: Instant,
+        recycle: Recycle,
+    },
+    /// No process runs, because no call needs one.
+    Idle,
+    Backoff {
+        until: Instant,
+    },
     Stopping,
     Stopped,
     Failed,
@@ -157,7 +175,7 @@ impl LifecycleState {
         rules: &Rules,
         jitter: f64,
     ) -> (Self, Vec<Action>) {
-        use LifecyclePhase::{Backoff, Failed, Ready, Starting, Stopped, Stopping};
+        use LifecyclePhase::{Backoff, Failed, Idle, Ready, Starting, Stopped, Stopping};
         let actions = match (self.phase, event) {
             (Starting, LifecycleEvent::Booted) => {
                 self.become_ready(now);
@@ -247,7 +265,16 @@ impl LifecycleState {
                 self.phase = Starting;
                 vec![Action::Spawn]
             }
-            (Starting | Ready { .. } | Backoff { .. } | Failed, LifecycleEvent::Retire) => {
+            (Ready { .. }, LifecycleEvent::Unused) => {
+                self.forgive(now, rules);
+                self.phase = Idle;
+                vec![Action::StopUnused]
+            }
+            (Idle, LifecycleEvent::Wanted) => {
+                self.phase = Starting;
+                vec![Action::Wake]
+            }
+            (Starting | Ready { .. } | Idle | Backoff { .. } | Failed, LifecycleEvent::Retire) => {
                 self.phase = Stopping;
                 vec![Action::FinishAll]
             }
@@ -351,6 +378,7 @@ mod tests {
                 recycle: Recycle::Booting,
                 ..
             } => "ready, recycle boots",
+            LifecyclePhase::Idle => "idle",
             LifecyclePhase::Backoff { .. } => "backoff",
             LifecyclePhase::Stopping => "stopping",
             LifecyclePhase::Stopped => "stopped",
@@ -362,7 +390,7 @@ mod tests {
     fn every_event_in_every_state_leads_where_the_diagram_says() {
         use LifecycleEvent::{
             AllGone, BootFailed, Booted, Ended, Hung, Outdated, RecycleAsked, ReplacementBooted,
-            ReplacementFailed, Retire, TimerElapsed,
+            ReplacementFailed, Retire, TimerElapsed, Unused, Wanted,
         };
         let failed = BootFailed { permanent: false };
         let hopeless = BootFailed { permanent: true };
@@ -407,6 +435,19 @@ mod tests {
             (&[Booted, RecycleAsked, Ended], Booted, "ready", &[Action::Publish]),
             (&[Booted, RecycleAsked, ReplacementFailed], TimerElapsed, "ready, recycle boots", &[Action::SpawnReplacement]),
             (&[Booted, RecycleAsked, ReplacementFailed], Ended, "backoff", &[half]),
+            (&[], Unused, "starting", &[]),
+            (&[], Wanted, "starting", &[]),
+            (&[failed], Unused, "backoff", &[]),
+            (&[failed], Wanted, "backoff", &[]),
+            (&[Booted], Wanted, "ready", &[]),
+            (&[Booted], Unused, "idle", &[Action::StopUnused]),
+            (&[Booted, RecycleAsked], Unused, "idle", &[Action::StopUnused]),
+            (&[Booted, Unused], Wanted, "starting", &[Action::Wake]),
+            (&[Booted, Unused], Ended, "idle", &[]),
+            (&[Booted, Unused], Unused, "idle", &[]),
+            (&[Booted, Unused], Retire, "stopping", &[Action::FinishAll]),
+            (&[Booted, Unused, Wanted], Booted, "ready", &[Action::Publish]),
+            (&[Booted, Unused, Wanted], failed, "backoff", &[half]),
             (&[Retire], AllGone, "stopped", &[]),
             (&[Retire], Booted, "stopping", &[]),
             (&[Retire], Ended, "stopping", &[]),

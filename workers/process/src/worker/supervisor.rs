@@ -27,6 +27,7 @@ pub(super) async fn run(
     shared: Arc<PublishedState>,
     host: Arc<WorkerHost>,
     retire: watch::Receiver<Option<Instant>>,
+    wanted: watch::Receiver<bool>,
 ) {
     let (reports_sender, reports) = mpsc::channel(REPORTS);
     let (state, actions) = LifecycleState::start();
@@ -36,12 +37,14 @@ pub(super) async fn run(
         host,
         state,
         retire,
+        wanted,
         reports_sender,
         tasks: JoinSet::new(),
         instances: HashMap::new(),
         current: None,
         blocked: None,
         replacement: None,
+        woken: None,
         timer: None,
         spawned: 0,
     };
@@ -56,6 +59,8 @@ struct Supervisor {
     state: LifecycleState,
     /// Channel with the time by which the worker must have ended; `None` while it is needed.
     retire: watch::Receiver<Option<Instant>>,
+    /// Channel that is set to false when the worker had no calls for long, and to true when a call waits for it.
+    wanted: watch::Receiver<bool>,
     reports_sender: mpsc::Sender<(u64, Report)>,
     /// The instances' tasks; a task ends when its process tree has ended.
     tasks: JoinSet<u64>,
@@ -66,6 +71,8 @@ struct Supervisor {
     blocked: Option<u64>,
     /// Number of the instance that starts in order to replace the current one.
     replacement: Option<u64>,
+    /// Number of the instance that was last started for waiting calls, after the worker was idle.
+    woken: Option<u64>,
     timer: Option<Instant>,
     /// Number of instances started so far, which is also the number of the latest instance.
     spawned: u64,
@@ -84,7 +91,8 @@ impl Supervisor {
     /// - reports of instances;
     /// - the end of an instance, whose process tree has ended then;
     /// - the end of a delay before the next start;
-    /// - the order to retire, and a shorter time limit for it.
+    /// - the order to retire, and a shorter time limit for it;
+    /// - the order to stop for lack of calls, or to start for a call.
     async fn run(&mut self, mut reports: mpsc::Receiver<(u64, Report)>) {
         while self.state.phase != LifecyclePhase::Stopped {
             if self.state.phase == LifecyclePhase::Stopping && self.tasks.is_empty() {
@@ -107,6 +115,13 @@ impl Supervisor {
                 () = sleep_until(self.timer.unwrap_or_else(Instant::now)), if self.timer.is_some() => {
                     self.timer = None;
                     self.advance(LifecycleEvent::TimerElapsed);
+                }
+                Ok(()) = self.wanted.changed() => {
+                    let wanted = *self.wanted.borrow_and_update();
+                    self.advance(match wanted {
+                        true => LifecycleEvent::Wanted,
+                        false => LifecycleEvent::Unused,
+                    });
                 }
                 changed = self.retire.changed() => {
                     if changed.is_err() {
@@ -135,7 +150,7 @@ impl Supervisor {
                 if is_current {
                     self.shared.pid.store(pid, Ordering::Relaxed);
                 }
-                if number > 1 {
+                if number > 1 && self.woken != Some(number) {
                     self.shared.restarts.fetch_add(1, Ordering::Relaxed);
                     self.shared.metrics.restarted();
                 }
@@ -345,6 +360,7 @@ impl Supervisor {
                 (WorkerState::Degraded, None)
             }
             LifecyclePhase::Ready { .. } => (WorkerState::Ready, None),
+            LifecyclePhase::Idle => (WorkerState::Idle, None),
             LifecyclePhase::Backoff { until } => {
                 let crash_loop = self.state.crash_loop;
                 (WorkerState::Backoff { crash_loop }, Some(until))
@@ -365,6 +381,14 @@ impl Supervisor {
                         self.advance(LifecycleEvent::BootFailed { permanent: false });
                     }
                 }
+                Action::Wake => {
+                    self.current = self.spawn();
+                    self.woken = self.current;
+                    if self.current.is_none() {
+                        self.advance(LifecycleEvent::BootFailed { permanent: false });
+                    }
+                }
+                Action::StopUnused => self.stop_unused(),
                 Action::SpawnReplacement => {
                     self.replacement = self.spawn();
                     if self.replacement.is_none() {
@@ -448,8 +472,26 @@ impl Supervisor {
             "the worker of namespace {namespace} is ready"
         );
         self.shared.pid.store(handle.pid, Ordering::Relaxed);
+        // The time without calls counts from here.
+        self.shared.mark_used();
         self.shared.links.store(Some(links));
         self.shared.first_boot(Ok(()));
+    }
+
+    /// Ends the current process and its replacement. Calls that began meanwhile are finished.
+    fn stop_unused(&mut self) {
+        let namespace = &self.shared.spec.namespace;
+        tracing::info!(
+            namespace = namespace.as_str(),
+            "the worker of namespace {namespace} is stopped, since it had no call for the time workers.idle_stop; the next call \
+             starts it"
+        );
+        let until = Instant::now() + self.shared.spec.drain;
+        let numbers = [self.current, self.replacement.take()];
+        self.forget_current();
+        for number in numbers.into_iter().flatten() {
+            self.finish(number, until);
+        }
     }
 
     fn finish_all(&mut self) {

@@ -29,7 +29,7 @@ class Named:
 
 
 NAMED: tuple[Named, ...] = (
-    Named("context", "context-of-one-call", "A Context is one call's way to its client. What reaches for the server object, its sessions, state, other components or the transport is not there; `sample`, `list_roots`, `notice`, `critical`, the notifications and the call's trace are.", rewrites.context_of_one_call),
+    Named("context", "context-of-one-call", "A Context is one call's way to its client. What reaches for the server object, its sessions, state, other components or the transport is not there; `elicit_url`, `sample`, `list_roots`, `notice`, `critical`, the notifications and the call's trace are.", rewrites.context_of_one_call),
     Named("served", "two-contexts", "A second Context parameter is refused with a sentence: it is the same Context, and rather a mistake.", rewrites.two_contexts),
     Named("served", "lost-return-type", "A return annotation that cannot be resolved costs the output schema, not the tool.", rewrites.lost_return_type),
     Named("tool", "description-is-there", "Every tool has a description, empty if its author wrote none (MCP-27).", rewrites.description_is_there),

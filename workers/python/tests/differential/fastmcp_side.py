@@ -1,6 +1,8 @@
 """FastMCP's side of the comparison: a program for an environment that has it.
 
-    python fastmcp_side.py FOLDER   the tool files are in FOLDER; calls come as JSON lines
+    python fastmcp_side.py FOLDER MODE MODULE…   the tool files are in FOLDER; calls come as JSON lines
+
+MODE is that of the package's client, `auto` or `legacy`: only the second can be asked while a call runs.
 
 It writes JSON lines: the versions, a line for every tool, one for every function that cannot be one, and one for every
 call, in their order. Calls go through the package's own client and a server in this process.
@@ -18,6 +20,8 @@ from typing import Any
 
 import fastmcp
 import pydantic
+from fastmcp.client.elicitation import ElicitResult
+from forms import filled
 
 
 def say(**line: Any) -> None:
@@ -33,8 +37,12 @@ def served(folder: str) -> fastmcp.FastMCP:
     """A server with every function of the files that can be a tool."""
     server = fastmcp.FastMCP("theirs")
     sys.path.insert(0, folder)
-    for name in sys.argv[2:]:
-        module = importlib.import_module(name)
+    for name in sys.argv[3:]:
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:
+            say(refused=name, message=f"{type(error).__name__}: {error}")
+            continue
         for attribute, function in list(vars(module).items()):
             if getattr(function, "__fastmcp__", None) is None or attribute == "tool":
                 continue
@@ -58,7 +66,11 @@ async def main(server: fastmcp.FastMCP) -> None:
     async def progress(done: float, total: float | None, message: str | None) -> None:
         told.append(["progress", {"progress": done, "total": total, "message": message}])
 
-    async with fastmcp.Client(server, log_handler=log, progress_handler=progress) as client:
+    async def fill(message: str, kind: Any, params: Any, context: Any) -> Any:
+        return ElicitResult(action="accept", content=filled(wire(params)["requestedSchema"]))
+
+    handlers = {"log_handler": log, "progress_handler": progress, "elicitation_handler": fill, "mode": sys.argv[2]}
+    async with fastmcp.Client(server, **handlers) as client:
         for tool in await client.list_tools():
             say(tool=wire(tool))
         client.session.validate_tool_result = unchecked  # what was sent counts, whether it fits its schema or not

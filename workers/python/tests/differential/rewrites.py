@@ -77,7 +77,7 @@ def context_of_one_call(seen: Seen) -> Any:
         "session session_id set_state task_id transport"
     )
     own = (
-        "client_capabilities client_info critical list_roots notice sample send_prompt_list_changed "
+        "client_capabilities client_info critical elicit_url list_roots notice sample send_prompt_list_changed "
         "send_resource_list_changed send_resource_updated send_tool_list_changed traceparent tracestate"
     )
     return sorted((set(seen.theirs) - set(missing.split())) | set(own.split()))
@@ -96,9 +96,14 @@ def description_is_there(seen: Seen) -> Any:
 
 
 def no_empty_tags(seen: Seen) -> Any:
-    if seen.theirs.get("_meta") != {"fastmcp": {"tags": []}}:
+    meta = seen.theirs.get("_meta", {})
+    labels = meta.get("fastmcp", {})
+    if labels.get("tags") != []:
         return seen.theirs
-    return {key: value for key, value in seen.theirs.items() if key != "_meta"}
+    labels = {key: value for key, value in labels.items() if key != "tags"}
+    meta = {**{key: value for key, value in meta.items() if key != "fastmcp"}, **({"fastmcp": labels} if labels else {})}
+    rest = {key: value for key, value in seen.theirs.items() if key != "_meta"}
+    return {**rest, "_meta": meta} if meta else rest
 
 
 def no_derived_titles(seen: Seen) -> Any:

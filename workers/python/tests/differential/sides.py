@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from app.context import Context
 from harness import ASKABLE, Worker
 
+from .forms import filled
 from .signatures import Arguments, Case, files
 
 HERE = Path(__file__).resolve().parent
@@ -24,7 +25,7 @@ LIMIT_SECONDS = 900
 AT_ONCE = 64
 """Calls that are written before their answers are read."""
 
-CALLER = {**ASKABLE, "logLevel": "debug"}
+CALLER = {**ASKABLE, "logLevel": "debug", "capabilities": {**ASKABLE["capabilities"], "elicitation": {"form": {}, "url": {}}}}
 
 _COMPLAINT = re.compile(r"^(\S.*)\n  (.*) \[type=([a-z_0-9]+)", re.MULTILINE)
 
@@ -51,17 +52,26 @@ def calls_of(cases: list[Case], side: Side) -> Iterator[tuple[str, int, Argument
                 yield case.name, number, arguments
 
 
-def write(cases: list[Case], folder: Path) -> list[str]:
-    """Puts the tool files and what they import into a folder; the names of their modules."""
-    sources = files(cases)
+def write(cases: list[Case], folder: Path, sources: Mapping[str, str] | None = None) -> list[str]:
+    """Puts the tool files and what they import into a folder; the names of their modules. Without `sources`, the files are those
+    of the cases together."""
+    sources = files(cases) if sources is None else sources
     for name, source in {**sources, "shapes.py": (HERE / "shapes.py").read_text()}.items():
         (folder / name).write_text(source)
     return [name.removesuffix(".py") for name in sources]
 
 
-def ours(cases: list[Case], worker: Worker) -> Side:
+def answer_to(question: dict[str, Any]) -> dict[str, Any]:
+    """The answer of the user or the model of both sides to a question."""
+    if question["method"] == "sampling/createMessage":
+        return {"role": "assistant", "model": "m", "content": {"type": "text", "text": "said"}}
+    schema = question["params"].get("requestedSchema")
+    return {"action": "accept", **({} if schema is None else {"content": filled(schema)})}
+
+
+def ours(cases: list[Case], worker: Worker, sources: Mapping[str, str] | None = None) -> Side:
     """Runs the cases in a worker."""
-    write(cases, worker.tools)
+    write(cases, worker.tools, sources)
     worker.start("--import-timeout", "60")
     side = Side({"pydantic": _version(worker.venv)})
     side.context = sorted(name for name in dir(Context) if not name.startswith("_"))
@@ -76,7 +86,10 @@ def ours(cases: list[Case], worker: Worker) -> Side:
 
     def read() -> None:
         frame = client.receive()
-        if "op" in frame:
+        if frame.get("op") == "ask":
+            for question in frame["questions"]:
+                client.reply(frame["id"], question["key"], result=answer_to(question))
+        elif "op" in frame:
             told.setdefault(frame["id"], []).append(_told([frame["op"], frame["params"]]))
         else:
             side.outcomes[waiting.pop(frame["id"])] = {**_result(frame), "told": told.pop(frame["id"], [])}
@@ -120,9 +133,11 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def theirs(cases: list[Case], python: Path, folder: Path) -> Side:
+def theirs(
+    cases: list[Case], python: Path, folder: Path, sources: Mapping[str, str] | None = None, mode: str = "auto"
+) -> Side:
     """Runs the cases in FastMCP, in one process of its environment."""
-    modules = write(cases, folder)
+    modules = write(cases, folder, sources)
     calls = [
         {"call": index, "tool": case.name, "arguments": arguments, "number": number}
         for index, (case, number, arguments) in enumerate(
@@ -130,7 +145,7 @@ def theirs(cases: list[Case], python: Path, folder: Path) -> Side:
         )
     ]
     lines = "".join(json.dumps(call) + "\n" for call in calls)
-    command = [str(python), str(HERE / "fastmcp_side.py"), str(folder), *modules]
+    command = [str(python), str(HERE / "fastmcp_side.py"), str(folder), mode, *modules]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     assert done.returncode == 0, f"FastMCP's side failed:\n{done.stderr[-4000:]}"
     side = Side({})

@@ -1,10 +1,10 @@
-//! Entry point for fuzzing the file of an aggregate. Compiled by `make fuzz` alone.
+//! Fuzzing of the parser of an aggregate's file. Compiled only for `make fuzz` and for tests.
 
 use std::path::Path;
 
 use super::{AggregateText, ServedOver, spec};
 
-/// Reads the file of an aggregate. An error is one line, with the position of the fault.
+/// Reads the file of an aggregate. An error must be one line that names the file.
 pub fn aggregate_file(text: &str) {
     let source = AggregateText {
         name: "tools.toml",

@@ -1,10 +1,10 @@
-//! Entry point for fuzzing `external/config.yaml`. Compiled by `make fuzz` alone.
+//! Fuzzing of the parser of `external/config.yaml`. Compiled only for `make fuzz` and for tests.
 
 use tooldock_base::yaml;
 
 use super::{RegistryCache, ServersFile, check_entry};
 
-/// Reads the servers' file. A server that is accepted is written and read again equal.
+/// Reads the servers' file. An accepted server must be equal after it is written and read again.
 pub fn servers_file(text: &[u8]) {
     if !yaml::readable_in_time(text) {
         return;

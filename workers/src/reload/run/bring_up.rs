@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tooldock_base::config::DEBUGGER_TIMEOUT;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::issue::Issue;
 use tooldock_base::worker_state::WorkerState;
@@ -24,13 +25,17 @@ const SILENCE_MIN: Duration = Duration::from_secs(30);
 /// additional limit ensures that a reload ends even if it does not.
 const READY_SLACK: Duration = Duration::from_secs(30);
 
+/// Time that a run waits for a worker that waits for a debugger, so that other namespaces need not wait as well. Within this time
+/// a worker reports that its environment has no debugger.
+const DEBUGGER_NOTICE: Duration = Duration::from_secs(3);
+
 /// Interval at which a worker that failed to start is checked. The worker itself decides when it retries.
 const RECOVERY_LOOK: Duration = Duration::from_millis(500);
 
-/// A worker of the new generation, or a server of the folder, that is ready.
+/// Worker, or MCP server of a namespace folder, that has started and is ready for calls.
 pub(super) struct ReadyUpstream {
     pub(super) upstream: UpstreamKind,
-    /// The declarations of a worker; empty for a server, which the MCP layer asks for its lists.
+    /// Declarations of a worker; empty for a server, whose lists the MCP layer reads.
     pub(super) declared: Arc<Declarations>,
     pub(super) issues: Vec<Issue>,
     /// True if a source file was written between the scan and the end of the worker's start, even if it has the same content
@@ -61,7 +66,7 @@ impl From<EnvironmentError> for StartFailure {
 }
 
 /// Starts a namespace: prepares its environment, starts its worker, and waits until the worker is ready. A folder whose files
-/// make a server gets no worker; its server is tried. A program for Node.js needs no toolchain.
+/// make a server gets no worker: a Python file is imported on trial, and a Node.js program needs no toolchain.
 pub(super) async fn bring_up(
     reloader: Arc<Reloader>,
     toolchain: Result<Arc<Toolchain>, EnvironmentError>,
@@ -69,6 +74,13 @@ pub(super) async fn bring_up(
     packages: Packages,
 ) -> StartOutcome {
     let mut synced = false;
+    if wanted.waits_for_debugger && wanted.source.program.is_some() {
+        let name = &wanted.source.name;
+        tracing::warn!(
+            namespace = name.as_str(),
+            "TOOLDOCK_DEBUG is for workers: the files of namespace {name} make a server, which is run without a debugger"
+        );
+    }
     let result = async {
         if let Some(ServerProgram::Node {
             file,
@@ -123,8 +135,11 @@ async fn boot(
             worker: None,
         })?;
     let identity = wanted.identity(Some(&toolchain.id));
-    let (environment, issues) =
-        worker_variables(&prepared.build, wanted.defaults(), wanted.secrets.clone());
+    let (environment, issues) = worker_variables(
+        Some(&prepared.build),
+        wanted.defaults(),
+        wanted.secrets.clone(),
+    );
     let spec = WorkerSpec {
         namespace: name.clone(),
         generation: reloader.generation(),
@@ -144,14 +159,26 @@ async fn boot(
         max_frame: identity.max_frame,
         drain: wanted.drain(),
         // A tool may block the event loop until its time limit, so a process that is silent for less time does not count as hung.
-        silence: wanted.longest_call().max(SILENCE_MIN),
+        silence: match wanted.waits_for_debugger {
+            true => DEBUGGER_TIMEOUT,
+            false => wanted.longest_call().max(SILENCE_MIN),
+        },
         sandbox: identity.sandbox.clone(),
+        waits_for_debugger: wanted.waits_for_debugger,
     };
     let _turn = reloader.boots.acquire().await.map_err(|_| stopping())?;
     let worker = reloader.start(spec, identity).ok_or_else(stopping)?;
-    let limit = worker.spec().boot_limit(reloader.ready_timeout) + READY_SLACK;
+    let limit = match wanted.waits_for_debugger {
+        true => DEBUGGER_NOTICE,
+        false => worker.spec().boot_limit(reloader.ready_timeout) + READY_SLACK,
+    };
     let first_boot = timeout(limit, worker.ready()).await.unwrap_or_else(|_| {
-        let message = format!("the worker of namespace {name} was not ready after {limit:?}");
+        let message = match wanted.waits_for_debugger {
+            true => format!(
+                "the worker of namespace {name} waits for a debugger: its log says where to attach"
+            ),
+            false => format!("the worker of namespace {name} was not ready after {limit:?}"),
+        };
         Err(CallError::new(CallErrorCode::WorkerUnavailable, message))
     });
     let dir = wanted.source.dir.clone();

@@ -77,7 +77,8 @@ impl Run {
         changed
     }
 
-    /// The identity (files, settings) that the process of a folder's namespace was started with; `None` if there is none.
+    /// Returns the identity (files, settings) with which the worker or server of a folder was started; `None` for other
+    /// namespaces.
     pub(super) fn running(&self, current: &Namespace) -> Option<Identity> {
         self.reloader.identity_of_upstream(&current.upstream)
     }
@@ -143,10 +144,10 @@ impl Run {
         let (build, environment) = match &current.upstream {
             UpstreamKind::Worker(worker) => {
                 let spec = worker.spec();
-                (build_of(&spec.python), &spec.environment)
+                (Some(build_of(&spec.python)), &spec.environment)
             }
             UpstreamKind::External(server) => match &server.folder {
-                Some(folder) => (&*folder.build, &server.spec.env),
+                Some(folder) => (folder.environment.as_deref(), &server.spec.env),
                 None => return Some("nothing serves it"),
             },
             _ => return Some("nothing serves it"),
@@ -157,12 +158,16 @@ impl Run {
                 let spec = worker.spec();
                 !spec.python.is_file() || !spec.venv.join("bin/python").is_file()
             }
-            _ => !build.is_dir(),
+            UpstreamKind::External(server) => {
+                let folder = server.folder.as_ref();
+                folder.is_some_and(|it| !it.packages.is_dir())
+            }
+            _ => false,
         };
         if !wanted.identity(toolchain).is_served_by(running) {
             Some("its files, its runtime or a limit of the process changed")
         } else if self.reloader.is_unsettled(&current.name) {
-            // The files may be as scanned again, although the process loaded a different content that they had in between.
+            // The files may have the scanned content again, although the process loaded other content that they had in between.
             Some("its files changed while it started")
         } else if variables != *environment {
             Some("its variables or secrets changed")
@@ -184,7 +189,7 @@ impl Run {
                 let declared = worker.declared();
                 let declared = declared.as_deref();
                 let (_, skipped) = worker_variables(
-                    build_of(&worker.spec().python),
+                    Some(build_of(&worker.spec().python)),
                     wanted.defaults(),
                     wanted.secrets.clone(),
                 );

@@ -3,7 +3,7 @@
 //! The MCP layer runs the server's processes, as it does those of configured servers.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tooldock_base::error::{CallError, CallErrorCode};
@@ -30,8 +30,11 @@ const LAUNCHER: &str = "app.server_main";
 pub(super) struct ServerCommand {
     program: PathBuf,
     args: Vec<OsString>,
-    /// Folder of the packages, whose `bin` comes first on `PATH`.
-    build: PathBuf,
+    /// The Python environment, whose `bin` comes first on `PATH`; `None` for Node.js. It is never a folder of the author, since
+    /// the sandbox opens the folders of `PATH`.
+    environment: Option<PathBuf>,
+    /// Folder of the packages.
+    packages: PathBuf,
     own: Vec<KeptPath>,
 }
 
@@ -49,35 +52,35 @@ pub(super) fn python(
     ServerCommand {
         program: prepared.python.clone(),
         args: ["-m", LAUNCHER, target].map(OsString::from).into(),
-        build: prepared.build.clone(),
+        environment: Some(prepared.build.clone()),
+        packages: prepared.build.clone(),
         own,
     }
 }
 
 /// Installs the packages of a program for Node.js. Returns its command, and true if packages had to be installed.
 pub(super) async fn node(
-    reloader: &Reloader,
+    reloader: &Arc<Reloader>,
     source: &NamespaceSource,
     file: &str,
     listed: Option<&NodePackages>,
     packages: Packages,
 ) -> Result<(ServerCommand, bool), StartFailure> {
     let mut own = vec![KeptPath::writable(&source.dir)];
-    let mut build = source.dir.clone();
+    let mut folder = source.dir.clone();
     let mut synced = false;
     if let Some(listed) = listed {
-        let environments = &reloader.environments;
-        let prepared = environments
-            .prepare_node(&source.name, &source.dir, listed, packages)
-            .await?;
+        let prepared = reloader.node_environment(source, listed, packages).await?;
         synced = prepared.synced;
         own.extend(prepared.build.map(KeptPath::readable));
-        build.push("node_modules");
+        folder.push("node_modules");
     }
     let command = ServerCommand {
         program: "node".into(),
-        args: vec![file.into()],
-        build,
+        // With `./`, no name of a file is an option.
+        args: vec![Path::new(".").join(file).into()],
+        environment: None,
+        packages: folder,
         own,
     };
     Ok((command, synced))
@@ -92,10 +95,14 @@ pub(super) async fn start(
 ) -> Result<ReadyUpstream, StartFailure> {
     let source = &wanted.source;
     let identity = wanted.identity(toolchain.map(|it| &*it.id));
-    let (env, mut issues) =
-        worker_variables(&command.build, wanted.defaults(), wanted.secrets.clone());
+    let (env, mut issues) = worker_variables(
+        command.environment.as_deref(),
+        wanted.defaults(),
+        wanted.secrets.clone(),
+    );
     let folder = ServedFolder {
-        build: command.build,
+        environment: command.environment,
+        packages: command.packages,
         own: command.own,
     };
     let spec = StdioSpec {

@@ -1,6 +1,6 @@
-//! The logical lines of a Python file, without its strings and comments.
+//! Logical lines of a Python file, without its strings and comments.
 
-/// A statement's line, or the first line of a compound statement. Lines that brackets or backslashes join are one.
+/// A simple statement, or the header of a compound statement. Lines that brackets or backslashes join are one logical line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LogicalLine {
     /// Number of blanks and tabs before the first character.
@@ -60,7 +60,7 @@ fn end(line: &mut String, lines: &mut Vec<LogicalLine>) {
     line.clear();
 }
 
-/// Returns the text after the string with which `text` begins.
+/// Returns the text after the string with which `text` begins. `quote`: the string's quotation mark.
 fn after_string(text: &str, quote: char) -> &str {
     let triple: String = [quote; 3].iter().collect();
     let is_long = text.starts_with(&triple);

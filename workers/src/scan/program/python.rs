@@ -1,14 +1,14 @@
-//! Python files that make MCP servers, as far as their text shows it.
+//! Facts about Python files that make MCP servers, as far as the files' text shows them.
 
 use std::collections::BTreeMap;
 
 use super::logical_lines::{LogicalLine, logical_lines};
 
-/// Kinds of entries that decorators declare.
+/// Names of the decorators that declare entries (tools, resources and prompts).
 const KINDS: [&str; 3] = ["tool", "resource", "prompt"];
 /// Decorators of low-level servers of the official SDK 1.x, which later versions do not have.
 const OLD_DECORATORS: [&str; 4] = ["list_tools", "call_tool", "list_resources", "list_prompts"];
-/// Parts of a file that only its own server object can act on: the worker would serve the file without them.
+/// Texts that show work which only the file's own server object does: the worker would serve the file without this work.
 const OWN_WORK: [&str; 19] = [
     ".mount(",
     ".import_server(",
@@ -31,23 +31,29 @@ const OWN_WORK: [&str; 19] = [
     "tools=[",
 ];
 
-/// Version of an SDK that a file is written for.
+/// Packages whose imports show that a file makes a server or declares entries. Imports of other packages are not stored.
+const PACKAGES: [&str; 3] = ["mcp", "fastmcp", "app"];
+/// Maximum length of a stored module name, in bytes. No module of these packages has a longer name, and a file with many long
+/// names would take much memory.
+const MODULE_MAX: usize = 64;
+
+/// SDK, with its version, that a file is written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sdk {
-    /// The official SDK 1.x, with `mcp.server.fastmcp`.
+    /// Official SDK 1.x, with `mcp.server.fastmcp`.
     Official1,
-    /// The official SDK from 2.0 on, with `mcp.server.mcpserver`.
+    /// Official SDK from 2.0 on, with `mcp.server.mcpserver`.
     Official2,
-    /// A low-level server of the official SDK 1.x.
+    /// Low-level server of the official SDK 1.x.
     LowLevel1,
-    /// A low-level server of the official SDK, of any version.
+    /// Low-level server of the official SDK, of any version.
     LowLevel,
-    /// FastMCP, the package of its own.
+    /// FastMCP as the separate package `fastmcp`.
     FastMcp,
 }
 
 impl Sdk {
-    /// The requirement that installs the newest suitable version.
+    /// Returns the requirement that installs the newest suitable version of the SDK.
     pub(super) fn requirement(self) -> &'static str {
         match self {
             Self::Official1 => "mcp[cli]<2",
@@ -58,7 +64,7 @@ impl Sdk {
         }
     }
 
-    /// The SDK of a class; `None` if it is not the class of a server.
+    /// Returns the SDK that has this class; `None` if the class is not a server class.
     fn of(module: &str, class: &str) -> Option<Self> {
         let is_in = |package: &str| {
             let rest = module.strip_prefix(package);
@@ -74,21 +80,21 @@ impl Sdk {
     }
 }
 
-/// Facts about a Python file, from its text.
+/// Facts about a Python file, taken from its text.
 #[derive(Debug)]
 pub(super) struct PythonFile {
     pub(super) name: String,
     /// SDK of the server that the file makes; `None` if it makes none.
     pub(super) sdk: Option<Sdk>,
-    /// True if a server is made at the top level, and not only in a function.
+    /// True if a server is made at the top level; false if servers are made only in functions, or not at all.
     makes_at_top: bool,
-    /// True if the file has an `if __name__ == "__main__":`.
+    /// True if the file has an `if __name__ == "__main__":`; false if it has none.
     pub(super) has_main: bool,
-    /// True if the file declares something that the worker serves.
+    /// True if the file declares entries that the worker serves; false if it declares none.
     pub(super) declares: bool,
-    /// True if the file decorates functions with methods of an object, as in `@mcp.tool`.
+    /// True if the file decorates functions with methods of an object, as in `@mcp.tool`; false if it does not.
     decorates: bool,
-    /// True if the server does something that the worker cannot do in its place.
+    /// True if the server does something that the worker cannot do in its place; false if it does not.
     has_own_work: bool,
 }
 
@@ -141,24 +147,24 @@ impl PythonFile {
         file
     }
 
-    /// Returns true if running the file runs a server.
+    /// Returns true if the file makes a server at its top level, or makes a server and is a program; false if neither holds.
     pub(super) fn is_server(&self) -> bool {
         self.sdk.is_some() && (self.makes_at_top || self.has_main)
     }
 
-    /// Returns true if the decorators of the file's server leave a trace on the functions, by which the worker serves them, and
-    /// the server does nothing else.
+    /// Returns true if the worker can serve the file in place of its server: FastMCP's decorators mark the functions, and the
+    /// server does nothing else.
     pub(super) fn is_traced(&self) -> bool {
         self.sdk == Some(Sdk::FastMcp) && self.decorates && !self.has_own_work
     }
 }
 
-/// Names that a file imports.
+/// Names that a file imports. Modules of other packages than [`PACKAGES`] have empty names.
 #[derive(Debug, Default)]
 struct Imports {
-    /// Imported names, each with its module and its name there.
+    /// Imported names, each with its module and its name in the module.
     names: BTreeMap<String, (String, String)>,
-    /// Names that stand for modules, each with the whole name of the module.
+    /// Names that stand for modules, each with the full name of the module.
     modules: BTreeMap<String, String>,
 }
 
@@ -170,12 +176,15 @@ impl Imports {
             if let Some(rest) = text.strip_prefix("from ")
                 && let Some((module, names)) = rest.split_once(" import ")
             {
-                let module = module.trim();
+                let module = known(module.trim());
                 for name in names.trim_matches(['(', ')', ' ']).split(',') {
                     let (name, alias) = alias(name);
                     let own = (module.to_owned(), name.to_owned());
                     imports.names.insert(alias.to_owned(), own);
-                    let whole = format!("{module}.{name}");
+                    let whole = match module {
+                        "" => String::new(),
+                        module => known(&format!("{module}.{name}")).to_owned(),
+                    };
                     imports.modules.insert(alias.to_owned(), whole);
                 }
             } else if let Some(names) = text.strip_prefix("import ") {
@@ -189,14 +198,16 @@ impl Imports {
                         true => bound,
                         false => name,
                     };
-                    imports.modules.insert(bound.to_owned(), module.to_owned());
+                    let module = known(module).to_owned();
+                    imports.modules.insert(bound.to_owned(), module);
                 }
             }
         }
         imports
     }
 
-    /// Returns true if a decorator of this name is one of the gateway's and FastMCP's own.
+    /// Returns true if a decorator of this name declares an entry for the worker; false otherwise. The name must be one of
+    /// [`KINDS`], imported from `fastmcp` or not imported.
     fn is_decorator(&self, name: &str) -> bool {
         match self.names.get(name) {
             Some((module, name)) => module.starts_with("fastmcp") && KINDS.contains(&&**name),
@@ -204,7 +215,7 @@ impl Imports {
         }
     }
 
-    /// The SDK of the server that a line makes, as in `mcp = FastMCP("x")`.
+    /// Returns the SDK of the server that a line makes, as in `mcp = FastMCP("x")`; `None` if the line makes none.
     fn server_in(&self, line: &str) -> Option<Sdk> {
         let (target, value) = line.split_once('=')?;
         let target = target.split(':').next().unwrap_or(target).trim();
@@ -239,6 +250,15 @@ impl Imports {
     }
 }
 
+/// Returns the name of a module if it belongs to [`PACKAGES`]; an empty text for other modules.
+fn known(module: &str) -> &str {
+    let package = module.split('.').next().unwrap_or_default();
+    match PACKAGES.contains(&package) && module.len() <= MODULE_MAX {
+        true => module,
+        false => "",
+    }
+}
+
 /// Splits `name as alias`; without an alias, both are the name.
 fn alias(text: &str) -> (&str, &str) {
     let text = text.trim();
@@ -246,7 +266,7 @@ fn alias(text: &str) -> (&str, &str) {
     (name.trim(), alias.trim())
 }
 
-/// The dotted name at the beginning of a text.
+/// Returns the dotted name at the beginning of a text.
 fn path_at(text: &str) -> &str {
     let is_in_a_path = |sign: char| sign.is_alphanumeric() || matches!(sign, '_' | '.');
     let end = text.find(|sign| !is_in_a_path(sign));

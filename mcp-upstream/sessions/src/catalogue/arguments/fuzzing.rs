@@ -1,11 +1,11 @@
-//! Entry point for fuzzing schemas of tools. Compiled by `make fuzz` alone.
+//! Fuzzing of the input schemas of tools. Compiled only for `make fuzz` and for tests.
 
 use serde_json::value::RawValue;
 
 use super::{InputSchema, are_required};
 use crate::catalogue::coerce::coerced;
 
-/// Checks and converts arguments by a schema. The input has two lines: schema and arguments.
+/// Checks and converts arguments by a schema. The input has two lines: the schema and the arguments.
 pub fn schema(input: &str) {
     let (schema, arguments) = input.split_once('\n').unwrap_or((input, "{}"));
     let Ok(schema) = serde_json::from_str::<&RawValue>(schema) else {

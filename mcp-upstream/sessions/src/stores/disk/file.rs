@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior};
 
-use super::{connect, events, failed, now, records};
+use super::{connect, events, failed, now, records, tasks};
 use crate::stream::StoreError;
 
 /// Application id that marks a file as one of this store: `tdss`.
@@ -92,6 +92,7 @@ fn open_whole(file: &Path) -> Result<Connection, UnusableFile> {
             );
         }
     }
+    connection.execute_batch(tasks::SCHEMA)?;
     Ok(connection)
 }
 

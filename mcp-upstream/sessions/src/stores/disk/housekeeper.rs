@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, Result, TransactionBehavior, params};
 
-use super::{Bounds, before, connect, failed};
+use super::{Bounds, before, connect, failed, tasks};
 use crate::stream::StoreError;
 
 /// Interval between two checkpoints.
@@ -74,7 +74,10 @@ pub(super) fn purge(connection: &mut Connection, bounds: &Bounds) -> Result<()> 
     let (records_for, records) = (before(bounds.records_for), bounds.records);
     while in_steps(connection, |step| drop_sessions(step, records_for, records))? {}
     while in_steps(connection, |step| drop_streams(step, before(OWED_FOR)))? {}
-    while used_bytes(connection)? > bounds.bytes
+    while in_steps(connection, |step| tasks::drop_expired(step, STEP))? {}
+    // Outcomes of tasks have bounds of their own, and displace no events.
+    let allowed = bounds.bytes.saturating_add(tasks::bytes(connection)?);
+    while used_bytes(connection)? > allowed
         && in_steps(connection, |step| drop_events(step, i64::MAX))?
     {}
     Ok(())

@@ -11,7 +11,9 @@ use super::*;
 use crate::replicas::ReplicaId;
 use crate::session::config::EventLogConfig;
 use crate::stores::Stores;
+use crate::stores::contract::tasks::MadeTasks;
 use crate::stores::contract::{self, Made, ReplicaStore, message, new_record, opened, text};
+use crate::tasks::{InsertedTask, TaskBounds, TaskOwner, TaskRecord, TaskStore};
 
 contract::holds_for!(disk);
 
@@ -33,6 +35,60 @@ async fn disk(event_log: EventLogConfig) -> Made {
         replica: Some(Box::new(replica)),
         guard: Box::new(folder),
     }
+}
+
+contract::tasks::tasks_hold_for!(disk_tasks);
+
+async fn disk_tasks() -> MadeTasks {
+    let Made { stores, guard, .. } = disk(EventLogConfig::default()).await;
+    MadeTasks {
+        store: stores.tasks,
+        guard,
+    }
+}
+
+#[tokio::test]
+async fn a_task_outlives_the_process_that_stored_it() {
+    let (_folder, file) = folder();
+    let owner = TaskOwner {
+        principal: Some("ada".into()),
+        namespace: "shared".parse().expect("a name"),
+    };
+    let task = TaskRecord::new(owner, "tool".into(), ReplicaId(7), 60_000).expect("randomness");
+    let one = open(&file);
+    let inserted = TaskStore::create(&one, &task, TaskBounds::default()).await;
+    assert_eq!(inserted.expect("works"), InsertedTask::Stored);
+    drop(one);
+    let loaded = TaskStore::find(&open(&file), &task.id).await;
+    assert_eq!(loaded.expect("works").expect("a task").record, task);
+}
+
+#[tokio::test]
+async fn expired_tasks_are_deleted_from_the_file() {
+    let (_folder, file) = folder();
+    let store = open(&file);
+    let owner = TaskOwner {
+        principal: None,
+        namespace: "shared".parse().expect("a name"),
+    };
+    for ttl in [1, 60_000] {
+        let task = TaskRecord::new(owner.clone(), "tool".into(), ReplicaId(7), ttl);
+        let task = TaskRecord {
+            created: crate::tasks::unix_millis() - 1000,
+            ..task.expect("randomness")
+        };
+        let inserted = TaskStore::create(&store, &task, TaskBounds::default()).await;
+        assert_eq!(inserted.expect("works"), InsertedTask::Stored);
+    }
+    let mut connection = connect(&file).expect("opens");
+    let count = |connection: &Connection| {
+        let count = connection.query_row("SELECT count(*) FROM tasks", [], |row| row.get(0));
+        count.map(|it: i64| it).expect("works")
+    };
+    assert_eq!(count(&connection), 2);
+    let limits = bounds(EventLogConfig::default());
+    housekeeper::purge(&mut connection, &limits).expect("works");
+    assert_eq!(count(&connection), 1);
 }
 
 contract::holds_for_replicas!(replicas);

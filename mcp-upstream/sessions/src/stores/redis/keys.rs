@@ -5,6 +5,7 @@
 //! | `PREFIX version` | string | the format of all other keys |
 //! | `PREFIX replicas` | hash | the directory of replicas, see `beat.lua` |
 //! | `PREFIX budget:{budgets}:DIGEST` | string | a budget of a limit, see `budgets.lua` |
+//! | `PREFIX task:{tasks}:ID` and others | | tasks, see [`tasks`](super::tasks) |
 //! | `PREFIX session:{DIGEST}` | hash | the record of a session, see [`record`](super::record) |
 //! | `PREFIX streams:{DIGEST}` | hash | the session's streams, see [`events`](super::events) |
 //! | `PREFIX events:{DIGEST}:NUMBER` | list | messages of one stream |
@@ -69,6 +70,16 @@ impl Keys {
     /// one script changes many of them.
     pub(super) fn budget(&self, name: &[u8]) -> String {
         format!("{}budget:{{budgets}}:{}", self.prefix, hex::encode(name))
+    }
+
+    /// Returns the key of a task.
+    pub(super) fn task(&self, id: &str) -> String {
+        format!("{}task:{{tasks}}:{id}", self.prefix)
+    }
+
+    /// Returns the key of an index of tasks: of all tasks, or of those of a principal.
+    pub(super) fn tasks_of(&self, index: &str, principal: &str) -> String {
+        format!("{}tasks:{{tasks}}:{index}{principal}", self.prefix)
     }
 
     /// Returns the keys of a session. They contain a digest instead of the session's id: the id is a credential, and everyone who

@@ -8,6 +8,7 @@ use tooldock_protocol::version::ProtocolVersion;
 use super::*;
 use crate::session::{Binding, Session, SessionTransport};
 use crate::stores::Stores;
+use crate::stores::contract::tasks::{MadeTasks, tasks_hold_for};
 use crate::stores::contract::{Made, ReplicaStore, holds_for, holds_for_replicas};
 use crate::stream::store::{EventKind, StoredEvent, StreamRef};
 use crate::stream::{EventLog, EventStore, KeepAlive, StreamMetrics};
@@ -48,6 +49,16 @@ async fn redis(log: EventLogConfig) -> Made {
 }
 
 holds_for!(redis);
+
+tasks_hold_for!(redis_tasks);
+
+async fn redis_tasks() -> MadeTasks {
+    let Made { stores, guard, .. } = redis(EventLogConfig::default()).await;
+    MadeTasks {
+        store: stores.tasks,
+        guard,
+    }
+}
 
 async fn replicas(log: EventLogConfig) -> Made {
     redis(log).await

@@ -4,7 +4,7 @@ use super::*;
 
 /// The reply to a call whose server gave this answer.
 async fn answered(
-    make: impl Fn() -> crate::upstream::http::port::BackendResponse + Send + Sync + 'static,
+    make: impl Fn() -> tooldock_servers::http::port::BackendResponse + Send + Sync + 'static,
 ) -> (House, Reply) {
     let house = house(1, |_| {});
     let session = house.open().await;

@@ -1,10 +1,10 @@
 //! The gateway's own client of remote servers, end to end: from a message to the requests at its backend.
 
+use tooldock_servers::http::port::BackendRequest;
 use tooldock_workers::remote::Balance;
 use tooldock_workers::server_settings::Isolation;
 
 use super::*;
-use crate::upstream::http::port::BackendRequest;
 
 /// A service whose client mode reaches the backends.
 fn house(backends: usize, change: impl FnOnce(&mut RemoteSpec)) -> House {

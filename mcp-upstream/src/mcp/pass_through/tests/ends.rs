@@ -15,7 +15,7 @@ async fn eventually(what: &str, is_so: impl Fn() -> bool) {
     tokio::time::timeout(limit, done).await.expect(what);
 }
 
-fn is_call(request: &crate::upstream::http::port::BackendRequest) -> bool {
+fn is_call(request: &tooldock_servers::http::port::BackendRequest) -> bool {
     memchr::memmem::find(&request.body, b"tools/call").is_some()
 }
 
@@ -240,7 +240,7 @@ async fn what_a_client_comes_back_for_was_in_the_session_that_its_server_knows()
     let house = house(2, |_| {});
     let session = house.open().await;
     let streams = |id: &'static str| {
-        move |request: &crate::upstream::http::port::BackendRequest| {
+        move |request: &tooldock_servers::http::port::BackendRequest| {
             let event = Bytes::from(format!("id: {id}\ndata: {{}}\n\n"));
             (request.method == http::Method::GET)
                 .then(|| Ok(in_pieces(200, &[EVENTS], vec![Ok(event)], Then::Ends)))

@@ -1,4 +1,4 @@
-//! Entry point for fuzzing the lines of Python workers. Compiled by `make fuzz` alone.
+//! Fuzzing of the frames (lines) that a Python worker sends to the gateway. Compiled only for `make fuzz` and for tests.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -6,10 +6,10 @@ use serde_json::value::RawValue;
 use super::event::{self, FrameQuestion};
 use super::frame::Frame;
 
-/// Maximum size of a result in bytes, so that inputs have results on both sides of it.
+/// Maximum size of a result in bytes, small enough that inputs have smaller and larger results.
 const RESULT_MAX: u64 = 64;
 
-/// Reads a line of a worker, and checks the parts that are passed on to clients.
+/// Reads a line of a worker, and checks the parts that the gateway passes on to clients.
 pub fn worker_frame(line: &[u8]) {
     let line = Bytes::copy_from_slice(line);
     let Some(frame) = Frame::parse(&line) else {
@@ -44,7 +44,7 @@ pub fn worker_frame(line: &[u8]) {
     }
 }
 
-/// The text of bytes that must be JSON.
+/// Returns bytes, which must be JSON, as text.
 fn json(bytes: &[u8]) -> &str {
     let value: &RawValue = serde_json::from_slice(bytes).expect("a part of a frame is JSON");
     value.get()

@@ -1,14 +1,14 @@
-//! The claim of a session by several processes of a replica, in every order of their operations at the store.
+//! Claims of a session by several processes of a replica, in every order of their operations at the store.
 //!
-//! A process that asks after another one has claimed the session succeeds that one, as after a restart. Two processes that ask
-//! at the same time never both get the session.
+//! A process that asks after another process has claimed the session takes the session over, as after a restart. Two processes
+//! that ask at the same time never both get the session.
 
 use std::cell::RefCell;
 
 use super::*;
 use crate::testing::schedule::{Schedule, Task, every, some};
 
-/// A session that a process has left behind, and its store.
+/// Session whose process has ended, and the store that has its record.
 struct Left {
     shadow: Arc<Shadow>,
     id: String,
@@ -32,7 +32,7 @@ impl Left {
     }
 }
 
-/// A request for the session at a process, which notes what was found.
+/// Returns a task that looks a session up at a process, and adds the result to `found`.
 fn request<'a>(
     process: &'a SessionTable,
     id: &'a str,
@@ -49,7 +49,8 @@ fn adopted(found: &[Result<Located, StoreError>]) -> usize {
     found.iter().filter(is_adopted).count()
 }
 
-/// Requests at two processes, `requests` at the first and one at the second. Each home of the session is claimed once.
+/// Sends `requests` requests to one process and a request to another. Checks that no home (a process that has the session, with
+/// its epoch) is claimed twice.
 fn claimed_once(schedule: &mut Schedule, requests: usize) {
     let left = Left::new(schedule);
     let (one, two) = (left.process(), left.process());
@@ -99,7 +100,7 @@ fn a_store_that_fails_at_any_moment_neither_doubles_nor_loses_a_session() {
         assert_eq!(one.count() + two.count(), adopted(&found.borrow()));
         let record = left.shadow.record(&left.id).expect("it is recorded");
         assert_eq!(record.home.epoch as usize, left.shadow.claims());
-        // No failure is left for the request after it.
+        // Cancels a failure that has not occurred yet, so that the next request succeeds.
         left.shadow.fail(0);
         let again = left.process();
         let found = RefCell::new(Vec::new());

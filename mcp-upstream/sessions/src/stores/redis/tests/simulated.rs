@@ -23,6 +23,7 @@ use crate::replicas::{Announcement, BEAT_LIFE, DirectoryReply, ReplicaDirectory,
 use crate::session::{Home, SessionPatch, SessionRecord};
 use crate::stores::Stores;
 use crate::stream::store::{AppendOutcome, Replay};
+use crate::tasks::MemoryTasks;
 
 /// An operation of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -357,6 +358,7 @@ impl SimulatedConnection {
         Stores {
             sessions: Arc::clone(self) as _,
             events: Arc::clone(self) as _,
+            tasks: Arc::new(MemoryTasks::default()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Appending to a stream with a store while its client resumes it, in many orders of the operations at the store.
+//! Writes to a stored stream while its client resumes the stream, in many orders of the operations at the store.
 
 use std::cell::RefCell;
 
@@ -7,7 +7,7 @@ use crate::testing::schedule::{Schedule, Task, some};
 
 const MESSAGES: [&str; 3] = ["1", "2", "3"];
 
-/// Runs one task to its end.
+/// Runs one task to its end and returns its result.
 fn alone<T>(schedule: &mut Schedule, task: impl Future<Output = T>) -> T {
     let result = RefCell::new(None);
     schedule.run(vec![Box::pin(async {
@@ -16,7 +16,7 @@ fn alone<T>(schedule: &mut Schedule, task: impl Future<Output = T>) -> T {
     result.take().expect("it has ended")
 }
 
-/// Resumes a stream and reads up to `MESSAGES` events, or to the end of the stream.
+/// Resumes a stream and adds its events to `read`, until there are as many as [`MESSAGES`] or the stream ends.
 async fn read_behind(log: &EventLog, session: &Arc<Session>, id: &str, read: &RefCell<Vec<Seen>>) {
     let mut reader = log.resume(session, id).await.expect("the event is known");
     while read.borrow().len() < MESSAGES.len() {
@@ -27,7 +27,8 @@ async fn read_behind(log: &EventLog, session: &Arc<Session>, id: &str, read: &Re
     }
 }
 
-/// Two writers, a reader, and a reader that takes the stream over. With `fails`, one write to the store fails.
+/// Runs two writers, a reader, and a second reader that takes the stream over. If `fails`, one write to the store fails. Checks
+/// that each event is read once, and can be resumed from.
 fn replayed_once(schedule: &mut Schedule, fails: bool) {
     let shadow = Arc::new(Shadow::default());
     let log = log(limits(256, 1 << 20)).0;
@@ -57,7 +58,7 @@ fn replayed_once(schedule: &mut Schedule, fails: bool) {
         }),
         Box::pin(async { shadow.fail(usize::from(fails)) }),
     ];
-    // The reader that comes last must be able to end, whichever it is.
+    // The run panics if a task waits for ever: the reader that attaches last must get all events, whichever reader that is.
     schedule.run(tasks);
     assert!(begun.take());
 
@@ -78,7 +79,7 @@ fn replayed_once(schedule: &mut Schedule, fails: bool) {
         sorted_after(data(all), "2", "3"),
         "a writer's order is kept"
     );
-    // A client may come back after any event, here and, if all was stored, at another process.
+    // A client may resume after any event: at this process, and also at another process if every write was stored.
     let other = log_over(limits(256, 1 << 20), &StreamMetrics::unregistered());
     let other = other.with_store(shadow.stores().events);
     let there = as_adopted(&session);

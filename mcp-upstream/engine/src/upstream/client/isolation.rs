@@ -1,0 +1,383 @@
+//! Choice of the connection for a request, by the server's `isolation`.
+//!
+//! | `isolation` | legacy session | modern request, legacy server | modern request otherwise | REST, no session |
+//! |---|---|---|---|---|
+//! | `auto` | its own if the client can be asked, else shared ① | its own if it may ask, else shared ② | shared | shared |
+//! | `shared` | shared | shared | shared | shared |
+//! | `session` | its own | its own | its own | its own |
+//! | `principal` | the principal's | the principal's | the principal's | the principal's |
+//!
+//! *Its own* is a process of the session, or without a session a process for the single request. ① Also shared if the server does
+//! not open by `initialize`. ② The server may ask during the request if the request's method permits questions and the client can
+//! be asked.
+//!
+//! A process that several clients share is opened with the gateway's identity and without capabilities: its server must not ask,
+//! since its question could not be linked to the call that caused it. If it asks nevertheless, the question is refused. A
+//! principal's process counts as shared, too: the principal may have several clients, and a question could not be assigned to one
+//! of them. A modern server sends no questions; its input requests are part of the result, and each request contains the client's
+//! capabilities, so sharing the process is harmless.
+//!
+//! Two methods always use the shared process, regardless of `isolation`, because their responses do not depend on a process's
+//! state: `server/discover` of a client without a session (the server's description of itself), and `subscriptions/listen` of
+//! such a client (notifications of changes). A process that is started for one of them alone could not report changes of other
+//! processes, whereas the shared process is subscribed on behalf of all of them, also after a restart.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tooldock_protocol::jsonrpc::spans;
+use tooldock_protocol::version::{ClientIdentity, ProtocolVersion};
+use tooldock_sessions::session::SessionState;
+
+use super::Requester;
+use super::connector::{ConnectionKey, Era, EraSupport, Isolation, OpenAs};
+use crate::upstream::Client;
+
+/// The connection for a request, and how to open it.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionTarget {
+    pub(crate) key: ConnectionKey,
+    pub(crate) open: OpenAs,
+}
+
+impl ConnectionTarget {
+    /// Returns true if several clients share the process.
+    pub(crate) fn is_common(&self) -> bool {
+        self.key.is_common()
+    }
+}
+
+impl Client {
+    /// The era of the client's messages. REST calls count as modern, although the gateway writes their messages in the server's
+    /// era.
+    pub(crate) fn own_era(&self) -> Era {
+        match self {
+            Self::Session(_) | Self::Legacy(_) => Era::Legacy,
+            Self::Modern(_) | Self::Plain => Era::Modern,
+        }
+    }
+
+    /// The era of MCP that the gateway uses with the server on behalf of this client.
+    fn era(&self, speaks: EraSupport) -> Era {
+        match speaks {
+            EraSupport::Legacy => Era::Legacy,
+            EraSupport::Modern | EraSupport::ModernAtLeast => Era::Modern,
+            EraSupport::Dual => self.own_era(),
+        }
+    }
+
+    /// Returns true if the client's requests belong to no session.
+    fn has_no_session(&self) -> bool {
+        !matches!(self, Self::Session(_))
+    }
+
+    /// The client's capabilities as a JSON object.
+    pub fn capabilities(&self) -> Arc<RawValue> {
+        match self {
+            Self::Session(session) => Arc::clone(&session.client().capabilities),
+            Self::Modern(meta) => owned(&meta.capabilities).unwrap_or_else(nothing),
+            Self::Legacy(_) | Self::Plain => nothing(),
+        }
+    }
+
+    /// The client's description of itself as a JSON object; `None` if it sent none.
+    pub(crate) fn info(&self) -> Option<Arc<RawValue>> {
+        match self {
+            Self::Session(session) => session.client().info.clone(),
+            Self::Modern(meta) => meta.client_info.as_ref().and_then(|info| owned(info)),
+            Self::Legacy(_) | Self::Plain => None,
+        }
+    }
+
+    /// Returns true if the client declares sampling, elicitation or roots.
+    pub(crate) fn can_be_asked(&self) -> bool {
+        match self {
+            Self::Session(_) | Self::Modern(_) => declares_any(self.capabilities().get()),
+            Self::Legacy(_) | Self::Plain => false,
+        }
+    }
+}
+
+/// Chooses the connection for a request.
+pub(crate) fn place(
+    isolation: Isolation,
+    speaks: EraSupport,
+    client: &Client,
+    requester: &Requester,
+    method: &str,
+) -> ConnectionTarget {
+    let era = client.era(speaks);
+    let principal = requester.principal.as_ref();
+    let of_principal = || {
+        principal.map_or(ConnectionKey::Shared, |it| {
+            ConnectionKey::Principal(it.clone())
+        })
+    };
+    let own = || match client {
+        // A closed session has only running calls. They get processes that end with the calls.
+        Client::Session(session) if session.state() == SessionState::Closed => {
+            ConnectionKey::Exclusive
+        }
+        Client::Session(session) => ConnectionKey::Session(Arc::clone(session.tag())),
+        Client::Legacy(_) | Client::Modern(_) | Client::Plain => ConnectionKey::Exclusive,
+    };
+    let key = match isolation {
+        Isolation::Shared => ConnectionKey::Shared,
+        Isolation::Principal => of_principal(),
+        Isolation::Session if client.has_no_session() && !is_of_a_process(method) => {
+            ConnectionKey::Shared
+        }
+        Isolation::Session => own(),
+        Isolation::Auto if era == Era::Modern || !client.can_be_asked() => ConnectionKey::Shared,
+        // A modern client's request needs its own process only for methods during which the server may ask the client.
+        Isolation::Auto if client.is_modern() && !may_ask(method) => ConnectionKey::Shared,
+        Isolation::Auto => own(),
+    };
+    let private = matches!(key, ConnectionKey::Session(_) | ConnectionKey::Exclusive);
+    let gateway = ClientIdentity::gateway();
+    let identity = match client {
+        Client::Legacy(_) | Client::Plain => None,
+        Client::Session(session) => Some(session.version()),
+        Client::Modern(_) => Some(ProtocolVersion::V2025_11_25),
+    };
+    let identity = identity.filter(|_| private).map(|version| {
+        Arc::new(ClientIdentity {
+            version,
+            capabilities: client.capabilities(),
+            info: client.info().unwrap_or_else(|| Arc::clone(&gateway.info)),
+        })
+    });
+    let open = OpenAs {
+        identity: identity.unwrap_or_else(|| Arc::clone(gateway)),
+        principal: principal.cloned(),
+        headers: match key {
+            ConnectionKey::Shared | ConnectionKey::Replica(_) => None,
+            _ => requester.opener(),
+        },
+        hash: requester.hash,
+        ..OpenAs::gateway(era)
+    };
+    ConnectionTarget { key, open }
+}
+
+/// Returns true if the state of a process may affect the response to this method.
+fn is_of_a_process(method: &str) -> bool {
+    !matches!(method, "server/discover" | "subscriptions/listen")
+}
+
+/// Returns true for methods during which a server may ask the client (multi round-trip requests).
+pub(crate) fn may_ask(method: &str) -> bool {
+    matches!(method, "tools/call" | "prompts/get" | "resources/read")
+}
+
+fn declares_any(capabilities: &str) -> bool {
+    #[derive(Deserialize)]
+    struct CapabilityFields<'a> {
+        #[serde(borrow, default)]
+        elicitation: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        sampling: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        roots: Option<&'a RawValue>,
+    }
+    // Shortcut for clients without capabilities, which are frequent.
+    if capabilities == "{}" {
+        return false;
+    }
+    if let Some(members) = spans::members(capabilities) {
+        let asks = |key: &str| matches!(key, "elicitation" | "sampling" | "roots");
+        return members
+            .iter()
+            .any(|(key, value)| asks(key) && *value != "null");
+    }
+    // If the key of one of these capabilities (sampling, elicitation, roots) is repeated, serde returns an error, and the client
+    // counts as one that cannot be asked.
+    serde_json::from_str::<CapabilityFields<'_>>(capabilities).is_ok_and(|declared| {
+        declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
+    })
+}
+
+fn owned(span: &[u8]) -> Option<Arc<RawValue>> {
+    let raw: Box<RawValue> = serde_json::from_slice(span).ok()?;
+    Some(raw.into())
+}
+
+fn nothing() -> Arc<RawValue> {
+    Arc::clone(&ClientIdentity::gateway().capabilities)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tokio::time::Instant;
+    use tooldock_sessions::session::{
+        Binding, ClientFacts, Session, SessionId, SessionPatch, SessionTransport,
+    };
+
+    use super::*;
+    use crate::upstream::RequestMeta;
+
+    fn session(capabilities: &str) -> Client {
+        let binding = Binding {
+            namespace: "shared".parse().expect("a name"),
+            principal: None,
+            version: ProtocolVersion::V2025_11_25,
+            transport: SessionTransport::Streamable,
+        };
+        let session = Session::new(SessionId::random(), binding, Instant::now());
+        let capabilities = RawValue::from_string(capabilities.to_owned()).expect("JSON");
+        let facts = ClientFacts {
+            capabilities: capabilities.into(),
+            info: None,
+        };
+        session.change(SessionPatch::Initialize {
+            version: ProtocolVersion::V2025_11_25,
+            client: facts,
+        });
+        Client::Session(Arc::new(session))
+    }
+
+    fn modern(capabilities: &'static str) -> Client {
+        Client::Modern(RequestMeta {
+            capabilities: Bytes::from_static(capabilities.as_bytes()),
+            client_info: None,
+            log_level: None,
+            progress_token: None,
+            inputs: None,
+        })
+    }
+
+    fn kind(
+        isolation: Isolation,
+        speaks: EraSupport,
+        client: &Client,
+        method: &str,
+    ) -> &'static str {
+        let requester = Requester {
+            principal: Some(Arc::from("ada")),
+            ..Requester::default()
+        };
+        let place = place(isolation, speaks, client, &requester, method);
+        let told = place.open.identity.capabilities.get() != "{}";
+        match (place.key, told) {
+            (ConnectionKey::Shared | ConnectionKey::Replica(_), false) => "shared",
+            (ConnectionKey::Session(_), _) => "session",
+            (ConnectionKey::Principal(_), false) => "principal",
+            (ConnectionKey::Exclusive, _) => "exclusive",
+            (_, true) => "told too much",
+        }
+    }
+
+    #[test]
+    fn auto_gives_a_process_of_their_own_to_those_the_server_may_ask() {
+        let (asked, silent) = (r#"{"elicitation":{}}"#, r#"{"experimental":{}}"#);
+        for (speaks, client, method, expected) in [
+            (EraSupport::Legacy, session(asked), "tools/list", "session"),
+            (EraSupport::Dual, session(asked), "tools/call", "session"),
+            (EraSupport::Modern, session(asked), "tools/call", "shared"),
+            (EraSupport::Legacy, session(silent), "tools/call", "shared"),
+            (EraSupport::Legacy, modern(asked), "tools/call", "exclusive"),
+            (
+                EraSupport::Legacy,
+                modern(asked),
+                "prompts/get",
+                "exclusive",
+            ),
+            (EraSupport::Legacy, modern(asked), "tools/list", "shared"),
+            (EraSupport::Legacy, modern(silent), "tools/call", "shared"),
+            (EraSupport::Dual, modern(asked), "tools/call", "shared"),
+            (EraSupport::Legacy, Client::Plain, "tools/call", "shared"),
+            (
+                EraSupport::Legacy,
+                Client::Legacy(ProtocolVersion::V2025_03_26),
+                "tools/call",
+                "shared",
+            ),
+        ] {
+            let got = kind(Isolation::Auto, speaks, &client, method);
+            assert_eq!(got, expected, "{speaks:?} {client:?} {method}");
+        }
+    }
+
+    #[test]
+    fn a_client_declares_what_it_names_and_does_not_take_back() {
+        for (capabilities, expected) in [
+            (r#"{"roots":{"listChanged":true}}"#, true),
+            (r#"{"x":{"roots":{}}, "sampli\u006eg" : {}}"#, true),
+            (r#"{"x":1,"x":2,"elicitation":{}}"#, true),
+            (r#"{"roots":{},"roots":null}"#, false),
+            (r#"{"roots":null}"#, false),
+            (r#"{"x":{"roots":{}},"Roots":{}}"#, false),
+            ("{}", false),
+        ] {
+            assert_eq!(declares_any(capabilities), expected, "{capabilities}");
+        }
+    }
+
+    #[test]
+    fn the_others_do_as_they_say() {
+        let asked = r#"{"roots":{}}"#;
+        for client in [
+            session(asked),
+            modern(asked),
+            Client::Plain,
+            Client::Legacy(ProtocolVersion::V2025_03_26),
+        ] {
+            let of = |isolation| kind(isolation, EraSupport::Legacy, &client, "tools/call");
+            assert_eq!(of(Isolation::Shared), "shared");
+            assert_eq!(of(Isolation::Principal), "principal");
+            let own = if matches!(client, Client::Session(_)) {
+                "session"
+            } else {
+                "exclusive"
+            };
+            assert_eq!(of(Isolation::Session), own);
+        }
+    }
+
+    #[test]
+    fn what_no_process_has_to_itself_is_the_shared_ones() {
+        for method in ["server/discover", "subscriptions/listen"] {
+            for speaks in [EraSupport::Legacy, EraSupport::Modern, EraSupport::Dual] {
+                let client = modern(r#"{"elicitation":{}}"#);
+                assert_eq!(kind(Isolation::Session, speaks, &client, method), "shared");
+                let of_principal = kind(Isolation::Principal, speaks, &client, method);
+                assert_eq!(of_principal, "principal");
+            }
+        }
+    }
+
+    #[test]
+    fn what_still_runs_in_a_session_that_is_over_keeps_no_process_for_it() {
+        let client = session(r#"{"roots":{}}"#);
+        let of = |client| kind(Isolation::Auto, EraSupport::Legacy, client, "tools/call");
+        assert_eq!(of(&client), "session");
+        if let Client::Session(session) = &client {
+            session.close();
+        }
+        assert_eq!(of(&client), "exclusive");
+    }
+
+    #[test]
+    fn a_server_of_both_eras_is_opened_in_the_clients() {
+        let era = |client: &Client| {
+            place(
+                Isolation::Auto,
+                EraSupport::Dual,
+                client,
+                &Requester::default(),
+                "x",
+            )
+            .open
+            .era
+        };
+        assert_eq!(era(&session("{}")), Era::Legacy);
+        assert_eq!(
+            era(&Client::Legacy(ProtocolVersion::V2025_03_26)),
+            Era::Legacy
+        );
+        assert_eq!(era(&modern("{}")), Era::Modern);
+        assert_eq!(era(&Client::Plain), Era::Modern);
+    }
+}

@@ -1,0 +1,204 @@
+//! Clients of both eras against servers of both: one test for each entry of the list in `tooldock_protocol::bridge`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tooldock_base::config::Limits;
+use tooldock_base::policy::ToolPolicy;
+use tooldock_engine::upstream::client::connector::{ConnectionKey, Era, EraSupport, Isolation};
+use tooldock_sessions::caller::Caller;
+use tooldock_sessions::catalogue::PageKey;
+use tooldock_sessions::testing::{caller, namespace};
+
+use crate::mcp::head::{McpHead, MirroredHeaders};
+use crate::mcp::tests::wire::Wire;
+use crate::reply::Reply;
+use crate::testing::{Harness, Wanted, delivered, head, parts};
+
+mod fake;
+mod legacy;
+mod links;
+mod listed;
+mod modern;
+mod rest;
+mod tasks;
+mod words;
+
+use fake::{Fake, KeyScan, Told};
+
+const V: &str = "io.modelcontextprotocol/protocolVersion";
+const CAPS: &str = "io.modelcontextprotocol/clientCapabilities";
+const LEVEL: &str = "io.modelcontextprotocol/logLevel";
+const SERVER: &str = "io.modelcontextprotocol/serverInfo";
+
+const ERAS: [EraSupport; 2] = [EraSupport::Legacy, EraSupport::Modern];
+
+/// A gateway in front of a fake server.
+struct House {
+    harness: Harness,
+    seen: Arc<KeyScan>,
+}
+
+fn house(speaks: EraSupport) -> House {
+    house_of(Fake::new(speaks))
+}
+
+fn house_of(fake: Fake) -> House {
+    let limits = Limits::default();
+    house_with(fake, limits)
+}
+
+/// A gateway in front of a server with closed tools: `secret_*`.
+fn denying(speaks: EraSupport) -> House {
+    let limits = Limits {
+        tools_deny: vec!["secret_*".into()],
+        ..Limits::default()
+    };
+    house_with(Fake::new(speaks), limits)
+}
+
+fn house_with(fake: Fake, limits: Limits) -> House {
+    let seen = Arc::clone(&fake.seen);
+    let mut external = namespace("shared");
+    external.tools = Vec::new();
+    external.policy = ToolPolicy::new(&limits).expect("patterns");
+    external.limits = limits;
+    let harness = Wanted {
+        namespaces: vec![external, namespace("other")],
+        externals: Some(Arc::new(fake)),
+        ..Wanted::default()
+    }
+    .build();
+    House { harness, seen }
+}
+
+impl House {
+    async fn post(&self, head: McpHead, body: &Value) -> Reply {
+        self.post_as(caller(), head, body).await
+    }
+
+    async fn post_as(&self, caller: Caller, head: McpHead, body: &Value) -> Reply {
+        let service = &self.harness.service;
+        let reply = service.post(caller, head, body.to_string().into());
+        let limit = Duration::from_secs(20);
+        timeout(limit, reply).await.expect("an answer in time")
+    }
+
+    /// The leases so far: key, era, and the client as the server was told about it.
+    fn leases(&self) -> Vec<(ConnectionKey, Era, String)> {
+        self.seen.leases.lock().expect("not poisoned").clone()
+    }
+
+    /// The last request of this method, as the server received it.
+    fn request(&self, method: &str) -> String {
+        let requests = self.seen.requests.lock().expect("not poisoned");
+        let mut found = requests.iter().rev();
+        let found = found.find(|(own, _)| own == method);
+        found.expect("such a request").1.clone()
+    }
+
+    /// Number of tool calls.
+    fn calls(&self) -> usize {
+        let requests = self.seen.requests.lock().expect("not poisoned");
+        requests
+            .iter()
+            .filter(|(method, _)| method == "tools/call")
+            .count()
+    }
+
+    /// Opens a session and returns its id and the result of `initialize`.
+    async fn open(&self, capabilities: Value) -> (String, Value) {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": capabilities,
+            "clientInfo": { "name": "c", "version": "1" } } });
+        let reply = self.post(head(None, None), &body).await;
+        let headers = &reply.head().headers;
+        let id = headers.iter().find(|(name, _)| name == "mcp-session-id");
+        let id = id.expect("a session").1.to_str().expect("ASCII").to_owned();
+        let (status, answer) = parts(&reply);
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        delivered(reply);
+        let confirmed = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        self.post(head(Some(&id), None), &confirmed).await;
+        (id, answer["result"].clone())
+    }
+
+    /// Sends a request in a session.
+    async fn in_session(&self, session: &str, method: &str, params: Value) -> Reply {
+        let body = json!({ "jsonrpc": "2.0", "id": "q", "method": method, "params": params });
+        self.post(head(Some(session), None), &body).await
+    }
+
+    async fn answer(&self, session: &str, id: &Value, outcome: Value) {
+        let mut body = json!({ "jsonrpc": "2.0", "id": id });
+        for (key, value) in outcome.as_object().expect("an object") {
+            body[key] = value.clone();
+        }
+        let reply = self.post(head(Some(session), None), &body).await;
+        assert_eq!(reply.head().status, StatusCode::ACCEPTED);
+    }
+
+    /// Sends a message exactly as written, in a session or on its own.
+    async fn raw(&self, session: Option<&str>, text: &str) -> Reply {
+        let service = &self.harness.service;
+        let body = text.to_owned().into();
+        let reply = service.post(caller(), head(session, None), body);
+        let limit = Duration::from_secs(20);
+        timeout(limit, reply).await.expect("an answer in time")
+    }
+
+    /// The handler of the newest process that a client has alone.
+    fn ear(&self) -> Arc<dyn tooldock_engine::upstream::client::connector::Inbound> {
+        let ear = self.seen.ear.lock().expect("not poisoned").clone();
+        ear.expect("a process of its own")
+    }
+
+    /// Sends a request of 2026-07-28.
+    async fn modern(&self, method: &str, params: Value) -> Reply {
+        let message = modern(method, params);
+        self.post(modern_head(&message), &message).await
+    }
+}
+
+/// A request of a client that can be asked things.
+fn modern(method: &str, mut params: Value) -> Value {
+    let mut meta = json!({ V: "2026-07-28", CAPS: { "elicitation": {} } });
+    if let Some(own) = params.get("_meta").and_then(Value::as_object) {
+        for (key, value) in own {
+            meta[key] = value.clone();
+        }
+    }
+    params["_meta"] = meta;
+    json!({ "jsonrpc": "2.0", "id": "m", "method": method, "params": params })
+}
+
+fn modern_head(message: &Value) -> McpHead {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let params = &message["params"];
+    let named = ["name", "uri", "taskId"].into_iter();
+    let name = named.filter_map(|key| text(&params[key])).next();
+    McpHead {
+        version: text(&params["_meta"][V]),
+        mirrored: Some(Box::new(MirroredHeaders {
+            method: text(&message["method"]),
+            name,
+            ..MirroredHeaders::default()
+        })),
+        ..head(None, None)
+    }
+}
+
+fn body(reply: &Reply) -> Value {
+    parts(reply).1
+}
+
+/// The bytes of a response that is no stream.
+fn text(reply: &Reply) -> String {
+    let body = crate::error::body_of(reply);
+    String::from_utf8(body.to_vec()).expect("UTF-8")
+}
