@@ -21,6 +21,7 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::secret::Secret;
+use tooldock_base::worker_state::WorkerState;
 use tooldock_credentials::secrets::{SecretSource, Secrets, SecretsError};
 use tooldock_process::child::output::RecentOutput;
 use tooldock_process::metrics::WorkerMetrics;
@@ -1319,6 +1320,19 @@ async fn a_crash_after_an_edit_reloads_that_namespace_and_no_other() {
     assert!(names(&report.workers_restarted).contains(&"other"));
     assert_eq!(house.pid("edited"), pid);
     assert_eq!(codes(&house.namespace("edited")), [""; 0]);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_starts_an_edited_idle_namespace_is_answered_by_its_new_files() {
+    let house = House::with(|config| config.idle_stop = Some(Duration::from_millis(200)));
+    house.write("ns/t.py", &tool("answer", "return 'old'"));
+    house.reload().await;
+    let worker = house.worker("ns");
+    eventually("it is idle", || worker.state() == WorkerState::Idle).await;
+    house.write("ns/t.py", &tool("answer", "return 'new'"));
+    assert_eq!(call(&worker, "answer", "{}").await.unwrap(), "new");
+    assert!(!Arc::ptr_eq(&worker, &house.worker("ns")));
     house.close().await;
 }
 

@@ -42,7 +42,7 @@ use std::fmt;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, watch};
@@ -215,6 +215,8 @@ pub struct Worker {
     /// Start index of the next search for the least busy member, so that equally busy members take turns.
     turn: AtomicUsize,
     retired: AtomicBool,
+    /// The worker that serves the namespace after this one.
+    successor: OnceLock<Weak<Worker>>,
     /// Channel that stops and starts the worker's processes: false if they had no calls for long, true if a call waits.
     wanted: watch::Sender<bool>,
     /// The task that stops the processes for lack of calls; `None` if they always run.
@@ -311,6 +313,7 @@ impl Worker {
             refused: refusals,
             turn: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
+            successor: OnceLock::new(),
             wanted: common.wanted,
             idle,
         })
@@ -353,7 +356,8 @@ impl Worker {
     }
 
     /// Runs one call in the process with the fewest calls. If no process is ready, waits for one for at most 5 seconds; there is
-    /// no other time limit. Dropping the future cancels the call in the process.
+    /// no other time limit. If the worker is replaced meanwhile, its successor runs the call. Dropping the future cancels the
+    /// call in the process.
     ///
     /// # Errors
     ///
@@ -364,12 +368,20 @@ impl Worker {
         sink: Option<Arc<dyn CallSink>>,
     ) -> Result<ToolReply, CallError> {
         let mut deadline = None;
+        let mut successor = None::<Arc<Self>>;
         loop {
-            let (member, link) = match self.least_busy() {
+            let worker = successor.as_deref().unwrap_or(self);
+            let (member, link) = match worker.least_busy() {
                 Some(free) => free,
                 None => {
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + READY_WAIT);
-                    self.wait_for_link(deadline).await?
+                    match worker.wait_for_link(deadline).await {
+                        Ok(free) => free,
+                        Err(error) => {
+                            successor = Some(worker.successor().ok_or(error)?);
+                            continue;
+                        }
+                    }
                 }
             };
             let _counted = member.count();
@@ -380,6 +392,17 @@ impl Worker {
                 Err(CallRefusal::Closed) => {}
             }
         }
+    }
+
+    /// Names the worker that serves the namespace from now on. Calls that wait for a process of this worker when it is retired
+    /// run there.
+    pub fn hand_over_to(&self, successor: &Arc<Self>) {
+        let _ = self.successor.set(Arc::downgrade(successor));
+    }
+
+    /// The worker that has replaced this one, if there is one.
+    fn successor(&self) -> Option<Arc<Self>> {
+        self.successor.get()?.upgrade()
     }
 
     /// Returns a text of the worker's functions in a form that may be logged: without the namespace's secrets, and escaped so

@@ -600,6 +600,9 @@ impl Run {
             };
             let now = reloader.registry.namespace(name.as_str());
             if !now.as_ref().is_some_and(|now| now.is_run_by(worker)) {
+                if let Some(UpstreamKind::Worker(successor)) = now.as_ref().map(|it| &it.upstream) {
+                    worker.hand_over_to(successor);
+                }
                 reloader.retire(Arc::clone(worker), DesiredNamespace::drain_of(&old));
             }
             if now.is_none() {
