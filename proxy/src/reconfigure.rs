@@ -110,12 +110,13 @@ impl Reconfigure {
         let replica_certificate = self.read_replica_certificate();
         let (stores_readable, keys_problem) = self.read_stores();
         // Hooks get new values of secrets even if the new configuration is invalid.
-        hooks::put_into_force(
+        let hook_problems = hooks::put_into_force(
             &self.service,
             &self.current.config.hooks,
             &self.last_secrets,
         );
         let usable = certificates.unusable.is_empty()
+            && hook_problems.is_empty()
             && replica_certificate.is_ok()
             && stores_readable
             && (whole || !configured);
@@ -124,6 +125,7 @@ impl Reconfigure {
             let message = format!("{error}; keys read before stay, and a restart would fail");
             ("API keys", message)
         }));
+        problems.extend(hook_problems);
         self.reloader.set_configuration_problems(problems);
         self.put_certificates_into_force(certificates, other_authorities);
         self.metrics.reloaded(configured && usable);

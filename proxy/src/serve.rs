@@ -443,8 +443,6 @@ impl Parts {
         );
         reloader.set_servers(config.upstreams.clone());
         reloader.set_aggregates(config.toolman.clone());
-        let problem = effective.data_file_problem();
-        reloader.set_configuration_problems(problem.map(|it| (DATA_FILE, it.to_owned())));
         let mut pages = None;
         if effective.serves_vault() {
             let folder = config.vault.folder(&data.tools_dir())?;
@@ -571,7 +569,10 @@ impl Parts {
         };
         let service = Service::with_servers(service_parts, servers);
         own_core.bind(&service);
-        hooks::put_into_force(&service, &config.hooks, &last_secrets);
+        let data_file = effective.data_file_problem();
+        let problems = data_file.map(|it| (DATA_FILE, it.to_owned())).into_iter();
+        let hook_problems = hooks::put_into_force(&service, &config.hooks, &last_secrets);
+        reloader.set_configuration_problems(problems.chain(hook_problems));
         if replicas.are_many() {
             let metrics = ExchangeMetrics::new(&exported)?;
             let (rules, replicas) = (Arc::clone(rules), Arc::clone(&replicas));

@@ -192,6 +192,21 @@ async fn a_hook_that_is_not_there_refuses_lists_and_calls_and_the_rest_is_served
         log.contains("credentials: ${MISSING} is set neither"),
         "{log}"
     );
+    let url = format!("http://{}/ready", gateway.metrics);
+    let ready: Value = gateway
+        .client
+        .get(url)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    let problem = ready["problem"]["message"].as_str().unwrap();
+    assert!(
+        problem.starts_with("hooks[2].credentials: ${MISSING} is set neither"),
+        "{problem}"
+    );
 }
 
 #[tokio::test]

@@ -34,6 +34,7 @@ const ATTEMPTS_MAX: u32 = 2;
 impl Service {
     /// Puts the hooks of a configuration in force, which must have passed its checks. Calls in flight end with the hooks before.
     /// A hook whose credentials cannot be resolved fails, by its rule, until they are set and the configuration is read again.
+    /// Returns a message for each such hook, with its key and the reason.
     ///
     /// # Errors
     ///
@@ -43,10 +44,11 @@ impl Service {
         configured: &[HookConfig],
         secrets: &Secrets,
         environment: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<(), (usize, InvalidHook)> {
+    ) -> Result<Vec<String>, (usize, InvalidHook)> {
         let mut hooks = Vec::with_capacity(configured.len());
+        let mut unusable = Vec::new();
         for (index, config) in configured.iter().enumerate() {
-            let hook = || {
+            let mut hook = || {
                 let target: Arc<dyn HookTarget> = match config.validate()? {
                     HookAddress::Tool { namespace, tool } => Arc::new(ToolTarget {
                         core: Arc::downgrade(&self.core),
@@ -54,7 +56,11 @@ impl Service {
                         tool,
                     }),
                     HookAddress::Service(_) => {
-                        self.service_target(index, config.server(index, secrets, environment))
+                        let server = config.server(index, secrets, environment);
+                        self.service_target(server).unwrap_or_else(|reason| {
+                            unusable.push(format!("hooks[{index}].{reason}"));
+                            Arc::new(NoTarget { reason })
+                        })
                     }
                 };
                 Hook::new(config, target, self.core.metrics.hooks.clone())
@@ -62,28 +68,21 @@ impl Service {
             hooks.push(hook().map_err(|invalid| (index, invalid))?);
         }
         self.core.engine.hooks.replace(hooks);
-        Ok(())
+        Ok(unusable)
     }
 
+    /// The target of a hook with an address. Fails with the key that cannot be used, and the reason.
     fn service_target(
         &self,
-        index: usize,
         resolved: Option<Result<RemoteServer, InvalidServer>>,
-    ) -> Arc<dyn HookTarget> {
-        let unusable = |reason: String| Arc::new(NoTarget { reason });
+    ) -> Result<Arc<dyn HookTarget>, String> {
         match (resolved, &self.core.http_client) {
             (Some(Ok(server)), Some(client)) => {
                 let backends = client.backends(&Arc::new(server));
-                Arc::new(ServiceTarget { backends })
+                Ok(Arc::new(ServiceTarget { backends }))
             }
-            (Some(Err(invalid)), _) => {
-                let reason = format!("{}: {}", invalid.key, invalid.message);
-                tracing::warn!(
-                    "hooks[{index}].{reason}; the hook fails until that is mended and the configuration read again"
-                );
-                unusable(reason)
-            }
-            (Some(Ok(_)) | None, _) => unusable("this process reaches no HTTP services".to_owned()),
+            (Some(Err(invalid)), _) => Err(format!("{}: {}", invalid.key, invalid.message)),
+            (Some(Ok(_)) | None, _) => Err("url: this process reaches no HTTP services".to_owned()),
         }
     }
 }
