@@ -43,10 +43,14 @@ pub fn serialize<S: Serializer, T: Serialize>(
 pub mod duration {
     use std::time::Duration;
 
-    use serde::de::value::StringDeserializer;
-    use serde::{Deserialize as _, Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serializer};
 
     use super::OFF;
+
+    /// A duration that is written as `10m`.
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct DurationText(#[serde(with = "humantime_serde")] Duration);
 
     /// Writes a duration in the form that [`deserialize`] reads.
     ///
@@ -71,12 +75,9 @@ pub mod duration {
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        if text == OFF {
-            return Ok(None);
-        }
-        let text = StringDeserializer::<D::Error>::new(text);
-        humantime_serde::deserialize(text).map(Some)
+        let expected = "`off` or a duration such as `10m`";
+        let duration: Option<DurationText> = super::deserialize(deserializer, expected)?;
+        Ok(duration.map(|DurationText(duration)| duration))
     }
 }
 
@@ -93,10 +94,13 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for OffOr<'_, T> {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        match text {
-            OFF => Ok(None),
-            _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+        if text == OFF {
+            return Ok(None);
         }
+        let setting = T::deserialize(text.into_deserializer());
+        setting
+            .map(Some)
+            .map_err(|_: E| E::invalid_value(de::Unexpected::Str(text), &self))
     }
 
     fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self::Value, E> {
@@ -115,5 +119,39 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for OffOr<'_, T> {
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
         T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::yaml;
+
+    #[derive(serde::Deserialize, Debug, PartialEq)]
+    struct Keys {
+        #[serde(with = "super::duration")]
+        idle: Option<Duration>,
+    }
+
+    fn read(value: &str) -> Result<Option<Duration>, String> {
+        yaml::from_str::<Keys>(&format!("idle: {value}"))
+            .map(|keys| keys.idle)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn durations_are_off_or_text_with_a_unit() {
+        assert_eq!(read("off"), Ok(None));
+        assert_eq!(read("10m"), Ok(Some(Duration::from_secs(600))));
+        for wrong in ["10", "true", "soon", "{}"] {
+            let error = read(wrong).unwrap_err();
+            assert!(error.contains("duration"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn false_is_off_since_programs_for_yaml_1_1_convert_it() {
+        assert_eq!(read("false"), Ok(None));
     }
 }
