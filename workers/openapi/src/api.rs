@@ -138,14 +138,14 @@ impl Api {
 }
 
 /// Returns the selected operations of a document, with the names of their tools. Adds a sentence to `issues` for each path that
-/// is refused, and for the operations above the limits.
+/// is refused, for the operations above the limits, and for each pattern that selects no operation.
 fn sources<'d>(
     document: &'d Document,
     settings: &ApiSettings,
     budget: &Budget,
     issues: &mut Vec<String>,
 ) -> Vec<Source<'d>> {
-    let selection = Selection::new(&settings.include, &settings.exclude);
+    let mut selection = Selection::new(&settings.include, &settings.exclude);
     let paths = document.member("paths").and_then(Value::as_object);
     let mut taken = TakenNames::default();
     let mut found = Vec::new();
@@ -195,6 +195,9 @@ fn sources<'d>(
                 });
             }
         }
+    }
+    if !found.is_empty() {
+        issues.extend(selection.unused());
     }
     found
 }
