@@ -120,7 +120,7 @@ mod tests {
             let mut waits = pin!(write(Some(&account), None, 60, LIMIT, never.as_mut()));
             assert!(waits.as_mut().now_or_never().is_none());
             assert_eq!(budget.bytes(), 60);
-            // However small: there is no room for another that waits.
+            // The first write waits with 60 of the 100 bytes, so there is no room for 41 more: the write is aborted, not begun.
             let other = write(Some(&account), None, 41, LIMIT, pin!(pending::<()>())).await;
             assert_eq!(other, Err(WriteAborted));
         }

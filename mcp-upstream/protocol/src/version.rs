@@ -37,7 +37,7 @@ pub struct UnknownVersion;
 pub const MODERN: &str = "2026-07-28";
 
 impl ProtocolVersion {
-    /// The version of a request that has neither a session nor a version header (MCP-12).
+    /// Default version of a request that has neither a session nor a version header, as MCP prescribes it (MCP-12).
     pub const FALLBACK: Self = Self::V2025_03_26;
 
     /// The revision's name, as it is written in messages.

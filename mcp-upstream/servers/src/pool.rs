@@ -525,7 +525,7 @@ impl PoolShared {
         self.lock().state_now()
     }
 
-    /// Returns a receiver of the presence of the connection that all clients share.
+    /// Returns a receiver of changes in the availability of the connection that all clients share, as a [`Presence`].
     fn presence(&self) -> watch::Receiver<Presence> {
         self.presence.subscribe()
     }

@@ -143,8 +143,8 @@ pub trait ReplicaDirectory: Send + Sync {
         false
     }
 
-    /// Reports that a replica is up. Returns the other replicas that are up, and their news after the number `seen`; no news
-    /// if `seen` is `None`.
+    /// Reports that a replica is up. Returns the other replicas that are up, and their news items with numbers above `seen`; no
+    /// items if `seen` is `None`.
     ///
     /// # Errors
     ///

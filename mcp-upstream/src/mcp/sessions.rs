@@ -208,7 +208,8 @@ async fn resume_stream(
     Ok(events)
 }
 
-/// Ends a session whose state at the upstream was lost. The client has to begin a new session then.
+/// Ends the session if its state at the upstream was lost; otherwise does nothing. After an end, the client has to begin a new
+/// session.
 ///
 /// # Errors
 ///

@@ -53,7 +53,7 @@ fn house_of(fake: Fake) -> House {
     house_with(fake, limits)
 }
 
-/// A gateway in front of a server with closed tools: `secret_*`.
+/// A gateway in front of a fake server whose tools `secret_*` are denied by `tools_deny`.
 fn denying(speaks: EraSupport) -> House {
     let limits = Limits {
         tools_deny: vec!["secret_*".into()],

@@ -37,7 +37,7 @@ pub struct ClientServer {
 /// A variable that an entry refers to and for which the file has no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedVariable {
-    /// Name of the variable in the entry.
+    /// Name of the variable, as the server's entry refers to it: `${NAME}`.
     pub name: String,
     /// The reference as the file spells it, such as `${input:token}`.
     pub spelled: String,

@@ -23,7 +23,8 @@ use super::{
     unsupported, validate, web,
 };
 
-/// The state of `$DATA/config.yaml` in a loaded configuration.
+/// Contents of `$DATA/config.yaml` that a loaded configuration keeps: the last usable content, and the reason why the present
+/// content is not in force.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DataFile {
     /// The last usable content of `$DATA/config.yaml`. It is in force, unless it no longer fits the operator's file.

@@ -243,7 +243,7 @@ pub(crate) fn see_other(location: &str, cookie: Option<&str>) -> Option<Reply> {
     })
 }
 
-/// Adds a cookie to the response with a page; `None` if the cookie cannot be the value of a header.
+/// Adds a cookie to a page's response. `None` if the response is not complete, or the cookie cannot be the value of a header.
 pub(crate) fn set(reply: Reply, cookie: &str) -> Option<Reply> {
     match reply {
         Reply::Full { head, body } => Some(Reply::Full {

@@ -30,7 +30,7 @@ const FORM_MAX: usize = 64 * 1024;
 
 /// Text for a link that cannot be used.
 const OVER: &str = "This link was used already, has expired, or its session has ended. Repeat the call: it gives you another one.";
-/// Text for a redirect to the gateway that belongs to no connection which this browser has begun.
+/// Text for a redirect back from an authorization server, if this browser did not begin the login or the login has ended already.
 const NOT_BEGUN: &str = "This connection was not begun in this browser, took too long, or has ended already. Open the link of the call again.";
 /// Text for a visitor whose credential is stored already.
 const NOTHING_MISSING: &str = "The server needs no credential of you any more. Repeat the call.";

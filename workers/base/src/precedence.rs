@@ -21,7 +21,7 @@ pub const COLLISION: &str = "name_collision";
 /// Name of `$DATA/config.yaml` in messages.
 pub const DATA_FILE: &str = "config.yaml of the data directory";
 
-/// Path of the file with servers that managers add, relative to the data directory.
+/// Path of the file with servers that management tools add, relative to the data directory.
 pub const EXTERNAL_FILE: &str = "external/config.yaml";
 
 /// Source of a namespace's configuration. If several sources configure the same name, the first in this order is used.

@@ -63,7 +63,7 @@ pub(crate) struct Parameter {
     pub(crate) takes_object: bool,
 }
 
-/// A parameter, and its description in the document; `None` for a parameter that stands only in the path.
+/// A parameter, and its definition in the document; `None` for a placeholder of the path that the document does not define.
 pub(crate) type ReadParameter<'d> = (Parameter, Option<&'d Value>);
 
 /// Returns the names in braces in a path. The document need not describe each of them as a parameter.
@@ -195,7 +195,8 @@ fn parameter_of(document: &Document, source: &Value) -> Option<Parameter> {
     })
 }
 
-/// Returns the schema of a parameter's argument. `source`: the parameter in the document; `None` if it stands only in the path.
+/// Returns the schema of a parameter's argument. `source`: the parameter's definition in the document; `None` for a placeholder
+/// of the path that the document does not define.
 pub(crate) fn schema(source: Option<&Value>, reader: &mut SchemaReader<'_>) -> Value {
     let Some(source) = source else {
         return json!({ "type": "string" });

@@ -24,7 +24,8 @@ pub(crate) struct ToolParts<'a> {
     pub(crate) method: &'a str,
     pub(crate) path: &'a str,
     pub(crate) parameters: &'a [Parameter],
-    /// The parameters in the document, in the order of `parameters`; `None` for a parameter that stands only in the path.
+    /// The definitions of `parameters` in the document, in the same order; `None` for a placeholder of the path (`{id}`) that the
+    /// document does not define as a parameter.
     pub(crate) sources: &'a [Option<&'a Value>],
     pub(crate) body: Option<&'a OperationBody>,
     pub(crate) output: Option<&'a OutputSchema>,

@@ -460,7 +460,8 @@ fn is_for_tools(data: &Path, path: &Path) -> bool {
     !OWN_FOLDERS.iter().any(|it| is(it)) && data.join(first).is_dir()
 }
 
-/// Splits the gateway's files into folders of secrets, which are covered as a whole, and single files.
+/// Splits the gateway's files into the folders of secrets that contain any of them, and the remaining files. The sandbox hides
+/// these folders as a whole, and the remaining files one by one.
 fn by_folder(files: &[PathBuf]) -> (BTreeSet<PathBuf>, Vec<PathBuf>) {
     let mut folders = BTreeSet::new();
     let mut single = Vec::new();

@@ -175,7 +175,7 @@ pub(super) fn sync_folder(path: &Path) -> Result<(), NotDone> {
 #[derive(Clone)]
 pub(super) struct Tools {
     dir: PathBuf,
-    /// Path of the file with the servers that managers add.
+    /// Path of `external/config.yaml`, which contains the servers that management tools add.
     servers: PathBuf,
     configured: Arc<Names>,
 }

@@ -182,8 +182,8 @@ impl Run {
                 let externals = reloader.externals(&names, &self.secrets);
                 (externals, reloader.aggregates(&names).await)
             }
-            // A folder whose name the configuration has meanwhile given to a server or an aggregate is not among the
-            // sources, so it counts as removed.
+            // A reload of some folders changes no servers and aggregates, so it reads none. If the configuration has meanwhile
+            // given a folder's name to one of these, the folder is no longer in `sources`, and its namespace is removed below.
             ReloadScope::Only(_) => (Vec::new(), Vec::new()),
         };
         let folders = sources.iter().map(|source| &source.name);

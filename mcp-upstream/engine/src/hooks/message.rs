@@ -14,7 +14,7 @@ const NO_REASON: &str = "no reason is given";
 /// Member of an answer that refuses the event.
 const REFUSE: &str = "refuse";
 
-/// Decision of a hook that lets the event go on.
+/// Answer of a hook that does not refuse the event: the arguments, result or list go on, unchanged or changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HookVerdict {
     /// The value goes on unchanged.

@@ -342,8 +342,8 @@ impl Pools {
         }
     }
 
-    /// Returns a receiver of the presence of the connection to a server that all clients share; `None` if the server is not
-    /// served.
+    /// Returns a receiver of changes in the availability of the connection to a server that all clients share, as a
+    /// [`Presence`]; `None` if the server is not served.
     pub fn presence<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,

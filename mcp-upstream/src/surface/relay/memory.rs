@@ -303,7 +303,7 @@ mod tests {
     const OTHER: u32 = 2000;
     const FRAME_MAX: usize = 10;
 
-    /// A store with 40 bytes for known clients, 10 for one of their keys and 10 for strangers.
+    /// Creates a store that holds at most 40 bytes of frames with valid keys (10 bytes per key), and 10 bytes of frames without.
     fn store(keys: &Keys) -> Arc<MemoryStore> {
         let store = MemoryStore {
             known: 40,

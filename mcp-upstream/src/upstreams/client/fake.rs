@@ -63,7 +63,7 @@ pub(super) struct KeyScan {
     pub(super) cancelled: AtomicUsize,
     /// Calls of `flaky` that find their process gone.
     pub(super) gone: AtomicUsize,
-    /// The catalogue of its lists.
+    /// The gateway's catalogue of this server, with the lists that it has cached.
     pub(super) catalogue: Arc<Catalogue>,
     /// Failure of its tool list: no response (1), or a refusal (2). Or very many tools, all without a schema (3).
     pub(super) silent: AtomicUsize,

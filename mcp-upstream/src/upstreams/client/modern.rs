@@ -344,7 +344,8 @@ async fn a_server_that_does_not_list_its_tools_is_waited_for_once_by_all_calls()
     }
     assert_eq!(begun.elapsed().as_secs(), 3);
     house.post(modern_head(&message), &message).await;
-    // Mirrored parameters cannot be compared with an unknown schema.
+    // Parameters mirrored into headers are checked against the tool's schema. While the schema is unknown, a call that has such
+    // parameters is refused.
     let mut head = modern_head(&message);
     if let Some(mirrored) = &mut head.mirrored {
         mirrored.params.push(("region".into(), "eu".into()));

@@ -21,7 +21,8 @@ pub struct Origin<'a> {
     pub parent: Option<&'a str>,
     /// The client's `tracestate`, if it sent one.
     pub state: Option<&'a str>,
-    /// Route of the request, used as the span's name if no message names the request. A route of HTTP begins with `/`.
+    /// Route of the request: a path that begins with `/` for HTTP, or a name such as `relay`. It names the request's span if the
+    /// request has no MCP method.
     pub route: &'static str,
     /// True if the client is not admitted. Such a request is recorded at the configured rate only, regardless of the client's
     /// trace headers.

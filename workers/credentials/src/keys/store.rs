@@ -374,8 +374,9 @@ impl KeyStore {
         }
     }
 
-    /// Sets the entries of the configuration that may create keys. Keys that entries created are then valid only if these entries
-    /// cover them.
+    /// Sets the configuration entries (tokens, client certificates, issuers) whose credentials may create API keys. From now on,
+    /// a key that such a credential created is valid only while its entry is among them, unchanged, and allows the key's
+    /// namespaces.
     pub fn set_makers(&self, makers: KeyMakers) {
         let mut state = self.state();
         if state.makers.as_ref() == Some(&makers) {

@@ -121,8 +121,10 @@ impl Owners {
         }
     }
 
-    /// Assigns each value to its owner only, and a value without an owner to the namespace that is served under the name of the
-    /// value's scope. `personal` are the servers that need personal values.
+    /// Decides which values the served namespaces receive. The namespace with the name of a value's scope receives the value if
+    /// it is the recorded owner or comes from the operator's configuration, or if the value has no owner and all owners are
+    /// known. It is then the owner. `personal`: servers that need personal values of their callers; the same rules hold for
+    /// these.
     pub fn bind(
         &self,
         secrets: &Secrets,

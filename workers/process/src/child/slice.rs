@@ -67,7 +67,7 @@ fn threads_of(pid: u32) -> Vec<libc::pid_t> {
         .collect()
 }
 
-/// Inheritance of a thread's slice by the threads and processes that it starts.
+/// Inheritance of a requested time slice: `Yes` if the threads and processes that the thread starts get it, too.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inheritance {
     Yes,

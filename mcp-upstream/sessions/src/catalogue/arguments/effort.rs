@@ -18,8 +18,8 @@ const NAMES_PER_STEP: usize = 8;
 /// Number of bytes of strings that count as one step.
 const BYTES_PER_STEP: usize = 256;
 
-/// Estimated number of steps for checking the value against the schema; `None` if it is above `max`. The check cannot find more
-/// errors than that.
+/// Estimated number of steps for checking the value against the schema; `None` if it is above `max`. A check never finds more
+/// errors than its estimated number of steps.
 pub(super) fn steps(schema: &Value, value: &Value, max: u64) -> Option<u64> {
     let mut walk = Walk {
         root: schema,

@@ -40,7 +40,8 @@ pub(super) fn make_tables(connection: &Connection) -> Result<()> {
     connection.execute_batch(SCHEMA)
 }
 
-/// Reads the news of other replicas after the number `seen`; no news if `seen` is `None`.
+/// Reads the number of the newest news item, the number of reloads, and the news items of other replicas with numbers above
+/// `seen`. If `seen` is `None`, no items are read.
 pub(super) fn read(
     connection: &Connection,
     own: ReplicaId,

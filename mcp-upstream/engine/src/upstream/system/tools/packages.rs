@@ -169,7 +169,7 @@ impl ManagementTool for ListRequirements {
     }
 }
 
-/// The tool `install_pip_packages`, which installs packages for the manager itself.
+/// The tool `install_pip_packages`. It installs packages into the environment of the management tools, which workers do not see.
 pub(in super::super) struct InstallPipPackages;
 
 #[derive(Debug, Deserialize, JsonSchema)]
