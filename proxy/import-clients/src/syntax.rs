@@ -146,7 +146,10 @@ fn yaml(text: &str) -> Result<Node, Unreadable> {
     }
     let tree: yaml::Value = yaml::from_str(text).map_err(|error| {
         let line = error.location().map_or(1, |it| it.line());
-        Unreadable::new(line, "not valid YAML")
+        Unreadable::new(
+            line,
+            "not valid YAML, or its aliases stand for too many values",
+        )
     })?;
     Ok(YamlLines::of(text).node(tree))
 }

@@ -6,9 +6,9 @@ use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
 use serde_json::{Map, Value};
-use tooldock_base::yaml;
+use tooldock_base::yaml::{self, Allowance, Bounds};
 
-use crate::budget::{Budget, Spent};
+use crate::budget::Spent;
 use crate::swagger;
 
 /// Maximum length of a server's URL in a document, in characters.
@@ -17,17 +17,16 @@ const URL_MAX: usize = 2_000;
 const VARIABLES_MAX: usize = 100;
 /// Maximum size of a document, in bytes.
 pub const DOCUMENT_MAX: usize = 16 * 1024 * 1024;
-/// Maximum number of values and keys in a document, after aliases of YAML are expanded.
-const VALUES_MAX: usize = 2_000_000;
-/// Maximum total size of the strings and keys in a document after aliases of YAML are expanded, in bytes.
-const TEXTS_MAX: usize = 64 * 1024 * 1024;
+/// Bounds of a document's values.
+const BOUNDS: Bounds = Bounds {
+    values: 2_000_000,
+    texts: 64 * 1024 * 1024,
+    depth: 128,
+};
 /// Maximum length of a reference after its `#`, in bytes. Longer references lead nowhere.
 const REFERENCE_MAX: usize = 500;
 /// Maximum number of values in a chain of references, including the value at its end. Longer chains lead nowhere.
 const CHAIN_MAX: usize = 8;
-/// Maximum number of lists and maps around a value of a document.
-const DEPTH_MAX: usize = 128;
-const TOO_MANY: &str = "it has too many, too large or too deeply nested values";
 
 /// Reason why a document cannot be used, worded to follow "the document".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -82,16 +81,15 @@ impl Document {
                 if serde_json::from_slice::<&serde_json::value::RawValue>(text).is_ok() =>
             {
                 let mut json = serde_json::Deserializer::from_slice(text);
-                let limits = ValueLimits::new();
-                let root = limits.seed().deserialize(&mut json);
+                let left = BOUNDS.left();
+                let root = ValueSeed(left.allowance()).deserialize(&mut json);
                 root.map_err(|error| unreadable(&error))?
             }
             _ if !yaml::readable_in_time(text) => return Err(DocumentError::Brackets),
             _ => {
-                let limits = ValueLimits::new();
-                let root = limits
-                    .seed()
-                    .deserialize(yaml::Deserializer::from_slice(text));
+                let left = BOUNDS.left();
+                let yaml = yaml::Deserializer::from_slice(text);
+                let root = ValueSeed(left.allowance()).deserialize(yaml);
                 root.map_err(|error| unreadable(&error))?
             }
         };
@@ -106,7 +104,7 @@ impl Document {
             }
             (None, Some(version)) if version == "2.0" => match swagger::converted(root) {
                 Ok(root) => Ok(Self { root }),
-                Err(Spent) => Err(unreadable(&TOO_MANY)),
+                Err(Spent) => Err(unreadable(&"its values are too many or too large")),
             },
             (Some(version), _) | (None, Some(version)) => {
                 Err(DocumentError::Version(version.chars().take(20).collect()))
@@ -170,48 +168,14 @@ pub(crate) fn reference(value: &Value) -> Option<&str> {
     value.get("$ref")?.as_str()
 }
 
-/// Limits of a document while it is parsed. An alias of YAML takes a few bytes of the text, and may expand to a large value.
-struct ValueLimits {
-    values: Budget,
-    texts: Budget,
-}
-
-impl ValueLimits {
-    fn new() -> Self {
-        Self {
-            values: Budget::new(VALUES_MAX),
-            texts: Budget::new(TEXTS_MAX),
-        }
-    }
-
-    fn seed(&self) -> ValueSeed<'_> {
-        let depth = DEPTH_MAX;
-        ValueSeed {
-            limits: self,
-            depth,
-        }
-    }
-}
-
-/// Deserializer of a JSON or YAML value within limits. Keys that are numbers, such as the status codes of responses, become
-/// strings.
+/// Deserializer of a JSON or YAML value within the bounds of a document. Keys that are numbers, such as the status codes of
+/// responses, become strings.
 #[derive(Clone, Copy)]
-struct ValueSeed<'a> {
-    limits: &'a ValueLimits,
-    depth: usize,
-}
+struct ValueSeed<'a>(Allowance<'a>);
 
 impl ValueSeed<'_> {
     fn inside<E: Error>(self) -> Result<Self, E> {
-        let depth = self.depth.checked_sub(1);
-        let depth = depth.ok_or_else(|| E::custom(TOO_MANY))?;
-        Ok(Self { depth, ..self })
-    }
-
-    fn text<E: Error>(self, text: &str) -> Result<String, E> {
-        let charged = self.limits.texts.charge(text.len());
-        charged.map_err(|_| E::custom(TOO_MANY))?;
-        Ok(text.to_owned())
+        self.0.inside().map(Self)
     }
 }
 
@@ -219,8 +183,7 @@ impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Value, D::Error> {
-        let charged = self.limits.values.charge(1);
-        charged.map_err(|_| D::Error::custom(TOO_MANY))?;
+        self.0.value()?;
         input.deserialize_any(self)
     }
 }
@@ -269,7 +232,8 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        self.text(value).map(Value::from)
+        self.0.text(value)?;
+        Ok(value.into())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
@@ -360,7 +324,7 @@ mod tests {
     fn too_many_values_and_texts_of_aliases_are_refused() {
         let values = format!(
             "{{\"openapi\":\"3.0.0\",\"a\":[1{}]}}",
-            ",1".repeat(VALUES_MAX)
+            ",1".repeat(BOUNDS.values)
         );
         let aliases = format!(
             "b: &b {}\nc:\n{}",
@@ -369,7 +333,7 @@ mod tests {
         );
         for text in [values, format!("openapi: 3.0.0\n{aliases}")] {
             let error = Document::parse(text.as_bytes()).expect_err("too large");
-            assert!(error.to_string().contains(TOO_MANY), "{error}");
+            assert!(error.to_string().contains("with each alias"), "{error}");
         }
     }
 

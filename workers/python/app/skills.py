@@ -27,6 +27,8 @@ MAX_FILES = 200
 """Maximum number of files in a skill."""
 MAX_BYTES = 5 * 1024 * 1024
 """Maximum size of a file, in bytes. Larger files do not become resources; a skill with a larger `SKILL.md` is not served."""
+MAX_FRONT_MATTER = 64 * 1024
+"""Maximum size of a front matter, in bytes. No more of a `SKILL.md` is read when the namespace is loaded."""
 
 _NAME = re.compile(r"(?!-)(?!.*--)[a-z0-9-]{1,64}(?<!-)")
 _TEXT = re.compile(r"text/.*|application/(json|xml|yaml|toml|javascript|x-sh)")
@@ -43,7 +45,7 @@ def registrations(folder: str, report: Callable[[str, str, str], None]) -> Itera
             report("invalid_skill", main, f"a namespace has at most {MAX_SKILLS} skills")
             return
         try:
-            facts = _front_matter(_read(folder, main).decode("utf-8"))
+            facts = _front_matter(_read(folder, main, MAX_FRONT_MATTER))
             _check(facts, skill)
             files = _files(folder, skill)
         except (Invalid, OSError, UnicodeDecodeError) as error:
@@ -110,8 +112,9 @@ def _files(folder: str, skill: str) -> list[str]:
     return [main, *(it for it in found if it != main)]
 
 
-def _read(folder: str, file: str) -> bytes:
-    """Returns the content of a regular file below a folder. `Invalid` for other files, and if the path has a symbolic link."""
+def _read(folder: str, file: str, at_most: int = MAX_BYTES) -> bytes:
+    """Returns the content of a regular file below a folder, or its first bytes. `Invalid` for other files, and if the path has a
+    symbolic link."""
     try:
         descriptor = _opened(folder, file)
     except OSError as error:
@@ -122,7 +125,7 @@ def _read(folder: str, file: str) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
             raise Invalid(f"not a regular file of at most {MAX_BYTES} bytes")
-        return opened.read(MAX_BYTES)
+        return opened.read(at_most)
 
 
 def _opened(folder: str, file: str) -> int:
@@ -169,16 +172,18 @@ def _check(facts: dict[str, str], skill: str) -> None:
         raise Invalid("its front matter needs a description of 1 to 1024 characters")
 
 
-def _front_matter(text: str) -> dict[str, str]:
-    """Returns the texts at the top level of the front matter, by key: plain and quoted texts, and blocks (`|`, `>`). Nested keys
-    are not read."""
-    lines = text.removeprefix("\ufeff").splitlines()
-    if not lines or lines[0].rstrip() != "---":
+def _front_matter(head: bytes) -> dict[str, str]:
+    """Returns the texts at the top level of a front matter, by key: plain and quoted texts, and blocks (`|`, `>`). Nested keys
+    are not read. `head` is the beginning of the file, and may end inside of a character after the front matter."""
+    raw = head.removeprefix(b"\xef\xbb\xbf").splitlines()
+    if not raw or raw[0].rstrip() != b"---":
         raise Invalid("it must begin with a front matter: ---, name: and description:, ---")
     try:
-        end = next(at for at, line in enumerate(lines[1:], 1) if line.rstrip() == "---")
+        end = next(at for at, line in enumerate(raw[1:], 1) if line.rstrip() == b"---")
     except StopIteration:
-        raise Invalid("the --- that ends its front matter is missing") from None
+        size = f"{MAX_FRONT_MATTER // 1024} KiB"
+        raise Invalid(f"the --- that ends its front matter is missing in its first {size}") from None
+    lines = [line.decode("utf-8") for line in raw[:end]]
     facts: dict[str, str] = {}
     at = 1
     while at < end:

@@ -113,3 +113,13 @@ def test_skills_that_cannot_be_served_are_reported_and_the_others_are_served(pla
     assert "can't decode" in issues["latin/SKILL.md"]["message"]
     assert "a link" in issues["linked/SKILL.md"]["message"]
     assert resources(plain_worker)["skill://good/SKILL.md"]["description"] == "two lines"
+
+
+def test_only_the_beginning_of_a_skill_is_read_for_its_front_matter(plain_worker, folder):
+    text = skill("long") + "ö" * 2_000_000
+    folder("long/SKILL.md", text)
+    folder("wordy/SKILL.md", "---\nname: wordy\ndescription: x\n" + "more: x\n" * 10_000 + "---\n")
+    [issue] = plain_worker.start().ready["issues"]
+    assert issue["subject"] == "wordy/SKILL.md" and "missing in its first 64 KiB" in issue["message"]
+    [content] = read(plain_worker, "skill://long/SKILL.md")["result"]["contents"]
+    assert content["text"] == text

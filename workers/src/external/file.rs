@@ -277,9 +277,6 @@ fn read_yaml(path: &Path) -> Result<Option<Value>, String> {
         Err(TreeFileError::Outside) => return Err("a symlink that leaves its directory".into()),
         Err(refused) => return Err(refused.to_string()),
     };
-    if !yaml::readable_in_time(&text) {
-        return Err(yaml::UNREADABLE.into());
-    }
     let tree = yaml::from_slice(&text);
     tree.map(Some)
         .map_err(|error| format!("not valid YAML: {error}"))
@@ -462,7 +459,7 @@ servers:
         assert_eq!(read(), "a symlink that leaves its directory");
         fs::remove_file(&file).unwrap();
         fs::write(&file, "[".repeat(50_000)).unwrap();
-        assert_eq!(read(), yaml::UNREADABLE);
+        assert_eq!(read(), format!("not valid YAML: {}", yaml::UNREADABLE));
         fs::write(&file, "servers: {a: {command: x}, a: {command: y}}").unwrap();
         assert!(read().starts_with("not valid YAML: "), "{}", read());
     }

@@ -294,9 +294,6 @@ pub(super) fn read(path: &Path) -> Result<Mapping, NotDone> {
     let Some(text) = read_text(path)? else {
         return Ok(Mapping::new());
     };
-    if !yaml::readable_in_time(text.as_bytes()) {
-        return Err(unreadable(yaml::UNREADABLE.to_owned()));
-    }
     match yaml::from_str(&text).map_err(|error| unreadable(error.to_string()))? {
         Value::Null => Ok(Mapping::new()),
         Value::Mapping(tree) => Ok(tree),

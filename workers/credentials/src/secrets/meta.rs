@@ -45,9 +45,6 @@ struct MetaEntry {
 impl Meta {
     /// Parses the file. The error contains the position in the file, if it is known.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
-        if !yaml::readable_in_time(text) {
-            return Err(yaml::UNREADABLE.to_owned());
-        }
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }

@@ -138,9 +138,6 @@ impl Document {
         if text.len() as u64 > BYTES_MAX {
             return Err(format!("larger than {} KiB", BYTES_MAX / 1024));
         }
-        if !yaml::readable_in_time(text) {
-            return Err(yaml::UNREADABLE.to_owned());
-        }
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
