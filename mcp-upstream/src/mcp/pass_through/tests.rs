@@ -21,6 +21,7 @@ use crate::testing::{Harness, Refuses, Wanted, delivered, head, parts};
 
 mod answers;
 mod client;
+mod cost;
 mod ends;
 
 const LIST: &str = r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#;
@@ -100,6 +101,34 @@ fn initialize(version: &str) -> String {
         "clientInfo": { "name": "t", "version": "1" },
     });
     json!({ "jsonrpc": "2.0", "id": "i", "method": "initialize", "params": params }).to_string()
+}
+
+fn modern_call() -> String {
+    let meta = json!({ "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {} });
+    let params = json!({ "name": "echo", "arguments": {}, "_meta": meta });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
+}
+
+fn modern_head() -> McpHead {
+    McpHead {
+        mirrored: Some(Box::new(MirroredHeaders {
+            method: Some("tools/call".into()),
+            name: Some("echo".into()),
+            ..MirroredHeaders::default()
+        })),
+        ..head(None, Some("2026-07-28"))
+    }
+}
+
+fn modern_asker() -> Caller {
+    let mut headers = (*asker().headers.expect("some")).clone();
+    let version = HeaderValue::from_static("2026-07-28");
+    headers.insert("mcp-protocol-version", version);
+    Caller {
+        headers: Some(Arc::new(headers)),
+        ..asker()
+    }
 }
 
 /// The texts of a streamed answer, and true if it broke off.
@@ -532,29 +561,10 @@ async fn a_server_whose_era_is_not_known_takes_client_mode_in_auto() {
 #[tokio::test]
 async fn modern_requests_go_to_any_backend_without_a_session() {
     let house = house(2, |_| {});
-    let meta = json!({ "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {} });
-    let params = json!({ "name": "echo", "arguments": {}, "_meta": meta });
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
-    let mut headers = (*asker().headers.expect("some")).clone();
-    headers.insert(
-        "mcp-protocol-version",
-        HeaderValue::from_static("2026-07-28"),
-    );
+    let call = modern_call();
     for _ in 0..4 {
-        let caller = Caller {
-            headers: Some(Arc::new(headers.clone())),
-            ..asker()
-        };
-        let head = McpHead {
-            mirrored: Some(Box::new(MirroredHeaders {
-                method: Some("tools/call".into()),
-                name: Some("echo".into()),
-                ..MirroredHeaders::default()
-            })),
-            ..head(None, Some("2026-07-28"))
-        };
-        let (status, body) = house.harness.post_as(caller, head, &call.to_string()).await;
+        let posted = house.harness.post_as(modern_asker(), modern_head(), &call);
+        let (status, body) = posted.await;
         assert_eq!(status, StatusCode::OK, "{body}");
     }
     for backend in &house.pool.backends {
