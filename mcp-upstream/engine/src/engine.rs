@@ -16,17 +16,17 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use memchr::memmem::Finder;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tooldock_base::answers::{AnswerAccount, AnswerBudget};
 use tooldock_base::budget::Budget;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::gate::Permit;
 use tooldock_base::grant::Grant;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::trace::{RequestTrace, UpstreamSpan};
@@ -38,6 +38,7 @@ use tooldock_sessions::broadcast::Audience;
 use tooldock_sessions::call_error::{CallCause, rest_status};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::catalogue::View;
+use tooldock_sessions::interaction::after;
 pub use tooldock_sessions::interaction::{EventSender, PeerEvent, ask_failed};
 use tooldock_sessions::session::CancelNotice;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
@@ -498,32 +499,36 @@ impl Engine {
         heard: Option<(EventSender, CallSecrets)>,
         answers: AnswerAccount,
     ) -> CallOutcome {
-        let entered = AtomicBool::new(false);
-        let run = async {
-            let gate = &call.facts().namespace.gate;
-            let waiting = caller.trace.as_ref().map(|it| it.part(trace::QUEUE));
-            let _permit = gate
-                .enter(&caller.principal)
-                .await
-                .map_err(|_| overloaded())?;
-            drop(waiting);
-            let span = call.facts().upstream_span(caller.trace.as_ref());
-            entered.store(true, Ordering::Relaxed);
-            let heard = heard.map(|(events, secrets)| (events, Arc::new(secrets)));
-            let peer = Peer::new(heard, None, &self.metrics.events_dropped, answers);
-            let outcome = Arc::clone(call).start(peer.traced(span.as_ref())).await;
-            end_span(span, &outcome);
-            outcome
-        };
-        timeout(limit, run)
-            .await
-            .map_err(|_| match entered.load(Ordering::Relaxed) {
-                true => timed_out(limit),
-                // The call waited for its permit until the time limit and never reached its upstream. It may be repeated safely,
-                // and the tool did not cause the delay.
-                false => overloaded(),
-            })?
+        let deadline = after(Instant::now(), limit);
+        let facts = call.facts();
+        let request = caller.trace.as_ref();
+        let _permit = turn(facts, &caller.principal, request, deadline).await?;
+        let span = facts.upstream_span(request);
+        let heard = heard.map(|(events, secrets)| (events, Arc::new(secrets)));
+        let peer = Peer::new(heard, None, &self.metrics.events_dropped, answers);
+        let work = Arc::clone(call).start(peer.traced(span.as_ref()));
+        let outcome = timeout_at(deadline, work).await;
+        let outcome = outcome.unwrap_or_else(|_| Err(timed_out(limit)));
+        end_span(span, &outcome);
+        outcome
     }
+}
+
+/// Waits for a permit of the namespace's gate.
+///
+/// # Errors
+///
+/// The queue is full, or the deadline has passed. The call has not reached its upstream then: it may be repeated safely, and the
+/// tool did not cause the delay.
+async fn turn(
+    facts: &CallFacts,
+    principal: &Option<Arc<str>>,
+    request: Option<&Arc<RequestTrace>>,
+    deadline: Instant,
+) -> Result<Permit, CallError> {
+    let _waiting = request.map(|it| it.part(trace::QUEUE));
+    let entered = timeout_at(deadline, facts.namespace.gate.enter(principal)).await;
+    entered.ok().and_then(Result::ok).ok_or_else(overloaded)
 }
 
 /// A call that has ended, but is not recorded yet, because its surface has still to decide if the reply is an error.

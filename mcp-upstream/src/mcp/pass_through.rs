@@ -276,11 +276,9 @@ async fn request(
         if !is_recorded(method) {
             return Ok(None);
         }
-        let passed = up.core.engine.pass(cx.caller, facts).await?;
-        match is_listed(cx, method, &subject).await {
-            Ok(()) => Ok(Some(passed)),
-            Err(error) => Err(passed.refuse(error)),
-        }
+        let listed = is_listed(cx, method, &subject);
+        let passed = up.core.engine.pass(cx.caller, facts, listed).await;
+        passed.map(Some)
     });
     let call = tokio::select! { biased;
         failure = ended => return Ok(failure.reply(&cx.namespace.name, era, Some(id))),

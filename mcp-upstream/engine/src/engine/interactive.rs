@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 use tooldock_base::answers::AnswerAccount;
 use tooldock_base::gate::{Permit, Principal};
 use tooldock_base::trace::RequestTrace;
@@ -29,10 +29,8 @@ use tooldock_sessions::caller::Caller;
 use tooldock_sessions::interaction::{CallInteractions, after};
 
 use super::{
-    CallFacts, CallOutcome, CallSecrets, Engine, EventSender, Peer, Work, end_span, overloaded,
-    timed_out,
+    CallFacts, CallOutcome, CallSecrets, Engine, EventSender, Peer, Work, end_span, timed_out, turn,
 };
-use crate::trace::QUEUE;
 
 mod inbox;
 
@@ -98,14 +96,8 @@ impl<'a> InteractiveCall<'a> {
     /// Runs the call to its end. `start` is called as soon as the call has a permit.
     pub(super) async fn run(mut self, start: impl FnOnce(Peer) -> Work + Send) -> CallOutcome {
         let began = Instant::now();
-        let gate = &self.questions.namespace().gate;
-        let waiting = self.trace.as_ref().map(|it| it.part(QUEUE));
-        let entered = timeout_at(after(began, self.left), gate.enter(&self.principal)).await;
-        // Without a permit in time the call has not run: it may be repeated safely, and the delay is not counted as the tool's.
-        let permit = entered
-            .map_err(|_| overloaded())?
-            .map_err(|_| overloaded())?;
-        drop(waiting);
+        let deadline = after(began, self.left);
+        let permit = turn(self.facts, &self.principal, self.trace.as_ref(), deadline).await?;
         let span = self.facts.upstream_span(self.trace.as_ref());
         self.stop_clock(began);
         let dropped = &self.engine.metrics.events_dropped;

@@ -1,24 +1,27 @@
 //! Calls in pass-through mode: the engine admits the call, the server's response is forwarded as it arrives, and the call's
 //! resources are released at the end of the response.
 //!
-//! The order is that of any other call: policy, limits counted in tool calls, a permit of the queue, and one time limit over
-//! all steps. The surface sends the request to the server, and finishes the call with the status that it found in the response.
-//! A call that is dropped unfinished is recorded as a call whose client disconnected.
+//! The order is that of any other call, by the same functions: policy, limits counted in tool calls, a permit of the queue, and
+//! one time limit over all steps. `Engine::run` cannot be used, since it has the complete reply of a call when it returns; the
+//! response of such a call is often still being received then. The surface sends the request to the server, and finishes the call
+//! with the status that it found in the response. A call that is dropped unfinished is recorded as a call whose client
+//! disconnected.
 
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::gate::Permit;
 use tooldock_base::trace::{PassedTrace, UpstreamSpan};
 use tooldock_sessions::audit::AuditSender;
 use tooldock_sessions::call_error::CallCause;
 use tooldock_sessions::caller::Caller;
+use tooldock_sessions::interaction::after;
 
 use super::record::CallRecord;
-use super::{CallFacts, CountedBy, Engine, overloaded};
-use crate::trace::{QUEUE, error_of};
+use super::{CallFacts, CountedBy, Engine, turn};
+use crate::trace::error_of;
 
 /// A call in pass-through mode that was admitted and has a permit.
 pub struct PassedCall {
@@ -31,8 +34,8 @@ pub struct PassedCall {
 }
 
 impl Engine {
-    /// Admits a call and waits for its permit. The call is boxed, because it is moved through many futures that would each copy
-    /// it.
+    /// Admits a call and waits for its permit, then for the upstream's own `check` of the call. The call is boxed, because it is
+    /// moved through many futures that would each copy it.
     ///
     /// # Errors
     ///
@@ -41,23 +44,24 @@ impl Engine {
         &self,
         caller: &Caller,
         facts: CallFacts,
+        check: impl Future<Output = Result<(), CallError>>,
     ) -> Result<Box<PassedCall>, (CallFacts, CallError)> {
         let record = CallRecord::begin(self, self.audit.clone(), caller, &facts, None);
         let limit = facts.timeout();
-        let deadline = Instant::now() + limit;
+        let deadline = after(Instant::now(), limit);
+        let trace = caller.trace.as_ref();
         let entered = async {
             self.admit(caller, &facts, CountedBy::All, || Ok(()))?;
             record.progress().reach();
             self.account_of(caller).room().await?;
-            let _waiting = caller.trace.as_ref().map(|it| it.part(QUEUE));
-            let turn = timeout_at(deadline, facts.namespace.gate.enter(&caller.principal)).await;
-            turn.ok().and_then(Result::ok).ok_or_else(overloaded)
+            let permit = turn(&facts, &caller.principal, trace, deadline).await?;
+            check.await.map(|()| permit)
         };
         match entered.await {
             Ok(permit) => Ok(Box::new(PassedCall {
                 record,
                 _permit: permit,
-                span: facts.upstream_span(caller.trace.as_ref()),
+                span: facts.upstream_span(trace),
                 facts,
                 limit,
                 deadline,
@@ -93,21 +97,6 @@ impl PassedCall {
     #[inline]
     pub fn max_result(&self) -> u64 {
         self.facts.max_result()
-    }
-
-    /// Records that the call is refused after it was admitted, and returns its facts with the error.
-    pub fn refuse(self: Box<Self>, error: CallError) -> (CallFacts, CallError) {
-        let Self {
-            record,
-            facts,
-            span,
-            ..
-        } = *self;
-        if let Some(span) = span {
-            span.ended(Some(error.code.as_str()));
-        }
-        record.finish(Err(error.code), Some(CallCause::of(&error)));
-        (facts, error)
     }
 
     /// Records the end of the call, with the status of the response for the metrics, or with an error code. `sent` is the HTTP
