@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   post ─┬─ modern                      2026-07-28: the request contains all that is needed
+//!         ├─ pass_through                messages of either era that a remote server gets as they are, by one decision
 //!         ├─ initialize, batch, one_way  the handshake; several messages; messages without a response
 //!         └─ prepare                     prepares a request: a response, or a call of the upstream (`tooldock_engine::upstream`)
 //!              └─ call                   runs the call and writes its response: JSON
@@ -9,7 +10,7 @@
 //!   get, delete ─ sessions               server notifications outside of responses; resumption; the end of a session
 //! ```
 //!
-//! The steps: parse → era → namespace → version header → session → agreement of version and session → Accept → the message. A
+//! The steps: parse → era → namespace → version header → session → agreement of version and session → Accept → mode → message. A
 //! failed step is answered with a JSON-RPC error, and the later steps do not run.
 //!
 //! The futures of the branches are boxed: reserving space for all of them in every request would cost more than answering a
@@ -96,61 +97,53 @@ async fn posted<'a>(
         return Ok(posted_again(core, caller, head, body).await);
     }
     let message = match &content {
-        Body::One(message) => message,
-        Body::Batch(messages) => {
-            if names(head, modern::VERSION) {
-                return Err(modern::batch_refused().into());
-            }
-            let cx = open(core, caller, head, body, false).await?;
-            pass_through::batch(core, &cx)?;
-            return Ok(Box::pin(batch::answer(core, &cx, messages)).await?);
-        }
+        Body::One(message) => Some(message),
+        Body::Batch(_) => None,
     };
-    if let Message::Request { method, .. } | Message::Notification { method, .. } = message {
+    if let Some(Message::Request { method, .. } | Message::Notification { method, .. }) = message {
         poll_watch::note_method(method);
     }
-    if let Message::Request {
-        id,
+    let (mut id, mut initialize) = (None, false);
+    if let Some(Message::Request {
+        id: asked,
         method,
         members,
-    } = message
+    }) = message
     {
-        trace::note_message(caller, Some(*id), method, members);
-    }
-    if is_modern(head, message) {
-        let answer = modern::answer(core, caller, head, body, message);
-        return Ok(Box::pin(answer).await);
+        trace::note_message(caller, Some(*asked), method, members);
+        (id, initialize) = (Some(*asked), *method == "initialize");
     }
     match message {
-        Message::Request {
+        Some(message) if is_modern(head, message) => {
+            let answer = modern::answer(core, caller, head, body, message);
+            return Ok(Box::pin(answer).await);
+        }
+        None if names(head, modern::VERSION) => return Err(modern::batch_refused().into()),
+        _ => {}
+    }
+    let refused = |failure| Invalid { failure, id };
+    let cx = open(core, caller, head, body, initialize)
+        .await
+        .map_err(refused)?;
+    if pass_through::is_remote(&cx.namespace) {
+        let passed = pass_through::answer(core, &cx, head.accept, message);
+        if let Some(reply) = Box::pin(passed).await.map_err(refused)? {
+            return Ok(reply);
+        }
+    }
+    match &content {
+        Body::Batch(messages) => Box::pin(batch::answer(core, &cx, messages))
+            .await
+            .map_err(refused),
+        Body::One(Message::Request { id, members, .. }) if initialize => {
+            let opened = initialize::answer(core, &cx, head.accept, id, members.params());
+            Box::pin(opened).await.map_err(refused)
+        }
+        Body::One(Message::Request {
             id,
             method,
             members,
-        } => {
-            let refused = |failure| Invalid {
-                failure,
-                id: Some(*id),
-            };
-            let initialize = *method == "initialize";
-            let cx = open(core, caller, head, body, initialize)
-                .await
-                .map_err(refused)?;
-            if pass_through::is_remote(&cx.namespace)
-                && let Some(reply) = passed(core, &cx, head, message).await.map_err(refused)?
-            {
-                return Ok(reply);
-            }
-            if initialize {
-                return Box::pin(initialize::answer(
-                    core,
-                    &cx,
-                    head.accept,
-                    id,
-                    members.params(),
-                ))
-                .await
-                .map_err(refused);
-            }
+        }) => {
             let request = IncomingRequest {
                 id,
                 method,
@@ -165,27 +158,15 @@ async fn posted<'a>(
                     .map_err(refused),
             }
         }
-        Message::Notification { method, members } => {
-            let cx = open(core, caller, head, body, false).await?;
-            if pass_through::is_remote(&cx.namespace)
-                && let Some(reply) = passed(core, &cx, head, message).await?
-            {
-                return Ok(reply);
-            }
+        Body::One(Message::Notification { method, members }) => {
             one_way::notified(core, &cx, method, members).await?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
-        Message::Response {
+        Body::One(Message::Response {
             id,
             outcome,
             members,
-        } => {
-            let cx = open(core, caller, head, body, false).await?;
-            if pass_through::is_remote(&cx.namespace)
-                && let Some(reply) = passed(core, &cx, head, message).await?
-            {
-                return Ok(reply);
-            }
+        }) => {
             one_way::answered(&cx, id, *outcome, members)?;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
@@ -203,16 +184,6 @@ fn posted_again<'a>(
         let posted = posted(core, caller, head, &body).await;
         posted.unwrap_or_else(|invalid| refused(caller, invalid))
     })
-}
-
-/// Forwards a message to a server in pass-through mode. Returns `None` if the namespace has another kind of upstream.
-async fn passed(
-    core: &Arc<Core>,
-    cx: &CallContext<'_>,
-    head: &McpHead,
-    message: &Message<'_>,
-) -> Result<Option<Reply>, RequestError> {
-    Box::pin(pass_through::legacy(core, cx, head.accept, message)).await
 }
 
 /// Returns true if a message belongs to the modern era.

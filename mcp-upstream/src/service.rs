@@ -56,7 +56,7 @@ use crate::health::Health;
 use crate::jsonrpc::RequestError;
 use crate::mcp::head::McpHead;
 use crate::mcp::modern::SuspendedCalls;
-use crate::mcp::pass_through::PassThrough;
+use crate::mcp::pass_through::UpstreamSessions;
 use crate::mcp::tasks::Tasks;
 use crate::mcp::{self, Core, WebFacts};
 use crate::pages::Pages;
@@ -326,7 +326,6 @@ impl Service {
             shared.changes.clone(),
         );
         let upstreams = upstreams.with(Arc::new(global));
-        let passing = PassThrough::new(parts.http_client.clone(), Arc::clone(&parts.metrics));
         let registry = Arc::clone(&parts.registry);
         let core = Arc::new(Core {
             registry: parts.registry,
@@ -356,7 +355,7 @@ impl Service {
                 in_memory(parts.session_bytes_per_principal),
             ),
             poll_after: parts.sessions.poll_after,
-            passing,
+            upstream_sessions: UpstreamSessions::default(),
             probes: Probes::new(parts.session_key.clone()),
             tasks: Tasks::new(tasks, Arc::clone(&parts.replicas)),
             suspended: SuspendedCalls::new(parts.session_key, parts.replicas),

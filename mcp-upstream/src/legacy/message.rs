@@ -41,7 +41,7 @@ pub(super) async fn take<'a>(
         return Err(RequestError::SessionNotFound.into());
     }
     agree(caller, head, &session)?;
-    core.passing.took_client_mode(caller, &namespace);
+    mcp::pass_through::count_client_mode(core, caller, &namespace);
     let client = Client::Session(Arc::clone(&session));
     let cx = mcp::context(core, caller, body, namespace, client, true);
     match &message {

@@ -22,7 +22,7 @@ use tooldock_workers::registry::Registry;
 use crate::credentials::Credentials;
 use crate::health::Health;
 use crate::mcp::modern::SuspendedCalls;
-use crate::mcp::pass_through::PassThrough;
+use crate::mcp::pass_through::UpstreamSessions;
 use crate::mcp::tasks::Tasks;
 use crate::pages::Pages;
 use crate::probe::Probes;
@@ -56,8 +56,8 @@ pub(crate) struct Core {
     pub(crate) stream_limiter: StreamLimiter,
     /// Maximum time that the stream of an unanswered POST stays open. The client then resumes the stream to get the response.
     pub(crate) poll_after: PollAfter,
-    /// State of the pass-through mode for remote servers.
-    pub(crate) passing: PassThrough,
+    /// The remote servers' sessions of the sessions in pass-through mode.
+    pub(crate) upstream_sessions: UpstreamSessions,
     /// Modern calls that wait for their client's next request.
     pub(crate) suspended: SuspendedCalls,
     /// Calls of Python tools that continue after their requests.

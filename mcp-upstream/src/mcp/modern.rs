@@ -79,7 +79,7 @@ pub(super) async fn answer(
             method,
             members,
         } => {
-            let outcome = request(core, caller, head, body, (id, method, members)).await;
+            let outcome = request(core, caller, head, body, message, (id, method, members)).await;
             (outcome, Some(*id))
         }
         Message::Notification { members, .. } => {
@@ -122,6 +122,7 @@ async fn request(
     caller: &Caller,
     head: &McpHead,
     body: &Bytes,
+    message: &Message<'_>,
     (id, method, members): Request<'_>,
 ) -> Result<Reply, RequestError> {
     served(caller, head, members)?;
@@ -156,7 +157,7 @@ async fn request(
         let client = Client::Modern(meta.clone());
         let namespace = Arc::clone(&namespace);
         let cx = context(core, caller, body, namespace, client, head.accept.streams());
-        let passed = pass_through::modern(core, &cx, head.accept, (id, method, members));
+        let passed = pass_through::answer(core, &cx, head.accept, Some(message));
         if let Some(reply) = Box::pin(passed).await? {
             return Ok(reply);
         }

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //!   message ──▶ mode ──┬── client: the gateway's own client (`upstream::client`)
-//!                      └── pass_through ──▶ engine: policy, limits, gate, clock, record
-//!                                             └─▶ up: a backend, the session's or any ──▶ response: bytes, and observer
+//!                      └── answer ──▶ engine: policy, limits, gate, clock, record
+//!                                       └─▶ up: a backend, the session's or any ──▶ response: bytes, and observer
 //! ```
+//!
+//! [`answer`] gets the messages of both eras, and [`mode`] alone decides which of them are passed through. GET and DELETE follow
+//! the mode in which their session was opened ([`has_session`]).
 //!
 //! The checks are those of any message: access to the namespace, ownership of the session, versions, ambiguous keys, limits
 //! counted in tool calls, the queue, the time limit, the size of results. No message is changed: lists are not filtered, eras
@@ -26,10 +29,8 @@ use tooldock_base::error::CallError;
 use tooldock_engine::engine::{
     CallFacts, CallMessages, CallTask, PassedCall, timed_out, unknown_tool,
 };
-use tooldock_engine::metrics::UpstreamMetrics;
 use tooldock_engine::upstream::client::RequestSubject;
 use tooldock_engine::upstream::{CallContext, ToolsWait};
-use tooldock_servers::http::port::HttpClient;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::{
     Binding, PerSession, Session, SessionPatch, SessionTransport, UnclaimedSession,
@@ -62,6 +63,7 @@ mod tests;
 mod up;
 
 pub(super) use long::open as stream;
+pub(super) use mode::has_session;
 pub(super) use single::{answer_in, answer_of};
 
 use affinity::UpstreamSession;
@@ -69,51 +71,19 @@ use failure::PassThroughFailure;
 use pending::{InFlightGuard, PendingMessage};
 use up::{Outgoing, PassThroughContext};
 
-/// State of the pass-through mode, which forwards messages to remote servers unchanged.
-pub(crate) struct PassThrough {
-    /// HTTP client for remote servers; `None` if the process has none.
-    client: Option<Arc<dyn HttpClient>>,
-    metrics: Arc<UpstreamMetrics>,
-    /// The remote server's session for each session of the gateway.
-    sessions: PerSession<UpstreamSession>,
+/// The remote server's session for each session of the gateway in pass-through mode.
+pub(crate) type UpstreamSessions = PerSession<UpstreamSession>;
+
+/// Counts and logs a request to a remote server by its mode (`client` or `pass_through`).
+fn count(core: &Core, caller: &Caller, namespace: &Namespace, mode: &'static str) {
+    core.metrics.remote_request(&namespace.name, mode);
+    tracing::debug!(request_id = &*caller.request_id, namespace = %namespace.name, mode, "remote request");
 }
 
-impl PassThrough {
-    pub(crate) fn new(client: Option<Arc<dyn HttpClient>>, metrics: Arc<UpstreamMetrics>) -> Self {
-        Self {
-            client,
-            metrics,
-            sessions: PerSession::default(),
-        }
-    }
-
-    /// Counts and logs a request to a remote server by its mode (`client` or `pass_through`).
-    fn took(&self, caller: &Caller, namespace: &Namespace, mode: &'static str) {
-        self.metrics.remote_request(&namespace.name, mode);
-        tracing::debug!(request_id = &*caller.request_id, namespace = %namespace.name, mode, "remote request");
-    }
-
-    /// Counts a request that is made in client mode, if its server is a remote server.
-    pub(crate) fn took_client_mode(&self, caller: &Caller, namespace: &Namespace) {
-        if is_remote(namespace) {
-            self.took(caller, namespace, "client");
-        }
-    }
-
-    /// Returns the context for sending a message to the remote server, and counts the request. Returns `None` if the namespace
-    /// has no remote server or the process has no HTTP client.
-    fn up<'a>(
-        &self,
-        core: &'a Arc<Core>,
-        caller: &Caller,
-        namespace: &'a Arc<Namespace>,
-    ) -> Option<PassThroughContext<'a>> {
-        let server = remote(namespace)?;
-        let client = self.client.as_ref()?;
-        self.took(caller, namespace, "pass_through");
-        Some(PassThroughContext::new(
-            core, client, caller, namespace, server,
-        ))
+/// Counts a request that is made in client mode, if its server is a remote server.
+pub(crate) fn count_client_mode(core: &Core, caller: &Caller, namespace: &Namespace) {
+    if is_remote(namespace) {
+        count(core, caller, namespace, "client");
     }
 }
 
@@ -129,52 +99,60 @@ pub(super) fn is_remote(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Remote(_))
 }
 
-/// Passes a legacy message through. Returns `None` if the message must be handled in client mode.
-pub(super) async fn legacy(
+/// Answers the message of a body in pass-through mode, in either era. Returns `None` if client mode must answer it. `message`:
+/// `None` for a batch.
+pub(super) async fn answer(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
     accept: AcceptFlags,
-    message: &Message<'_>,
+    message: Option<&Message<'_>>,
 ) -> Result<Option<Reply>, RequestError> {
     let opening = match message {
-        Message::Request {
+        Some(Message::Request {
             method, members, ..
-        } if *method == "initialize" => Some(initialize::read(members.params())?),
+        }) if *method == "initialize" && cx.client.is_legacy() => {
+            Some(initialize::read(members.params())?)
+        }
         _ => None,
     };
-    let way = mode::legacy(&core.engine.hooks, cx);
-    let up = match way && core.passing.client.is_some() {
-        true => core.passing.up(core, cx.caller, &cx.namespace),
+    let passes = mode::passes(core, cx, accept, message);
+    if passes && message.is_none() {
+        // Each call of a batch would have to be admitted and recorded from a single response.
+        return Err(RequestError::Shape(
+            "this namespace takes no batches: send one message per POST".into(),
+        ));
+    }
+    let up = match passes {
+        true => PassThroughContext::new(core, cx.caller, &cx.namespace),
         false => None,
     };
-    let Some(up) = up else {
-        if cx.session().is_some_and(|it| it.affinity().is_some()) {
-            // The session was opened before a reload replaced the namespace's server by an upstream of another kind.
+    let Some((up, message)) = up.zip(message) else {
+        if cx.session().is_some_and(|session| has_session(session)) {
+            // The session cannot leave pass-through mode, but a reload has ended this mode for its namespace.
             return Err(RequestError::SessionNotFound);
         }
-        core.passing.took_client_mode(cx.caller, &cx.namespace);
+        count(core, cx.caller, &cx.namespace, "client");
         return Ok(None);
     };
-    match message {
+    let reply = match message {
         Message::Request {
             id,
             method,
             members,
         } => {
             members.unambiguous()?;
+            // The futures of rare branches are boxed, since they would otherwise enlarge the future of every message.
             match opening {
-                Some(_) if cx.session().is_some() => Err(initialize::again()),
+                Some(_) if cx.session().is_some() => return Err(initialize::again()),
                 Some(asked) => {
                     // The version header of an `initialize` has no meaning, so it is not sent to the server.
                     let up = up.without_version();
-                    // The future is boxed, because this branch is rare and would otherwise enlarge the future of every message.
-                    Box::pin(open_session(&up, cx, accept, asked, id))
-                        .await
-                        .map(Some)
+                    Box::pin(open_session(&up, cx, accept, asked, id)).await?
                 }
-                None => request(&up, cx, Era::Legacy, (id, method, members))
-                    .await
-                    .map(Some),
+                None if cx.client.is_modern() && *method == "subscriptions/listen" => {
+                    Box::pin(long::listen(&up, cx, id)).await?
+                }
+                None => request(&up, cx, (id, method, members)).await?,
             }
         }
         Message::Notification { method, members } => {
@@ -195,59 +173,26 @@ pub(super) async fn legacy(
             {
                 return Ok(Some(Reply::empty(StatusCode::ACCEPTED)));
             }
-            Ok(Some(unanswered(&up, cx).await))
+            unanswered(&up, cx).await
         }
         Message::Response { members, .. } => {
             members.unambiguous_unanswered()?;
-            Ok(Some(unanswered(&up, cx).await))
+            unanswered(&up, cx).await
         }
-    }
-}
-
-/// Refuses a batch in pass-through mode, since each of its calls would have to be admitted and recorded from a single response.
-pub(super) fn batch(core: &Core, cx: &CallContext<'_>) -> Result<(), RequestError> {
-    if is_remote(&cx.namespace) && mode::legacy(&core.engine.hooks, cx) {
-        return Err(RequestError::Shape(
-            "this namespace takes no batches: send one message per POST".into(),
-        ));
-    }
-    core.passing.took_client_mode(cx.caller, &cx.namespace);
-    Ok(())
-}
-
-/// Passes a request of 2026-07-28 through. Returns `None` if the request must be handled in client mode.
-pub(super) async fn modern(
-    core: &Arc<Core>,
-    cx: &CallContext<'_>,
-    accept: AcceptFlags,
-    (id, method, members): (&str, &str, &Members<'_>),
-) -> Result<Option<Reply>, RequestError> {
-    let ours = core.suspended.seals(members.get(Key::RequestState));
-    let way = mode::modern(&core.engine.hooks, cx, accept, method) && !ours;
-    let up = match way && core.passing.client.is_some() {
-        true => core.passing.up(core, cx.caller, &cx.namespace),
-        false => None,
     };
-    let Some(up) = up else {
-        core.passing.took_client_mode(cx.caller, &cx.namespace);
-        return Ok(None);
-    };
-    members.unambiguous()?;
-    if method == "subscriptions/listen" {
-        return Box::pin(long::listen(&up, cx, id)).await.map(Some);
-    }
-    request(&up, cx, Era::Modern, (id, method, members))
-        .await
-        .map(Some)
+    Ok(Some(reply))
 }
 
 /// Admits a request and passes it through.
 async fn request(
     up: &PassThroughContext<'_>,
     cx: &CallContext<'_>,
-    era: Era,
     (id, method, members): (&str, &str, &Members<'_>),
 ) -> Result<Reply, RequestError> {
+    let era = match cx.client.is_modern() {
+        true => Era::Modern,
+        false => Era::Legacy,
+    };
     if era == Era::Legacy {
         tasks::refuse(method, members)?;
     }
@@ -448,7 +393,7 @@ pub(super) fn end(
     namespace: &Arc<Namespace>,
     session: &Arc<Session>,
 ) {
-    if let Some(up) = core.passing.up(core, caller, namespace) {
+    if let Some(up) = PassThroughContext::new(core, caller, namespace) {
         up.end_at_server(session);
     }
 }
@@ -479,14 +424,4 @@ fn facts(
         asks_singly: false,
         task: CallTask::No,
     })
-}
-
-/// Returns the context for the stream of a session.
-fn up_of_stream<'a>(
-    core: &'a Arc<Core>,
-    caller: &Caller,
-    namespace: &'a Arc<Namespace>,
-) -> Result<PassThroughContext<'a>, RequestError> {
-    let up = core.passing.up(core, caller, namespace);
-    up.ok_or(RequestError::SessionNotFound)
 }

@@ -48,7 +48,7 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     let Some(session) = session else {
         return alone(core, caller, head, &namespace);
     };
-    if session.affinity().is_some() {
+    if pass_through::has_session(&session) {
         return Box::pin(pass_through::stream(
             core, caller, &namespace, head, &session,
         ))
@@ -127,7 +127,7 @@ async fn end_session(
     let session = session(core, caller, head, &namespace).await?;
     let session = session.ok_or(RequestError::SessionRequired)?;
     agree(caller, header, Some(&session))?;
-    if session.affinity().is_some() {
+    if pass_through::has_session(&session) {
         pass_through::end(core, caller, &namespace, &session);
     }
     if !forget_session(core, &session).await? {

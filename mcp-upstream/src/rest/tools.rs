@@ -161,7 +161,7 @@ async fn run(
 ) -> Reply {
     let InNamespace { caller, namespace } = scope;
     let upstream = core.upstreams.of(&namespace);
-    core.passing.took_client_mode(&caller, &namespace);
+    mcp::pass_through::count_client_mode(core, &caller, &namespace);
     let cx = CallContext::plain(&caller, &arguments, &namespace, upstream);
     let answered = async {
         let call = upstream.call_tool(&cx, own, arguments.clone())?;

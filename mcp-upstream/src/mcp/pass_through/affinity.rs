@@ -45,7 +45,7 @@ const CONFIRMATION: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initial
 
 /// The server's session that belongs to a live session of the gateway. It is dropped together with the live session, and this
 /// ends the server's session, unless the session is recorded in a store.
-pub(super) struct UpstreamSession {
+pub(crate) struct UpstreamSession {
     /// Semaphore with one permit, acquired by the message that reopens the server's session.
     reopening: Semaphore,
     at: Mutex<Option<BackendSession>>,
@@ -151,7 +151,7 @@ impl PassThroughContext<'_> {
     fn binding(&self, session: &Session) -> Arc<UpstreamSession> {
         let recorded = self.core.events.is_stored();
         let namespace = &session.binding().namespace;
-        let sessions = &self.core.passing.sessions;
+        let sessions = &self.core.upstream_sessions;
         sessions.get_or_make(session, namespace, || UpstreamSession::new(recorded))
     }
 

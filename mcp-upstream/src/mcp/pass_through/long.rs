@@ -27,7 +27,7 @@ use super::headers::{self, BodyKind};
 use super::pending::InFlightGuard;
 use super::resume::EventIds;
 use super::up::{Outgoing, PassThroughContext};
-use super::{answer, tap, up_of_stream};
+use super::{answer, tap};
 use crate::jsonrpc::RequestError;
 use crate::mcp::head::McpHead;
 use crate::mcp::{Core, stream_place};
@@ -51,7 +51,8 @@ pub(in crate::mcp) async fn open(
         return Err(RequestError::NotAcceptable("text/event-stream"));
     }
     let place = stream_place(core, caller, 0)?;
-    let mut up = up_of_stream(core, caller, namespace)?;
+    let up = PassThroughContext::new(core, caller, namespace);
+    let mut up = up.ok_or(RequestError::SessionNotFound)?;
     let ids = up.events_of(session);
     let place_in_stream = up
         .place_in_stream()

@@ -10,44 +10,52 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 use tooldock_base::config::PinMode;
-use tooldock_engine::upstream::{CallContext, Client};
+use tooldock_engine::upstream::{CallContext, Client, RequestMeta};
 use tooldock_sessions::catalogue::ListKind;
+use tooldock_sessions::session::Session;
 use tooldock_workers::remote::{Mode, Transport};
 use tooldock_workers::server_settings::Isolation;
 
 use super::remote;
+use crate::jsonrpc::{Key, Message};
+use crate::mcp::Core;
 use crate::mcp::head::AcceptFlags;
 use crate::protocol::{Era, EraSupport};
-use tooldock_engine::hooks::Hooks;
 
-/// Returns true if a legacy message is forwarded in pass-through mode. Sessions use pass-through only by an explicit setting,
-/// since client mode does more for them: it splits batches, stores events that a client missed, and sends the client's
-/// settings again in a new session at the server.
-pub(super) fn legacy(hooks: &Hooks, cx: &CallContext<'_>) -> bool {
-    if cx.namespace.limits.pins == PinMode::Enforce || hooks.cover(&cx.namespace.name) {
-        return false;
-    }
-    if let Some(session) = cx.session() {
-        return session.affinity().is_some();
-    }
-    remote(&cx.namespace).is_some_and(|server| server.spec.mode == Mode::PassThrough)
+/// Returns true if the session was opened in pass-through mode, and so has this mode to its end.
+pub(in crate::mcp) fn has_session(session: &Session) -> bool {
+    session.affinity().is_some()
 }
 
-/// Returns true if a request of 2026-07-28 is passed through.
-pub(super) fn modern(
-    hooks: &Hooks,
+/// Returns true if the message of a body is forwarded in pass-through mode. Legacy clients get this mode only by an explicit
+/// setting, since client mode does more for their sessions: it splits batches, stores events that a client missed, and sends the
+/// client's settings again in a new session at the server. `message`: `None` for a batch, which legacy clients alone can send.
+pub(super) fn passes(
+    core: &Core,
     cx: &CallContext<'_>,
     accept: AcceptFlags,
-    method: &str,
+    message: Option<&Message<'_>>,
 ) -> bool {
     let pins = cx.namespace.limits.pins;
-    if pins == PinMode::Enforce || hooks.cover(&cx.namespace.name) {
+    let mode = remote(&cx.namespace).map(|server| server.spec.mode);
+    if pins == PinMode::Enforce || core.engine.hooks.cover(&cx.namespace.name) {
         return false;
     }
-    match remote(&cx.namespace).map(|server| server.spec.mode) {
+    let (meta, method, members) = match (&cx.client, message) {
+        (Client::Session(session), _) => return has_session(session),
+        (Client::Legacy(_), _) => return mode == Some(Mode::PassThrough),
+        (
+            Client::Modern(meta),
+            Some(Message::Request {
+                method, members, ..
+            }),
+        ) => (meta, &**method, members),
+        (Client::Modern(_) | Client::Plain, _) => return false,
+    };
+    let passes = match mode {
         None | Some(Mode::Client) => false,
         // Requests about tasks are handled in client mode, since only client mode records the owners of tasks.
-        Some(Mode::PassThrough) => !takes_tasks(cx, method),
+        Some(Mode::PassThrough) => !takes_tasks(meta, method),
         // `server/discover` is answered in client mode, since the gateway supports both eras and so offers more than the server.
         Some(Mode::Auto) => {
             // Lists are handled in client mode, which records their definitions as pins. Lists of resources have no pins.
@@ -55,10 +63,12 @@ pub(super) fn modern(
             let is_pinned_list = pins != PinMode::Off && list.is_some();
             method != "server/discover"
                 && !is_pinned_list
-                && !takes_tasks(cx, method)
+                && !takes_tasks(meta, method)
                 && as_it_is(cx, accept)
         }
-    }
+    };
+    // A request that continues a call of client mode is handled there, too.
+    passes && !core.suspended.seals(members.get(Key::RequestState))
 }
 
 /// Returns true if client mode would forward the request and its answer unchanged.
@@ -74,13 +84,9 @@ fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags) -> bool {
 }
 
 /// Returns true if a request is about a task, or may start one.
-fn takes_tasks(cx: &CallContext<'_>, method: &str) -> bool {
+fn takes_tasks(meta: &RequestMeta, method: &str) -> bool {
     static TASKS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("tasks"));
-    let declared = match &cx.client {
-        Client::Modern(meta) => TASKS.find(&meta.capabilities).is_some(),
-        _ => false,
-    };
-    declared || method.starts_with("tasks/")
+    TASKS.find(&meta.capabilities).is_some() || method.starts_with("tasks/")
 }
 
 /// Returns true if the server is known to support 2026-07-28.

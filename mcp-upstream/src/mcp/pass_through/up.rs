@@ -27,6 +27,7 @@ use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
 
 use super::failure::PassThroughFailure;
 use super::headers::{self, BodyKind, LAST_EVENT_ID, PROTOCOL_VERSION};
+use super::{count, remote};
 use crate::jsonrpc::plain::is_same_id;
 use crate::mcp::Core;
 use crate::reply::JSON;
@@ -88,13 +89,16 @@ pub(super) struct Outgoing<'a> {
 }
 
 impl<'a> PassThroughContext<'a> {
+    /// Creates the context for a message to the remote server, and counts the message. Returns `None` if the namespace has no
+    /// remote server or the process has no HTTP client.
     pub(super) fn new(
         core: &'a Arc<Core>,
-        client: &Arc<dyn HttpClient>,
         caller: &Caller,
         namespace: &'a Arc<Namespace>,
-        server: &'a Arc<RemoteServer>,
-    ) -> Self {
+    ) -> Option<Self> {
+        let server = remote(namespace)?;
+        let client = core.http_client.as_ref()?;
+        count(core, caller, namespace, "pass_through");
         let none = HeaderMap::new();
         let own = caller.headers.as_deref().unwrap_or(&none);
         let rules = &server.spec.headers;
@@ -106,7 +110,7 @@ impl<'a> PassThroughContext<'a> {
             Balance::Hash => hash::of_client(caller, None),
             _ => 0,
         };
-        Self {
+        Some(Self {
             core,
             namespace,
             server,
@@ -117,7 +121,7 @@ impl<'a> PassThroughContext<'a> {
             principal: caller.principal.clone(),
             profile: Arc::clone(&caller.profile),
             note: caller.note.clone(),
-        }
+        })
     }
 
     /// Removes the header `Last-Event-ID`, so that the server starts a new stream.

@@ -292,7 +292,7 @@ impl Conversation {
             inputs: None,
         });
         let core = &*self.core;
-        core.passing.took_client_mode(caller, namespace);
+        mcp::pass_through::count_client_mode(core, caller, namespace);
         let cx = mcp::context(core, caller, &body, Arc::clone(namespace), client, true);
         let request = IncomingRequest {
             id,
