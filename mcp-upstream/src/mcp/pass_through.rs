@@ -291,12 +291,10 @@ async fn deliver(
     let session = cx.session();
     let mut pending = PendingMessage::new(up, era, id, call, session.zip(stay));
     let what = Outgoing {
-        method: Method::POST,
-        body: cx.body.clone(),
-        standing: false,
         id,
         send_record: pending.send_record(),
         harmless,
+        ..Outgoing::new(Method::POST, cx.body.clone())
     };
     let deadline = pending.deadline();
     let sent = pin!(async {

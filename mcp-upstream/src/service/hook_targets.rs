@@ -153,15 +153,10 @@ impl ServiceTarget {
 }
 
 fn request(query: &HookQuery<'_>) -> BackendRequest {
+    let headers = headers(query.request_id);
     BackendRequest {
-        method: Method::POST,
-        target: None,
-        headers: headers(query.request_id).into(),
-        body: query.message.clone(),
-        standing: false,
-        send_record: None,
-        on_behalf_of: None,
         answers: Some(query.answers.clone()),
+        ..BackendRequest::new(Method::POST, headers, query.message.clone())
     }
 }
 

@@ -152,14 +152,8 @@ fn request(path: &HealthPath) -> BackendRequest {
     let mut headers = HeaderMap::new();
     match path {
         HealthPath::Path(path) => BackendRequest {
-            method: Method::GET,
             target: Some(path.clone()),
-            headers: headers.into(),
-            body: Bytes::new(),
-            standing: false,
-            send_record: None,
-            on_behalf_of: None,
-            answers: None,
+            ..BackendRequest::new(Method::GET, headers, Bytes::new())
         },
         HealthPath::Off => {
             let both = HeaderValue::from_static("application/json, text/event-stream");
@@ -167,16 +161,7 @@ fn request(path: &HealthPath) -> BackendRequest {
             let json = HeaderValue::from_static("application/json");
             headers.insert(header::CONTENT_TYPE, json);
             headers.insert("mcp-session-id", NO_SESSION);
-            BackendRequest {
-                method: Method::POST,
-                target: None,
-                headers: headers.into(),
-                body: Bytes::from_static(PING),
-                standing: false,
-                send_record: None,
-                on_behalf_of: None,
-                answers: None,
-            }
+            BackendRequest::new(Method::POST, headers, Bytes::from_static(PING))
         }
     }
 }

@@ -93,6 +93,20 @@ pub struct BackendRequest {
 }
 
 impl BackendRequest {
+    /// Creates a request to the configured URL, for no principal, whose response is awaited.
+    pub fn new(method: Method, headers: impl Into<RequestHeaders>, body: Bytes) -> Self {
+        Self {
+            method,
+            target: None,
+            headers: headers.into(),
+            body,
+            standing: false,
+            send_record: None,
+            on_behalf_of: None,
+            answers: None,
+        }
+    }
+
     /// Marks the request as sent; called right before the first byte is written. Returns false if the request was cancelled.
     #[inline]
     pub fn mark_sending(&self) -> bool {

@@ -514,14 +514,11 @@ impl Session {
         }
         self.backend()
             .send(BackendRequest {
-                method: Method::POST,
-                target: None,
-                headers: headers.into(),
-                body: message,
                 standing: outgoing.method() == Some("subscriptions/listen"),
                 send_record: send_record.cloned(),
                 on_behalf_of: self.principal(),
                 answers,
+                ..BackendRequest::new(Method::POST, headers, message)
             })
             .await
     }
@@ -538,14 +535,9 @@ impl Session {
         self.legacy_headers(&mut headers);
         self.backend()
             .send(BackendRequest {
-                method: Method::GET,
-                target: None,
-                headers: headers.into(),
-                body: Bytes::new(),
                 standing,
-                send_record: None,
                 on_behalf_of: self.principal(),
-                answers: None,
+                ..BackendRequest::new(Method::GET, headers, Bytes::new())
             })
             .await
     }
@@ -805,14 +797,8 @@ impl Session {
         self.add_of_client(&mut headers, &None);
         self.legacy_headers(&mut headers);
         let request = BackendRequest {
-            method: Method::DELETE,
-            target: None,
-            headers: headers.into(),
-            body: Bytes::new(),
-            standing: false,
-            send_record: None,
             on_behalf_of: self.principal(),
-            answers: None,
+            ..BackendRequest::new(Method::DELETE, headers, Bytes::new())
         };
         // If a backend refuses DELETE, the session ends there by the backend's own timeout.
         let _ = timeout(DELETE_WAIT, self.backend().send(request)).await;

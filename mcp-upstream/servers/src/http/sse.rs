@@ -115,14 +115,9 @@ impl Channel {
         session.add_of_client(&mut headers, of_client);
         session.legacy_headers(&mut headers);
         let request = BackendRequest {
-            method: Method::POST,
             target: self.endpoint.get().cloned(),
-            headers: headers.into(),
-            body: message,
-            standing: false,
-            send_record: None,
             on_behalf_of: session.principal(),
-            answers: None,
+            ..BackendRequest::new(Method::POST, headers, message)
         };
         let response = session.backend().send(request).await;
         let response = response.map_err(|error| session.not_sent(&error))?;

@@ -11,25 +11,23 @@
 //! the client does not notice. State that the server kept for the old session (log level, subscriptions) is lost. For a server
 //! with relevant session state, the operator sets `stateful: true`; then the gateway's session ends instead.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
-use tooldock_servers::http::port::{Backend, BackendRequest, BackendResponse, Backends};
+use tooldock_servers::http::port::{Backend, BackendResponse};
 use tooldock_sessions::session::{Affinity, Session, SessionPatch, UPSTREAM_ID_MAX};
 use tooldock_workers::remote::BackendId;
 
 use super::answer;
 use super::failure::PassThroughFailure;
-use super::headers;
+use super::headers::{self, PROTOCOL_VERSION};
 use super::resume::EventIds;
-use super::up::{BackendLoss, BackendsHandle, Outgoing, PassThroughContext, labelled};
+use super::up::{BACKGROUND, BackendLoss, ClientSender, Outgoing, PassThroughContext, labelled};
 use crate::jsonrpc::RequestError;
 use crate::mcp::forget_session;
 use crate::mcp::head::SESSION_HEADER;
@@ -38,8 +36,8 @@ use crate::protocol::{ProtocolVersion, negotiated};
 /// Maximum size of a server's answer to `initialize`, in bytes.
 const OPENING_MAX: usize = 1024 * 1024;
 
-/// Time limit for the background request that ends a session at its server.
-const END: std::time::Duration = std::time::Duration::from_secs(5);
+/// Headers of sessions between the requests of their clients.
+static NO_HEADERS: LazyLock<Arc<HeaderMap>> = LazyLock::new(Arc::default);
 
 const CONFIRMATION: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -58,13 +56,10 @@ pub(crate) struct UpstreamSession {
 
 /// A session at the server. Dropping this value ends that session at the server, unless the session was released before.
 pub(super) struct BackendSession {
-    way: BackendsHandle,
+    /// Sender of the request that ends the session. It has the client's headers only while a request of the client is handled.
+    sender: ClientSender,
     pub(super) affinity: Affinity,
     version: Option<ProtocolVersion>,
-    /// The client's headers that are sent with the request that ends the session.
-    headers: Option<Arc<HeaderMap>>,
-    /// The principal whose credentials are sent with the request that ends the session; `None` if they belong to no principal.
-    principal: Option<Arc<str>>,
     let_go: bool,
 }
 
@@ -111,39 +106,17 @@ impl Drop for UpstreamSession {
 
 impl Drop for BackendSession {
     fn drop(&mut self) {
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
         if self.let_go || self.affinity.session.is_none() {
             return;
         }
-        let backends = self.way.backends();
-        let backend = backends.and_then(|it| it.get(&BackendId::new(&self.affinity.backend)));
-        let Some(backend) = backend else {
-            return;
-        };
-        let mut up = self.headers.take().map_or_else(HeaderMap::new, |own| {
-            Arc::try_unwrap(own).unwrap_or_else(|own| HeaderMap::clone(&own))
-        });
+        let session = self.affinity.session.as_deref();
+        let mut request = self.sender.request(Method::DELETE, session, Bytes::new());
         if let Some(version) = self.version {
             let version = HeaderValue::from_static(version.as_str());
-            up.insert(HeaderName::from_static("mcp-protocol-version"), version);
+            request.headers = request.headers.with(PROTOCOL_VERSION, version);
         }
-        let session = self.affinity.session.as_deref();
-        let request = BackendRequest {
-            method: Method::DELETE,
-            target: None,
-            headers: headers::in_session(&Arc::new(up), &Method::DELETE, session),
-            body: Bytes::new(),
-            standing: false,
-            send_record: None,
-            on_behalf_of: self.principal.take(),
-            answers: None,
-        };
         // A refusal is ignored: the server does not know the session any more, or does not support ending sessions.
-        runtime.spawn(timeout(END, async move {
-            let _ = backend.send(request).await;
-        }));
+        self.sender.send_in_background(&self.affinity, request);
     }
 }
 
@@ -180,17 +153,18 @@ impl PassThroughContext<'_> {
     pub(super) fn end_at_server(&self, session: &Session) {
         let place = self.kept(session).lock().take();
         if let Some(mut place) = place {
-            place.headers = Some(Arc::clone(&self.headers));
+            place.sender.headers = Arc::clone(&self.sender.headers);
         }
     }
 
     fn place(&self, affinity: Affinity) -> BackendSession {
         BackendSession {
-            way: self.way.clone(),
+            sender: ClientSender {
+                headers: Arc::clone(&NO_HEADERS),
+                ..self.sender.clone()
+            },
             affinity,
             version: None,
-            headers: None,
-            principal: self.principal.clone(),
             let_go: false,
         }
     }
@@ -202,23 +176,16 @@ impl PassThroughContext<'_> {
         avoid: Vec<BackendId>,
         deadline: Instant,
     ) -> Result<InitializeAnswer, PassThroughFailure> {
-        let what = Outgoing {
-            method: Method::POST,
-            body,
-            standing: false,
-            id: None,
-            send_record: None,
-            // Repeating `initialize` is harmless: if the first backend opened a session, its id was lost with the connection,
-            // and the unused session expires there.
-            harmless: &|| true,
-        };
+        // Repeating `initialize` is harmless: if the first backend opened a session, its id was lost with the connection, and the
+        // unused session expires there.
+        let what = Outgoing::new(Method::POST, body);
         // The hash is random: successive sessions use different backends, even for the same client. A session stays at its
         // backend.
         let hash = fastrand::u64(..);
         let (backend, response) = self.to_any(&what, avoid, hash).await?;
         let mut response = labelled(response).await?;
         let mut place = self.place(affinity(&*backend, &response)?);
-        place.headers = Some(Arc::clone(&self.headers));
+        place.sender.headers = Arc::clone(&self.sender.headers);
         answer::judged(&response, headers::kind(&response.headers), true)?;
         let limit = self.namespace.limits.timeout;
         let (body, message) = answer::whole(&mut response, deadline, limit, OPENING_MAX).await?;
@@ -250,7 +217,7 @@ impl PassThroughContext<'_> {
     ) -> Result<(), RequestError> {
         let patch = SessionPatch::Affinity(place.affinity.clone());
         self.core.changes.commit(session, patch).await?;
-        place.headers = None;
+        place.sender.headers = Arc::clone(&NO_HEADERS);
         self.binding(session).moved(Some(place));
         Ok(())
     }
@@ -303,19 +270,17 @@ impl PassThroughContext<'_> {
 
     /// Sends `notifications/initialized` to the server. A failure is ignored here; the next message then fails.
     async fn confirm(&self, affinity: &Affinity) {
-        let body = Bytes::from_static(CONFIRMATION);
-        let told = told(
-            &*self.backends,
-            (&self.headers, self.principal.as_ref()),
-            affinity,
-            body,
-        );
-        let Some((backend, confirmation)) = told else {
+        let Some(backend) = self.backends.get(&BackendId::new(&affinity.backend)) else {
             return;
         };
+        let (session, body) = (
+            affinity.session.as_deref(),
+            Bytes::from_static(CONFIRMATION),
+        );
+        let confirmation = self.sender.request(Method::POST, session, body);
         if let Ok(mut taken) = backend.send(confirmation).await {
             // The response is read to its end, so that the connection can be reused. Its body is empty or short.
-            let _ = timeout(END, taken.body.chunk()).await;
+            let _ = timeout(BACKGROUND, taken.body.chunk()).await;
         }
     }
 
@@ -325,29 +290,6 @@ impl PassThroughContext<'_> {
         // A failure of the store was logged before. The record that stays there expires.
         let _ = forget_session(self.core, session).await;
     }
-}
-
-/// Builds a request of the gateway with `body`, to be sent in the server's session that `affinity` names. Returns it with that
-/// session's backend; `None` if the backend is gone.
-pub(super) fn told(
-    backends: &dyn Backends,
-    (headers, principal): (&Arc<HeaderMap>, Option<&Arc<str>>),
-    affinity: &Affinity,
-    body: Bytes,
-) -> Option<(Arc<dyn Backend>, BackendRequest)> {
-    let backend = backends.get(&BackendId::new(&affinity.backend))?;
-    let session = affinity.session.as_deref();
-    let request = BackendRequest {
-        method: Method::POST,
-        target: None,
-        headers: headers::in_session(headers, &Method::POST, session),
-        body,
-        standing: false,
-        send_record: None,
-        on_behalf_of: principal.cloned(),
-        answers: None,
-    };
-    Some((backend, request))
 }
 
 /// Builds an `initialize` request from the recorded protocol version, capabilities and name of the session's client.
@@ -425,19 +367,20 @@ mod tests {
     async fn what_another_process_goes_on_with_is_not_ended_with_this_one() {
         for recorded in [false, true] {
             let pool = FakePool::new(1);
-            let spec = crate::testing::remote::remote("search", |_| {});
-            let server = super::super::remote(&spec).expect("a remote server");
             let client = Arc::new(FakeClient(Arc::clone(&pool))) as Arc<dyn HttpClient>;
             let kept = UpstreamSession::new(recorded);
             kept.moved(Some(BackendSession {
-                way: BackendsHandle::new(&client, server),
+                sender: ClientSender {
+                    client,
+                    server: "search".parse().expect("a name"),
+                    headers: Arc::default(),
+                    principal: None,
+                },
                 affinity: Affinity {
                     backend: "backend-0:80".into(),
                     session: Some("theirs".into()),
                 },
                 version: None,
-                headers: None,
-                principal: None,
                 let_go: false,
             }));
             drop(kept);

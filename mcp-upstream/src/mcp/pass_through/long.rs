@@ -61,12 +61,8 @@ pub(in crate::mcp) async fn open(
         up = up.without_place();
     }
     let what = Outgoing {
-        method: Method::GET,
-        body: Bytes::new(),
         standing: true,
-        id: None,
-        send_record: None,
-        harmless: &|| true,
+        ..Outgoing::new(Method::GET, Bytes::new())
     };
     let sent = up.in_session(session, &what);
     let stay = InFlightGuard::enter(session, None);
@@ -89,12 +85,8 @@ pub(super) async fn listen(
 ) -> Result<Reply, RequestError> {
     let place = stream_place(up.core, cx.caller, 0)?;
     let what = Outgoing {
-        method: Method::POST,
-        body: cx.body.clone(),
         standing: true,
-        id: None,
-        send_record: None,
-        harmless: &|| true,
+        ..Outgoing::new(Method::POST, cx.body.clone())
     };
     let sent = async {
         let (_, response) = up.to_any(&what, Vec::new(), up.hash).await?;
@@ -160,7 +152,11 @@ async fn begin(
     let open = &up.core.open_streams;
     let listed = open.enter(OpenKind::PassedThrough, name, principal, &stream);
     // The task ends when the client disconnects, when the session ends, or when the server's stream ends.
-    let secrets = CallSecrets::new(&up.core.registry, up.namespace, up.principal.as_ref());
+    let secrets = CallSecrets::new(
+        &up.core.registry,
+        up.namespace,
+        up.sender.principal.as_ref(),
+    );
     tokio::spawn(pump(response.body, stream, of_session, secrets));
     Ok(Reply::Events {
         head,

@@ -2,12 +2,10 @@
 
 use std::future::{Pending as Never, pending};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable};
-use http::{HeaderMap, StatusCode};
-use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use http::{Method, StatusCode};
+use tokio::time::Instant;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_engine::engine::{CallSecrets, PassedCall, timed_out};
 use tooldock_servers::http::port::SendRecord;
@@ -17,10 +15,9 @@ use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session, SessionSt
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 
-use super::affinity::told;
 use super::failure::PassThroughFailure;
 use super::resume::EventIds;
-use super::up::{BackendsHandle, PassThroughContext};
+use super::up::{ClientSender, PassThroughContext};
 use crate::protocol::Era;
 use crate::reply::Reply;
 
@@ -50,9 +47,7 @@ pub(super) struct PendingMessage {
 /// Guard that, when dropped, cancels a session's request at the server. Servers of 2026-07-28 need no such message: they take
 /// the closed connection as the cancellation.
 struct Cancel {
-    way: BackendsHandle,
-    headers: Arc<HeaderMap>,
-    principal: Option<Arc<str>>,
+    sender: ClientSender,
     session: Arc<Session>,
     id: Box<str>,
     send_record: SendRecord,
@@ -61,7 +56,7 @@ struct Cancel {
 
 impl Drop for Cancel {
     fn drop(&mut self) {
-        let (Some(at), Ok(runtime)) = (self.session.affinity(), Handle::try_current()) else {
+        let Some(at) = self.session.affinity() else {
             return;
         };
         if !self.wanted || at.session.is_none() || self.session.state() == SessionState::Closed {
@@ -77,19 +72,11 @@ impl Drop for Cancel {
         );
         let body =
             format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
-        let own = (&self.headers, self.principal.as_ref());
-        let told = |it| told(it, own, &at, body.into());
-        let Some((backend, request)) = self.way.backends().as_deref().and_then(told) else {
-            return;
-        };
-        runtime.spawn(timeout(TELL, async move {
-            let _ = backend.send(request).await;
-        }));
+        let session = at.session.as_deref();
+        let request = self.sender.request(Method::POST, session, body.into());
+        self.sender.send_in_background(&at, request);
     }
 }
-
-/// Time limit for sending a cancellation to a server.
-const TELL: Duration = Duration::from_secs(5);
 
 /// Registration of a message in its session. The session counts as in use while it exists, and `ended` resolves when the
 /// session ends.
@@ -162,9 +149,7 @@ impl PendingMessage {
             .unwrap_or_default();
         let cancel = session.zip(id).map(|(session, id)| Cancel {
             send_record,
-            way: up.way.clone(),
-            headers: Arc::clone(&up.headers),
-            principal: up.principal.clone(),
+            sender: up.sender.clone(),
             session: Arc::clone(session),
             id: id.into(),
             wanted: true,
@@ -183,7 +168,7 @@ impl PendingMessage {
             stay,
             cancel,
             events: session.map(|session| up.events_of(session)),
-            secrets: CallSecrets::new(&up.core.registry, namespace, up.principal.as_ref()),
+            secrets: CallSecrets::new(&up.core.registry, namespace, up.sender.principal.as_ref()),
         })
     }
 

@@ -4,10 +4,13 @@
 //! message is also sent again if a backend reported that it does not know the session.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::trace::PassedTrace;
@@ -32,25 +35,46 @@ use crate::jsonrpc::plain::is_same_id;
 use crate::mcp::Core;
 use crate::reply::JSON;
 
-/// Handle that finds the current backends of a server when they are needed. Objects that outlive a request use it, since
-/// references to the backends would keep removed ones in memory.
+/// Sends a client's messages to a server's backends, with the headers and the principal of the client. It finds the backends when
+/// they are needed: objects that outlive a request use it, since references to the backends would keep removed ones in memory.
 #[derive(Clone)]
-pub(super) struct BackendsHandle {
-    client: Arc<dyn HttpClient>,
-    server: NamespaceName,
+pub(super) struct ClientSender {
+    pub(super) client: Arc<dyn HttpClient>,
+    pub(super) server: NamespaceName,
+    /// The headers to send to the server, without the server's session id.
+    pub(super) headers: Arc<HeaderMap>,
+    /// The principal whose credentials are sent, if the server's credentials are personal.
+    pub(super) principal: Option<Arc<str>>,
 }
 
-impl BackendsHandle {
-    pub(super) fn new(client: &Arc<dyn HttpClient>, server: &RemoteServer) -> Self {
-        Self {
-            client: Arc::clone(client),
-            server: server.name.clone(),
+/// Time limit for a request whose response does not matter.
+pub(super) const BACKGROUND: Duration = Duration::from_secs(5);
+
+impl ClientSender {
+    /// Builds a request in the server's session with this id, or without a session.
+    pub(super) fn request(
+        &self,
+        method: Method,
+        session: Option<&str>,
+        body: Bytes,
+    ) -> BackendRequest {
+        let headers = headers::in_session(&self.headers, &method, session);
+        BackendRequest {
+            on_behalf_of: self.principal.clone(),
+            ..BackendRequest::new(method, headers, body)
         }
     }
 
-    /// Returns the current backends of the server; `None` if the server was removed.
-    pub(super) fn backends(&self) -> Option<Arc<dyn Backends>> {
-        self.client.current(&self.server)
+    /// Sends a request to the backend of a session without waiting, and ignores the response. Sends nothing if the backend was
+    /// removed.
+    pub(super) fn send_in_background(&self, at: &Affinity, request: BackendRequest) {
+        let backends = self.client.current(&self.server);
+        let backend = backends.and_then(|it| it.get(&BackendId::new(&at.backend)));
+        if let (Some(backend), Ok(runtime)) = (backend, Handle::try_current()) {
+            runtime.spawn(timeout(BACKGROUND, async move {
+                let _ = backend.send(request).await;
+            }));
+        }
     }
 }
 
@@ -61,13 +85,9 @@ pub(super) struct PassThroughContext<'a> {
     pub(super) namespace: &'a Arc<Namespace>,
     pub(super) server: &'a Arc<RemoteServer>,
     pub(super) backends: Arc<dyn Backends>,
-    pub(super) way: BackendsHandle,
-    /// The headers to send to the server, without the server's session id.
-    pub(super) headers: Arc<HeaderMap>,
+    pub(super) sender: ClientSender,
     /// Hash that identifies the client, for balancing by client; 0 for other kinds of balancing.
     pub(super) hash: u64,
-    /// The principal whose credentials are sent, if the server's credentials are personal.
-    pub(super) principal: Option<Arc<str>>,
     /// The settings of the caller's listener.
     profile: Arc<Profile>,
     /// Record for the access log, in which the backend that received the message is noted.
@@ -86,6 +106,20 @@ pub(super) struct Outgoing<'a> {
     pub(super) send_record: Option<SendRecord>,
     /// Function that returns true if the message may run twice without harm. Such a message may be sent again.
     pub(super) harmless: &'a (dyn Fn() -> bool + Send + Sync),
+}
+
+impl<'a> Outgoing<'a> {
+    /// A message that may run twice without harm, that nothing stops, and to which no response is awaited.
+    pub(super) fn new(method: Method, body: Bytes) -> Self {
+        Self {
+            method,
+            body,
+            standing: false,
+            id: None,
+            send_record: None,
+            harmless: &|| true,
+        }
+    }
 }
 
 impl<'a> PassThroughContext<'a> {
@@ -115,10 +149,13 @@ impl<'a> PassThroughContext<'a> {
             namespace,
             server,
             backends: client.backends(server),
-            way: BackendsHandle::new(client, server),
-            headers: Arc::new(headers),
+            sender: ClientSender {
+                client: Arc::clone(client),
+                server: server.name.clone(),
+                headers: Arc::new(headers),
+                principal: caller.principal.clone(),
+            },
             hash,
-            principal: caller.principal.clone(),
             profile: Arc::clone(&caller.profile),
             note: caller.note.clone(),
         })
@@ -126,18 +163,21 @@ impl<'a> PassThroughContext<'a> {
 
     /// Removes the header `Last-Event-ID`, so that the server starts a new stream.
     pub(super) fn without_place(mut self) -> Self {
-        if self.headers.contains_key(LAST_EVENT_ID) {
-            Arc::make_mut(&mut self.headers).remove(LAST_EVENT_ID);
-        }
+        self.remove(&LAST_EVENT_ID);
         self
     }
 
     /// Removes the client's header `MCP-Protocol-Version`.
     pub(super) fn without_version(mut self) -> Self {
-        if self.headers.contains_key(PROTOCOL_VERSION) {
-            Arc::make_mut(&mut self.headers).remove(PROTOCOL_VERSION);
-        }
+        self.remove(&PROTOCOL_VERSION);
         self
+    }
+
+    fn remove(&mut self, name: &HeaderName) {
+        let headers = &mut self.sender.headers;
+        if headers.contains_key(name) {
+            Arc::make_mut(headers).remove(name);
+        }
     }
 
     /// Returns a copy of this context with the headers of the gateway's trace; `None` if the trace is not the gateway's own. The
@@ -145,31 +185,35 @@ impl<'a> PassThroughContext<'a> {
     pub(super) fn traced(&self, trace: Option<&PassedTrace>) -> Option<Self> {
         let trace = trace.filter(|it| it.is_own)?;
         let mut traced = self.clone();
-        trace::set_headers(Arc::make_mut(&mut traced.headers), trace);
+        trace::set_headers(Arc::make_mut(&mut traced.sender.headers), trace);
         Some(traced)
     }
 
     /// Returns the client's `Last-Event-ID`, the event after which it resumes.
     pub(super) fn place_in_stream(&self) -> Option<&HeaderValue> {
-        self.headers.get(LAST_EVENT_ID)
+        self.sender.headers.get(LAST_EVENT_ID)
     }
 
     /// Checks that the caller has stored the personal values (such as API keys) that the server needs.
     fn check_credentials(&self) -> Result<(), PassThroughFailure> {
         let own = &self.server.spec.personal;
         let secrets = self.core.registry.personal();
-        let checked = own.check(&self.server.name, secrets, self.principal.as_deref());
+        let checked = own.check(&self.server.name, secrets, self.sender.principal.as_deref());
         checked.map_err(|missing| PassThroughFailure::Refused(self.with_link(missing)))
     }
 
     /// Adds a link to the error for a missing credential, if the caller can give the credential on a page of the gateway.
     fn with_link(&self, missing: CallError) -> CallError {
-        let subject = self.principal.as_deref().map(|principal| LinkSubject {
-            namespace: self.namespace,
-            profile: &self.profile,
-            principal,
-            session: None,
-        });
+        let subject = self
+            .sender
+            .principal
+            .as_deref()
+            .map(|principal| LinkSubject {
+                namespace: self.namespace,
+                profile: &self.profile,
+                principal,
+                session: None,
+            });
         let links = self.core.links.as_ref();
         match links.zip(subject).and_then(|(links, it)| links.offer(&it)) {
             Some(link) => with_link(missing, &link),
@@ -184,15 +228,11 @@ impl<'a> PassThroughContext<'a> {
     }
 
     fn request(&self, what: &Outgoing<'_>, session: Option<&str>) -> BackendRequest {
+        let (method, body) = (what.method.clone(), what.body.clone());
         BackendRequest {
-            method: what.method.clone(),
-            target: None,
-            headers: headers::in_session(&self.headers, &what.method, session),
-            body: what.body.clone(),
             standing: what.standing,
             send_record: what.send_record.clone(),
-            on_behalf_of: self.principal.clone(),
-            answers: None,
+            ..self.sender.request(method, session, body)
         }
     }
 

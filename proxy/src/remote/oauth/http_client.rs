@@ -282,16 +282,7 @@ impl Http {
             .ok_or("the gateway is shutting down")?;
         let pool = client.pool_of(&Arc::new(self.at(backend)));
         let backend = pool.members.first().ok_or("it is not reached")?;
-        let request = BackendRequest {
-            method: parts.method,
-            target: None,
-            headers: parts.headers.into(),
-            body: Bytes::from(body),
-            standing: false,
-            send_record: None,
-            on_behalf_of: None,
-            answers: None,
-        };
+        let request = BackendRequest::new(parts.method, parts.headers, body.into());
         let mut response = backend.ask_here(&request).await?;
         let mut read = Vec::new();
         let broken = |error: BodyError| format!("the authorization server's answer: {error}");

@@ -293,14 +293,9 @@ impl ApiDocument {
             headers.insert(header::IF_NONE_MATCH, etag);
         }
         let request = BackendRequest {
-            method: Method::GET,
             target,
-            headers: headers.into(),
-            body: Bytes::new(),
-            standing: false,
-            send_record: None,
             on_behalf_of: principal.cloned(),
-            answers: None,
+            ..BackendRequest::new(Method::GET, headers, Bytes::new())
         };
         let sent = backend.send(request).await;
         let mut response = sent.map_err(ReadFailure::Unsent)?;
