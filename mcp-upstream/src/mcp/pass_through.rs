@@ -26,9 +26,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::config::PinMode;
 use tooldock_base::error::CallError;
-use tooldock_engine::engine::{
-    CallFacts, CallMessages, CallTask, PassedCall, timed_out, unknown_tool,
-};
+use tooldock_engine::engine::{CallFacts, PassedCall, timed_out, unknown_tool};
 use tooldock_engine::upstream::client::RequestSubject;
 use tooldock_engine::upstream::{CallContext, ToolsWait};
 use tooldock_sessions::caller::Caller;
@@ -409,17 +407,6 @@ fn facts(
 ) -> Result<CallFacts, RequestError> {
     let named = RequestSubject::read(method, members)?;
     let arguments = named.arguments.map(str::as_bytes);
-    Ok(CallFacts {
-        namespace: Arc::clone(&cx.namespace),
-        method: Name::of(method),
-        subject: named.subject.into(),
-        arguments: arguments.map_or_else(Bytes::new, |raw| cx.own(raw)),
-        transport: cx.transport(),
-        version: cx.wire_version(),
-        session: cx.session().map(|session| Arc::clone(session.tag())),
-        talks: CallMessages::No,
-        progress_token: None,
-        asks_singly: false,
-        task: CallTask::No,
-    })
+    let arguments = arguments.map_or_else(Bytes::new, |raw| cx.own(raw));
+    Ok(cx.facts(Name::of(method), named.subject, arguments))
 }

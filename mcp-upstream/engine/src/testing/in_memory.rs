@@ -24,7 +24,7 @@ use tooldock_workers::registry::Namespace;
 
 use super::script;
 use crate::engine::{
-    CallFacts, CallMessages, CallTask, Peer, UpstreamCall, UpstreamReply, Work, unknown_tool,
+    CallFacts, CallMessages, Peer, UpstreamCall, UpstreamReply, Work, unknown_tool,
 };
 use crate::upstream::{
     CallContext, GrantedSubscription, IncomingRequest, MaybeReady, PreparedRequest, ToolLists,
@@ -71,17 +71,8 @@ impl InMemory {
         };
         PreparedRequest::Call(Arc::new(MemoryCall {
             facts: CallFacts {
-                namespace: Arc::clone(&cx.namespace),
-                method: Method::of(method),
-                subject: subject.into(),
-                arguments,
-                transport: cx.transport(),
-                version: cx.wire_version(),
-                session: cx.session().map(|session| Arc::clone(session.tag())),
                 talks,
-                progress_token: None,
-                asks_singly: false,
-                task: CallTask::No,
+                ..cx.facts(Method::of(method), subject, arguments)
             },
             cancelled: Arc::clone(&self.cancelled),
         }))

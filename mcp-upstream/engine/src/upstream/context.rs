@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_process::worker::LogLevel;
 use tooldock_protocol::format::{ModernFormat, ResultFormat};
-use tooldock_protocol::version::ProtocolVersion;
+use tooldock_protocol::version::{Method, ProtocolVersion};
 use tooldock_sessions::audit::Transport;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::catalogue::View;
@@ -14,6 +14,7 @@ use tooldock_sessions::session::Session;
 use tooldock_workers::registry::Namespace;
 
 use super::Upstream;
+use crate::engine::{CallFacts, CallMessages, CallTask};
 
 /// Context of a message while it is handled.
 pub struct CallContext<'a> {
@@ -156,6 +157,29 @@ impl CallContext<'_> {
             Client::Session(_) | Client::Legacy(_) => self.version().map(ProtocolVersion::as_str),
             Client::Modern(_) => Some(tooldock_protocol::version::MODERN),
             Client::Plain => None,
+        }
+    }
+
+    /// Facts of a call in this context, which sends no messages before its reply.
+    #[inline]
+    pub fn facts(
+        &self,
+        method: Method,
+        subject: impl Into<Arc<str>>,
+        arguments: Bytes,
+    ) -> CallFacts {
+        CallFacts {
+            namespace: Arc::clone(&self.namespace),
+            method,
+            subject: subject.into(),
+            arguments,
+            transport: self.transport(),
+            version: self.wire_version(),
+            session: self.session().map(|session| Arc::clone(session.tag())),
+            talks: CallMessages::No,
+            progress_token: None,
+            asks_singly: false,
+            task: CallTask::No,
         }
     }
 

@@ -36,7 +36,7 @@ use super::{
     CallContext, GrantedSubscription, IncomingRequest, MaybeReady, PreparedRequest, ServerFacts,
     SessionChanges, ToolLists, ToolsWait, Upstream, Upstreams, task_clients,
 };
-use crate::engine::{CallFacts, CallMessages, CallTask, Peer, UpstreamCall, Work, unknown_tool};
+use crate::engine::{CallFacts, Peer, UpstreamCall, Work, unknown_tool};
 
 mod view;
 
@@ -218,19 +218,8 @@ fn define(out: &mut Vec<u8>, name: &str, entry: &ToolEntry, format: &ResultForma
 
 /// A call of a tool that exists in no namespace. It is recorded like any other call, and fails.
 fn unknown(cx: &CallContext<'_>, name: &str, arguments: Bytes) -> Arc<dyn UpstreamCall> {
-    Arc::new(UnknownCall(CallFacts {
-        namespace: Arc::clone(&cx.namespace),
-        method: Method::of("tools/call"),
-        subject: name.into(),
-        arguments,
-        transport: cx.transport(),
-        version: cx.wire_version(),
-        session: cx.session().map(|session| Arc::clone(session.tag())),
-        talks: CallMessages::No,
-        progress_token: None,
-        asks_singly: false,
-        task: CallTask::No,
-    }))
+    let facts = cx.facts(Method::of("tools/call"), name, arguments);
+    Arc::new(UnknownCall(facts))
 }
 
 struct UnknownCall(CallFacts);

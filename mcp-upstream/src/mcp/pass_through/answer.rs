@@ -75,7 +75,7 @@ fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Respons
             })
         }
         // The server accepted a message that needs no answer.
-        BodyKind::None | BodyKind::Other => {
+        BodyKind::Other => {
             pending.finish("ok");
             ResponseStart::Reply(Reply::Full {
                 head,
@@ -525,10 +525,9 @@ pub(super) async fn whole(
         splitter.push(&piece);
         while let Some(event) = splitter.next() {
             passed.extend_from_slice(&event);
-            let Some(data) = events::fields(&event).data else {
+            let Some(data) = events::data_of(&event) else {
                 continue;
             };
-            let data = Bytes::copy_from_slice(&data);
             let (message, said) = tap::read_plain(data, None);
             if matches!(said, MessageKind::Answer(_)) {
                 return Ok((passed.freeze(), message));

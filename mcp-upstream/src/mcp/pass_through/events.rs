@@ -122,14 +122,18 @@ pub(super) fn fields(event: &[u8]) -> EventFields<'_> {
     fields
 }
 
-/// Replaces the data of an event by the result of `change`. If the data stay the same, the event is returned as it is.
-pub(super) fn with_data(event: Bytes, change: impl FnOnce(Bytes) -> Bytes) -> Bytes {
-    let Some(data) = fields(&event).data else {
-        return event;
-    };
-    let before = match data {
+/// Returns the data of a complete event: a view into the event, or a copy if several lines are joined.
+pub(super) fn data_of(event: &Bytes) -> Option<Bytes> {
+    Some(match fields(event).data? {
         Cow::Borrowed(data) => event.slice_ref(data),
         Cow::Owned(data) => data.into(),
+    })
+}
+
+/// Replaces the data of an event by the result of `change`. If the data stay the same, the event is returned as it is.
+pub(super) fn with_data(event: Bytes, change: impl FnOnce(Bytes) -> Bytes) -> Bytes {
+    let Some(before) = data_of(&event) else {
+        return event;
     };
     let after = change(before.clone());
     if after == before {
@@ -174,6 +178,17 @@ mod tests {
             }
         }
         (events, splitter.take())
+    }
+
+    #[test]
+    fn the_data_of_an_event_are_a_part_of_it() {
+        let event = Bytes::from("id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n");
+        let message = data_of(&event).expect("data");
+        assert_eq!(message, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        assert!(event.as_ptr_range().contains(&message.as_ptr()));
+        let lines = data_of(&Bytes::from("data: [\ndata: 1]\n\n"));
+        assert_eq!(lines.expect("data"), "[\n1]");
+        assert_eq!(data_of(&Bytes::from(": ping\n\n")), None);
     }
 
     #[test]

@@ -91,9 +91,7 @@ pub(super) enum BodyKind {
     Json,
     /// The body is a stream of server-sent events (`text/event-stream`).
     Events,
-    /// The response declares no media type.
-    None,
-    /// The body has a media type that MCP does not use, or is compressed.
+    /// The body has no media type or one that MCP does not use, or is compressed.
     Other,
 }
 
@@ -103,10 +101,9 @@ pub(super) fn kind(server: &HeaderMap) -> BodyKind {
     if coded.is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return BodyKind::Other;
     }
-    let Some(value) = server.get(CONTENT_TYPE) else {
-        return BodyKind::None;
-    };
-    let value = value.as_bytes();
+    let value = server
+        .get(CONTENT_TYPE)
+        .map_or(&[][..], HeaderValue::as_bytes);
     let end = memchr::memchr(b';', value).unwrap_or(value.len());
     let media = value[..end].trim_ascii();
     if media.eq_ignore_ascii_case(b"application/json") {
@@ -235,7 +232,7 @@ mod tests {
                 BodyKind::Events,
             ),
             (map(&[("content-type", "text/html")]), BodyKind::Other),
-            (HeaderMap::new(), BodyKind::None),
+            (HeaderMap::new(), BodyKind::Other),
             (
                 map(&[
                     ("content-type", "application/json"),

@@ -18,6 +18,7 @@ use tooldock_workers::remote::BackendId;
 use super::failure::PassThroughFailure;
 use super::resume::EventIds;
 use super::up::{ClientSender, PassThroughContext};
+use crate::mcp::call;
 use crate::protocol::Era;
 use crate::reply::Reply;
 
@@ -115,7 +116,7 @@ impl InFlightGuard {
     pub(super) async fn ended(&mut self) -> PassThroughFailure {
         let _ = (&mut self.ended).await;
         match self.entry.is_of_open_session() {
-            true => PassThroughFailure::Refused(cancelled()),
+            true => PassThroughFailure::Refused(call::cancelled()),
             false => PassThroughFailure::SessionEnded,
         }
     }
@@ -124,10 +125,6 @@ impl InFlightGuard {
     pub(super) fn send_record(&self) -> SendRecord {
         self.send_record.clone()
     }
-}
-
-fn cancelled() -> CallError {
-    CallError::new(CallErrorCode::Cancelled, "The call was cancelled")
 }
 
 impl PendingMessage {

@@ -1,7 +1,5 @@
 //! Extracts the answer from a server's stream of events, for clients that cannot read streams.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tooldock_base::answers::{AnswerAccount, NoAnswerRoom};
@@ -63,36 +61,11 @@ pub(in crate::mcp) async fn answer_in(
 
 fn answered(splitter: &mut Splitter) -> Option<Bytes> {
     while let Some(event) = splitter.next() {
-        let message = message_of(event);
-        if let Some(message) =
-            message.filter(|it| matches!(tap::read(it, None), MessageKind::Answer(_)))
-        {
+        let message = events::data_of(&event);
+        let is_answer = |it: &Bytes| matches!(tap::read(it, None), MessageKind::Answer(_));
+        if let Some(message) = message.filter(is_answer) {
             return Some(message);
         }
     }
     None
-}
-
-/// Returns the data of an event: a view into the event, or a copy if several lines are joined.
-fn message_of(event: Bytes) -> Option<Bytes> {
-    Some(match events::fields(&event).data? {
-        Cow::Borrowed(data) => event.slice_ref(data),
-        Cow::Owned(data) => data.into(),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_data_of_an_event_are_a_part_of_it() {
-        let event = Bytes::from("id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n");
-        let message = message_of(event.clone()).expect("data");
-        assert_eq!(message, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
-        assert!(event.as_ptr_range().contains(&message.as_ptr()));
-        let lines = message_of(Bytes::from("data: [\ndata: 1]\n\n"));
-        assert_eq!(lines.expect("data"), "[\n1]");
-        assert_eq!(message_of(Bytes::from(": ping\n\n")), None);
-    }
 }

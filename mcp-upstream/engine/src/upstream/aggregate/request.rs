@@ -27,7 +27,7 @@ use super::state::MemberReadiness;
 use super::toolsets::{self, Active};
 use super::visible_members::VisibleMembers;
 use super::{AggregatesState, DEPTH_MAX, names};
-use crate::engine::{CallFacts, CallMessages, CallTask, UpstreamCall, UpstreamReply};
+use crate::engine::{CallFacts, UpstreamCall, UpstreamReply};
 use crate::upstream::{CallContext, IncomingRequest, PreparedRequest, ServerCopy, Upstream};
 
 /// Time in milliseconds for which clients of version 2026-07-28 may cache an aggregate's lists. It is short, since each
@@ -170,19 +170,7 @@ impl<'a> AggregateRequest<'a> {
 
     /// The facts of a call (such as its method and subject) that the engine needs to admit and record it.
     pub(super) fn facts(&self, method: &str, subject: &str, arguments: Bytes) -> CallFacts {
-        CallFacts {
-            namespace: Arc::clone(&self.cx.namespace),
-            method: Method::of(method),
-            subject: subject.into(),
-            arguments,
-            transport: self.cx.transport(),
-            version: self.cx.wire_version(),
-            session: self.cx.session().map(|session| Arc::clone(session.tag())),
-            talks: CallMessages::No,
-            progress_token: None,
-            asks_singly: false,
-            task: CallTask::No,
-        }
+        self.cx.facts(Method::of(method), subject, arguments)
     }
 
     /// A call that the aggregate answers itself: a tool call with a result, any other request with an error.

@@ -231,17 +231,8 @@ impl FunctionCall {
         };
         Self {
             facts: CallFacts {
-                namespace: Arc::clone(&cx.namespace),
-                method: Method::Known(kind.method()),
-                subject,
-                arguments,
-                transport: cx.transport(),
-                version: cx.wire_version(),
-                session: cx.session().map(|session| Arc::clone(session.tag())),
                 talks,
-                progress_token: None,
-                asks_singly: false,
-                task: CallTask::No,
+                ..cx.facts(Method::Known(kind.method()), subject, arguments)
             },
             kind,
             caller_facts,
