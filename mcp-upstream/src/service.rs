@@ -25,8 +25,6 @@ use tooldock_engine::metrics::figures::{self, FigureNotes};
 use tooldock_engine::metrics::toolman::ToolmanMetrics;
 use tooldock_engine::supervise::supervise;
 use tooldock_engine::upstream::aggregate::AggregateUpstream;
-use tooldock_engine::upstream::client::connector::Connector;
-use tooldock_engine::upstream::client::pools::PooledConnector;
 use tooldock_engine::upstream::client::{ClientUpstream, ExternalServers};
 use tooldock_engine::upstream::global::GlobalUpstream;
 use tooldock_engine::upstream::system::{Management, SystemPort};
@@ -189,9 +187,9 @@ impl ServiceState {
     }
 
     /// Creates the upstream for namespaces whose tools come from an MCP server.
-    pub(crate) fn servers(&self, connector: Arc<dyn Connector>) -> Arc<dyn Upstream> {
+    pub(crate) fn servers(&self, pools: Arc<Pools>) -> Arc<dyn Upstream> {
         let servers = ExternalServers::new(
-            connector,
+            pools,
             Arc::clone(&self.registry),
             Arc::clone(&self.audience),
             Arc::clone(&self.events),
@@ -255,7 +253,7 @@ impl Service {
                 host.control.spawn(pins::announce(pins, pools, audience));
             }
             made = Some(Arc::clone(&pools));
-            let servers = shared.servers(Arc::new(PooledConnector(pools)));
+            let servers = shared.servers(pools);
             let workers = shared.workers(ports);
             let members = (Arc::clone(&servers), Arc::clone(&workers));
             let aggregates = shared.aggregates(of_registry, members, toolman, aggregating);

@@ -18,18 +18,20 @@ use tooldock_base::runtimes::Runtimes;
 use tooldock_engine::connect_links::ConnectLinks;
 use tooldock_engine::engine::Limiter;
 use tooldock_engine::metrics::UpstreamMetrics;
-use tooldock_engine::upstream::client::connector::Connector;
 use tooldock_engine::upstream::worker::WorkerPorts;
 use tooldock_engine::upstream::{Upstream, Upstreams};
 use tooldock_process::metrics::WorkerMetrics;
 use tooldock_servers::http::port::HttpClient;
+use tooldock_servers::launch::Launchers;
+use tooldock_servers::pool::Pools;
+use tooldock_servers::testing::played_server;
 use tooldock_sessions::audit::Audit;
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::config::SessionsConfig;
 use tooldock_sessions::testing::shadow::Shadow;
 use tooldock_sessions::testing::{broken, caller, namespace};
-use tooldock_workers::external::ProcessHost;
-use tooldock_workers::registry::{Namespace, Registry, Snapshot};
+use tooldock_workers::external::{ProcessHost, StdioSettings};
+use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 
 use crate::error::body_of;
 use crate::health::Health;
@@ -46,11 +48,13 @@ pub(crate) use tooldock_engine::testing::{FakeBackend, InMemory, Only, Refuses, 
 
 /// A service over fakes, with handles for inspecting it.
 pub(crate) struct Harness {
-    registry: Arc<Registry>,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) service: Service,
     pub(crate) backend: Arc<FakeBackend>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
+    /// The pools of `externals`.
+    pub(crate) pools: Option<Arc<Pools>>,
 }
 
 /// Options of a test's harness.
@@ -62,8 +66,8 @@ pub(crate) struct Wanted {
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) audit: tooldock_sessions::audit::AuditSender,
-    /// Connector for the namespaces that it isolates, as servers that speak MCP.
-    pub(crate) externals: Option<Arc<dyn Connector>>,
+    /// Launchers of the servers of namespaces whose tools come from an MCP server.
+    pub(crate) externals: Option<Arc<dyn Launchers>>,
     /// HTTP client for remote servers.
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
     pub(crate) links: Option<Arc<dyn ConnectLinks>>,
@@ -126,13 +130,20 @@ impl Wanted {
             metrics: Arc::clone(&metrics),
             health: Arc::clone(&health),
         };
+        let mut pools = None;
         let service = if self.connects {
             Service::with_servers(parts, process_host())
         } else {
             let fake = || Arc::new(Only(Arc::clone(&backend))) as Arc<dyn WorkerPorts>;
             let ports = self.ports.unwrap_or_else(fake);
             Service::with_upstreams(parts, |shared| {
-                let servers = self.externals.map(|connector| shared.servers(connector));
+                pools = self.externals.map(|launchers| {
+                    let audience = Arc::clone(&shared.audience);
+                    let stdio = metrics.stdio.clone();
+                    let of_registry = Arc::clone(&registry);
+                    Pools::new(launchers, Handle::current(), of_registry, audience, stdio)
+                });
+                let servers = pools.clone().map(|pools| shared.servers(pools));
                 let kinds = self.upstream.into_iter().chain(servers).collect();
                 Upstreams::new(kinds, shared.workers(ports))
             })
@@ -144,8 +155,18 @@ impl Wanted {
             backend,
             health,
             metrics,
+            pools,
         }
     }
+}
+
+/// The upstream of a namespace whose server the test plays.
+pub(crate) fn external_upstream(settings: StdioSettings) -> UpstreamKind {
+    let settings = StdioSettings {
+        warm: 0,
+        ..settings
+    };
+    UpstreamKind::External(played_server("shared", settings))
 }
 
 /// A process host that starts no process.

@@ -15,8 +15,8 @@
 //! `TRANSCRIPTS=write cargo nextest run --workspace --lib -E 'test(transcripts)'` writes the files anew. Review the difference
 //! before you commit it. Text that differs from run to run is replaced by a name (`<session-1>`), which `mask.rs` assigns.
 //!
-//! The code here calls only `Service::handle` on the client's side; on the other side it implements the connector (`server.rs`)
-//! and the worker's backend (`worker.rs`). If one of these two interfaces changes, only that file has to change.
+//! The code here calls only `Service::handle` on the client's side; on the other side it plays a server behind the real pools
+//! (`server.rs`), and implements the worker's backend (`worker.rs`).
 
 use std::path::Path;
 

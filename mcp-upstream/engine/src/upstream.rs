@@ -19,8 +19,8 @@
 //! A new kind is a folder here, an implementation of [`Upstream`] and of its calls (`UpstreamCall` in `engine.rs`), and an
 //! entry in the list that is given to [`Upstreams`] (`Service::with_servers` in `mcp-upstream/service.rs`). A reload creates
 //! its namespaces, with a variant of `UpstreamKind` in `workers/registry.rs`. `testing/in_memory.rs` is the smallest complete
-//! implementation. A new kind of connection to MCP servers implements the traits of `upstream/client/connector.rs`, as
-//! `upstream/client/pools.rs` does.
+//! implementation. A new kind of connection to MCP servers implements `Launcher` of `tooldock_servers::launch`, and is leased
+//! from its pool as the others are (`upstream/client/lease.rs`).
 //!
 //! [`Upstream`] itself has the methods that answer clients. Its other methods return three traits:
 //!

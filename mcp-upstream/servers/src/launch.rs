@@ -25,6 +25,7 @@ use tooldock_workers::server_settings::{Isolation, ListMode};
 
 use super::link::{Inbound, Link, LinkLimits, LinkRuntimes};
 use super::pipes::Pipes;
+use super::pool::ProcessKey;
 
 /// Reference to a server in the registry, by which its pool is found.
 #[derive(Clone, Copy)]
@@ -46,12 +47,11 @@ pub struct LinkParts {
 /// Requirements on a new connection: its backend, and the client for which it is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LaunchRequirements<'a> {
-    /// The backend to connect to; `None` if the launcher may choose one.
-    pub(crate) replica: Option<&'a BackendId>,
+    /// The key of the requests that use the connection; `None` for a spare, whose requests are not known yet. It may name the
+    /// backend to connect to, and its hash identifies the client, for balancing by client.
+    pub(crate) key: Option<&'a ProcessKey>,
     /// Backends that failed to open a connection. They are not chosen.
     pub(crate) avoid: &'a [BackendId],
-    /// Hash that identifies the client, for balancing by client; other kinds of balancing ignore it.
-    pub(crate) hash: u64,
     /// Headers of the only client that uses the connection. They are sent with the gateway's messages; a client's request has its
     /// own headers.
     pub(crate) headers: Option<&'a Arc<HeaderMap>>,

@@ -30,7 +30,7 @@
 //! | `pipes` | lines of a child process |
 //! | `http` | client mode: a remote server, or an HTTP API, as a server that speaks MCP |
 //! | `metrics` | counts of servers and their processes |
-//! | `testing` | a server that is a real process, for tests of this crate and of others |
+//! | `testing` | servers for tests of this crate and of others: a real process, and one that a test plays in memory |
 //!
 //! For tests of this crate: `scene` (a server on pipes whose lines a test reads and writes).
 //!

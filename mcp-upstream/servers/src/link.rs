@@ -47,8 +47,6 @@ use self::read::LinkReader;
 use self::shared::{AnswerRoute, LinkCore, PipeEnd, Wire};
 use super::pipes::{Pipes, ServerLines};
 
-#[cfg(any(test, feature = "testing"))]
-pub use self::call::Cancels;
 pub use self::call::{Canceller, LinkCall};
 pub use self::follow::LinkRuntimes;
 use self::owner::CallOrigin;

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tooldock_base::names::NamespaceName;
 use tooldock_protocol::jsonrpc::ProtocolViolation;
-use tooldock_protocol::version::{Era, EraSupport};
+use tooldock_protocol::version::{Era, EraSupport, ServerInfo};
 use tooldock_sessions::broadcast::Audience;
 use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::external::StdioSettings;
@@ -29,7 +29,7 @@ use tooldock_workers::remote::BackendId;
 
 use super::launch::{Launcher, ServerRef};
 use super::metrics::{LastGood, ServerMetrics};
-use super::pool::process::{Installation, Process, ProcessOpening};
+use super::pool::process::{Installation, Process};
 use super::turns::{Requests, StartTurns};
 
 mod driver;
@@ -98,7 +98,7 @@ struct PoolData {
     /// Actions that the state machine has decided and the driver has not carried out yet.
     actions: Vec<PoolAction>,
     /// The server's latest description of itself that is valid for all clients, by the era of the opening.
-    known: HashMap<Era, ProcessOpening>,
+    known: HashMap<Era, ServerInfo>,
     /// Eras that the server supported when it was last available; `None` if it never was.
     spoke: Option<EraSupport>,
     /// Time since which no process accepts requests; `None` if a process does, or if none ever did.
@@ -366,7 +366,7 @@ impl PoolShared {
 
     /// Returns the server's last description of itself, preferably from an opening in this era. `None` if the server has been
     /// unavailable for long or will not be restarted, since the description may then be outdated.
-    fn known(&self, era: Era) -> Option<ProcessOpening> {
+    fn known(&self, era: Era) -> Option<ServerInfo> {
         let inner = self.lock();
         let away = inner.away_since.map(|since| since.elapsed());
         if inner.state.is_dead() || away.is_some_and(|away| away > LAST_GOOD) {

@@ -15,16 +15,18 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tooldock_base::route::RouteId;
+use tooldock_servers::testing::PlayedLaunchers;
 use tooldock_sessions::testing::{caller, full, namespace};
+use tooldock_workers::external::StdioSettings;
 
 use super::mask::Mask;
-use super::server::{Envelope, Event, Leases, Line, Server, done};
+use super::server::{Envelope, Line, Server, done};
 use super::worker::{Worker, Workers};
 use crate::mcp::head::McpHead;
 use crate::protocol::EraSupport;
 use crate::reply::Reply;
 use crate::service::{AdmittedRequest, Service};
-use crate::testing::{Wanted, asked};
+use crate::testing::{Wanted, asked, external_upstream};
 
 /// Maximum time that a test waits for a step of a scene.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -88,7 +90,7 @@ pub(super) struct Scene {
     mask: Mask,
     service: Service,
     server: Arc<Server>,
-    events: mpsc::Receiver<Event>,
+    lines: mpsc::Receiver<Line>,
     worker: Arc<Worker>,
     /// The request that the server is answering: its id, and its line.
     current: Option<(String, Line)>,
@@ -114,14 +116,15 @@ impl Scene {
         Self::with(cell, title, false)
     }
 
-    /// Starts a scene. With `plays_lists`, the `tools/list` that the gateway sends for itself is recorded, and the test answers
-    /// it.
+    /// Starts a scene. With `plays_lists`, a `tools/list` of the client is recorded, and the test answers it.
     pub(super) fn with(cell: Cell, title: &str, plays_lists: bool) -> Self {
         let speaks = match cell.server {
             Answerer::Modern => EraSupport::Modern,
             Answerer::Legacy | Answerer::Worker => EraSupport::Legacy,
         };
-        let (server, events) = Server::new(speaks, plays_lists);
+        // The pool reads the tools once when the server starts.
+        let own_lists = if plays_lists { 1 } else { usize::MAX };
+        let (server, lines) = Server::new(speaks, own_lists);
         let worker = Arc::new(Worker::default());
         let mut wanted = Wanted::default();
         if cell.server == Answerer::Worker {
@@ -130,8 +133,9 @@ impl Scene {
         } else {
             let mut external = namespace("shared");
             external.tools = Vec::new();
+            external.upstream = external_upstream(StdioSettings::default());
             wanted.namespaces = vec![external];
-            wanted.externals = Some(Arc::new(Leases(Arc::clone(&server))));
+            wanted.externals = Some(PlayedLaunchers::of(&server));
         }
         Self {
             cell,
@@ -139,7 +143,7 @@ impl Scene {
             mask: Mask::default(),
             service: wanted.build().service,
             server,
-            events,
+            lines,
             worker,
             current: None,
             session: None,
@@ -297,10 +301,9 @@ impl Scene {
 
     /// Takes the next line that arrives at the server. Its request becomes the one that the server answers.
     pub(super) async fn up(&mut self) {
-        let event = timeout(LIMIT, self.events.recv()).await;
-        let line = match event {
-            Ok(Some(Event::Line(line))) => line,
-            _ => panic!("nothing came up after\n{}", self.text),
+        let line = timeout(LIMIT, self.lines.recv()).await;
+        let Ok(Some(line)) = line else {
+            panic!("nothing came up after\n{}", self.text);
         };
         self.came(line);
     }
@@ -356,7 +359,7 @@ impl Scene {
             let line = tokio::select! {
                 biased;
                 reply = &mut reply => break reply,
-                Some(Event::Line(line)) = self.events.recv() => line,
+                Some(line) = self.lines.recv() => line,
             };
             self.came(line);
             self.down(r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32602,"message":"refused by the server"}}"#).await;
@@ -482,12 +485,11 @@ impl Scene {
 
     /// Returns the whole transcript, including lines that arrive at the server when its processes end.
     pub(super) async fn end(mut self) -> String {
-        let mut open = self.server.finish();
-        while open > 0 {
-            let event = timeout(LIMIT, self.events.recv()).await;
-            match event.expect("the end of every process") {
-                Some(Event::Line(line)) => self.came(line),
-                Some(Event::End) => open -= 1,
+        self.server.finish();
+        loop {
+            let line = timeout(LIMIT, self.lines.recv()).await;
+            match line.expect("the end of every process") {
+                Some(line) => self.came(line),
                 None => break,
             }
         }

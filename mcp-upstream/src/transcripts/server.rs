@@ -1,46 +1,26 @@
-//! A server on in-memory pipes, which the test plays line by line. The real link is used, so the recorded bytes are those in the
-//! pipe. Only this file depends on the interface between the engine and its servers.
+//! A server on in-memory pipes, which the test plays line by line. The real pools and the real link are used, so the recorded
+//! bytes are those in the pipe. The server answers the opening of a connection itself.
 
 use std::io::{PipeWriter, Write as _};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
-use http::HeaderMap;
 use serde::Deserialize;
-use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
+use serde_json::json;
+use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
-use tooldock_base::error::CallError;
-use tooldock_engine::upstream::client::connector::{
-    ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Opener, SentRequest,
-    ServerConnection, ServerInfo,
-};
-use tooldock_engine::upstream::health::ServerHealth;
-use tooldock_process::worker::LogLevel;
-use tooldock_servers::link::{
-    CallAccount, Link, LinkCall, LinkLimits, LinkRuntimes, NotificationSink,
-};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_servers::link::Link;
 use tooldock_servers::pipes::Pipes;
-use tooldock_servers::pool::process::ProcessListener;
-use tooldock_servers::pool::process::tasks::Tasks;
-use tooldock_sessions::catalogue::Catalogue;
-use tooldock_workers::registry::Namespace;
+use tooldock_servers::pool::ConnectionKey;
+use tooldock_servers::testing::{NewConnection, PlayedServer};
 
-use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};
-use crate::protocol::ClientIdentity;
+use crate::protocol::{ClientIdentity, EraSupport};
 
 /// The list of tools for the gateway's own `tools/list`, which is also the answer to that of a client.
 pub(super) const TOOLS: &str = r#"{$DONE"tools":[{"name":"echo","description":"Says \u00e9","inputSchema":{"type":"object","n":1.50},"x":2.0},{"name":"secret_tool","inputSchema":{"type":"object"}},{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]},"outputSchema":{"type":"object"}},{"name":"count","inputSchema":{"type":"object"},"outputSchema":{"type":"integer"}}],"y":null}"#;
-
-/// An event that the test observes at the server.
-pub(super) enum Event {
-    /// A line arrived at the server.
-    Line(Line),
-    /// The gateway closed the input of a process.
-    End,
-}
 
 /// A line that arrived at the server, with the writer for the answer.
 #[derive(Clone)]
@@ -85,64 +65,28 @@ impl Writer {
 
 /// The server of the namespace `shared` in a scene.
 pub(super) struct Server {
-    speaks: EraSupport,
-    /// True if the test answers the gateway's own `tools/list`; false if the server answers it with [`TOOLS`].
-    plays_lists: bool,
-    events: mpsc::Sender<Event>,
-    processes: Mutex<Vec<(ConnectionKey, Arc<Process>)>>,
+    /// True for a server of 2026-07-28, false for one that is opened by `initialize`.
+    is_modern: bool,
+    /// Number of further `tools/list` that the server answers with [`TOOLS`]; the test answers those after them.
+    own_lists: AtomicUsize,
+    /// Sender of the lines that arrive; `None` once the scene ends, after which no connection is opened.
+    lines: Mutex<Option<mpsc::Sender<Line>>>,
+    links: Mutex<Vec<Arc<Link>>>,
     /// Descriptions of the processes that were opened and are not recorded yet.
     opened: Mutex<Vec<String>>,
 }
 
-struct Process {
-    link: Arc<Link>,
-    info: ServerInfo,
-    listener: Arc<Listener>,
-    tasks: Tasks,
-    /// The log level that the process's only client has requested.
-    level: Mutex<Option<LogLevel>>,
-}
-
-/// Handler for messages that belong to no call: that of the process's only client, if it has one.
-struct Listener(Mutex<Option<Arc<dyn Inbound>>>, bool);
-
-impl Listener {
-    fn inbound(&self) -> Option<Arc<dyn Inbound>> {
-        self.0.lock().expect("not poisoned").clone()
-    }
-}
-
-impl Inbound for Listener {
-    fn notification(&self, notification: Notification<'_>) {
-        if let Some(inbound) = self.inbound() {
-            inbound.notification(notification);
-        }
-    }
-
-    fn request(&self, request: ServerRequest) {
-        match self.inbound().filter(|_| self.1) {
-            Some(inbound) => inbound.request(request),
-            None => {
-                request.answer(Err(RpcError {
-                    code: -32601,
-                    message: "nobody can be asked",
-                }));
-            }
-        }
-    }
-}
-
 impl Server {
-    pub(super) fn new(speaks: EraSupport, plays_lists: bool) -> (Arc<Self>, mpsc::Receiver<Event>) {
-        let (events, happened) = mpsc::channel(100);
+    pub(super) fn new(speaks: EraSupport, own_lists: usize) -> (Arc<Self>, mpsc::Receiver<Line>) {
+        let (lines, arrived) = mpsc::channel(100);
         let server = Self {
-            speaks,
-            plays_lists,
-            events,
-            processes: Mutex::default(),
+            is_modern: speaks == EraSupport::Modern,
+            own_lists: AtomicUsize::new(own_lists),
+            lines: Mutex::new(Some(lines)),
+            links: Mutex::default(),
             opened: Mutex::default(),
         };
-        (Arc::new(server), happened)
+        (Arc::new(server), arrived)
     }
 
     /// Returns the descriptions of the processes that were opened since the last call of this function.
@@ -150,94 +94,125 @@ impl Server {
         std::mem::take(&mut *self.opened.lock().expect("not poisoned"))
     }
 
-    /// Writes the waiting lines and closes the input of every process. Returns the number of processes.
-    pub(super) fn finish(&self) -> usize {
-        let processes = self.processes.lock().expect("not poisoned");
-        for (_, process) in &*processes {
-            process.link.finish();
+    /// Writes the waiting lines and closes the input of every process, after which no more lines arrive.
+    pub(super) fn finish(&self) {
+        self.lines.lock().expect("not poisoned").take();
+        for link in &*self.links.lock().expect("not poisoned") {
+            link.finish();
         }
-        processes.len()
     }
 
-    fn info(&self, era: Era) -> ServerInfo {
-        let info = json!({ "name": "fake", "version": "1" });
-        let capabilities = json!({
-            "tools": { "listChanged": true }, "logging": {}, "x/unknown": { "n": 1 },
-            "resources": { "subscribe": true }, "prompts": {}, "completions": {},
-        });
-        match era {
-            Era::Legacy => ServerInfo::Legacy(
+    /// Returns true if the server itself answers the next `tools/list`.
+    fn answers_list(&self) -> bool {
+        let order = Ordering::Relaxed;
+        let left = self
+            .own_lists
+            .fetch_update(order, order, |left| left.checked_sub(1));
+        left.is_ok()
+    }
+
+    /// The answer to a request that opens a connection, as a member of the response; `None` for other messages.
+    fn opening(&self, method: &str) -> Option<String> {
+        let (info, capabilities) = (
+            json!({ "name": "fake", "version": "1" }),
+            json!({
+                "tools": { "listChanged": true }, "logging": {}, "x/unknown": { "n": 1 },
+                "resources": { "subscribe": true }, "prompts": {}, "completions": {},
+            }),
+        );
+        let result = match (method, self.is_modern) {
+            ("initialize", false) => {
                 json!({ "protocolVersion": "2025-06-18", "serverInfo": info,
                     "capabilities": capabilities, "instructions": "Do it." })
-                .to_string()
-                .into(),
-            ),
-            Era::Modern => ServerInfo::Modern(
+            }
+            ("server/discover", true) => {
                 json!({ "resultType": "complete", "supportedVersions": ["2026-07-28"],
                     "capabilities": capabilities, "instructions": "Do it.", "ttlMs": 7,
                     "_meta": { "io.modelcontextprotocol/serverInfo": info } })
-                .to_string()
-                .into(),
-            ),
-        }
+            }
+            ("initialize" | "server/discover", _) => {
+                return Some(r#""error":{"code":-32601,"message":"Method not found"}"#.to_owned());
+            }
+            _ => return None,
+        };
+        Some(format!(r#""result":{result}"#))
     }
+}
 
-    fn open(&self, key: &ConnectionKey, open: OpenAs) -> Arc<Process> {
-        let kind = match key {
-            ConnectionKey::Shared => "shared",
-            ConnectionKey::Session(_) => "the session's",
-            ConnectionKey::Replica(_) => unreachable!("it has one backend"),
-            ConnectionKey::Principal(_) => "the principal's",
-            ConnectionKey::Exclusive => "the request's",
-        };
-        let version = match open.era {
-            Era::Legacy => open.identity.version.as_str(),
-            Era::Modern => "2026-07-28",
-        };
-        let (told, info) = (&open.identity.capabilities, open.identity.info.get());
-        let info = match info == ClientIdentity::gateway().info.get() {
-            true => "none",
-            false => info,
-        };
-        let opened = format!("{kind}, {version}, capabilities {told}, client {info}");
+impl PlayedServer for Server {
+    fn connect(
+        self: Arc<Self>,
+        key: ConnectionKey,
+        new: NewConnection,
+    ) -> Result<Arc<Link>, CallError> {
+        let lines = self.lines.lock().expect("not poisoned").clone();
+        let over = || CallError::new(CallErrorCode::WorkerUnavailable, "the scene is over");
+        let lines = lines.ok_or_else(over)?;
         let (server_in, stdin) = std::io::pipe().expect("a pipe");
         let (stdout, server_out) = std::io::pipe().expect("a pipe");
-        let own = matches!(key, ConnectionKey::Session(_) | ConnectionKey::Exclusive);
-        // A shared process may be opened only for the gateway's own `tools/list`, which is not recorded. So its opening is
-        // recorded with the first line that is not this request.
-        let opened = if own {
-            self.opened.lock().expect("not poisoned").push(opened);
-            None
-        } else {
-            Some(opened)
-        };
-        let listener = Arc::new(Listener(Mutex::new(open.inbound.filter(|_| own)), own));
-        let link = Link::open(
-            "shared".parse().expect("a name"),
-            Pipes {
-                stdin: stdin.into(),
-                stdout: stdout.into(),
-            },
-            LinkRuntimes::here(),
-            LinkLimits::new(|| 1 << 20),
-            Arc::clone(&listener) as Arc<dyn Inbound>,
-        );
+        let link = new.over_pipes(Pipes {
+            stdin: stdin.into(),
+            stdout: stdout.into(),
+        });
         let input = pipe::Receiver::from_owned_fd(server_in.into()).expect("a pipe");
         let output = Writer(Arc::new(Mutex::new(server_out)));
-        let lists = (!self.plays_lists).then(|| done(TOOLS, open.era == Era::Modern));
-        let events = self.events.clone();
-        tokio::spawn(read(input, output, lists, opened, events));
-        let process = Arc::new(Process {
-            link: link.expect("pipes"),
-            info: self.info(open.era),
-            listener,
-            tasks: Tasks::default(),
-            level: Mutex::default(),
-        });
-        let mut processes = self.processes.lock().expect("not poisoned");
-        processes.push((key.clone(), Arc::clone(&process)));
-        process
+        tokio::spawn(read(
+            Arc::clone(&self),
+            key,
+            BufReader::new(input),
+            output,
+            lines,
+        ));
+        let mut links = self.links.lock().expect("not poisoned");
+        links.push(Arc::clone(&link));
+        Ok(link)
     }
+}
+
+/// Describes a process by its key and by the parameters of the request that opened it.
+fn described(key: &ConnectionKey, is_modern: bool, params: &RawValue) -> String {
+    #[derive(Deserialize)]
+    struct Told<'a> {
+        #[serde(
+            rename = "protocolVersion",
+            alias = "io.modelcontextprotocol/protocolVersion"
+        )]
+        version: String,
+        #[serde(borrow, alias = "io.modelcontextprotocol/clientCapabilities")]
+        capabilities: &'a RawValue,
+        #[serde(
+            borrow,
+            rename = "clientInfo",
+            alias = "io.modelcontextprotocol/clientInfo"
+        )]
+        info: &'a RawValue,
+    }
+    #[derive(Deserialize)]
+    struct Modern<'a> {
+        #[serde(borrow, rename = "_meta")]
+        told: Told<'a>,
+    }
+    let kind = match key {
+        ConnectionKey::Shared => "shared",
+        ConnectionKey::Session(_) => "the session's",
+        ConnectionKey::Replica(_) => unreachable!("it has one backend"),
+        ConnectionKey::Principal(_) => "the principal's",
+        ConnectionKey::Exclusive => "the request's",
+    };
+    let told: Told<'_> = match is_modern {
+        true => {
+            serde_json::from_str::<Modern<'_>>(params.get())
+                .expect("metadata")
+                .told
+        }
+        false => serde_json::from_str(params.get()).expect("parameters"),
+    };
+    let info = match told.info.get() == ClientIdentity::gateway().info.get() {
+        true => "none",
+        false => told.info.get(),
+    };
+    let (version, capabilities) = (told.version, told.capabilities);
+    format!("{kind}, {version}, capabilities {capabilities}, client {info}")
 }
 
 /// Replaces `$DONE` in a result by the members that its era needs.
@@ -246,167 +221,57 @@ pub(super) fn done(text: &str, modern: bool) -> String {
     text.replace("$DONE", if modern { kind } else { "" })
 }
 
-/// Reads the lines that arrive at the server. The gateway's own `tools/list` is answered here; other lines are passed to the
-/// test.
+/// Reads the lines that arrive at the server, until the gateway closes the process's input. The messages that open the connection,
+/// the gateway's own `tools/list` and its subscription are handled here; other lines are passed to the test.
 async fn read(
-    input: pipe::Receiver,
+    server: Arc<Server>,
+    key: ConnectionKey,
+    mut input: BufReader<pipe::Receiver>,
     to: Writer,
-    lists: Option<String>,
-    mut opened: Option<String>,
-    events: mpsc::Sender<Event>,
+    lines: mpsc::Sender<Line>,
 ) {
-    let mut input = BufReader::new(input);
+    let is_own = matches!(key, ConnectionKey::Session(_) | ConnectionKey::Exclusive);
+    let mut opened = None;
     loop {
         let mut text = String::new();
         input.read_line(&mut text).await.expect("readable");
         if text.pop() != Some('\n') {
-            let _ = events.try_send(Event::End);
             return;
         }
         let line = Envelope::of(&text);
-        match &lists {
-            Some(lists) if line.method.as_deref() == Some("tools/list") => {
-                let id = line.id.expect("an id");
-                to.line(&format!(
-                    r#"{{"jsonrpc":"2.0","id":{id},"result":{lists}}}"#
-                ));
+        let method = line.method.as_deref().unwrap_or_default();
+        let answer = |outcome: &str| {
+            let id = line.id.expect("an id");
+            to.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},{outcome}}}"#));
+        };
+        if let Some(outcome) = server.opening(method) {
+            if outcome.starts_with(r#""result""#) {
+                let params = line.params.expect("parameters");
+                let description = described(&key, server.is_modern, params);
+                // A shared process may be opened only for the gateway's own `tools/list`, which is not recorded. So its opening
+                // is recorded with the first line that is not this request.
+                match is_own {
+                    true => server
+                        .opened
+                        .lock()
+                        .expect("not poisoned")
+                        .push(description),
+                    false => opened = Some(description),
+                }
+            }
+            answer(&outcome);
+            continue;
+        }
+        match method {
+            "notifications/initialized" | "subscriptions/listen" => {}
+            "tools/list" if server.answers_list() => {
+                let list = done(TOOLS, server.is_modern);
+                answer(&format!(r#""result":{list}"#));
             }
             _ => {
-                let to = to.clone();
-                let opened = opened.take();
-                let _ = events.try_send(Event::Line(Line { text, to, opened }));
+                let (to, opened) = (to.clone(), opened.take());
+                let _ = lines.try_send(Line { text, to, opened });
             }
         }
     }
-}
-
-/// Connector that gives the upstream connections to the test's server.
-pub(super) struct Leases(pub(super) Arc<Server>);
-
-#[async_trait]
-impl Connector for Leases {
-    fn isolation(&self, namespace: &Namespace) -> Option<Isolation> {
-        (namespace.name.as_str() == "shared").then_some(Isolation::Auto)
-    }
-
-    async fn speaks(&self, _: &Namespace, _: Era, _: Opener) -> Result<EraSupport, CallError> {
-        Ok(self.0.speaks)
-    }
-
-    async fn lease(
-        &self,
-        _: &Namespace,
-        key: &ConnectionKey,
-        open: OpenAs,
-    ) -> Result<Arc<dyn ServerConnection>, CallError> {
-        let known = {
-            let processes = self.0.processes.lock().expect("not poisoned");
-            let found = processes.iter().find(|(own, _)| own == key);
-            found.map(|(_, process)| Arc::clone(process))
-        };
-        let process = match known.filter(|_| *key != ConnectionKey::Exclusive) {
-            Some(process) => process,
-            None => self.0.open(key, open),
-        };
-        Ok(Arc::new(Leased(process)))
-    }
-
-    fn end_session(&self, _: &Arc<str>) {}
-
-    fn last_opening(&self, _: &Namespace, era: Era) -> Option<ServerInfo> {
-        let processes = self.0.processes.lock().expect("not poisoned");
-        (!processes.is_empty()).then(|| self.0.info(era))
-    }
-
-    fn catalogue(&self, _: &Namespace) -> Result<Arc<Catalogue>, CallError> {
-        Ok(Arc::default())
-    }
-
-    fn health(&self, _: &Namespace) -> Option<ServerHealth> {
-        None
-    }
-
-    fn unsubscribe(&self, _: &Namespace, _: &ConnectionKey, _: Era, _: &str) {}
-}
-
-struct Leased(Arc<Process>);
-
-fn sent(mut call: LinkCall) -> SentRequest {
-    let cancel = call.canceller();
-    let answer = Box::pin(async move { Ok(call.answer().await?) });
-    SentRequest { answer, cancel }
-}
-
-impl Leased {
-    async fn ask(&self, method: &str, params: &Value) -> Result<ResponseOutcome, CallError> {
-        let params = to_raw_value(params).expect("JSON");
-        self.0.link.request(method, Some(&params), None)?.await
-    }
-}
-
-#[async_trait]
-impl ServerConnection for Leased {
-    fn opening(&self) -> &ServerInfo {
-        &self.0.info
-    }
-
-    fn request(
-        &self,
-        method: &str,
-        params: Option<&RawValue>,
-        sink: Option<Arc<dyn NotificationSink>>,
-    ) -> Result<SentRequest, CallError> {
-        self.0.link.request(method, params, sink).map(sent)
-    }
-
-    fn forward(
-        &self,
-        request: &Request,
-        sink: Option<Arc<dyn NotificationSink>>,
-        of_client: Option<&Arc<HeaderMap>>,
-        account: Option<CallAccount>,
-    ) -> Result<SentRequest, CallError> {
-        self.0
-            .link
-            .forward(request, sink, of_client, account)
-            .map(sent)
-    }
-
-    fn notify(&self, message: &str) -> Result<(), CallError> {
-        self.0.link.forward_notification(message)
-    }
-
-    fn tasks(&self) -> &Tasks {
-        &self.0.tasks
-    }
-
-    fn hear(&self, listener: ProcessListener) {
-        *self.0.listener.0.lock().expect("not poisoned") = Some(listener.inbound);
-    }
-
-    async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
-        let params = json!({ "uri": uri });
-        self.ask("resources/subscribe", &params).await.map(Some)
-    }
-
-    async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError> {
-        if *self.0.level.lock().expect("not poisoned") == Some(level) {
-            return Ok(ResponseOutcome::Result("{}".into()));
-        }
-        let params = json!({ "level": level.as_str() });
-        self.ask("logging/setLevel", &params).await
-    }
-
-    fn granted(&self, method: &str, params: Option<&RawValue>) {
-        #[derive(Deserialize)]
-        struct Params {
-            level: String,
-        }
-        let params = params.and_then(|params| serde_json::from_str(params.get()).ok());
-        if let ("logging/setLevel", Some(Params { level })) = (method, params) {
-            *self.0.level.lock().expect("not poisoned") = level.parse().ok();
-        }
-    }
-
-    fn answered(&self) {}
 }

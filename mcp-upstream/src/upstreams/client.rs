@@ -4,21 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tooldock_base::config::Limits;
 use tooldock_base::policy::ToolPolicy;
-use tooldock_engine::upstream::client::connector::{ConnectionKey, Era, EraSupport, Isolation};
+use tooldock_servers::pool::ConnectionKey;
+use tooldock_servers::testing::PlayedLaunchers;
 use tooldock_sessions::caller::Caller;
-use tooldock_sessions::catalogue::PageKey;
+use tooldock_sessions::catalogue::{Catalogue, PageKey};
 use tooldock_sessions::testing::{caller, namespace};
+use tooldock_workers::external::StdioSettings;
+use tooldock_workers::server_settings::Isolation;
 
 use crate::mcp::head::{McpHead, MirroredHeaders};
 use crate::mcp::tests::wire::Wire;
+use crate::protocol::{Era, EraSupport};
 use crate::reply::Reply;
-use crate::testing::{Harness, Wanted, delivered, head, parts};
+use crate::testing::{Harness, Wanted, delivered, external_upstream, head, parts};
 
 mod fake;
 mod legacy;
@@ -29,7 +32,7 @@ mod rest;
 mod tasks;
 mod words;
 
-use fake::{Fake, KeyScan, Told};
+use fake::{Fake, FakeServer, SeenRequest};
 
 const V: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPS: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -41,7 +44,7 @@ const ERAS: [EraSupport; 2] = [EraSupport::Legacy, EraSupport::Modern];
 /// A gateway in front of a fake server.
 struct House {
     harness: Harness,
-    seen: Arc<KeyScan>,
+    seen: Arc<FakeServer>,
 }
 
 fn house(speaks: EraSupport) -> House {
@@ -68,9 +71,13 @@ fn house_with(fake: Fake, limits: Limits) -> House {
     external.tools = Vec::new();
     external.policy = ToolPolicy::new(&limits).expect("patterns");
     external.limits = limits;
+    external.upstream = external_upstream(StdioSettings {
+        isolation: fake.isolation,
+        ..StdioSettings::default()
+    });
     let harness = Wanted {
         namespaces: vec![external, namespace("other")],
-        externals: Some(Arc::new(fake)),
+        externals: Some(PlayedLaunchers::of(&seen)),
         ..Wanted::default()
     }
     .build();
@@ -89,26 +96,44 @@ impl House {
         timeout(limit, reply).await.expect("an answer in time")
     }
 
-    /// The leases so far: key, era, and the client as the server was told about it.
-    fn leases(&self) -> Vec<(ConnectionKey, Era, String)> {
-        self.seen.leases.lock().expect("not poisoned").clone()
+    /// The requests of this method so far.
+    fn requests(&self, method: &str) -> Vec<SeenRequest> {
+        let requests = self.seen.requests.lock().expect("not poisoned");
+        let found = requests.iter().filter(|it| it.method == method);
+        found.cloned().collect()
     }
 
-    /// The last request of this method, as the server received it.
+    /// The parameters of the last request of this method, as the server received them.
     fn request(&self, method: &str) -> String {
-        let requests = self.seen.requests.lock().expect("not poisoned");
-        let mut found = requests.iter().rev();
-        let found = found.find(|(own, _)| own == method);
-        found.expect("such a request").1.clone()
+        let last = self.requests(method).pop();
+        last.expect("such a request").params
     }
 
     /// Number of tool calls.
     fn calls(&self) -> usize {
-        let requests = self.seen.requests.lock().expect("not poisoned");
-        requests
-            .iter()
-            .filter(|(method, _)| method == "tools/call")
-            .count()
+        self.requests("tools/call").len()
+    }
+
+    /// Number of calls that were cancelled.
+    fn cancelled(&self) -> usize {
+        self.seen.cancel_notices.lock().expect("not poisoned").len()
+    }
+
+    /// The catalogue of the server's lists.
+    fn catalogue(&self) -> Arc<Catalogue> {
+        let pools = self.harness.pools.as_ref().expect("the server has a pool");
+        let namespace = self
+            .harness
+            .registry
+            .find(&"shared".parse().expect("a name"));
+        let namespace = namespace.expect("served");
+        let server = tooldock_servers::pool::served(&namespace).expect("a server");
+        pools.catalogue(server).expect("served")
+    }
+
+    /// Lets everything go on that needs no time.
+    async fn settle(&self) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
     /// Opens a session and returns its id and the result of `initialize`.
@@ -150,12 +175,6 @@ impl House {
         let reply = service.post(caller(), head(session, None), body);
         let limit = Duration::from_secs(20);
         timeout(limit, reply).await.expect("an answer in time")
-    }
-
-    /// The handler of the newest process that a client has alone.
-    fn ear(&self) -> Arc<dyn tooldock_engine::upstream::client::connector::Inbound> {
-        let ear = self.seen.ear.lock().expect("not poisoned").clone();
-        ear.expect("a process of its own")
     }
 
     /// Sends a request of 2026-07-28.

@@ -3,7 +3,7 @@
 //! ```text
 //!   prepare ──▶ ServerCall ──▶ engine ──▶ start ──▶ connection ──▶ server
 //!   (kept here, or up)    (policy, clock …)  │         │
-//!            isolation: which connection ────┘         └─ inbound: messages that belong to no call
+//!                lease: which connection ────┘         └─ inbound: messages that belong to no call
 //! ```
 //!
 //! The gateway itself answers `initialize`, `server/discover`, `subscriptions/listen`, and, on a process that is not the
@@ -16,14 +16,14 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `isolation.rs`, `connector.rs`, `pools.rs` | the choice of the connection; the port to connections; the pools behind it |
+//! | `lease.rs` | the choice of the connection, and its lease for one request |
 //! | `call.rs`, `notifications.rs` | requests to the server and their responses; notifications |
 //! | `connect.rs`, `links.rs` | links for callers that lack a credential; pages that a server's user must open |
 //! | `inbound.rs` | messages of the server that belong to no call |
 //! | `binding.rs`, `subscriptions.rs`, `tasks.rs` | state of a session at the server; subscriptions; owners of tasks |
 //! | `catalogue.rs`, `own_lists.rs`, `listed.rs` | lists of the server; those of one principal; the check of names |
 //!
-//! `ExternalServers::place` refuses a caller without a personal value that the server needs, before anything is started.
+//! `ExternalServers::target` refuses a caller without a personal value that the server needs, before anything is started.
 
 use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
@@ -37,22 +37,22 @@ use tooldock_process::child::output::RecentLines;
 use tooldock_process::worker::LogLevel;
 use tooldock_protocol::bridge::server_info;
 use tooldock_protocol::format;
-use tooldock_protocol::jsonrpc::{self, Key, Members, Request, RequestError};
+use tooldock_protocol::jsonrpc::{self, Key, Members, ProtocolViolation, Request, RequestError};
 use tooldock_protocol::seal::SessionKey;
 use tooldock_protocol::version::{
     Era, EraSupport, Method, ProtocolVersion, is_misspelt_call, method::TOOLS_CALL,
 };
-use tooldock_servers::pool::Presence;
+use tooldock_servers::pool::{Pools, Presence, served};
 use tooldock_sessions::broadcast::{Audience, Filter};
 use tooldock_sessions::catalogue::{Access, ListKind, ToolList, cursor};
-use tooldock_sessions::session::{PerSession, Session, SessionState};
+use tooldock_sessions::session::{PerSession, Session};
 use tooldock_sessions::stream::EventLog;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 
 use super::health::ServerHealth;
 use super::{
-    CallContext, Client, GrantedSubscription, IncomingRequest, MaybeReady, PreparedRequest,
-    ServerCopy, ServerFacts, ServerOperations, SessionChanges, ToolLists, ToolsWait, Upstream,
+    CallContext, GrantedSubscription, IncomingRequest, MaybeReady, PreparedRequest, ServerCopy,
+    ServerFacts, ServerOperations, SessionChanges, ToolLists, ToolsWait, Upstream,
 };
 use crate::connect_links::ConnectLinks;
 use crate::engine::{CallFacts, CallMessages, CallTask, UpstreamCall};
@@ -61,15 +61,13 @@ mod binding;
 mod call;
 mod catalogue;
 pub(crate) mod connect;
-pub mod connector;
 mod describe;
 mod inbound;
-mod isolation;
+mod lease;
 mod links;
 mod listed;
 mod notifications;
 mod own_lists;
-pub mod pools;
 mod requester;
 mod subscriptions;
 mod task_names;
@@ -79,15 +77,13 @@ mod watch;
 use binding::UpstreamBinding;
 use call::ServerCall;
 use catalogue::ListOwner;
-use connector::{ConnectionKey, Connector, Isolation, OpenAs, Opener, ServerConnection};
-use inbound::{HandlerRef, InboundHandler, ProcessOwner};
-use isolation::ConnectionTarget;
+use lease::{ConnectionLease, server_of};
 pub(crate) use requester::Requester;
 use task_names::TaskNames;
 
-/// State that the requests to all external servers share. The servers' processes are managed by the connector.
+/// State that the requests to all external servers share. The servers' connections are kept by the pools.
 pub struct ExternalServers {
-    processes: Arc<dyn Connector>,
+    pools: Arc<Pools>,
     registry: Arc<Registry>,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
@@ -105,18 +101,10 @@ pub struct ExternalServers {
 #[derive(Clone)]
 pub struct ClientUpstream(pub Arc<ExternalServers>);
 
-/// Held while a request uses a connection: the right to use it, and the handler for its messages.
-pub(crate) struct ConnectionLease {
-    pub(crate) process: Arc<dyn ServerConnection>,
-    /// Handler for server messages; `None` for shared connections.
-    handler: Option<Arc<InboundHandler>>,
-    place: ConnectionTarget,
-}
-
 impl ExternalServers {
     /// Creates the state that all MCP servers share.
     pub fn new(
-        processes: Arc<dyn Connector>,
+        pools: Arc<Pools>,
         registry: Arc<Registry>,
         audience: Arc<Audience>,
         events: Arc<EventLog>,
@@ -125,7 +113,7 @@ impl ExternalServers {
         links: Option<Arc<dyn ConnectLinks>>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            processes,
+            pools,
             registry,
             audience,
             events,
@@ -137,180 +125,26 @@ impl ExternalServers {
         })
     }
 
-    /// Decides which connection a request uses.
-    async fn place(
-        &self,
-        namespace: &Namespace,
-        client: &Client,
-        requester: &Requester,
-        method: &str,
-    ) -> Result<ConnectionTarget, CallError> {
-        let principal = requester.principal.as_ref();
-        // The caller's credentials are checked before a process is started or gets a request.
-        self.processes
-            .check_credentials(namespace, principal.map(|it| &**it))?;
-        let isolation = self.processes.isolation(namespace);
-        let isolation = isolation.unwrap_or(Isolation::Auto);
-        let era = client.own_era();
-        let speaks = match self.processes.known_to_speak(namespace, era) {
-            Some(speaks) => speaks,
-            None => {
-                // If the server has no shared connection, the gateway uses the first client's connection to find out which eras
-                // the server supports.
-                let own = matches!(isolation, Isolation::Session | Isolation::Principal);
-                let headers = own.then(|| requester.opener()).flatten();
-                let opener = match (principal, headers) {
-                    (Some(name), _) if self.processes.is_personal(namespace) => {
-                        Opener::Principal(Arc::clone(name))
-                    }
-                    (_, Some(headers)) => Opener::Client(headers),
-                    (_, None) => Opener::Everybody,
-                };
-                self.processes.speaks(namespace, era, opener).await?
-            }
-        };
-        Ok(isolation::place(
-            isolation, speaks, client, requester, method,
-        ))
-    }
-
-    /// The connection for a client's tool calls, if it is known without a request to the server.
-    fn known_place(&self, cx: &CallContext<'_>) -> Option<ConnectionTarget> {
-        let isolation = self.processes.isolation(&cx.namespace)?;
-        let era = cx.client.own_era();
-        let speaks = self.processes.known_to_speak(&cx.namespace, era)?;
-        let requester = Requester::of(cx);
-        Some(isolation::place(
-            isolation, speaks, &cx.client, &requester, TOOLS_CALL,
-        ))
-    }
-
-    /// State of the instance of the server to which this client's requests are sent.
-    fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
-        self.known_place(cx).map_or(ServerCopy::Idle, |place| {
-            let (key, era) = (&place.key, place.open.era);
-            self.processes.copy(&cx.namespace, key, era)
-        })
-    }
-
-    /// Leases a process for a request.
-    async fn lease(
-        self: &Arc<Self>,
-        namespace: &Arc<Namespace>,
-        client: &Client,
-        requester: &Requester,
-        method: &str,
-    ) -> Result<ConnectionLease, CallError> {
-        let place = self.place(namespace, client, requester, method).await?;
-        self.lease_at(namespace, client, place).await
-    }
-
-    /// Leases the connection for a known target.
-    async fn lease_at(
-        self: &Arc<Self>,
-        namespace: &Namespace,
-        client: &Client,
-        place: ConnectionTarget,
-    ) -> Result<ConnectionLease, CallError> {
-        if place.is_common()
-            && let Some(process) =
-                self.processes
-                    .lease_at_once(namespace, &place.key, place.open.era)
-        {
-            return Ok(ConnectionLease {
-                process,
-                handler: None,
-                place,
-            });
-        }
-        let handler = (!place.is_common()).then(|| self.handler(namespace, client, &place));
-        let process = self.at(namespace, &place, handler.as_ref()).await?;
-        if let (ConnectionKey::Session(tag), Client::Session(session)) = (&place.key, client)
-            && session.state() == SessionState::Closed
-        {
-            // The session ended before its process started. The process must be ended here, or it would continue to run.
-            self.processes.end_session(tag);
-        }
-        Ok(ConnectionLease {
-            process,
-            handler,
-            place,
-        })
-    }
-
-    /// Leases the connection for a target, with this handler for the server's messages.
-    async fn at(
-        &self,
-        namespace: &Namespace,
-        place: &ConnectionTarget,
-        handler: Option<&Arc<InboundHandler>>,
-    ) -> Result<Arc<dyn ServerConnection>, CallError> {
-        let open = OpenAs {
-            inbound: handler.map(|handler| Arc::new(HandlerRef(Arc::clone(handler))) as _),
-            ..place.open.clone()
-        };
-        self.processes.lease(namespace, &place.key, open).await
-    }
-
-    /// The handler for messages of a connection that is not shared.
-    fn handler(
-        self: &Arc<Self>,
-        namespace: &Namespace,
-        client: &Client,
-        place: &ConnectionTarget,
-    ) -> Arc<InboundHandler> {
-        match (&place.key, client) {
-            (ConnectionKey::Session(_), Client::Session(session)) => {
-                let upstream_binding = UpstreamBinding::of(self, &namespace.name, session);
-                upstream_binding.own_handler(|| {
-                    self.new_handler(namespace, ProcessOwner::Session(Arc::downgrade(session)))
-                })
-            }
-            _ => self.new_handler(namespace, ProcessOwner::Call),
-        }
-    }
-
-    fn new_handler(&self, namespace: &Namespace, scope: ProcessOwner) -> Arc<InboundHandler> {
-        // Secrets to hide in messages outside of calls; messages within a call pass through `Peer`, which hides the secrets of
-        // the call.
-        let hidden = match &scope {
-            ProcessOwner::Session(session) => session.upgrade().map(|session| {
-                let principal = session.binding().principal.as_deref();
-                self.registry.hidden_values_of_call(namespace, principal)
-            }),
-            ProcessOwner::Call => None,
-        };
-        InboundHandler::new(
-            namespace.name.clone(),
-            scope,
-            hidden.unwrap_or_default(),
-            Arc::clone(&self.audience),
-            Arc::clone(&self.events),
-            namespace.limits.ask_timeout,
-            self.key.clone(),
-        )
-    }
-
     /// Requests log messages from this level on. A shared process logs at the lowest level of its clients; each client's
     /// messages are filtered.
     async fn want_level(&self, leased: &ConnectionLease, level: LogLevel) {
-        if server_info::declares(leased.process.opening(), &["logging"]) {
+        if server_info::declares(leased.process.opened(), &["logging"]) {
             // A server that refuses the level logs as before, which is no failure.
             let _ = leased.process.set_log_level(level).await;
         }
     }
-}
 
-impl ConnectionLease {
-    /// Returns true if several clients share the process.
-    fn is_common(&self) -> bool {
-        self.place.is_common()
+    /// Counts a message that a server should not have sent.
+    fn note_violation(&self, namespace: &Namespace, violation: ProtocolViolation) {
+        if let Some(server) = served(namespace) {
+            self.pools.violation(server, violation);
+        }
     }
 }
 
 impl Upstream for ClientUpstream {
     fn serves(&self, namespace: &Namespace) -> bool {
-        self.0.processes.isolation(namespace).is_some()
+        served(namespace).is_some()
     }
 
     fn tool_lists(&self) -> &dyn ToolLists {
@@ -416,7 +250,7 @@ impl Upstream for ClientUpstream {
         let upstream_binding = UpstreamBinding::of(external, &namespace.name, session);
         upstream_binding.stream_opened();
         if upstream_binding.has_own() {
-            external.processes.session_returned(session.tag());
+            external.pools.session_returned(session.tag());
         }
     }
 }
@@ -459,7 +293,7 @@ impl ServerFacts for ClientUpstream {
     }
 
     fn known_eras(&self, namespace: &Namespace, client: Era) -> Option<EraSupport> {
-        self.0.processes.known_to_speak(namespace, client)
+        self.0.pools.known_era(served(namespace)?, client)
     }
 
     fn is_repeatable(&self, namespace: &Namespace, method: &str, subject: &str) -> bool {
@@ -468,7 +302,13 @@ impl ServerFacts for ClientUpstream {
     }
 
     fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
-        self.0.copy(cx)
+        match (served(&cx.namespace), self.0.known_target(cx)) {
+            (Some(server), Some(target)) => {
+                let (key, era) = (&target.key, target.open.era);
+                self.0.pools.copy(server, key, era)
+            }
+            _ => ServerCopy::Idle,
+        }
     }
 
     fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
@@ -480,41 +320,47 @@ impl ServerFacts for ClientUpstream {
             return false;
         };
         let principal = cx.caller.principal.as_ref();
-        let place = self.0.known_place(cx);
-        place.is_some_and(|place| {
-            let (key, era) = (&place.key, place.open.era);
-            let processes = &self.0.processes;
-            processes.has_task(&cx.namespace, (key, era), principal, task)
-        })
+        match (served(&cx.namespace), self.0.known_target(cx)) {
+            (Some(server), Some(target)) => {
+                let at = (&target.key, target.open.era);
+                self.0.pools.has_task(server, at, principal, task)
+            }
+            _ => false,
+        }
     }
 
     fn has_lost_session(&self, namespace: &Namespace, session: &Session) -> bool {
+        let UpstreamKind::Remote(server) = &namespace.upstream else {
+            return false;
+        };
         // An adopted session comes from another gateway process. The session at the server ended with that process.
-        let keeps_state =
-            matches!(&namespace.upstream, UpstreamKind::Remote(server) if server.spec.stateful);
-        keeps_state && session.is_adopted() || self.0.processes.has_lost(namespace, session.tag())
+        server.spec.stateful
+            && (session.is_adopted() || self.0.pools.has_lost(server, session.tag()))
     }
 }
 
 impl ServerOperations for ClientUpstream {
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth> {
-        self.0.processes.health(namespace)
+        ServerHealth::of(&self.0.pools, served(namespace)?)
     }
 
     fn restart(&self, namespace: &Namespace) -> Result<(), CallError> {
-        self.0.processes.restart(namespace)
+        self.0.pools.restart(server_of(namespace)?)
     }
 
     fn output(&self, namespace: &Namespace) -> Option<Arc<RecentLines>> {
-        self.0.processes.output(namespace)
+        self.0.pools.output(served(namespace)?)
     }
 
     fn presence(&self, namespace: &Namespace) -> Option<Receiver<Presence>> {
-        self.0.processes.presence(namespace)
+        self.0.pools.presence(served(namespace)?)
     }
 
     fn settled<'a>(&'a self, namespace: &'a Namespace) -> MaybeReady<'a, ()> {
-        MaybeReady::Later(self.0.processes.settled(namespace))
+        match served(namespace) {
+            Some(server) => MaybeReady::Later(Box::pin(self.0.pools.settled(server))),
+            None => MaybeReady::Now(()),
+        }
     }
 }
 
@@ -640,7 +486,7 @@ fn server_call(
     tasks: tasks::RequestTasks,
 ) -> Arc<dyn UpstreamCall> {
     let client = &cx.client;
-    let may_ask = isolation::may_ask(&method);
+    let may_ask = lease::may_ask(&method);
     let asks = client.can_be_asked() && (may_ask || !client.is_modern());
     let tells = (may_ask || request.token().is_some()) && cx.streams;
     let facts = CallFacts {

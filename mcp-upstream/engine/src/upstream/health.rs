@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use tooldock_protocol::version::EraSupport;
+use tooldock_servers::launch::ServerRef;
+use tooldock_servers::pool::Pools;
 use tooldock_sessions::catalogue::MendReport;
 use tooldock_workers::registry::Namespace;
 
@@ -61,6 +64,39 @@ pub struct ServerHealth {
     /// Faults that the gateway corrected in the server's lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) lists: Vec<MendReport>,
+}
+
+impl ServerHealth {
+    /// State of a server; `None` if it has no pool.
+    pub(crate) fn of(pools: &Pools, server: ServerRef<'_>) -> Option<Self> {
+        let state = pools.state(server.name())?;
+        let counts = state.processes;
+        let catalogue = pools.catalogue(server).ok();
+        Some(Self {
+            state: state.as_str(),
+            error: state.error.as_ref().map(|error| error.code.as_str()),
+            reason: state.reason.map(|reason| reason.to_string()),
+            era: state.server.map(|era| match era {
+                EraSupport::Legacy => "legacy",
+                EraSupport::Modern | EraSupport::ModernAtLeast => "modern",
+                EraSupport::Dual => "dual",
+            }),
+            breaker: matches!(server, ServerRef::Process(_)).then(|| state.breaker.as_str()),
+            waiting: state.waiting,
+            last_restart: state.last_restart.map(|(reason, ago)| LastRestart {
+                reason,
+                seconds_ago: ago.as_secs(),
+            }),
+            processes: ProcessCounts {
+                serving: counts.serving,
+                starting: counts.starting,
+                installing: counts.installing,
+                spare: counts.spare,
+                stopping: counts.stopping,
+            },
+            lists: catalogue.map_or_else(Vec::new, |it| it.lists().reports()),
+        })
+    }
 }
 
 /// The most recent restart of a process that had ended unexpectedly.

@@ -24,6 +24,7 @@ use crate::launch::{
     ServerRef, is_outdated, personal_use,
 };
 use crate::link::Link;
+use crate::pool::ProcessKey;
 
 /// Maximum number of sessions at one server, equal to the number of sessions that the gateway itself may have.
 const SESSIONS_MAX: usize = 100_000;
@@ -143,9 +144,13 @@ impl Launcher for RemoteLauncher {
         let now = self.reached.now();
         let spec = &now.server.spec;
         let own = personal_use(&spec.personal, self.name(), &self.personal, place)?;
-        let backend = match place.replica {
+        let replica = place.key.and_then(ProcessKey::replica);
+        let backend = match replica {
             Some(id) => now.backends.get(id),
-            None => now.backends.pick(place.avoid, place.hash),
+            None => {
+                let hash = place.key.map_or(0, ProcessKey::hash);
+                now.backends.pick(place.avoid, hash)
+            }
         };
         let name = &self.name;
         let Some(backend) = backend else {
@@ -167,7 +172,7 @@ impl Launcher for RemoteLauncher {
             let opener = Opener {
                 headers: place.headers.cloned(),
                 principal: place.principal.cloned(),
-                is_shared: place.replica.is_some(),
+                is_shared: replica.is_some(),
             };
             let session = Session::new(reached, backend, incoming, runtime, old, catalogue, opener);
             made = Some(Arc::clone(&session));

@@ -27,14 +27,8 @@ pub struct LinkCall {
 /// Handle by which another task cancels a call.
 #[derive(Clone)]
 pub struct Canceller {
-    by: Arc<dyn Cancels>,
+    link: Arc<LinkCore>,
     id: u64,
-}
-
-/// A connection that can cancel the calls that were sent on it.
-pub trait Cancels: Send + Sync {
-    /// Forwards a client's `notifications/cancelled` about the call with this id. Returns false if the call has ended already.
-    fn cancel(&self, id: u64, message: &str) -> bool;
 }
 
 impl LinkCall {
@@ -79,7 +73,10 @@ impl LinkCall {
     /// Returns a handle that can cancel the call while another task waits for it.
     #[inline]
     pub fn canceller(&self) -> Canceller {
-        Canceller::new(Arc::clone(&self.link) as _, self.id)
+        Canceller {
+            link: Arc::clone(&self.link),
+            id: self.id,
+        }
     }
 
     /// Waits for the complete response of the call.
@@ -150,28 +147,15 @@ impl Drop for LinkCall {
 }
 
 impl Canceller {
-    /// Creates the handle that cancels the call with this id.
-    #[inline]
-    pub fn new(by: Arc<dyn Cancels>, id: u64) -> Self {
-        Self { by, id }
-    }
-
     /// Forwards a client's complete `notifications/cancelled` about this call, and fails the call as cancelled. Returns false if
     /// the call has ended already.
-    #[inline]
     pub fn cancel(&self, message: &str) -> bool {
-        self.by.cancel(self.id, message)
-    }
-}
-
-impl Cancels for LinkCore {
-    fn cancel(&self, id: u64, message: &str) -> bool {
-        let Some(entry) = self.give_up(id) else {
+        let Some(entry) = self.link.give_up(self.id) else {
             return false;
         };
-        match splice::with_request_id(message, &id.to_string()) {
-            Some(line) => self.send_cancel_saying(id, line),
-            None => self.send_cancel(id),
+        match splice::with_request_id(message, &self.id.to_string()) {
+            Some(line) => self.link.send_cancel_saying(self.id, line),
+            None => self.link.send_cancel(self.id),
         }
         entry.reply.end(Err(CallError::new(
             CallErrorCode::Cancelled,

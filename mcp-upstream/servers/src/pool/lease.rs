@@ -86,7 +86,7 @@ impl PoolShared {
         open: &Arc<OpenAs>,
     ) -> Result<ProcessLease, CallError> {
         for _ in 0..TRIES {
-            let leased = match self.lease_at_once(key, open) {
+            let leased = match self.grant_at_once(key, open) {
                 Some(leased) => leased,
                 None => self.wait_for_lease(key, open).await?,
             };
@@ -102,17 +102,17 @@ impl PoolShared {
         Err(self.unavailable("keeps ending", Some(Duration::from_secs(1))))
     }
 
-    /// Leases a running process that several clients share. Returns `None` if the caller would have to wait for one.
+    /// Leases a running process that several clients share. Returns `None` for other keys, and if the caller would have to wait.
     pub(super) fn lease_common(
         self: &Arc<Self>,
         key: &ConnectionKey,
         era: Era,
     ) -> Option<ProcessLease> {
         // A server with several backends is not handled here: `spread` chooses a backend for each request.
-        if self.launcher.spreads() {
+        if !key.is_common() || self.launcher.spreads() {
             return None;
         }
-        let leased = self.lease_at_once(key, self.common(era))?;
+        let leased = self.grant_at_once(key, self.common(era))?;
         (!leased.is_closed()).then_some(leased)
     }
 
@@ -156,7 +156,7 @@ impl PoolShared {
         }
     }
 
-    fn lease_at_once(
+    fn grant_at_once(
         self: &Arc<Self>,
         key: &ConnectionKey,
         open: &Arc<OpenAs>,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::worker::LogLevel;
 use tooldock_protocol::jsonrpc::ResponseOutcome;
-use tooldock_protocol::version::Era;
+use tooldock_protocol::version::{Era, ServerInfo};
 use tooldock_workers::remote::BackendId;
 
 use super::PoolShared;
@@ -20,7 +20,7 @@ use super::replay_state::{LastingRequest, ReplayState};
 use super::state::{PoolEvent, ProcessId};
 use crate::link::Link;
 use crate::pool::process::tasks::Tasks;
-use crate::pool::process::{ListenerGuard, Process, ProcessListener, ProcessOpening};
+use crate::pool::process::{ListenerGuard, Process, ProcessListener};
 
 /// The use of a process for one request, until the response. Dropping it returns the process to the pool. A process for a single
 /// request is then ended, unless [`ProcessLease::answered`] was called and the process has no open questions, calls or tasks.
@@ -37,7 +37,7 @@ pub struct ProcessLease {
     /// backends.
     tried: Vec<BackendId>,
     since: Instant,
-    answered: bool,
+    answered: AtomicBool,
     /// True once the response to the last request that the gateway itself sent on this lease has arrived.
     heard: AtomicBool,
 }
@@ -63,7 +63,7 @@ impl ProcessLease {
             session: matches!(key, ConnectionKey::Session(_)),
             tried: Vec::new(),
             since: Instant::now(),
-            answered: false,
+            answered: AtomicBool::new(false),
             heard: AtomicBool::new(false),
         }
     }
@@ -95,9 +95,9 @@ impl ProcessLease {
         self.process.backend()
     }
 
-    /// Returns the process's era and the server's description of itself.
+    /// Returns the server's description of itself, from the opening of the process.
     #[inline]
-    pub fn opened(&self) -> &ProcessOpening {
+    pub fn opened(&self) -> &ServerInfo {
         self.process.opened()
     }
 
@@ -126,8 +126,8 @@ impl ProcessLease {
 
     /// Records that the request was answered. The first call also records the time since the lease began.
     #[inline]
-    pub fn answered(&mut self) {
-        if !std::mem::replace(&mut self.answered, true) {
+    pub fn answered(&self) {
+        if !self.answered.swap(true, Ordering::Relaxed) {
             let time = self.since.elapsed();
             self.pool.metrics.calls.observe(time.as_secs_f64());
             self.process.answered();
@@ -270,7 +270,8 @@ impl Drop for ProcessLease {
     fn drop(&mut self) {
         self.process.leave();
         let link = self.process.link();
-        if !self.answered
+        let answered = *self.answered.get_mut();
+        if !answered
             && !self.heard.load(Ordering::Relaxed)
             && !link.is_closed()
             && self.process.record_abandoned(self.since) >= self.pool.patience.suspect_after
@@ -281,7 +282,7 @@ impl Drop for ProcessLease {
         // that the data cannot reach the next client.
         let router = self.process.router();
         let clean = !router.has_asked() && link.in_flight() == 0 && !router.has_unfinished();
-        let reusable = self.answered && clean && !link.is_closed();
+        let reusable = answered && clean && !link.is_closed();
         if self.exclusive.is_some() {
             self.process.router().set_own(None);
         } else if self.pool.release_at_once(self.id) {

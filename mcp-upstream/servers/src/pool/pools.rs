@@ -15,7 +15,7 @@ use tooldock_base::names::NamespaceName;
 use tooldock_credentials::secrets::PersonalSecrets;
 use tooldock_process::child::output::RecentLines;
 use tooldock_protocol::jsonrpc::ProtocolViolation;
-use tooldock_protocol::version::{Era, EraSupport};
+use tooldock_protocol::version::{Era, EraSupport, ServerInfo};
 use tooldock_sessions::broadcast::Audience;
 use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
@@ -27,7 +27,6 @@ use super::state::{PoolEvent, Presence, ServerCopy};
 use super::{Driver, PoolShared, PoolState, ProcessLease};
 use crate::launch::{Launchers, ServerRef};
 use crate::metrics::{LastGood, StdioMetrics};
-use crate::pool::process::ProcessOpening;
 use crate::turns::StartTurns;
 
 /// The pools of all servers, by namespace. Dropping this value ends every process, in the background.
@@ -118,8 +117,8 @@ impl Pools {
         self.registry.personal()
     }
 
-    /// Leases a process for a request, and waits until it has started or a slot is free. Dropping the future ends the wait, but
-    /// not the start.
+    /// Leases a process for a request: at once if it is running and idle or shared, else after a wait until it has started or a
+    /// slot is free. Dropping the future ends the wait, but not the start.
     ///
     /// # Errors
     ///
@@ -131,18 +130,15 @@ impl Pools {
         key: ConnectionKey,
         open: OpenAs,
     ) -> Result<ProcessLease, CallError> {
-        self.pool(server.into())?.lease(&key, &Arc::new(open)).await
-    }
-
-    /// Leases a running process that several clients share. Returns `None` if the caller would have to wait for one.
-    pub fn lease_at_once<'a>(
-        &self,
-        server: impl Into<ServerRef<'a>>,
-        key: &ConnectionKey,
-        era: Era,
-    ) -> Option<ProcessLease> {
-        // A retired pool grants no lease, so this returns `None` for it.
-        self.of(server.into())?.lease_common(key, era)
+        let server = server.into();
+        // Nearly every request gets its lease here. A retired pool grants none.
+        let running = self.of(server);
+        if let Some(leased) = running.and_then(|pool| pool.lease_common(&key, open.era)) {
+            return Ok(leased);
+        }
+        // Boxed to keep the futures of other requests small.
+        let waiting = async { self.pool(server)?.lease(&key, &Arc::new(open)).await };
+        Box::pin(waiting).await
     }
 
     /// Returns the eras that a server supports; `None` if it is not known whether the wanted era is supported.
@@ -213,7 +209,7 @@ impl Pools {
         &self,
         server: impl Into<ServerRef<'a>>,
         era: Era,
-    ) -> Option<ProcessOpening> {
+    ) -> Option<ServerInfo> {
         self.pool(server.into()).ok()?.known(era)
     }
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
@@ -16,7 +15,6 @@ use tooldock_protocol::version::ClientIdentity;
 use tooldock_protocol::version::{Era, MODERN, ServerInfo};
 use tooldock_workers::remote::BackendId;
 
-use crate::handshake::InitializeReply;
 use crate::launch::{Instance, PersonalUse};
 use crate::link::Link;
 
@@ -32,16 +30,6 @@ pub mod tasks;
 pub(super) use install::Installation;
 pub use router::{InboundRouter, ListenerGuard, ProcessListener};
 
-/// Result of opening a process: by `initialize` or without it, with the server's description of itself.
-#[derive(Debug, Clone)]
-pub enum ProcessOpening {
-    /// The process was opened by `initialize`, with this result.
-    Legacy(InitializeReply),
-    /// The process was opened without `initialize`: each request carries its own metadata. Contains the result of
-    /// `server/discover`, unchanged.
-    Modern(Bytes),
-}
-
 /// An opened process, or an opened session of a remote server.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -49,7 +37,7 @@ pub(crate) struct Process {
     /// The backend of a remote server's session; `None` for a process.
     backend: Option<BackendId>,
     link: Arc<Link>,
-    opened: ProcessOpening,
+    opened: ServerInfo,
     /// The description of the client that the server got when the process was opened.
     identity: Arc<ClientIdentity>,
     router: Arc<InboundRouter>,
@@ -65,30 +53,11 @@ pub(crate) struct Process {
     over: watch::Sender<bool>,
 }
 
-impl ProcessOpening {
-    /// The era in which the process was opened.
-    pub(crate) fn era(&self) -> Era {
-        match self {
-            Self::Legacy(_) => Era::Legacy,
-            Self::Modern(_) => Era::Modern,
-        }
-    }
-
-    /// Returns the server's description of itself.
-    #[inline]
-    pub fn server(&self) -> ServerInfo {
-        match self {
-            Self::Legacy(initialized) => ServerInfo::Legacy(initialized.result.clone()),
-            Self::Modern(discover) => ServerInfo::Modern(discover.clone()),
-        }
-    }
-}
-
 impl Process {
     fn new(
         child: &mut dyn Instance,
         link: Arc<Link>,
-        opened: ProcessOpening,
+        opened: ServerInfo,
         identity: Arc<ClientIdentity>,
         router: Arc<InboundRouter>,
     ) -> Self {
@@ -117,8 +86,8 @@ impl Process {
         &self.link
     }
 
-    /// Returns the result of opening the process, which contains the server's description of itself.
-    pub(crate) fn opened(&self) -> &ProcessOpening {
+    /// Returns the server's description of itself, from the opening of the process.
+    pub(crate) fn opened(&self) -> &ServerInfo {
         &self.opened
     }
 

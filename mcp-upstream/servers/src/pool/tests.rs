@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
@@ -431,14 +432,14 @@ async fn a_leased_process_serves_the_next_one_like_it_if_it_was_left_clean() {
             Some(Arc::clone(&ears[n]) as _),
         )
     };
-    let mut first = house
+    let first = house
         .lease(&server, ConnectionKey::Exclusive, open(0))
         .await;
     let pid = first.pid();
     call(&first, "look").await.expect("answered");
     first.answered();
     drop(first);
-    let mut second = house
+    let second = house
         .lease(&server, ConnectionKey::Exclusive, open(1))
         .await;
     assert_eq!(second.pid(), pid);
@@ -466,12 +467,12 @@ async fn a_leased_process_serves_the_next_one_like_it_if_it_was_left_clean() {
 async fn a_leased_process_that_still_works_for_its_client_serves_no_other() {
     let (house, server) = House::with("legacy", quiet());
     let lease = || house.lease(&server, ConnectionKey::Exclusive, client(json!({}), None));
-    let mut first = lease().await;
+    let first = lease().await;
     call(&first, "task").await.expect("answered");
     first.answered();
     let pid = first.pid();
     drop(first);
-    let mut second = lease().await;
+    let second = lease().await;
     assert_ne!(second.pid(), pid);
     // A call was given up, another was answered.
     drop(
@@ -706,8 +707,9 @@ async fn a_server_that_comes_back_while_its_pool_retires_keeps_its_catalogue() {
     within(async {
         while house
             .pools
-            .lease_at_once(&server, &ConnectionKey::Shared, Era::Legacy)
-            .is_some()
+            .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
+            .now_or_never()
+            .is_some_and(|leased| leased.is_ok())
         {
             tokio::task::yield_now().await;
         }

@@ -21,15 +21,17 @@ async fn initialize_is_the_servers_own_in_the_version_of_the_client() {
 async fn a_session_that_can_be_asked_has_a_process_of_its_own_that_ends_with_it() {
     let house = house(EraSupport::Dual);
     let (silent, _) = house.open(json!({ "experimental": {} })).await;
-    assert!(
-        matches!(&house.leases()[..], [(ConnectionKey::Shared, Era::Legacy, told)] if told == "{}")
-    );
+    let opened = house.requests("initialize");
+    assert!(matches!(
+        &opened[..],
+        [SeenRequest { key: ConnectionKey::Shared, era: Era::Legacy, told, .. }] if told == "{}"
+    ));
     let (asked, _) = house.open(json!({ "elicitation": { "x": 1 } })).await;
-    let leases = house.leases();
-    let (ConnectionKey::Session(tag), Era::Legacy, told) = &leases[1] else {
-        panic!("{leases:?}");
-    };
-    assert_eq!(told, r#"{"elicitation":{"x":1}}"#);
+    let opened = house.requests("initialize");
+    assert_eq!(opened.len(), 2);
+    let own = &opened[1].key;
+    assert!(matches!(own, ConnectionKey::Session(_)), "{opened:?}");
+    assert_eq!(opened[1].told, r#"{"elicitation":{"x":1}}"#);
     for session in [&silent, &asked] {
         let reply = house
             .harness
@@ -38,9 +40,10 @@ async fn a_session_that_can_be_asked_has_a_process_of_its_own_that_ends_with_it(
             .await;
         assert_eq!(reply.head().status, StatusCode::NO_CONTENT);
     }
+    house.settle().await;
     assert_eq!(
         *house.seen.ended.lock().expect("not poisoned"),
-        std::slice::from_ref(tag)
+        std::slice::from_ref(own)
     );
 }
 
@@ -265,7 +268,7 @@ async fn log_levels_and_subscriptions_are_kept_here_where_the_process_is_shared(
             .in_session(&session, "logging/setLevel", json!({ "level": "debug" }))
             .await;
         assert_eq!(body(&level)["result"], json!({}));
-        let told = house.seen.levels.lock().expect("not poisoned").len();
+        let told = house.requests("logging/setLevel").len();
         assert_eq!(told, usize::from(speaks == EraSupport::Legacy));
         for _ in 0..2 {
             let params = json!({ "uri": "test://a" });
@@ -274,16 +277,17 @@ async fn log_levels_and_subscriptions_are_kept_here_where_the_process_is_shared(
                 .await;
             assert_eq!(body(&reply)["result"], json!({}));
         }
+        house.settle().await;
         assert_eq!(
             *house.seen.subscriptions.lock().expect("not poisoned"),
             ["test://a"]
         );
-        let refused = house.in_session(
-            &session,
-            "resources/subscribe",
-            json!({ "uri": "test://no" }),
-        );
-        assert_eq!(body(&refused.await)["error"]["code"], -32000);
+        // A modern server has one subscription for all resources, and does not refuse one of them.
+        if speaks == EraSupport::Legacy {
+            let params = json!({ "uri": "test://no" });
+            let refused = house.in_session(&session, "resources/subscribe", params);
+            assert_eq!(body(&refused.await)["error"]["code"], -32000);
+        }
         let params = json!({ "uri": "test://a" });
         house
             .in_session(&session, "resources/unsubscribe", params)
@@ -321,9 +325,17 @@ async fn log_levels_and_subscriptions_pass_where_the_process_is_the_sessions() {
         let got: Value = serde_json::from_str(&house.request(method)).expect("JSON");
         assert_eq!(got, params);
     }
-    // Recorded for a process that replaces this one.
-    let granted = house.seen.granted.lock().expect("not poisoned");
-    assert_eq!(*granted, ["logging/setLevel", "resources/subscribe"]);
+    // A process that replaces this one gets them again.
+    house.seen.own().hang_up();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for (method, params) in [
+        ("logging/setLevel", json!({ "level": "debug" })),
+        ("resources/subscribe", json!({ "uri": "test://a" })),
+    ] {
+        assert_eq!(house.requests(method).len(), 2, "{method}");
+        let again: Value = serde_json::from_str(&house.request(method)).expect("JSON");
+        assert_eq!(again, params);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -368,11 +380,11 @@ async fn cancelling_reaches_the_server_and_leaving_does_not() {
         let short = Duration::from_millis(5);
         assert!(timeout(short, &mut call).await.is_err());
         drop(call);
-        assert_eq!(house.seen.cancelled.load(Ordering::SeqCst), 0);
+        assert_eq!(house.cancelled(), 0);
         let cancelled = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": "q" } });
         house.post(head(Some(&session), None), &cancelled).await;
         tokio::time::sleep(short).await;
-        assert_eq!(house.seen.cancelled.load(Ordering::SeqCst), 1);
+        assert_eq!(house.cancelled(), 1);
     }
 }
 
@@ -401,11 +413,9 @@ async fn a_call_is_repeated_only_where_that_is_safe() {
     const LISTED: &str =
         r#"{"tools":[{"name":"unsafe"},{"name":"safe","annotations":{"idempotentHint":true}}]}"#;
     for (tool, calls, failed) in [("safe", 2, false), ("unsafe", 1, true)] {
-        let house = house(EraSupport::Legacy);
-        let page = PageKey::of(Era::Legacy, "tools/list", None).expect("a list");
-        let catalogue = &house.seen.catalogue;
-        catalogue.remember(page, &Bytes::from_static(LISTED.as_bytes()));
+        let house = house_of(Fake::with_tools(EraSupport::Legacy, LISTED));
         let (session, _) = house.open(json!({})).await;
+        house.settle().await;
         house.seen.gone.store(1, Ordering::SeqCst);
         let reply = house
             .in_session(&session, "tools/call", json!({ "name": tool }))
@@ -421,7 +431,7 @@ async fn the_last_good_list_is_served_while_the_server_is_down() {
     let (session, _) = house.open(json!({})).await;
     let before = house.in_session(&session, "tools/list", json!({})).await;
     let before = body(&before)["result"].clone();
-    house.seen.down.store(1, Ordering::SeqCst);
+    house.seen.go_down();
     assert_eq!(
         body(&house.in_session(&session, "tools/list", json!({})).await)["result"],
         before
@@ -442,7 +452,11 @@ async fn a_long_list_is_mended_apart_and_kept_unless_the_tools_changed_meanwhile
     let (session, _) = house.open(json!({})).await;
     house.seen.silent.store(3, Ordering::SeqCst);
     let page = PageKey::of(Era::Legacy, "tools/list", None).expect("a list");
-    let kept = || house.seen.catalogue.recall(&page);
+    let catalogue = house.catalogue();
+    let keeps_long = || {
+        let kept = catalogue.recall(&page).expect("read by the pool");
+        kept.starts_with(br#"{"tools":[{"name":"tool0"#)
+    };
     let given = || heavy_work::GIVEN.get();
     let until = async |count: usize| {
         for _ in 0..100_000 {
@@ -468,7 +482,7 @@ async fn a_long_list_is_mended_apart_and_kept_unless_the_tools_changed_meanwhile
     let list = house.in_session(&session, "tools/list", json!({}));
     let changed = async {
         until(before + places + 1).await;
-        house.seen.catalogue.changed();
+        catalogue.changed();
         drop(holds);
     };
     let (reply, ()) = tokio::join!(list, changed);
@@ -477,16 +491,16 @@ async fn a_long_list_is_mended_apart_and_kept_unless_the_tools_changed_meanwhile
     assert_eq!(tools.len(), fake::MANY_TOOLS);
     let is_mended = |tool: &Value| tool["inputSchema"] == json!({ "type": "object" });
     assert!(tools.iter().all(is_mended));
-    assert_eq!(kept(), None);
+    assert!(!keeps_long());
     let again = house.in_session(&session, "tools/list", json!({})).await;
     assert_eq!(body(&again)["result"], listed["result"]);
-    assert!(kept().is_some());
+    assert!(keeps_long());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_server_does_not_start_is_not_opened() {
     let house = house(EraSupport::Legacy);
-    house.seen.down.store(1, Ordering::SeqCst);
+    house.seen.go_down();
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {} } });
     let reply = house.post(head(None, None), &body).await;
@@ -508,18 +522,14 @@ const ROOTS: &str = r#"{"x":1.50,"jsonrpc":"2.0","id":7,"method":"roots/list"}"#
 
 /// Messages and questions of the newest process that a client has alone, outside of calls.
 async fn say(house: &House, ask: bool) -> Option<Asked> {
-    let ear = house.ear();
-    fake::said(&*ear, CHANGED);
-    let asked = ask.then(|| {
-        let (request, given) = fake::server_request(&house.seen, ROOTS);
-        ear.request(request);
-        given
-    });
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    let own = house.seen.own();
+    own.say(CHANGED);
+    let asked = ask.then(|| own.ask(ROOTS));
+    house.settle().await;
     asked
 }
 
-type Asked = tokio::sync::oneshot::Receiver<Told>;
+type Asked = tokio::sync::oneshot::Receiver<String>;
 
 #[tokio::test(start_paused = true)]
 async fn what_a_server_says_before_its_session_has_a_stream_waits_for_one() {
@@ -538,9 +548,7 @@ async fn what_a_server_says_before_its_session_has_a_stream_waits_for_one() {
             json!({ "result": { "roots": [] } }),
         )
         .await;
-    let Told::Whole(told) = answer.expect("asked").await.expect("an answer") else {
-        panic!("it is passed on");
-    };
+    let told = answer.expect("asked").await.expect("an answer");
     let told: Value = serde_json::from_str(&told).expect("JSON");
     assert_eq!(
         (&told["id"], &told["result"]),
@@ -561,7 +569,8 @@ async fn a_question_outside_of_calls_that_nobody_answers_fails_in_time() {
     let answer = say(&house, true).await;
     tokio::time::sleep(Duration::from_secs(24 * 3600)).await;
     let told = answer.expect("asked").await.expect("an answer");
-    assert_eq!(told, Told::Refused(-32603));
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!(told["error"]["code"], -32603);
 }
 
 #[tokio::test(start_paused = true)]
@@ -574,7 +583,7 @@ async fn a_question_outside_of_calls_can_be_taken_back() {
     wire.message().await.expect("news");
     let question = wire.message().await.expect("a question");
     let back = r#"{"z":1.0,"jsonrpc":"2.0","params":{"reason":"no","requestId": 7 },"method":"notifications/cancelled"}"#;
-    fake::said(&*house.ear(), back);
+    house.seen.own().say(back);
     let id = question["id"].to_string();
     assert_eq!(
         wire.line().await,
@@ -703,7 +712,8 @@ async fn a_notification_starts_no_process_for_itself() {
     let reply = house.post(bare(), &news).await;
     assert_eq!(reply.head().status, StatusCode::ACCEPTED);
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(house.leases(), []);
+    let opened = house.requests("initialize");
+    assert!(opened.iter().all(|it| it.key == ConnectionKey::Shared));
     // A process of the session's own gets the notification.
     let (session, _) = house.open(json!({})).await;
     house.post(head(Some(&session), None), &news).await;

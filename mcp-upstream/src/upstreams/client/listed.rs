@@ -98,7 +98,7 @@ async fn another_spelling_of_the_method_of_calls_is_no_method() {
         let answer = body(&answer.await);
         assert_eq!(answer["error"]["code"], -32601, "{method:?}: {answer}");
     }
-    let requests = house.seen.requests.lock().expect("not poisoned");
-    let called = requests.iter().filter(|(method, _)| method.contains("all"));
+    let requests = house.seen.of_clients();
+    let called = requests.iter().filter(|it| it.method.contains("all"));
     assert_eq!(called.count(), 0);
 }

@@ -26,25 +26,28 @@ async fn a_call_that_may_ask_a_legacy_server_has_a_process_for_itself() {
         .await;
     let silent = json!({ "uri": "a://b", "_meta": { CAPS: {} } });
     legacy.modern("resources/read", silent).await;
-    let leases = legacy.leases();
-    let keys: Vec<_> = leases
-        .iter()
-        .map(|(key, _, told)| (key.clone(), &**told))
-        .collect();
+    let requests = legacy.requests("tools/list").into_iter();
+    let requests = requests.chain(legacy.requests("resources/read"));
+    let keys: Vec<_> = requests.rev().map(|it| (it.key, it.told)).take(3).collect();
     assert_eq!(
         keys,
         [
-            (ConnectionKey::Shared, "{}"),
-            (ConnectionKey::Exclusive, r#"{"elicitation":{}}"#),
-            (ConnectionKey::Shared, "{}"),
+            (ConnectionKey::Shared, "{}".to_owned()),
+            (ConnectionKey::Exclusive, r#"{"elicitation":{}}"#.to_owned()),
+            (ConnectionKey::Shared, "{}".to_owned()),
         ]
     );
     let dual = house(EraSupport::Dual);
     dual.modern("resources/read", json!({ "uri": "a://b" }))
         .await;
+    let requests = dual.requests("resources/read");
     assert!(matches!(
-        &dual.leases()[..],
-        [(ConnectionKey::Shared, Era::Modern, _)]
+        &requests[..],
+        [SeenRequest {
+            key: ConnectionKey::Shared,
+            era: Era::Modern,
+            ..
+        }]
     ));
 }
 
@@ -60,7 +63,10 @@ async fn results_say_what_a_legacy_server_does_not_and_keep_their_bytes() {
     );
     assert!(text.contains(SERVER), "{text}");
     let got: Value = serde_json::from_str(&legacy.request("tools/call")).expect("JSON");
-    assert_eq!(got["_meta"], json!({ "z/z": 1, "progressToken": 7 }));
+    let sent = legacy.requests("tools/call").pop().expect("a call");
+    let id: Value = serde_json::from_str(&sent.id).expect("JSON");
+    assert_eq!(got["_meta"]["z/z"], 1);
+    assert_eq!(got["_meta"]["progressToken"], id);
     let list = body(&legacy.modern("tools/list", json!({})).await)["result"].clone();
     // The policy hides a tool from all clients, so the list must not be shared.
     assert_eq!(
@@ -172,12 +178,10 @@ async fn log_messages_come_from_the_level_a_request_names() {
                 .any(|it| it["method"] == "notifications/progress")
         );
     }
-    // The process must log at the lowest level of its clients; the pool takes care of that.
-    let levels = house.seen.levels.lock().expect("not poisoned");
-    assert_eq!(
-        levels.iter().map(|it| it.as_str()).collect::<Vec<_>>(),
-        ["debug", "error"]
-    );
+    // The process logs at the lowest level of its clients.
+    let levels = house.requests("logging/setLevel");
+    let levels: Vec<_> = levels.iter().map(|it| &*it.params).collect();
+    assert_eq!(levels, [r#"{"level":"debug"}"#]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -221,7 +225,7 @@ async fn closing_cancels_at_the_server() {
         let house = house(speaks);
         let call = house.modern("tools/call", json!({ "name": "hang" }));
         assert!(timeout(Duration::from_millis(5), call).await.is_err());
-        assert_eq!(house.seen.cancelled.load(Ordering::SeqCst), 1, "{speaks:?}");
+        assert_eq!(house.cancelled(), 1, "{speaks:?}");
     }
 }
 
@@ -238,6 +242,7 @@ async fn listening_subscribes_at_the_server_for_as_long_as_it_lasts() {
             first["params"]["notifications"],
             json!({ "toolsListChanged": true, "resourceSubscriptions": ["test://a"] })
         );
+        house.settle().await;
         assert_eq!(
             *house.seen.subscriptions.lock().expect("not poisoned"),
             ["test://a"]
@@ -281,19 +286,17 @@ async fn what_a_call_changes_on_its_own_process_is_told_to_all_who_listen() {
     tokio::pin!(call);
     let moment = Duration::from_millis(10);
     assert!(timeout(moment, &mut call).await.is_err());
-    assert_eq!(
-        house.leases().last().expect("leased").0,
-        ConnectionKey::Exclusive
-    );
+    let called = house.requests("tools/call");
+    assert_eq!(called.last().expect("called").key, ConnectionKey::Exclusive);
     // Only the fact of a change is passed on: the server's message may be about the call.
     let list = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
     let said = list.replace('}', r#","params":{"n":"of the call"}}"#);
-    fake::said(&*house.ear(), &said);
+    house.seen.own().say(&said);
     assert_eq!(stream.line().await.as_deref(), Some(list));
     let news = listener.message().await.expect("news");
     assert_eq!(news["method"], "notifications/tools/list_changed");
     let updated = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"test://a"}}"#;
-    fake::said(&*house.ear(), updated);
+    house.seen.own().say(updated);
     let news = listener.message().await.expect("news");
     assert_eq!(news["params"]["uri"], "test://a");
 }
@@ -372,7 +375,7 @@ async fn other_isolations_do_as_they_say() {
         house
             .modern("resources/read", json!({ "uri": "a://b" }))
             .await;
-        assert_eq!(house.leases()[0].0, key);
+        assert_eq!(house.requests("resources/read")[0].key, key);
     }
 }
 
@@ -437,7 +440,7 @@ async fn a_principals_list_is_nobody_elses() {
                 body(&house.post_as(client, modern_head(&message), &message).await)
             };
             assert!(list("ada").await["result"].is_object());
-            house.seen.down.store(1, Ordering::SeqCst);
+            house.seen.go_down();
             let of_bob = list("bob").await;
             assert_eq!(of_bob["result"].is_object(), kept, "{of_bob}");
         }
@@ -458,7 +461,8 @@ async fn a_list_is_kept_as_no_other_page_than_it_is() {
         let reply = house.raw(Some(&session), &message).await;
         assert!(body(&reply)["result"].is_object(), "{params}");
         let first = PageKey::of(Era::Legacy, "tools/list", None).expect("a list");
-        assert!(house.seen.catalogue.recall(&first).is_none(), "{params}");
+        let kept = house.catalogue().recall(&first).expect("read by the pool");
+        assert!(kept.starts_with(br#"{"tools":[{"name":"echo""#), "{params}");
     }
 }
 

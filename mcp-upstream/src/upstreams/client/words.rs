@@ -49,10 +49,10 @@ impl House {
         timeout(limit, reply).await.expect("an answer in time")
     }
 
-    /// The last request, as the server reads it.
-    fn line(&self) -> String {
-        let lines = self.seen.lines.lock().expect("not poisoned");
-        lines.last().expect("a request").clone()
+    /// The last request of a client, as the server reads it, and its id.
+    fn line(&self) -> (String, String) {
+        let last = self.seen.of_clients().pop().expect("a request");
+        (last.line, last.id)
     }
 }
 
@@ -74,12 +74,13 @@ async fn a_request_goes_up_whole_and_its_answer_comes_back_whole() {
         ] {
             let message = legacy_call(ID, tool, TOKEN);
             let reply = house.raw(Some(&session), &message).await;
+            let (line, id) = house.line();
             assert_eq!(
-                house.line(),
-                legacy_call(fake::OURS, tool, fake::OURS),
+                line,
+                legacy_call(&id, tool, &id),
                 "only the names that must be unique are others"
             );
-            let params = params(&message);
+            let params = params(&line);
             let echoed = format!(
                 r#""result":{{"content":[],"structuredContent":{{"params":{params}}},"x":1.50}}"#
             );
@@ -94,8 +95,9 @@ async fn the_same_between_modern_equals() {
     let house = house(EraSupport::Modern);
     let message = modern_call(ID, "echo", TOKEN);
     let reply = house.modern_raw("echo", message.clone()).await;
-    assert_eq!(house.line(), modern_call(fake::OURS, "echo", fake::OURS));
-    let params = params(&message);
+    let (line, id) = house.line();
+    assert_eq!(line, modern_call(&id, "echo", &id));
+    let params = params(&line);
     let echoed =
         format!(r#""result":{{"content":[],"structuredContent":{{"params":{params}}},"x":1.50}}"#);
     assert_eq!(text(&reply), response(ID, &echoed));
@@ -116,8 +118,8 @@ async fn between_unlike_eras_unknown_members_stay_around_what_is_translated() {
     let reply = modern
         .raw(Some(&session), &legacy_call(ID, "echo", TOKEN))
         .await;
-    for (line, answer) in [(line, answer), (modern.line(), text(&reply))] {
-        let head = format!(r#"{{{ODD}"jsonrpc":"2.0","id":65536,{CALLED},"params":"#);
+    for ((line, id), answer) in [(line, answer), (modern.line(), text(&reply))] {
+        let head = format!(r#"{{{ODD}"jsonrpc":"2.0","id":{id},{CALLED},"params":"#);
         assert!(line.starts_with(&head), "{line}");
         assert!(line.ends_with(r#","z":[ ]}"#), "{line}");
         assert!(
@@ -194,7 +196,7 @@ async fn a_question_and_its_answer_pass_whole() {
         assert_eq!(reply.head().status, StatusCode::ACCEPTED);
         wire.message().await.expect("the answer");
         let told = house.seen.told.lock().expect("not poisoned");
-        assert_eq!(*told, [Told::Whole(answer(r#""srv\u002d1""#))]);
+        assert_eq!(*told, [answer(r#""srv\u002d1""#)]);
     }
 }
 
@@ -240,7 +242,7 @@ async fn a_question_that_is_taken_back_before_its_client_hears_of_it_suspends_no
     let call = house.modern("tools/call", json!({ "name": "withdraw_soon" }));
     let result = body(&call.await)["result"].clone();
     assert_eq!(result["resultType"], "complete", "{result}");
-    let told = (house.calls(), house.seen.cancelled.load(Ordering::SeqCst));
+    let told = (house.calls(), house.cancelled());
     assert_eq!(told, (1, 0), "it ran once, to its end");
 }
 
@@ -256,24 +258,30 @@ async fn a_client_cancels_in_its_own_words_and_who_leaves_in_ours() {
             assert!(timeout(short, call).await.is_err());
             house.raw(Some(&session), words).await;
             tokio::time::sleep(short).await;
-            assert_eq!(house.seen.cancelled.load(Ordering::SeqCst), 1);
-            assert_eq!(
-                *house.seen.cancel_notices.lock().expect("not poisoned"),
-                [words]
-            );
-        }
-        let house = house(speaks);
-        let call = house.modern("tools/call", json!({ "name": "hang" }));
-        assert!(timeout(short, call).await.is_err());
-        assert_eq!(house.seen.cancelled.load(Ordering::SeqCst), 1);
-        assert!(
-            house
+            let notices = house
                 .seen
                 .cancel_notices
                 .lock()
                 .expect("not poisoned")
-                .is_empty()
-        );
+                .clone();
+            let [(id, notice)] = &notices[..] else {
+                panic!("{notices:?}");
+            };
+            assert_eq!(*notice, words.replace(r#""q""#, id));
+        }
+        let house = house(speaks);
+        let call = house.modern("tools/call", json!({ "name": "hang" }));
+        assert!(timeout(short, call).await.is_err());
+        let notices = house
+            .seen
+            .cancel_notices
+            .lock()
+            .expect("not poisoned")
+            .clone();
+        let [(_, notice)] = &notices[..] else {
+            panic!("{notices:?}");
+        };
+        assert!(!notice.contains("1e400"), "{notice}");
     }
 }
 
@@ -350,7 +358,7 @@ async fn what_some_readers_take_for_another_key_is_not_passed() {
             assert_eq!(reply.head().status, StatusCode::BAD_REQUEST, "{members}");
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(house.seen.lines.lock().expect("not poisoned").is_empty());
+        assert_eq!(house.seen.of_clients().len(), 0);
         assert!(
             house
                 .seen

@@ -97,7 +97,7 @@ impl Drop for UpstreamBinding {
         if self.own.get().is_some()
             && let Some(external) = self.external.upgrade()
         {
-            external.processes.end_session(&self.tag);
+            external.pools.session_closed(&self.tag);
         }
     }
 }

@@ -19,11 +19,12 @@ use tooldock_protocol::jsonrpc::{
     self, Key, ProtocolViolation, Request, Response, ResponseOutcome, Unreadable, spans,
 };
 use tooldock_protocol::seal::BoundRequest;
-use tooldock_protocol::version::{ClientIdentity, Era, code};
+use tooldock_protocol::version::{ClientIdentity, Era, ServerInfo, code};
 use tooldock_servers::http::retry;
-use tooldock_servers::link::{CallAccount, Canceller, NotificationSink};
+use tooldock_servers::link::{CallAccount, Canceller, LinkCall, NotificationSink};
 use tooldock_servers::metrics::LastGood;
 use tooldock_servers::pool::process::ProcessListener;
+use tooldock_servers::pool::{ConnectionKey, ProcessLease, served};
 use tooldock_sessions::catalogue::coerce::coerced;
 use tooldock_sessions::catalogue::{Access, Catalogue, ListKind, PageKey, ResultCheck, ToolList};
 use tooldock_sessions::interaction::Responder;
@@ -32,11 +33,8 @@ use tooldock_sessions::session::CancelNotice;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{BackendId, RemoteRetry};
 
-use super::connector::{
-    ConnectionKey, MissingResponse, RequestFate, SentRequest, ServerConnection, ServerInfo,
-};
 use super::inbound::{CallListener, InboundHandler};
-use super::isolation::{ConnectionTarget, may_ask};
+use super::lease::{ConnectionTarget, may_ask};
 use super::links::AskedPages;
 use super::task_names::TaskNames;
 use super::{
@@ -55,6 +53,53 @@ const TAKEN_IN: Duration = Duration::from_millis(100);
 const TAKEN_IN_PARTS: u32 = 4;
 /// Maximum size of a list's page that is mended on a message thread, in bytes.
 const MENDED_HERE_MAX: usize = 64 * 1024;
+
+/// Failure of a request that got no response.
+#[derive(Debug, Clone)]
+pub(super) struct MissingResponse {
+    pub(super) error: CallError,
+    /// The last stage that the request reached.
+    pub(super) fate: RequestFate,
+}
+
+/// The last stage that a request reached before it failed without a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequestFate {
+    /// The server may have begun to process the request.
+    Sent,
+    /// No byte of the request reached the server.
+    Unsent,
+    /// The server did not process the request, because it no longer knows the session.
+    SessionGone,
+    /// The server refused the request because it does not know the session. It may have begun to process the request.
+    SessionRefused,
+    /// The request was not sent, since no process was available for it.
+    Unleased,
+}
+
+impl From<CallError> for MissingResponse {
+    fn from(error: CallError) -> Self {
+        Self {
+            error,
+            fate: RequestFate::Sent,
+        }
+    }
+}
+
+impl RequestFate {
+    /// The stage that a failed call reached.
+    pub(super) fn of(call: &LinkCall) -> Self {
+        if call.is_session_gone() {
+            Self::SessionGone
+        } else if call.is_session_refused() {
+            Self::SessionRefused
+        } else if call.is_unsent() {
+            Self::Unsent
+        } else {
+            Self::Sent
+        }
+    }
+}
 
 /// A page of a list that is too long to be mended on a message thread.
 struct LongPage {
@@ -158,31 +203,25 @@ impl ServerCall {
         }
         let facts = &self.facts;
         let (requester, method) = (&self.requester, &*facts.method);
-        let placed = self
-            .external
-            .place(&facts.namespace, &self.client, requester, method);
-        let mut place = placed.await?;
-        let is_open = self.judge(shared, &place)?;
-        if place.key == ConnectionKey::Shared
-            && let Some(task) = self.tasks.ids().first()
-        {
-            // A request about a task goes to the backend that runs the task.
-            let (processes, era) = (&self.external.processes, place.open.era);
-            let principal = self.requester.principal.as_ref();
-            let found = processes.place_of_task(&facts.namespace, era, principal, task);
-            place.key = found.unwrap_or(place.key);
+        let (external, namespace) = (&self.external, &facts.namespace);
+        let target = external.target(namespace, &self.client, requester, method);
+        let mut target = target.await?;
+        let is_open = self.judge(shared, &target)?;
+        if let Some(task) = self.tasks.ids().first() {
+            let principal = requester.principal.as_ref();
+            external.follow_task(namespace, &mut target, principal, task);
         }
         // Number of attempts, and the backends that were already tried, if the request may go to any backend.
         let (mut attempts, mut tried) = (1, Vec::new());
         let mut reopened = false;
         loop {
             let outcome = if facts.method.ends_with("/list") {
-                let attempt = self.attempt(&place, peer, &mut tried, is_open);
-                let last_good = || self.last_good(&place);
+                let attempt = self.attempt(&target, peer, &mut tried, is_open);
+                let last_good = || self.last_good(&target);
                 // The future is boxed, since the futures of all calls would otherwise be as large as this one.
                 Box::pin(catalogue::or_last_good(attempt, last_good)).await
             } else {
-                self.attempt(&place, peer, &mut tried, is_open).await
+                self.attempt(&target, peer, &mut tried, is_open).await
             };
             match outcome {
                 Ok(answer) => return Ok(answer),
@@ -196,11 +235,11 @@ impl ServerCall {
                 }
                 Err(unanswered) if self.may_resend(&unanswered, attempts, &tried) => {
                     attempts += 1;
-                    place.open.avoid.clone_from(&tried);
+                    target.open.avoid.clone_from(&tried);
                 }
                 Err(MissingResponse { error, .. }) => {
                     self.note_lost();
-                    let known = is_away(&error).then(|| self.last_good(&place)).flatten();
+                    let known = is_away(&error).then(|| self.last_good(&target)).flatten();
                     return known.ok_or(error);
                 }
             }
@@ -302,14 +341,13 @@ impl ServerCall {
     /// not list its tools before the call.
     async fn attempt(
         &self,
-        place: &ConnectionTarget,
+        target: &ConnectionTarget,
         peer: &Peer,
         tried: &mut Vec<BackendId>,
         is_open: bool,
     ) -> Result<Response, MissingResponse> {
-        let leased = self
-            .external
-            .lease_at(&self.facts.namespace, &self.client, place.clone());
+        let (external, namespace) = (&self.external, &self.facts.namespace);
+        let leased = external.lease(namespace, &self.client, target.clone());
         let leased = leased.await.map_err(|error| MissingResponse {
             error,
             fate: RequestFate::Unleased,
@@ -337,9 +375,8 @@ impl ServerCall {
         {
             return Ok(refused);
         }
-        if leased.is_common() && peer.is_heard() {
-            leased.process.hear(self.process_listener(peer));
-        }
+        let listens = leased.is_common() && peer.is_heard();
+        let _listener = listens.then(|| leased.process.hear(self.process_listener(peer)));
         let mut _entered = None;
         if let Some(handler) = &leased.handler {
             let inputs = match &self.client {
@@ -359,11 +396,10 @@ impl ServerCall {
     /// Sets the log level of a session's own process if the session set it before the process ran: an aggregate starts no
     /// process for `logging/setLevel` alone.
     async fn tell_level(&self, leased: &ConnectionLease) {
-        if let (ConnectionKey::Session(_), Client::Session(session)) =
-            (&leased.place.key, &self.client)
+        if let (ConnectionKey::Session(_), Client::Session(session)) = (&leased.key, &self.client)
             && session.log_level() != LogLevel::Info
             && &*self.facts.method != "logging/setLevel"
-            && matches!(leased.process.opening(), ServerInfo::Legacy(_))
+            && matches!(leased.process.opened(), ServerInfo::Legacy(_))
         {
             // No request is sent if the process already logs at that level.
             self.external.want_level(leased, session.log_level()).await;
@@ -373,9 +409,9 @@ impl ServerCall {
     /// Lets a server that was opened for this call alone ask questions before the call, as a file server asks for its roots.
     /// The client answers before the call is sent, since the answer could change the meaning of the call.
     async fn let_ask(&self, leased: &ConnectionLease, handler: &InboundHandler) {
-        let process = &*leased.process;
-        let own = leased.place.key == ConnectionKey::Exclusive;
-        if !own || !matches!(process.opening(), ServerInfo::Legacy(_)) || !self.has_roots() {
+        let process = &leased.process;
+        let own = leased.key == ConnectionKey::Exclusive;
+        if !own || !matches!(process.opened(), ServerInfo::Legacy(_)) || !self.has_roots() {
             return;
         }
         // Questions sent on `notifications/initialized` arrive before the response to this ping.
@@ -401,8 +437,8 @@ impl ServerCall {
         leased: &ConnectionLease,
         peer: &Peer,
     ) -> Result<Response, MissingResponse> {
-        let process = &*leased.process;
-        let opening = process.opening();
+        let process = &leased.process;
+        let opening = process.opened();
         let answer = match (&self.client, opening) {
             (Client::Modern(meta), ServerInfo::Legacy(_)) => {
                 if let Some(level) = meta.log_level {
@@ -472,7 +508,7 @@ impl ServerCall {
             None => answer,
         };
         // Only lists of shared connections are cached: a principal's list concerns no other client.
-        if leased.place.key == ConnectionKey::Shared
+        if leased.key == ConnectionKey::Shared
             && !self.requester.identifies_client()
             // A page is outdated if the tools have changed while it was mended.
             && is_current
@@ -541,8 +577,8 @@ impl ServerCall {
         let ResultCheck::Fault(fault) = checked else {
             return Ok(());
         };
-        let violation = ProtocolViolation::OutputSchema;
-        self.external.processes.violation(namespace, violation);
+        self.external
+            .note_violation(namespace, ProtocolViolation::OutputSchema);
         if catalogue.is_new_fault(tool, &fault) {
             let name = &namespace.name;
             tracing::warn!(
@@ -647,7 +683,7 @@ impl ServerCall {
 
     /// Updates the known tasks from a response, and removes the tasks of other principals from it.
     fn with_tasks(&self, leased: &ConnectionLease, answer: Response) -> Response {
-        let (process, principal) = (&*leased.process, self.requester.principal.as_ref());
+        let (process, principal) = (&leased.process, self.requester.principal.as_ref());
         if process.tasks().await_owner()
             && let Some(call) = answer.call_id()
         {
@@ -722,19 +758,20 @@ impl ServerCall {
     }
 
     /// The last good list of the server. Only a shared connection's list applies to all clients.
-    fn last_good(&self, place: &ConnectionTarget) -> Option<Response> {
-        if place.key != ConnectionKey::Shared {
+    fn last_good(&self, target: &ConnectionTarget) -> Option<Response> {
+        if target.key != ConnectionKey::Shared {
             return None;
         }
-        let (processes, namespace) = (&self.external.processes, &self.facts.namespace);
-        let opening = processes.last_opening(namespace, place.open.era)?;
+        let (pools, namespace) = (&self.external.pools, &self.facts.namespace);
+        let server = served(namespace)?;
+        let opening = pools.last_opened(server, target.open.era)?;
         let page = self.page(&opening)?;
         let result = self
             .external
             .catalogue(namespace, None)
             .ok()?
             .recall(&page)?;
-        processes.fell_back(namespace, LastGood::List);
+        pools.fell_back(server, LastGood::List);
         Some(self.for_client(
             &opening,
             Response::from_outcome(ResponseOutcome::Result(result)),
@@ -745,7 +782,7 @@ impl ServerCall {
     /// answers.
     async fn in_rounds(
         &self,
-        process: &dyn ServerConnection,
+        process: &ProcessLease,
         peer: &Peer,
     ) -> Result<Response, MissingResponse> {
         let (capabilities, info) = (self.client.capabilities(), self.client.info());
@@ -794,7 +831,7 @@ impl ServerCall {
     /// Sends the request, unchanged or as the gateway has edited it.
     pub(super) async fn send(
         &self,
-        process: &dyn ServerConnection,
+        process: &ProcessLease,
         request: &Request,
         peer: &Peer,
     ) -> Result<Response, MissingResponse> {
@@ -815,11 +852,14 @@ impl ServerCall {
     }
 
     /// Waits for the response; meanwhile the client can cancel the request, and its cancellation message is forwarded.
-    async fn answered(&self, sent: SentRequest) -> Result<Response, MissingResponse> {
-        *self.sent() = Some(sent.cancel);
-        let answer = sent.answer.await;
+    async fn answered(&self, mut sent: LinkCall) -> Result<Response, MissingResponse> {
+        *self.sent() = Some(sent.canceller());
+        let answer = sent.answer().await;
         self.sent().take();
-        let answer = answer?;
+        let answer = answer.map_err(|error| MissingResponse {
+            error,
+            fate: RequestFate::of(&sent),
+        })?;
         match answer.is_error() {
             false if answer.payload().starts_with(b"{") => Ok(answer),
             false => Err(self.no_object(&answer).into()),
@@ -835,8 +875,8 @@ impl ServerCall {
     #[cold]
     fn no_object(&self, answer: &Response) -> CallError {
         let (namespace, method) = (&self.facts.namespace, &self.facts.method);
-        let violation = ProtocolViolation::NotAMessage;
-        self.external.processes.violation(namespace, violation);
+        self.external
+            .note_violation(namespace, ProtocolViolation::NotAMessage);
         let found = match answer.payload().first() {
             Some(b'n') => "null",
             Some(b'"') => "a string",
@@ -885,7 +925,7 @@ impl ServerCall {
         let unsent = unanswered.fate == RequestFate::Unsent;
         retry::may_resend(retry, attempts.max(tried.len()), unsent, || {
             self.is_harmless()
-        }) && (tried.is_empty() || self.external.processes.has_another(namespace, tried))
+        }) && (tried.is_empty() || self.external.has_another(namespace, tried))
     }
 
     /// Returns true if the call may run twice without harm.
@@ -899,9 +939,10 @@ impl ServerCall {
 
     /// Records whether the state of the client's session is lost, in which case the session ends.
     fn note_lost(&self) {
-        if let Client::Session(session) = &self.client {
-            let (processes, namespace) = (&self.external.processes, &self.facts.namespace);
-            let lost = processes.has_lost(namespace, session.tag());
+        if let Client::Session(session) = &self.client
+            && let Some(server) = served(&self.facts.namespace)
+        {
+            let lost = self.external.pools.has_lost(server, session.tag());
             self.lost.store(lost, Ordering::Relaxed);
         }
     }
@@ -909,9 +950,9 @@ impl ServerCall {
 
 /// Sends a ping and waits for its response, which shows that the server has read all messages sent before. An error counts as a
 /// response.
-async fn has_read(process: &dyn ServerConnection) {
+async fn has_read(process: &ProcessLease) {
     if let Ok(sent) = process.request("ping", None, None) {
-        let _ = timeout(READ_WAIT, sent.answer).await;
+        let _ = timeout(READ_WAIT, sent).await;
     }
 }
 
@@ -942,11 +983,18 @@ fn unreadable_list(namespace: &Namespace) -> Response {
          clients get an error, since some of the tools are hidden from them"
     );
     let message = "the server's list of tools cannot be read: its result holds a key twice, or `tools` is no array";
-    let error = super::connector::error_object(code::INTERNAL, message);
+    let error = error_object(code::INTERNAL, message);
     Response::from_outcome(ResponseOutcome::Error(error))
 }
 
 fn refused(invalid: &state::InvalidState) -> Response {
-    let error = super::connector::error_object(code::INVALID_PARAMS, &invalid.to_string());
+    let error = error_object(code::INVALID_PARAMS, &invalid.to_string());
     Response::from_outcome(ResponseOutcome::Error(error))
+}
+
+/// An error of the gateway as a JSON-RPC error object.
+pub(super) fn error_object(code: i32, message: &str) -> Bytes {
+    serde_json::json!({ "code": code, "message": message })
+        .to_string()
+        .into()
 }

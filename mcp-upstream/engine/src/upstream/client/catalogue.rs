@@ -8,17 +8,18 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout, timeout_at};
 use tooldock_base::error::CallError;
 use tooldock_protocol::jsonrpc::ResponseOutcome;
+use tooldock_protocol::version::{Era, ServerInfo};
 use tooldock_servers::metrics::LastGood;
+use tooldock_servers::pool::{ProcessLease, served};
 use tooldock_sessions::catalogue::{
     Catalogue, ListReading, PageSource, ReadingOutcome, ToolList, late,
 };
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::server_settings::ListMode;
 
-use super::connector::{Era, Isolation, Opener, ServerConnection, ServerInfo};
-use super::isolation;
+use super::ExternalServers;
+use super::lease::server_of;
 use super::own_lists::OwnLists;
-use super::{ExternalServers, Requester};
 use crate::upstream::Client;
 
 /// Maximum number of times that the tools are read again because they changed during the reading, or because the reading of
@@ -36,12 +37,12 @@ pub(super) struct ListOwner<'a> {
 }
 
 /// Pages of a server's lists, read over its connection.
-struct ConnectionPages<'a>(&'a dyn ServerConnection);
+struct ConnectionPages<'a>(&'a ProcessLease);
 
 #[async_trait]
 impl PageSource for ConnectionPages<'_> {
     fn server(&self) -> ServerInfo {
-        self.0.opening().clone()
+        self.0.opened().clone()
     }
 
     async fn page(
@@ -49,9 +50,7 @@ impl PageSource for ConnectionPages<'_> {
         method: &'static str,
         params: &RawValue,
     ) -> Result<ResponseOutcome, CallError> {
-        let sent = self.0.request(method, Some(params), None)?;
-        let answer = sent.answer.await;
-        Ok(answer.map_err(|unanswered| unanswered.error)?.outcome())
+        self.0.request(method, Some(params), None)?.await
     }
 }
 
@@ -67,8 +66,9 @@ impl ExternalServers {
         namespace: &Namespace,
         principal: Option<&Arc<str>>,
     ) -> Result<Arc<Catalogue>, CallError> {
-        if self.processes.is_personal(namespace) {
-            let base = self.processes.catalogue(namespace)?;
+        let server = server_of(namespace)?;
+        if server.personal().is_needed() {
+            let base = self.pools.catalogue(server)?;
             base.set_lists(list_mode(namespace));
             let Some(principal) = principal else {
                 return Ok(base);
@@ -83,7 +83,7 @@ impl ExternalServers {
         if let Some(catalogue) = namespace.attached.get() {
             return Ok(catalogue);
         }
-        let catalogue = self.processes.catalogue(namespace)?;
+        let catalogue = self.pools.catalogue(server)?;
         catalogue.set_lists(list_mode(namespace));
         namespace.attached.set(Arc::clone(&catalogue));
         Ok(catalogue)
@@ -176,35 +176,10 @@ impl ExternalServers {
         catalogue: &Catalogue,
     ) -> ReadingOutcome {
         let namespace = whose.namespace;
-        let client = Client::Plain;
-        if self.processes.is_personal(namespace) {
-            let requester = Requester {
-                principal: whose.principal.cloned(),
-                ..Requester::default()
-            };
-            let leased = self.lease(namespace, &client, &requester, "tools/list");
-            let leased = leased.await?;
-            let list = catalogue
-                .read(&namespace.name, &ConnectionPages(&*leased.process))
-                .await?;
-            leased.process.answered();
-            return Ok(list);
-        }
-        let speaks = self
-            .processes
-            .speaks(namespace, client.own_era(), Opener::Everybody)
-            .await?;
-        let place = isolation::place(
-            Isolation::Shared,
-            speaks,
-            &client,
-            &Requester::default(),
-            "tools/list",
-        );
-        let leased = self.lease_at(namespace, &client, place).await?;
-        let list = catalogue
-            .read(&namespace.name, &ConnectionPages(&*leased.process))
-            .await?;
+        let target = self.target_of_lists(namespace, whose.principal).await?;
+        let leased = self.lease(namespace, &Client::Plain, target).await?;
+        let pages = ConnectionPages(&leased.process);
+        let list = catalogue.read(&namespace.name, &pages).await?;
         leased.process.answered();
         Ok(list)
     }
@@ -212,9 +187,10 @@ impl ExternalServers {
     /// The last known tools, for a server that cannot list them now.
     fn last_tools(&self, namespace: &Namespace, catalogue: &Catalogue) -> Option<Arc<ToolList>> {
         // Returns `None` if the pool reports that the server's last responses are outdated.
-        self.processes.last_opening(namespace, Era::Legacy)?;
+        let server = served(namespace)?;
+        self.pools.last_opened(server, Era::Legacy)?;
         let last = catalogue.known()?;
-        self.processes.fell_back(namespace, LastGood::List);
+        self.pools.fell_back(server, LastGood::List);
         Some(last)
     }
 }

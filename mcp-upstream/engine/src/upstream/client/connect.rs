@@ -25,7 +25,7 @@ impl ServerCall {
     pub(super) async fn connect(&self, peer: &Peer) -> Result<(), CallError> {
         let external = &*self.external;
         let (namespace, principal) = (&*self.facts.namespace, self.requester.principal.as_deref());
-        let Err(missing) = external.processes.check_credentials(namespace, principal) else {
+        let Err(missing) = external.check_credentials(namespace, principal) else {
             return Ok(());
         };
         let Some(link) = self.link(&missing) else {
@@ -96,7 +96,7 @@ impl ExternalServers {
     async fn credentials_stored(&self, namespace: &Namespace, principal: Option<&str>) {
         let mut changes = self.registry.personal().subscribe();
         loop {
-            let checked = self.processes.check_credentials(namespace, principal);
+            let checked = self.check_credentials(namespace, principal);
             // `changed` fails only after the registry is dropped, which does not happen while this process serves calls.
             if checked.is_ok() || changes.changed().await.is_err() {
                 return;

@@ -8,12 +8,12 @@ use serde_json::json;
 use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_protocol::bridge::server_info;
-use tooldock_protocol::version::ProtocolVersion;
+use tooldock_protocol::version::{Era, ProtocolVersion, ServerInfo};
 use tooldock_servers::metrics::LastGood;
+use tooldock_servers::pool::served;
 use tooldock_sessions::session::Session;
 use tooldock_workers::registry::Namespace;
 
-use super::connector::{Era, ServerInfo};
 use super::{ExternalServers, Requester};
 use crate::upstream::{CallContext, Client};
 
@@ -61,16 +61,16 @@ async fn of_server(
 ) -> Result<ServerInfo, CallError> {
     let namespace = &cx.namespace;
     let requester = Requester::of(cx);
-    let placed = external.place(namespace, client, &requester, method);
-    let place = match placed.await {
+    let target = external.target(namespace, client, &requester, method);
+    let target = match target.await {
         Err(error) if external.can_connect(cx, &error) => {
             // The last known description came from another principal's connection, and may name that principal's account.
             return Ok(unknown(namespace));
         }
-        placed => placed?,
+        target => target?,
     };
-    let common = place.is_common();
-    let leased = external.lease_at(namespace, client, place);
+    let common = target.is_common();
+    let leased = external.lease(namespace, client, target);
     tokio::pin!(leased);
     let early = timeout(PATIENCE, &mut leased).await.ok();
     let outcome = match early {
@@ -85,7 +85,7 @@ async fn of_server(
     match outcome {
         Ok(leased) => {
             leased.process.answered();
-            Ok(leased.process.opening().clone())
+            Ok(leased.process.opened().clone())
         }
         // If a limit is reached, further requests of the client would fail as well, so the initialization fails.
         Err(error) if error.code == CallErrorCode::Overloaded => Err(error),
@@ -110,7 +110,8 @@ fn last(external: &ExternalServers, namespace: &Namespace, client: &Client) -> O
         true => Era::Modern,
         false => Era::Legacy,
     };
-    let opening = external.processes.last_opening(namespace, era)?;
-    external.processes.fell_back(namespace, LastGood::Opening);
+    let server = served(namespace)?;
+    let opening = external.pools.last_opened(server, era)?;
+    external.pools.fell_back(server, LastGood::Opening);
     Some(opening)
 }

@@ -31,7 +31,7 @@ use tooldock_protocol::bridge::links;
 use tooldock_protocol::jsonrpc::{self, Notification, ServerRequest, spans};
 use tooldock_protocol::seal::SessionKey;
 use tooldock_protocol::version::code;
-use tooldock_servers::link::NotificationSink;
+use tooldock_servers::link::{Inbound, NotificationSink};
 use tooldock_sessions::broadcast::{Audience, Change};
 use tooldock_sessions::interaction::{
     self, ConnectionInteractions, Interaction, Responder, WithdrawalMessage, ask_failed,
@@ -40,7 +40,6 @@ use tooldock_sessions::session::Session;
 use tooldock_sessions::stream::EventLog;
 use tooldock_workers::hidden::HiddenValues;
 
-use super::connector::Inbound;
 use super::task_names::TaskNames;
 use crate::engine::Peer;
 

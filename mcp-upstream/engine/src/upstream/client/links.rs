@@ -18,10 +18,10 @@ use tooldock_process::worker::{OPEN_QUESTIONS_MAX, Question};
 use tooldock_protocol::bridge::links::{self, ElicitationLink};
 use tooldock_protocol::bridge::rounds::ROUNDS_MAX;
 use tooldock_protocol::jsonrpc::{Request, Response};
+use tooldock_servers::pool::ProcessLease;
 use tooldock_sessions::interaction::Responder;
 
-use super::call::ServerCall;
-use super::connector::{MissingResponse, ServerConnection};
+use super::call::{MissingResponse, ServerCall};
 use super::inbound::InboundHandler;
 use crate::engine::{Peer, ask_failed};
 
@@ -100,7 +100,7 @@ impl ServerCall {
     /// The errors of [`ServerCall::send`]; `ask_failed` if the user does not open or complete the pages.
     pub(super) async fn send_with_links(
         &self,
-        process: &dyn ServerConnection,
+        process: &ProcessLease,
         handler: Option<&InboundHandler>,
         request: &Request,
         peer: &Peer,

@@ -16,12 +16,13 @@ use serde_json::value::RawValue;
 use tooldock_base::config::PinMode;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_protocol::jsonrpc::{Key, Request, ResponseOutcome};
+use tooldock_protocol::version::ServerInfo;
+use tooldock_servers::pool::ProcessLease;
 use tooldock_sessions::catalogue::{PageSource, listed_by};
 use tooldock_workers::pins::PinKind;
 
-use super::call::{ServerCall, unreadable};
-use super::connector::{MissingResponse, RequestFate, ServerConnection, ServerInfo};
-use super::isolation::ConnectionTarget;
+use super::call::{MissingResponse, RequestFate, ServerCall, unreadable};
+use super::lease::ConnectionTarget;
 use super::{ConnectionLease, ListOwner};
 use crate::engine::{held_back, shortened, unknown_tool};
 
@@ -37,7 +38,7 @@ pub(super) enum SharedList {
 
 /// A connection that lists tools on behalf of a client, with the client's headers.
 struct ForClient<'a> {
-    process: &'a Arc<dyn ServerConnection>,
+    process: &'a ProcessLease,
     headers: Option<&'a Arc<HeaderMap>>,
     /// Stage that the request for the list reached, if the connection did not respond. It shows whether the session still exists.
     fate: OnceLock<RequestFate>,
@@ -46,7 +47,7 @@ struct ForClient<'a> {
 #[async_trait]
 impl PageSource for ForClient<'_> {
     fn server(&self) -> ServerInfo {
-        self.process.opening().clone()
+        self.process.opened().clone()
     }
 
     async fn page(
@@ -55,14 +56,12 @@ impl PageSource for ForClient<'_> {
         params: &RawValue,
     ) -> Result<ResponseOutcome, CallError> {
         let request = Request::own(method, params.get()).map_err(unreadable)?;
-        let sent = self.process.forward(&request, None, self.headers, None)?;
-        match sent.answer.await {
-            Ok(answer) => Ok(answer.outcome()),
-            Err(MissingResponse { error, fate }) => {
-                let _ = self.fate.set(fate);
-                Err(error)
-            }
+        let mut call = self.process.forward(&request, None, self.headers, None)?;
+        let answer = call.answer().await;
+        if answer.is_err() {
+            let _ = self.fate.set(RequestFate::of(&call));
         }
+        Ok(answer?.outcome())
     }
 }
 
@@ -106,10 +105,10 @@ impl ServerCall {
     pub(super) fn judge(
         &self,
         shared: SharedList,
-        place: &ConnectionTarget,
+        target: &ConnectionTarget,
     ) -> Result<bool, CallError> {
         // If the client's own headers are sent to the server, the server may list other tools for this client.
-        let is_for_all = place.is_common() && !self.requester.identifies_client();
+        let is_for_all = target.is_common() && !self.requester.identifies_client();
         match shared {
             SharedList::Open => Ok(true),
             SharedList::Unlisted if is_for_all => Err(self.unlisted()),

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tooldock_base::names::NamespaceName;
+use tooldock_protocol::version::ServerInfo;
+use tooldock_servers::pool::ConnectionKey;
 
-use super::connector::{ConnectionKey, ServerInfo};
 use super::{ExternalServers, Requester, tasks};
 use crate::upstream::{CallContext, Client};
 
@@ -167,12 +168,12 @@ pub(super) fn notify(
     // The number of tasks is bounded by the quota, and each task by the time that a process may take to start.
     tokio::spawn(async move {
         let _on_the_way = on_the_way;
-        let place = external.place(&namespace, &client, &requester, &method);
-        let Ok(place) = place.await else {
+        let target = external.target(&namespace, &client, &requester, &method);
+        let Ok(target) = target.await else {
             return;
         };
         let private = PRIVATE.contains(&&*method);
-        let told = match place.key {
+        let told = match target.key {
             ConnectionKey::Session(_) => true,
             // A process that is started only for the notification has no state that the notification could be about.
             ConnectionKey::Exclusive => false,
@@ -183,11 +184,11 @@ pub(super) fn notify(
         if !told {
             return;
         }
-        let Ok(leased) = external.lease_at(&namespace, &client, place).await else {
+        let Ok(leased) = external.lease(&namespace, &client, target).await else {
             return;
         };
         let alike = matches!(
-            (&client, leased.process.opening()),
+            (&client, leased.process.opened()),
             (Client::Modern(_), ServerInfo::Modern(_))
                 | (
                     Client::Session(_) | Client::Legacy(_),
@@ -196,7 +197,7 @@ pub(super) fn notify(
         );
         let own = tasks::may_name(&leased, principal.as_ref(), message.as_bytes());
         if own && (alike || !private) {
-            let _ = leased.process.notify(&message);
+            let _ = leased.process.forward_notification(&message);
         }
     });
 }

@@ -9,12 +9,12 @@ use tooldock_process::worker::LogLevel;
 use tooldock_protocol::bridge::{errors, server_info};
 use tooldock_protocol::format;
 use tooldock_protocol::jsonrpc::{self, Key, RequestError, Response, ResponseOutcome};
+use tooldock_protocol::version::ServerInfo;
 use tooldock_sessions::broadcast::Filter;
 use tooldock_sessions::interaction::after;
 use tooldock_sessions::session::SessionPatch;
 
 use super::binding::UpstreamBinding;
-use super::connector::ServerInfo;
 use super::watch::{NotWatched, Watch};
 use super::{ConnectionLease, ExternalServers, Requester};
 use crate::upstream::{CallContext, IncomingRequest};
@@ -61,9 +61,9 @@ async fn set_level(
     level: Option<LogLevel>,
 ) -> Result<Option<Vec<u8>>, RequestError> {
     let leased = lease(external, cx, "logging/setLevel").await?;
-    match leased.process.opening() {
+    match leased.process.opened() {
         ServerInfo::Legacy(_) if !leased.is_common() => return Ok(None),
-        ServerInfo::Legacy(_) if !server_info::declares(leased.process.opening(), &["logging"]) => {
+        ServerInfo::Legacy(_) if !server_info::declares(leased.process.opened(), &["logging"]) => {
             return Err(RequestError::MethodNotFound("logging/setLevel".into()));
         }
         ServerInfo::Legacy(_) | ServerInfo::Modern(_) => {}
@@ -72,7 +72,7 @@ async fn set_level(
         let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
         RequestError::InvalidParams(format!("params.level must be one of {levels}").into())
     })?;
-    if let ServerInfo::Legacy(_) = leased.process.opening() {
+    if let ServerInfo::Legacy(_) = leased.process.opened() {
         external.want_level(&leased, level).await;
     }
     Ok(Some(empty(cx, id)))
@@ -90,7 +90,7 @@ async fn subscription(
 ) -> Result<Option<Vec<u8>>, RequestError> {
     let end = end_of_call(cx);
     let leased = in_time(cx, method, end, lease(external, cx, method)).await?;
-    if let ServerInfo::Legacy(_) = leased.process.opening()
+    if let ServerInfo::Legacy(_) = leased.process.opened()
         && !leased.is_common()
     {
         return Ok(None);
@@ -100,7 +100,7 @@ async fn subscription(
     let uri: Arc<str> = uri
         .ok_or_else(|| RequestError::InvalidParams("params.uri must be a string".into()))?
         .into();
-    if !server_info::declares(leased.process.opening(), &["resources", "subscribe"]) {
+    if !server_info::declares(leased.process.opened(), &["resources", "subscribe"]) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
     let upstream_binding = UpstreamBinding::of(external, &cx.namespace.name, session);
@@ -153,7 +153,7 @@ async fn listen_at(
     wanted: Filter,
 ) -> Result<(Filter, Watch), RequestError> {
     let leased = lease(external, cx, LISTEN).await?;
-    let opening = leased.process.opening();
+    let opening = leased.process.opened();
     let has = |path: &[&str]| server_info::declares(opening, path);
     let granted = Filter {
         tools: wanted.tools && has(&["tools", "listChanged"]),
@@ -211,7 +211,11 @@ async fn lease(
     method: &str,
 ) -> Result<ConnectionLease, RequestError> {
     let requester = Requester::of(cx);
-    let leased = external.lease(&cx.namespace, &cx.client, &requester, method);
+    let leased = async {
+        let target = external.target(&cx.namespace, &cx.client, &requester, method);
+        let target = target.await?;
+        external.lease(&cx.namespace, &cx.client, target).await
+    };
     leased.await.map_err(RequestError::Upstream)
 }
 

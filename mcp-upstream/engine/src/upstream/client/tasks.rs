@@ -20,13 +20,14 @@ use tooldock_protocol::jsonrpc::{
 use tooldock_protocol::seal::SessionKey;
 use tooldock_protocol::version::code;
 use tooldock_servers::link::Inbound;
+use tooldock_servers::pool::ProcessLease;
 use tooldock_servers::pool::process::tasks;
 pub(super) use tooldock_servers::pool::process::tasks::TaskOwner;
 use tooldock_sessions::session::Session;
 use tooldock_workers::registry::Namespace;
 
 use super::binding::UpstreamBinding;
-use super::connector::ServerConnection;
+use super::call::error_object;
 use super::inbound::{InboundHandler, ProcessOwner, filtered_level};
 use super::task_names::TaskNames;
 use super::{ConnectionLease, ExternalServers};
@@ -157,7 +158,7 @@ impl RequestTasks {
     }
 
     /// Updates the process's table of tasks after a response: `answer` is the response to the request's `method`.
-    pub(super) fn answered(&self, method: &str, process: &dyn ServerConnection, answer: &Response) {
+    pub(super) fn answered(&self, method: &str, process: &ProcessLease, answer: &Response) {
         match (method, &*self.ids) {
             _ if answer.is_error() => {}
             ("tasks/result", [id]) => process.tasks().is_over(id),
@@ -168,7 +169,7 @@ impl RequestTasks {
 }
 
 fn refusal(reason: &str) -> Response {
-    let error = super::connector::error_object(code::INVALID_PARAMS, reason);
+    let error = error_object(code::INVALID_PARAMS, reason);
     Response::from_outcome(ResponseOutcome::Error(error))
 }
 
@@ -187,7 +188,7 @@ pub(super) fn own_list(
         Ok(None) => answer,
         Ok(Some(list)) => answer.with_payload(list.into()),
         Err(reason) => {
-            let error = super::connector::error_object(code::INTERNAL, reason);
+            let error = error_object(code::INTERNAL, reason);
             Response::from_outcome(ResponseOutcome::Error(error))
         }
     }

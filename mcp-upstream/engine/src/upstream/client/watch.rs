@@ -7,17 +7,19 @@ use std::sync::{Arc, Weak};
 
 use tooldock_base::error::CallError;
 use tooldock_protocol::jsonrpc::ResponseOutcome;
+use tooldock_protocol::version::Era;
+use tooldock_servers::pool::{ConnectionKey, served};
 use tooldock_sessions::stream::HeldByStream;
 use tooldock_workers::registry::Namespace;
 
-use super::isolation::ConnectionTarget;
 use super::{ConnectionLease, ExternalServers};
 
 /// A client's subscription; dropping the value ends the subscription.
 pub(crate) struct Watch {
     external: Weak<ExternalServers>,
     namespace: Arc<Namespace>,
-    place: ConnectionTarget,
+    key: ConnectionKey,
+    era: Era,
     uris: Vec<Arc<str>>,
 }
 
@@ -43,7 +45,8 @@ impl Watch {
         let mut watch = Self {
             external: Arc::downgrade(external),
             namespace: Arc::clone(namespace),
-            place: leased.place.clone(),
+            key: leased.key.clone(),
+            era: leased.era,
             uris: Vec::new(),
         };
         for uri in uris {
@@ -59,14 +62,12 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let Some(external) = self.external.upgrade() else {
+        let (Some(external), Some(server)) = (self.external.upgrade(), served(&self.namespace))
+        else {
             return;
         };
-        let (key, era) = (&self.place.key, self.place.open.era);
         for uri in &self.uris {
-            external
-                .processes
-                .unsubscribe(&self.namespace, key, era, uri);
+            external.pools.unsubscribe(server, &self.key, self.era, uri);
         }
     }
 }

@@ -11,13 +11,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::child::Exit;
-use tooldock_protocol::version::{Era, EraSupport};
+use tooldock_protocol::version::{Era, EraSupport, ServerInfo};
 use tooldock_workers::remote::BackendId;
 use tooldock_workers::server_settings::Isolation;
 
 use super::failure;
 use super::open::{self, OpenOutcome, OpeningLimits};
-use super::{InboundRouter, Process, ProcessOpening, listen, replay};
+use super::{InboundRouter, Process, listen, replay};
 use crate::launch::{Instance, LaunchRequirements, LinkParts, Raw};
 use crate::link::{Link, LinkEnd, LinkLimits};
 use crate::pool::state::{Order, PoolEvent, ProcessEnd, ProcessId, StopReason};
@@ -166,8 +166,12 @@ impl ProcessTask {
             };
             let tried = server.is_some_and(|server| open::is_trial(server, wanted));
             let found = match attempted {
-                Ok(OpenOutcome::Opened { opened, server }) => {
-                    outcome = Ok((opened, server));
+                Ok(OpenOutcome::Opened {
+                    opened,
+                    version,
+                    server,
+                }) => {
+                    outcome = Ok((opened, version, server));
                     break;
                 }
                 Ok(OpenOutcome::TryAnother { server }) => {
@@ -208,7 +212,9 @@ impl ProcessTask {
             };
         }
         match outcome {
-            Ok((opened, server)) => self.opened(running, order, opened, server).await,
+            Ok((opened, version, server)) => {
+                self.opened(running, order, (opened, version), server).await
+            }
             Err(error) => self.failed(Some(running), Some(&order), error),
         }
     }
@@ -235,7 +241,7 @@ impl ProcessTask {
         &mut self,
         mut running: ConnectedProcess,
         order: Order,
-        opened: ProcessOpening,
+        (opened, version): (ServerInfo, &'static str),
         server: EraSupport,
     ) -> ProcessPhase {
         if opened.era() == Era::Modern {
@@ -246,7 +252,7 @@ impl ProcessTask {
             namespace = %pool.name(),
             pid = running.child.pid(),
             backend = running.child.backend().map(BackendId::as_str),
-            version = open::describe(&opened),
+            version,
             "a {} of the server of namespace {} is ready",
             running.connection_kind(),
             pool.name()
@@ -463,9 +469,8 @@ async fn start(
         catalogue: Arc::clone(&pool.catalogue),
     };
     let place = LaunchRequirements {
-        replica: key.and_then(ProcessKey::replica),
+        key,
         avoid,
-        hash: key.map_or(0, ProcessKey::hash),
         headers: order.and_then(|order| order.open.headers.as_ref()),
         principal: match key {
             Some(ProcessKey::Principal(name)) => Some(name),
@@ -587,7 +592,6 @@ mod tests {
     use tooldock_protocol::version::ClientIdentity;
 
     use super::*;
-    use crate::handshake::InitializeReply;
     use crate::launch::Instance;
     use crate::metrics::ServerMetrics;
     use crate::scene::Scene;
@@ -595,10 +599,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(15);
 
     fn process(scene: &Scene) -> Process {
-        let opened = ProcessOpening::Legacy(InitializeReply {
-            version: tooldock_protocol::version::ProtocolVersion::V2025_11_25,
-            result: bytes::Bytes::from_static(b"{}"),
-        });
+        let opened = ServerInfo::Legacy("{}".into());
         let router = InboundRouter::new(
             "demo".parse().expect("a name"),
             super::super::router::tests::audience(),

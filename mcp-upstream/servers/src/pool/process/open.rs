@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tooldock_base::error::CallError;
-use tooldock_protocol::version::ClientIdentity;
-use tooldock_protocol::version::{Era, EraSupport};
+use tooldock_protocol::version::{ClientIdentity, Era, EraSupport, MODERN, ServerInfo};
 
-use super::ProcessOpening;
-use crate::handshake::{self, ProbeOutcome, ProbedEra};
+use crate::handshake::{self, InitializeReply, ProbeOutcome, ProbedEra};
 use crate::link::Link;
 
 /// Outcome of an attempt to open a process.
 pub(super) enum OpenOutcome {
     /// The process was opened and accepts calls.
     Opened {
-        opened: ProcessOpening,
+        opened: ServerInfo,
+        /// The protocol version with which the process was opened, for the log.
+        version: &'static str,
         server: EraSupport,
     },
     /// The process cannot be used in the wanted era any more, but a new process may be. Some servers bind a process to the era of
@@ -53,14 +53,21 @@ pub(super) async fn open(
         true => (EraSupport::Dual, left.min(limits.probe)),
         false => (server, left),
     };
-    let opened = match server.opened_for(wanted) {
+    let (opened, version) = match server.opened_for(wanted) {
         Era::Legacy => {
             let params = identity.initialize_params();
-            ProcessOpening::Legacy(handshake::initialize(link, &params, left).await?)
+            legacy(handshake::initialize(link, &params, left).await?)
         }
-        Era::Modern => ProcessOpening::Modern(handshake::discover(link, identity, left).await?),
+        Era::Modern => {
+            let discover = handshake::discover(link, identity, left).await?;
+            (ServerInfo::Modern(discover), MODERN)
+        }
     };
-    Ok(OpenOutcome::Opened { opened, server })
+    Ok(OpenOutcome::Opened {
+        opened,
+        version,
+        server,
+    })
 }
 
 /// Returns true if opening a process in this era tests whether the server accepts `initialize`.
@@ -70,26 +77,28 @@ pub(super) fn is_trial(server: EraSupport, wanted: Era) -> bool {
 
 fn judge(probed: ProbeOutcome, wanted: Era) -> OpenOutcome {
     let server = EraSupport::from(&probed.facts.era);
-    let opened = match (probed.initialized, probed.facts.era) {
-        (Some(initialized), _) => ProcessOpening::Legacy(initialized),
+    let (opened, version) = match (probed.initialized, probed.facts.era) {
+        (Some(initialized), _) => legacy(initialized),
         (None, ProbedEra::Modern { discover } | ProbedEra::Dual { discover }) => {
-            ProcessOpening::Modern(discover)
+            (ServerInfo::Modern(discover), MODERN)
         }
         (None, ProbedEra::Legacy { version, result }) => {
-            ProcessOpening::Legacy(handshake::InitializeReply { version, result })
+            legacy(InitializeReply { version, result })
         }
     };
     if opened.era() == server.opened_for(wanted) {
-        OpenOutcome::Opened { opened, server }
+        OpenOutcome::Opened {
+            opened,
+            version,
+            server,
+        }
     } else {
         OpenOutcome::TryAnother { server }
     }
 }
 
-/// Returns the protocol version with which the process was opened, for the log.
-pub(super) fn describe(opened: &ProcessOpening) -> &'static str {
-    match opened {
-        ProcessOpening::Legacy(initialized) => initialized.version.as_str(),
-        ProcessOpening::Modern(_) => tooldock_protocol::version::MODERN,
-    }
+/// The server's description of itself, and the protocol version, from its response to `initialize`.
+fn legacy(initialized: InitializeReply) -> (ServerInfo, &'static str) {
+    let version = initialized.version.as_str();
+    (ServerInfo::Legacy(initialized.result), version)
 }

@@ -59,7 +59,7 @@ pub(super) async fn restore(process: &Process, replay_state: &ReplayState, limit
 #[async_trait]
 impl PageSource for Process {
     fn server(&self) -> ServerInfo {
-        self.opened.server()
+        self.opened.clone()
     }
 
     async fn page(

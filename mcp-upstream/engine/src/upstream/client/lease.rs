@@ -1,4 +1,11 @@
-//! Choice of the connection for a request, by the server's `isolation`.
+//! The choice of the connection for a request, by the server's `isolation`, and its lease. Only this file decides which
+//! connection a request uses.
+//!
+//! ```text
+//!   ExternalServers::target ──▶ ConnectionTarget ──▶ ExternalServers::lease ──▶ ConnectionLease ──▶ dropped
+//!     (credentials, eras,        (key, opening         (at once, or after         (requests, answered)
+//!      isolation)                 parameters)           a wait in the pool)
+//! ```
 //!
 //! | `isolation` | legacy session | modern request, legacy server | modern request otherwise | REST, no session |
 //! |---|---|---|---|---|
@@ -26,13 +33,21 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_protocol::jsonrpc::spans;
-use tooldock_protocol::version::{ClientIdentity, ProtocolVersion};
+use tooldock_protocol::version::method::TOOLS_CALL;
+use tooldock_protocol::version::{ClientIdentity, Era, EraSupport, ProtocolVersion};
+use tooldock_servers::launch::ServerRef;
+use tooldock_servers::pool::{ConnectionKey, OpenAs, Opener, ProcessLease, served};
 use tooldock_sessions::session::SessionState;
+use tooldock_workers::registry::Namespace;
+use tooldock_workers::remote::BackendId;
+use tooldock_workers::server_settings::Isolation;
 
-use super::Requester;
-use super::connector::{ConnectionKey, Era, EraSupport, Isolation, OpenAs};
-use crate::upstream::Client;
+use super::binding::UpstreamBinding;
+use super::inbound::{HandlerRef, InboundHandler, ProcessOwner};
+use super::{ExternalServers, Requester};
+use crate::upstream::{CallContext, Client};
 
 /// The connection for a request, and how to open it.
 #[derive(Debug, Clone)]
@@ -45,6 +60,240 @@ impl ConnectionTarget {
     /// Returns true if several clients share the process.
     pub(crate) fn is_common(&self) -> bool {
         self.key.is_common()
+    }
+}
+
+/// Held while a request uses a connection: the right to use it, and the handler for its messages.
+pub(crate) struct ConnectionLease {
+    pub(crate) process: ProcessLease,
+    /// Handler for server messages; `None` for shared connections.
+    pub(super) handler: Option<Arc<InboundHandler>>,
+    pub(super) key: ConnectionKey,
+    /// The era of the request. The process may be opened in the other one.
+    pub(super) era: Era,
+}
+
+impl ConnectionLease {
+    /// Returns true if several clients share the process.
+    pub(super) fn is_common(&self) -> bool {
+        self.key.is_common()
+    }
+}
+
+/// The server of a namespace.
+///
+/// # Errors
+///
+/// When the namespace is of another kind.
+pub(super) fn server_of(namespace: &Namespace) -> Result<ServerRef<'_>, CallError> {
+    served(namespace).ok_or_else(|| {
+        CallError::new(
+            CallErrorCode::WorkerUnavailable,
+            "The namespace has no server",
+        )
+    })
+}
+
+impl ExternalServers {
+    /// Decides which connection a request uses.
+    ///
+    /// # Errors
+    ///
+    /// `missing_credential` if the server needs credentials of the caller, but the caller has none; the reason why the server
+    /// cannot be asked which eras it supports.
+    pub(super) async fn target(
+        &self,
+        namespace: &Namespace,
+        client: &Client,
+        requester: &Requester,
+        method: &str,
+    ) -> Result<ConnectionTarget, CallError> {
+        let principal = requester.principal.as_ref();
+        // The caller's credentials are checked before a process is started or gets a request.
+        self.check_credentials(namespace, principal.map(|it| &**it))?;
+        let server = server_of(namespace)?;
+        let (isolation, era) = (server.isolation(), client.own_era());
+        let speaks = match self.pools.known_era(server, era) {
+            Some(speaks) => speaks,
+            None => {
+                // If the server has no shared connection, the gateway uses the first client's connection to find out which eras
+                // the server supports.
+                let own = matches!(isolation, Isolation::Session | Isolation::Principal);
+                let headers = own.then(|| requester.opener()).flatten();
+                let opener = match (principal, headers) {
+                    (Some(name), _) if server.personal().is_needed() => {
+                        Opener::Principal(Arc::clone(name))
+                    }
+                    (_, Some(headers)) => Opener::Client(headers),
+                    (_, None) => Opener::Everybody,
+                };
+                // Boxed to keep the futures of other requests small, since the eras of a server are usually known.
+                Box::pin(self.pools.server_era(server, era, opener)).await?
+            }
+        };
+        Ok(choose(isolation, speaks, client, requester, method))
+    }
+
+    /// The connection for a client's tool calls, if it is known without a request to the server.
+    pub(super) fn known_target(&self, cx: &CallContext<'_>) -> Option<ConnectionTarget> {
+        let server = served(&cx.namespace)?;
+        let speaks = self.pools.known_era(server, cx.client.own_era())?;
+        let requester = Requester::of(cx);
+        Some(choose(
+            server.isolation(),
+            speaks,
+            &cx.client,
+            &requester,
+            TOOLS_CALL,
+        ))
+    }
+
+    /// The connection from which a server's tools are read: the shared one, even if calls use others; the principal's, for a
+    /// server that the gateway calls with the caller's credentials.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::target`].
+    pub(super) async fn target_of_lists(
+        &self,
+        namespace: &Namespace,
+        principal: Option<&Arc<str>>,
+    ) -> Result<ConnectionTarget, CallError> {
+        let (client, method) = (Client::Plain, "tools/list");
+        let server = server_of(namespace)?;
+        if server.personal().is_needed() {
+            let requester = Requester {
+                principal: principal.cloned(),
+                ..Requester::default()
+            };
+            return self.target(namespace, &client, &requester, method).await;
+        }
+        let speaks = self
+            .pools
+            .server_era(server, client.own_era(), Opener::Everybody);
+        let (isolation, requester) = (Isolation::Shared, Requester::default());
+        Ok(choose(
+            isolation,
+            speaks.await?,
+            &client,
+            &requester,
+            method,
+        ))
+    }
+
+    /// Directs a request about a task to the backend that runs the task, if all clients share connections to several backends.
+    pub(super) fn follow_task(
+        &self,
+        namespace: &Namespace,
+        target: &mut ConnectionTarget,
+        principal: Option<&Arc<str>>,
+        task: &str,
+    ) {
+        if target.key == ConnectionKey::Shared
+            && let Some(server) = served(namespace)
+            && let Some(backend) =
+                self.pools
+                    .place_of_task(server, target.open.era, principal, task)
+        {
+            target.key = backend;
+        }
+    }
+
+    /// Leases the connection for a request: at once if it is open, as for nearly every request, else after a wait.
+    ///
+    /// # Errors
+    ///
+    /// The reason why there is no connection.
+    pub(super) async fn lease(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        client: &Client,
+        target: ConnectionTarget,
+    ) -> Result<ConnectionLease, CallError> {
+        let server = server_of(namespace)?;
+        let ConnectionTarget { key, mut open } = target;
+        let era = open.era;
+        let handler = (!key.is_common()).then(|| self.handler(namespace, client, &key));
+        open.inbound = handler
+            .as_ref()
+            .map(|handler| Arc::new(HandlerRef(Arc::clone(handler))) as _);
+        let process = self.pools.lease(server, key.clone(), open).await?;
+        if let (ConnectionKey::Session(tag), Client::Session(session)) = (&key, client)
+            && session.state() == SessionState::Closed
+        {
+            // The session ended before its process started. The process must be ended here, or it would continue to run.
+            self.pools.session_closed(tag);
+        }
+        Ok(ConnectionLease {
+            process,
+            handler,
+            key,
+            era,
+        })
+    }
+
+    /// Returns true if a further backend may take a request that the backends in `tried` have not answered.
+    pub(super) fn has_another(&self, namespace: &Namespace, tried: &[BackendId]) -> bool {
+        served(namespace).is_some_and(|server| self.pools.has_another(server, tried))
+    }
+
+    /// Checks that a principal has the credentials that the server needs.
+    ///
+    /// # Errors
+    ///
+    /// `missing_credential`: the server needs credentials of the caller, but the caller has none.
+    pub(super) fn check_credentials(
+        &self,
+        namespace: &Namespace,
+        principal: Option<&str>,
+    ) -> Result<(), CallError> {
+        let server = server_of(namespace)?;
+        let own = server.personal();
+        own.check(server.name(), self.pools.personal(), principal)
+    }
+
+    /// The handler for messages of a connection that is not shared.
+    fn handler(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        client: &Client,
+        key: &ConnectionKey,
+    ) -> Arc<InboundHandler> {
+        match (key, client) {
+            (ConnectionKey::Session(_), Client::Session(session)) => {
+                let upstream_binding = UpstreamBinding::of(self, &namespace.name, session);
+                upstream_binding.own_handler(|| {
+                    self.new_handler(namespace, ProcessOwner::Session(Arc::downgrade(session)))
+                })
+            }
+            _ => self.new_handler(namespace, ProcessOwner::Call),
+        }
+    }
+
+    /// Creates a handler for messages of a process with this owner.
+    pub(super) fn new_handler(
+        &self,
+        namespace: &Namespace,
+        scope: ProcessOwner,
+    ) -> Arc<InboundHandler> {
+        // Secrets to hide in messages outside of calls; messages within a call pass through `Peer`, which hides the secrets of
+        // the call.
+        let hidden = match &scope {
+            ProcessOwner::Session(session) => session.upgrade().map(|session| {
+                let principal = session.binding().principal.as_deref();
+                self.registry.hidden_values_of_call(namespace, principal)
+            }),
+            ProcessOwner::Call => None,
+        };
+        InboundHandler::new(
+            namespace.name.clone(),
+            scope,
+            hidden.unwrap_or_default(),
+            Arc::clone(&self.audience),
+            Arc::clone(&self.events),
+            namespace.limits.ask_timeout,
+            self.key.clone(),
+        )
     }
 }
 
@@ -100,7 +349,7 @@ impl Client {
 }
 
 /// Chooses the connection for a request.
-pub(crate) fn place(
+fn choose(
     isolation: Isolation,
     speaks: EraSupport,
     client: &Client,
@@ -258,9 +507,9 @@ mod tests {
             principal: Some(Arc::from("ada")),
             ..Requester::default()
         };
-        let place = place(isolation, speaks, client, &requester, method);
-        let told = place.open.identity.capabilities.get() != "{}";
-        match (place.key, told) {
+        let target = choose(isolation, speaks, client, &requester, method);
+        let told = target.open.identity.capabilities.get() != "{}";
+        match (target.key, told) {
             (ConnectionKey::Shared | ConnectionKey::Replica(_), false) => "shared",
             (ConnectionKey::Session(_), _) => "session",
             (ConnectionKey::Principal(_), false) => "principal",
@@ -362,7 +611,7 @@ mod tests {
     #[test]
     fn a_server_of_both_eras_is_opened_in_the_clients() {
         let era = |client: &Client| {
-            place(
+            choose(
                 Isolation::Auto,
                 EraSupport::Dual,
                 client,
