@@ -87,16 +87,17 @@ const SESSIONS: &[&str] = &[
 ];
 
 const SERVERS: &[&str] = &[
-    "testing",
     "breaker",
     "metrics",
     "turns",
     "pipes",
     "link",
     "handshake",
+    "key",
     "launch",
     "pool",
     "http",
+    "testing",
 ];
 
 /// Implementations of upstreams are listed apart from the trait.

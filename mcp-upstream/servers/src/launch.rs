@@ -23,9 +23,9 @@ use tooldock_workers::external::{
 use tooldock_workers::remote::{BackendId, RemoteServer};
 use tooldock_workers::server_settings::{Isolation, ListMode};
 
+use super::key::ProcessKey;
 use super::link::{Inbound, Link, LinkLimits, LinkRuntimes};
 use super::pipes::Pipes;
-use super::pool::ProcessKey;
 
 /// Reference to a server in the registry, by which its pool is found.
 #[derive(Clone, Copy)]

@@ -24,6 +24,7 @@
 //! | `pool/lease.rs`, `pool/leased.rs` | requests for a connection; a connection in use |
 //! | `pool/process.rs` | one connection; `pool/process/keep.rs` owns it, `pool/process/router.rs`: messages without a call |
 //! | `pool/process/tasks.rs`, `pool/process/replay.rs` | tasks of the server; requests that a new connection gets again |
+//! | `key` | which requests share a connection, and how it is opened |
 //! | `launch`, `turns`, `breaker` | how a connection is opened; starts at once; a stop of starts after failures |
 //! | `handshake` | revisions of a server |
 //! | `link` | calls on a connection; `link/transport.rs`: messages without pipes; `link/owner.rs`: the call of a message |
@@ -42,6 +43,7 @@
 pub mod breaker;
 pub mod handshake;
 pub mod http;
+mod key;
 pub mod launch;
 pub mod link;
 pub mod metrics;

@@ -34,7 +34,6 @@ use super::turns::{Requests, StartTurns};
 
 mod driver;
 mod everywhere;
-mod key;
 mod lease;
 mod leased;
 mod pools;
@@ -45,9 +44,9 @@ mod report;
 mod rules;
 pub(super) mod state;
 
+pub(super) use crate::key::ProcessKey;
+pub use crate::key::{ConnectionKey, OpenAs, Opener};
 use driver::Driver;
-pub(super) use key::ProcessKey;
-pub use key::{ConnectionKey, OpenAs, Opener};
 use lease::LeaseRequest;
 pub use leased::ProcessLease;
 pub use pools::{Pools, served};

@@ -14,10 +14,10 @@ use tooldock_base::names::NamespaceName;
 use tooldock_process::child::Exit;
 use tooldock_workers::external::{ExternalServer, StdioSettings, StdioSpec};
 
+use crate::key::{ConnectionKey, ProcessKey};
 use crate::launch::{Instance, LaunchRequirements, Launcher, Launchers, LinkParts, ServerRef};
 use crate::link::{Incoming, Link, LinkEnd, LinkRuntimes, Transport, TransportFailure};
 use crate::pipes::Pipes;
-use crate::pool::{ConnectionKey, ProcessKey};
 
 /// Script of a server that speaks either era and misbehaves on request; its first lines say how.
 pub const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/pool/tests/server.py");

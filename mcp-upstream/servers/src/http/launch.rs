@@ -19,12 +19,12 @@ use super::port::{Backend, BackendState, Backends, HttpClient};
 use super::reached::CurrentServer;
 use super::session::{Opener, Session, SessionTransport};
 use super::sse::Channel;
+use crate::key::ProcessKey;
 use crate::launch::{
     Instance, LaunchRequirements, Launcher, Launchers, LinkParts, PersonalUse, ProcessLaunchers,
     ServerRef, is_outdated, personal_use,
 };
 use crate::link::Link;
-use crate::pool::ProcessKey;
 
 /// Maximum number of sessions at one server, equal to the number of sessions that the gateway itself may have.
 const SESSIONS_MAX: usize = 100_000;

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use tooldock_protocol::version::Era;
 
 use super::PoolShared;
-use super::key::ConnectionKey;
 use super::state::ProcessId;
+use crate::key::ConnectionKey;
 use crate::pool::process::Process;
 
 /// Time limit for a server's response to a request that is repeated at other processes, or to an unsubscription.

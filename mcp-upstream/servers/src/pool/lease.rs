@@ -11,9 +11,9 @@ use tooldock_base::error::CallError;
 use tooldock_protocol::version::Era;
 use tooldock_workers::remote::BackendId;
 
-use super::key::{ConnectionKey, OpenAs};
 use super::state::{LeaseRefusal, PoolEvent, ProcessId, WaiterId};
 use super::{PoolShared, ProcessLease};
+use crate::key::{ConnectionKey, OpenAs};
 
 /// Time limit for the pool to notice that a leased process has just ended.
 const NOTICE: Duration = Duration::from_secs(1);

@@ -15,9 +15,9 @@ use tooldock_protocol::version::{Era, ServerInfo};
 use tooldock_workers::remote::BackendId;
 
 use super::PoolShared;
-use super::key::{ConnectionKey, OpenAs};
 use super::replay_state::{LastingRequest, ReplayState};
 use super::state::{PoolEvent, ProcessId};
+use crate::key::{ConnectionKey, OpenAs};
 use crate::link::Link;
 use crate::pool::process::tasks::Tasks;
 use crate::pool::process::{ListenerGuard, Process, ProcessListener};

@@ -21,10 +21,10 @@ use tooldock_sessions::catalogue::Catalogue;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::BackendId;
 
-use super::key::{ConnectionKey, OpenAs, Opener};
 use super::rules::HangThresholds;
 use super::state::{PoolEvent, Presence, ServerCopy};
 use super::{Driver, PoolShared, PoolState, ProcessLease};
+use crate::key::{ConnectionKey, OpenAs, Opener};
 use crate::launch::{Launchers, ServerRef};
 use crate::metrics::{LastGood, StdioMetrics};
 use crate::turns::StartTurns;

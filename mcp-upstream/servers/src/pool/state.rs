@@ -31,10 +31,10 @@ use tokio::time::Instant;
 use tooldock_protocol::version::{Era, EraSupport};
 use tooldock_workers::remote::BackendId;
 
-use super::key::{ConnectionKey, OpenAs, ProcessKey, SlotKey};
 use super::replay_state::ReplayState;
 use super::rules::{PoolRules, SLOT_WAIT, SLOTS_MAX, WAITERS_MAX};
 use crate::breaker::{Breaker, BreakerState};
+use crate::key::{ConnectionKey, OpenAs, ProcessKey, SlotKey};
 use give_way::RoomDemand;
 
 mod ends;

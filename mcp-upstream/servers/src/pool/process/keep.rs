@@ -18,10 +18,11 @@ use tooldock_workers::server_settings::Isolation;
 use super::failure;
 use super::open::{self, OpenOutcome, OpeningLimits};
 use super::{InboundRouter, Process, listen, replay};
+use crate::key::ProcessKey;
 use crate::launch::{Instance, LaunchRequirements, LinkParts, Raw};
 use crate::link::{Link, LinkEnd, LinkLimits};
+use crate::pool::PoolShared;
 use crate::pool::state::{Order, PoolEvent, ProcessEnd, ProcessId, StopReason};
-use crate::pool::{PoolShared, ProcessKey};
 
 /// Maximum time to wait for the exit code of a process that has closed its output.
 const EXIT_WAIT: Duration = Duration::from_millis(50);

@@ -6,12 +6,12 @@ use tokio::time::Instant;
 use tooldock_base::error::CallError;
 use tooldock_protocol::version::{Era, EraSupport};
 
-use super::super::key::{ProcessKey, SlotKey};
 use super::super::rules::{PoolRules, SPREAD_DELAY_MAX};
 use super::{
     LeaseRefusal, PoolAction, PoolStateMachine, ProcessEnd, ProcessFailure, ProcessId,
     ProcessState, StopReason,
 };
+use crate::key::{ProcessKey, SlotKey};
 
 impl PoolStateMachine {
     pub(super) fn started(

@@ -8,7 +8,7 @@ use tooldock_base::error::CallError;
 use tooldock_protocol::version::{Era, EraSupport};
 use tooldock_workers::remote::BackendId;
 
-use crate::pool::key::{ConnectionKey, OpenAs, SlotKey};
+use crate::key::{ConnectionKey, OpenAs, SlotKey};
 use crate::pool::replay_state::ReplayState;
 
 /// Number of a process within its pool.

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::super::key::ProcessKey;
 use super::super::rules::AWAY;
 use super::{PoolAction, PoolStateMachine, ProcessId, ProcessState, StopReason};
+use crate::key::ProcessKey;
 use crate::link::Inbound;
 
 /// The demand for free slots, and the processes that may be ended to meet it.

@@ -5,11 +5,11 @@
 
 use tokio::time::Instant;
 
-use super::super::key::ProcessKey;
 use super::{
     PoolAction, PoolSlot, PoolStateMachine, Presence, ProcessId, ProcessState, Spares, StopReason,
 };
 use crate::breaker::{Breaker, BreakerState};
+use crate::key::ProcessKey;
 
 /// Restart reason of the processes that replace those ended by an operator, as a metrics label.
 const REQUESTED: &str = "requested";

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::super::key::{OpenAs, ProcessKey, SlotKey};
 use super::{
     LeaseRefusal, Order, PoolAction, PoolLimit, PoolProcess, PoolSlot, PoolStateMachine, ProcessId,
     ProcessState, QueuedRequest, UnplannedRestart,
 };
 use crate::breaker::StartDecision;
+use crate::key::{OpenAs, ProcessKey, SlotKey};
 
 /// Decision about a waiting request: granted, refused, or still waiting.
 enum Placement {

@@ -106,7 +106,7 @@ impl ProcessKey {
     }
 
     /// Returns the process key for a request's connection; `None` if the connection is for a single request.
-    pub(super) fn lasting(key: &ConnectionKey) -> Option<Self> {
+    pub(crate) fn lasting(key: &ConnectionKey) -> Option<Self> {
         Some(match key {
             ConnectionKey::Shared => Self::Shared,
             ConnectionKey::Replica(backend) => Self::Replica(backend.clone()),
@@ -152,7 +152,7 @@ impl OpenAs {
     }
 
     /// Returns true if a process of this era would be opened in the same way with `self` and `other`.
-    pub(super) fn same_handshake(&self, other: &Self, era: Era) -> bool {
+    pub(crate) fn same_handshake(&self, other: &Self, era: Era) -> bool {
         if self.headers != other.headers {
             return false;
         }
