@@ -7,8 +7,6 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::{Deserialize, Serialize};
 
-use crate::report::Row;
-
 use axis::{Axis, number};
 
 /// Points (percentile or second, value), or (index of a group, value).
@@ -40,6 +38,8 @@ pub(crate) enum Across {
     Seconds,
 }
 
+/// Maximum number of points in a line.
+const POINTS_MAX: usize = 400;
 const WIDTH: i32 = 820;
 /// Height of the field in which lines are drawn, with its axes, in pixels.
 const HEIGHT: i32 = 350;
@@ -72,62 +72,27 @@ impl Palette for Colours {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 impl Chart {
-    /// A chart without data, to which one of the following methods adds a drawing.
-    pub(crate) fn new(file: &str, title: &str, unit: &str) -> Self {
+    /// Creates a chart. Points that are not finite are omitted, since SVG and JSON cannot represent them; of a longer line
+    /// some [`POINTS_MAX`] points are shown.
+    pub(crate) fn new(
+        file: &str,
+        title: &str,
+        unit: &str,
+        across: Across,
+        mut series: Vec<(String, Points)>,
+    ) -> Self {
+        for (_, points) in &mut series {
+            points.retain(|(at, value)| at.is_finite() && value.is_finite());
+            let step = points.len().div_ceil(POINTS_MAX).max(1);
+            *points = std::mem::take(points).into_iter().step_by(step).collect();
+        }
         Self {
             file: file.to_owned(),
             title: title.to_owned(),
             unit: unit.to_owned(),
-            across: Across::Seconds,
-            series: Vec::new(),
-        }
-    }
-
-    /// Draws latencies by percentile, a line per series.
-    pub(crate) fn percentiles(self, lines: impl IntoIterator<Item = (String, Points)>) -> Self {
-        self.with(Across::Percentiles, lines)
-    }
-
-    /// Draws values over the seconds of a run, a line per series.
-    pub(crate) fn timeline(self, lines: impl IntoIterator<Item = (String, Points)>) -> Self {
-        self.with(Across::Seconds, lines)
-    }
-
-    /// Draws horizontal bars: a group per row, and in it the median of each number. `numbers` contains pairs of the
-    /// text in the legend and the name of the number.
-    pub(crate) fn bars<'r>(
-        self,
-        groups: impl IntoIterator<Item = (String, &'r Row)>,
-        numbers: &[(&str, &str)],
-    ) -> Self {
-        let (names, rows): (Vec<String>, Vec<&Row>) = groups.into_iter().unzip();
-        let bars = numbers.iter().map(|(said, name)| {
-            let values = rows.iter().zip(0..);
-            let values = values.map(|(row, at)| Some((f64::from(at), row.median(name)?)));
-            ((*said).to_owned(), values.flatten().collect())
-        });
-        self.with(Across::Groups { names, log: false }, bars)
-    }
-
-    /// Adds the data. Points that are not finite are omitted: SVG and JSON cannot represent them.
-    fn with(self, across: Across, lines: impl IntoIterator<Item = (String, Points)>) -> Self {
-        let mut series: Vec<_> = lines.into_iter().collect();
-        for (_, points) in &mut series {
-            points.retain(|(at, value)| at.is_finite() && value.is_finite());
-        }
-        Self {
             across,
             series,
-            ..self
         }
-    }
-
-    /// Draws bars on a logarithmic axis, for values that differ by a factor of a hundred.
-    pub(crate) fn logarithmic(mut self) -> Self {
-        if let Across::Groups { log, .. } = &mut self.across {
-            *log = true;
-        }
-        self
     }
 
     /// Draws the chart as SVG.
@@ -293,7 +258,6 @@ mod tests {
     use roxmltree::Document;
 
     use super::*;
-    use crate::report::{Numbers, Section};
 
     /// All coordinates lie within the picture, and this is its text.
     fn texts(chart: &Chart) -> Vec<String> {
@@ -335,24 +299,25 @@ mod tests {
         }
     }
 
-    fn bars(numbers: &[(&str, &str)]) -> Chart {
-        let mut section = Section::default();
-        for (name, small, large) in [
-            ("tooldock", 69.4, Some(900.0)),
-            ("a peer & <another>", 4851.8, None),
-            ("nothing", 0.0, Some(1.0)),
-        ] {
-            let numbers = Numbers::one("small", small).with("large", large);
-            section.add("calls", [name], numbers);
-        }
-        Chart::new("x", "a < b & \"c\" `d`", "us").bars(section.of("calls").named(), numbers)
+    fn chart(across: Across, series: Vec<(&str, Points)>) -> Chart {
+        let series = series
+            .into_iter()
+            .map(|(name, points)| (name.to_owned(), points));
+        Chart::new("x", "a < b & \"c\" `d`", "us", across, series.collect())
+    }
+
+    fn groups(names: &[&str], log: bool) -> Across {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Across::Groups { names, log }
     }
 
     #[test]
     fn bars_have_labels_values_unit_and_legend() {
-        let linear = bars(&[("16 KB", "small"), ("1 MB", "large")]);
-        let logarithmic = linear.clone().logarithmic();
-        for (chart, unit) in [(linear, "us"), (logarithmic, "us (logarithmic)")] {
+        let small = vec![(0.0, 69.4), (1.0, 4851.8), (2.0, 0.0)];
+        let large = vec![(0.0, 900.0), (2.0, 1.0)];
+        for (log, unit) in [(false, "us"), (true, "us (logarithmic)")] {
+            let all = groups(&["tooldock", "a peer & <another>", "nothing"], log);
+            let chart = chart(all, vec![("16 KB", small.clone()), ("1 MB", large.clone())]);
             let names = [
                 "tooldock",
                 "a peer & <another>",
@@ -364,18 +329,16 @@ mod tests {
             assert_has(&chart, &names);
             assert_has(&chart, &["69.4", "4,852", "not measured"]);
         }
-        let one = bars(&[("only", "small")]);
+        let one = chart(groups(&["tooldock"], false), vec![("only", small)]);
         assert!(!texts(&one).contains(&"only".to_owned()), "needs no legend");
     }
 
     #[test]
     fn lines_have_their_axes_and_legend() {
         let points = vec![(50.0, 100.0), (90.0, 200.0), (99.0, 900.0), (99.9, 5000.0)];
-        let lines = ["alone", "beside an attack"].map(|name| (name.to_owned(), points.clone()));
-        let lines = lines
-            .into_iter()
-            .chain([("not measured".to_owned(), Vec::new())]);
-        let percentiles = Chart::new("x", "Latency", "us").percentiles(lines);
+        let mut lines = vec![("alone", points.clone()), ("beside an attack", points)];
+        lines.push(("not measured", Vec::new()));
+        let percentiles = chart(Across::Percentiles, lines);
         assert_has(&percentiles, &["alone", "beside an attack", "not measured"]);
         assert_has(
             &percentiles,
@@ -385,27 +348,27 @@ mod tests {
         assert_eq!(svg.matches("stroke-width=\"2\"").count(), 2, "{svg}");
 
         let points = (0..1200).map(|at| (f64::from(at), 30.0)).collect();
-        let timeline = Chart::new("x", "y", "MiB").timeline([("memory".to_owned(), points)]);
+        let mut timeline = chart(Across::Seconds, vec![("memory", points)]);
+        timeline.unit = "MiB".to_owned();
+        assert_eq!(timeline.series[0].1.len(), 400);
         assert_has(&timeline, &["MiB", "seconds", "0", "1,000"]);
     }
 
     #[test]
     fn what_is_no_number_is_left_out() {
         let points = vec![(0.0, f64::NAN), (1.0, 5.0), (f64::INFINITY, 1.0)];
-        let chart = Chart::new("x", "y", "us").timeline([("x".to_owned(), points)]);
+        let chart = chart(Across::Seconds, vec![("x", points)]);
         assert_eq!(chart.series[0].1, [(1.0, 5.0)]);
     }
 
     #[test]
     fn charts_without_anything_to_show_are_pictures_all_the_same() {
-        let chart = || Chart::new("x", "y", "us");
         for points in [Vec::new(), vec![(1.0, -5.0)]] {
-            let lines = || [("x".to_owned(), points.clone())];
-            for chart in [chart().percentiles(lines()), chart().timeline(lines())] {
-                assert!(!texts(&chart).is_empty());
+            for across in [Across::Percentiles, Across::Seconds] {
+                assert!(!texts(&chart(across, vec![("x", points.clone())])).is_empty());
             }
         }
-        assert!(!texts(&chart().bars([], &[]).logarithmic()).is_empty());
+        assert!(!texts(&chart(groups(&[], true), Vec::new())).is_empty());
     }
 
     #[test]

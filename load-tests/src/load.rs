@@ -32,6 +32,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(10);
 const ONCE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A load: the target, the requests, the duration, and the processes whose CPU time counts.
+#[derive(Clone)]
 pub(crate) struct Load {
     pub(crate) target: Target,
     /// A request for each connection.
@@ -41,7 +42,7 @@ pub(crate) struct Load {
 }
 
 /// The duration of a measurement, and the processes whose CPU time counts.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Window {
     pub(crate) warm_up: Duration,
     pub(crate) measured: Duration,
@@ -95,18 +96,7 @@ impl Sample {
     }
 }
 
-/// Runs the load once.
-///
-/// # Errors
-///
-/// When any response was wrong or missing, including those of the warm-up.
-pub(crate) async fn measure(load: Load) -> anyhow::Result<Sample> {
-    let (sample, faults) = tolerant(load).await?;
-    faults.none()?;
-    sample
-}
-
-/// Runs the load like [`measure`], but counts wrong responses separately instead of failing.
+/// Runs the load once, and counts wrong responses separately, including those of the warm-up.
 ///
 /// # Errors
 ///

@@ -57,7 +57,7 @@ pub(crate) struct Envelope<'a> {
     pub(crate) to: SocketAddr,
     pub(crate) token: &'a str,
     /// Path of the server's MCP endpoint.
-    pub(crate) path: &'static str,
+    pub(crate) path: &'a str,
     pub(crate) namespace: &'a str,
     /// Id of the MCP session, if there is one.
     pub(crate) session: Option<&'a str>,

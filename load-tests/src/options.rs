@@ -1,7 +1,5 @@
 //! The command line.
 
-mod peer;
-
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -10,8 +8,7 @@ use anyhow::{Context, ensure};
 use clap::Parser;
 
 use crate::scenario;
-
-pub(crate) use peer::PeerCommand;
+use crate::servers::peers::Peer;
 
 /// Measures the gateway next to nginx and others, in one run, on loopback. Needs a release build of `tooldock`.
 #[derive(Debug, Parser)]
@@ -43,8 +40,8 @@ pub(crate) struct Options {
     pub(crate) soak_minutes: u64,
     /// Compare with this, too. The command serves streamable HTTP at /mcp of {host}:{port} for the stdio server {server};
     /// see load-tests/README.md
-    #[arg(long = "peer", value_name = "NAME=COMMAND", value_parser = PeerCommand::parse)]
-    pub(crate) peers: Vec<PeerCommand>,
+    #[arg(long = "peer", value_name = "NAME=COMMAND", value_parser = Peer::parse)]
+    pub(crate) peers: Vec<Peer>,
     /// A Python environment with pydantic for the workers, made when missing [default: target/python-envs/base]
     #[arg(long, value_name = "DIR")]
     python_base_env: Option<PathBuf>,

@@ -5,6 +5,7 @@ mod markdown;
 mod publish;
 mod section;
 mod series;
+mod show;
 pub(crate) mod table;
 
 use std::fs;
@@ -23,7 +24,8 @@ use budget::Verdict;
 
 pub(crate) use publish::publish;
 pub(crate) use section::Section;
-pub(crate) use series::{Numbers, Row, Series, median, spread};
+pub(crate) use series::{Numbers, Row, median, spread};
+pub(crate) use show::{Shown, Sizes};
 pub(crate) use table::Table;
 
 const JSON: &str = "report.json";
@@ -115,8 +117,11 @@ impl Report {
     /// Returns true if all default scenarios ran.
     fn ran_all(&self) -> bool {
         let has = |name: &str| self.sections.iter().any(|answered| answered.name == name);
-        let mut defaults = scenario::ALL.iter().filter(|scenario| scenario.default);
-        defaults.all(|scenario| has(scenario.name))
+        let mut defaults = scenario::PLAN
+            .scenarios
+            .iter()
+            .filter(|scenario| scenario.default);
+        defaults.all(|scenario| has(&scenario.name))
     }
 
     /// Prints the report, and writes it with its charts to the folder in the options.
@@ -202,7 +207,13 @@ mod tests {
     }
 
     pub(super) fn chart(file: &str) -> Chart {
-        Chart::new(file, "How much", "us").bars([], &[])
+        Chart::new(
+            file,
+            "How much",
+            "us",
+            crate::chart::Across::Seconds,
+            Vec::new(),
+        )
     }
 
     #[test]
@@ -210,7 +221,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut section = Section {
             charts: vec![chart("refuse")],
-            verdicts: vec![budget::PING.verdict(Some(2.0))],
+            verdicts: vec![budget::tests::budget("`ping`").verdict(Some(2.0))],
             ..Section::default()
         };
         let numbers = Numbers::of(&serde_json::json!({"us": 1.5, "curve": [[50.0, 1.0]]}));
@@ -232,7 +243,7 @@ mod tests {
     fn a_scenario_with_n_above_that_of_a_quiet_machine_is_not_judged() {
         let judged = |n_us: &[f64]| {
             let section = Section {
-                verdicts: vec![budget::PING.verdict(Some(1.0))],
+                verdicts: vec![budget::tests::budget("`ping`").verdict(Some(1.0))],
                 ..Section::default()
             };
             let n_us = n_us.to_vec();

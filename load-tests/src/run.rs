@@ -8,8 +8,7 @@ use tokio::time::timeout;
 use crate::options::Options;
 use crate::report::{Answered, Report, Section, minutes};
 use crate::scenario::{self, Run, Scenario};
-use crate::servers::gateway::threads;
-use crate::servers::nginx::{self, Nginx};
+use crate::servers::nginx::{self, Task};
 
 /// Time for starts and stops around the scenarios.
 const OVERHEAD: Duration = Duration::from_secs(60);
@@ -42,23 +41,20 @@ fn limit(scenario: &Scenario, options: &Options) -> Duration {
 ///
 /// When nginx is installed but does not start.
 pub(crate) async fn run(options: &Options, report: &mut Report) -> anyhow::Result<()> {
-    let nginx = match nginx::program() {
-        Some(program) => Some(Nginx::start(&program, threads()?, options.connections).await?),
-        None => {
-            let missing = "nginx is not installed: no ratios (apt-get install nginx-light)";
-            report.missing.push(missing.to_owned());
-            None
-        }
-    };
-    let takes = |scenario: &Scenario| (scenario.takes)(options);
+    let nginx = nginx::start(Task::Fixed, options.connections).await?;
+    if nginx.is_none() {
+        let missing = "nginx is not installed: no ratios (apt-get install nginx-light)";
+        report.missing.push(missing.to_owned());
+    }
+    let takes = |scenario: &Scenario| scenario.takes(options);
     let mut left: Duration = scenario::wanted(options).map(takes).sum();
     let mut run = Run::new(options, nginx);
     for scenario in scenario::wanted(options) {
-        run.enter(scenario.name, left);
+        run.enter(scenario, left);
         left = left.saturating_sub(takes(scenario));
         run.patience.wait_for_quiet().await?;
         let (start, limit) = (Instant::now(), limit(scenario, options));
-        let answer = timeout(limit, (scenario.run)(&mut run))
+        let answer = timeout(limit, scenario::runner(&scenario.name, &mut run))
             .await
             .with_context(|| format!("not done after {}", minutes(limit)))
             .flatten();
@@ -72,12 +68,15 @@ pub(crate) async fn run(options: &Options, report: &mut Report) -> anyhow::Resul
         {
             section.failures.push(format!("nginx: {error:#}"));
         }
+        scenario
+            .shown
+            .tell(&scenario.name, &scenario.sizes, &mut section);
         for failure in &section.failures {
             run.progress(&format!("FAILED: {failure}"));
         }
         let answered = Answered {
-            name: scenario.name.to_owned(),
-            question: scenario.question.to_owned(),
+            name: scenario.name.clone(),
+            question: scenario.question.clone(),
             seconds: start.elapsed().as_secs_f64(),
             other_cores: run.disturbances().to_vec(),
             n_us: run.references().to_vec(),

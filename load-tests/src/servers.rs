@@ -1,6 +1,5 @@
 //! The processes that a run starts; none of them outlives the run.
 
-pub(crate) mod bare_filter;
 pub(crate) mod echo;
 pub(crate) mod gateway;
 pub(crate) mod nginx;
@@ -15,12 +14,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use crate::processes;
 
 /// Time for a process to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
+/// Time for a server to accept connections.
+const READY_LIMIT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
 /// Number of lines shown of the log of a server that did not start.
 const LOG_LINES_SHOWN: usize = 15;
@@ -28,40 +31,26 @@ const LOG_LINES_SHOWN: usize = 15;
 /// A server process in the foreground. Dropping it asks the process to end, and kills it and its children if it does
 /// not.
 pub(crate) struct Process {
-    name: &'static str,
+    name: String,
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts a process with its output in `log` and no input.
-    fn start(name: &'static str, command: Command, log: PathBuf) -> anyhow::Result<Self> {
-        Self::reading(Stdio::null(), name, command, log)
-    }
-
-    /// Starts a process with an input that is empty but stays open, for servers that end with their input.
-    fn start_with_input(
-        name: &'static str,
-        command: Command,
-        log: PathBuf,
-    ) -> anyhow::Result<Self> {
-        Self::reading(Stdio::piped(), name, command, log)
-    }
-
-    fn reading(
-        input: Stdio,
-        name: &'static str,
-        mut command: Command,
-        log: PathBuf,
-    ) -> anyhow::Result<Self> {
+    /// Starts a process with its output in `log`. Its input is empty but stays open, as some servers end with their input.
+    fn start(name: &str, mut command: Command, log: PathBuf) -> anyhow::Result<Self> {
         let output = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
         let child = command
-            .stdin(input)
+            .stdin(Stdio::piped())
             .stdout(output.try_clone().context("its log")?)
             .stderr(output)
             .spawn()
             .with_context(|| format!("starting {name}"))?;
-        Ok(Self { name, child, log })
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log,
+        })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -83,14 +72,7 @@ impl Process {
                     last_lines(&self.log)
                 );
             }
-            if Instant::now() >= deadline {
-                bail!(
-                    "{} was not ready after {limit:?}\n{}",
-                    self.name,
-                    last_lines(&self.log)
-                );
-            }
-            sleep(PAUSE).await;
+            self.in_time(deadline, "was not ready").await?;
         }
         Ok(())
     }
@@ -99,15 +81,21 @@ impl Process {
     async fn ended(&mut self, limit: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + limit;
         while !self.has_ended() {
-            if Instant::now() >= deadline {
-                bail!(
-                    "{} had not ended after {limit:?}\n{}",
-                    self.name,
-                    last_lines(&self.log)
-                );
-            }
-            sleep(PAUSE).await;
+            self.in_time(deadline, "had not ended").await?;
         }
+        Ok(())
+    }
+
+    /// Pauses before the next look at the process.
+    ///
+    /// # Errors
+    ///
+    /// When the deadline has passed.
+    async fn in_time(&self, deadline: Instant, what: &str) -> anyhow::Result<()> {
+        if Instant::now() >= deadline {
+            bail!("{} {what} in time\n{}", self.name, last_lines(&self.log));
+        }
+        sleep(PAUSE).await;
         Ok(())
     }
 
@@ -162,6 +150,67 @@ fn last_lines(log: &Path) -> String {
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a free port")?;
     listener.local_addr().context("a free port")
+}
+
+/// A server on a free port of loopback, with a folder of its own.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    process: Process,
+    // Deleted after the process has ended.
+    _folder: TempDir,
+}
+
+impl Server {
+    /// Starts a server and waits until it accepts connections. `command` gets its folder and its address.
+    async fn start(
+        name: &str,
+        command: impl FnOnce(&Path, SocketAddr) -> anyhow::Result<Command>,
+    ) -> anyhow::Result<Self> {
+        let folder = TempDir::with_prefix("tooldock-load-").context("a temporary folder")?;
+        let address = free_address()?;
+        let command = command(folder.path(), address)?;
+        let mut process = Process::start(name, command, folder.path().join("output.log"))?;
+        let ready = async || TcpStream::connect(address).await.is_ok();
+        process.until(READY_LIMIT, ready).await?;
+        Ok(Self {
+            address,
+            process,
+            _folder: folder,
+        })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The process and all that it has started.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let started = processes::descendants(self.id());
+        std::iter::once(self.id()).chain(started).collect()
+    }
+
+    /// Anonymous memory of all its processes together, in KiB.
+    pub(crate) fn anonymous_kib(&self) -> anyhow::Result<u64> {
+        let each = self.processes().into_iter().map(processes::Memory::of);
+        each.map(|memory| Ok(memory?.anonymous_kib)).sum()
+    }
+}
+
+/// Starts the bare filter with as many threads as the gateway has: the gateway's HTTP library with a filter that answers every
+/// request with 401, a program of the gateway's crate. `None` if it was not built, and in a debug build, since the comparison
+/// with an unoptimised filter would favour the gateway.
+pub(crate) async fn bare_filter(threads: usize) -> anyhow::Result<Option<Server>> {
+    let own = std::env::current_exe().context("finding this program's own file")?;
+    let program = own.with_file_name("bare_filter");
+    if cfg!(debug_assertions) || !program.is_file() {
+        return Ok(None);
+    }
+    let started = Server::start("the bare filter", |_, address| {
+        let mut command = Command::new(program);
+        command.arg(address.to_string()).arg(threads.to_string());
+        Ok(command)
+    });
+    started.await.map(Some)
 }
 
 #[cfg(test)]

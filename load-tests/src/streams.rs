@@ -14,6 +14,7 @@ mod publisher;
 mod socket;
 mod tally;
 
+pub(crate) use aside::Aside;
 pub(crate) use calls::calls_beside;
 pub(crate) use crowd::Crowd;
 pub(crate) use deliveries::Deliveries;

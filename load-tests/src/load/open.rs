@@ -71,18 +71,6 @@ struct Due {
     tally: Option<Arc<Tally>>,
 }
 
-/// Starts a load, warms up, and measures one window.
-///
-/// # Errors
-///
-/// As [`Open::start`] and [`Open::watch`].
-pub(crate) async fn measure(load: OpenLoad, window: &Window) -> anyhow::Result<OpenSample> {
-    let open = Open::start(load).await?;
-    sleep(window.warm_up).await;
-    open.watch(window.measured, &window.front, &window.workers)
-        .await
-}
-
 impl Open {
     /// Opens the connections and begins to send.
     ///

@@ -13,15 +13,15 @@ const LINE: &str = "Fifty-five letters of plain text and the end of a line.\n";
 
 /// A call of a tool that returns its text.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct EchoCall {
-    pub(crate) tool: &'static str,
+pub(crate) struct EchoCall<'a> {
+    pub(crate) tool: &'a str,
     /// Minimum length of the text in bytes; 0 for a few words.
     pub(crate) length: usize,
 }
 
-impl EchoCall {
+impl EchoCall<'_> {
     /// A call of the stdio echo server with a few words.
-    pub(crate) const SMALL: Self = Self {
+    pub(crate) const SMALL: EchoCall<'static> = EchoCall {
         tool: TOOL,
         length: 0,
     };
@@ -60,13 +60,13 @@ fn meta() -> serde_json::Value {
 
 impl Envelope<'_> {
     /// A call in the form of protocol version 2025-11-25 and before.
-    pub(crate) fn echo(&self, call: EchoCall) -> Request {
+    pub(crate) fn echo(&self, call: EchoCall<'_>) -> Request {
         let body = call.legacy();
         Request::new(format!("{}{body}", self.head(body.len())))
     }
 
     /// A call in the form of 2026-07-28: body and headers contain all information for the server.
-    pub(crate) fn modern_echo(&self, call: EchoCall) -> Request {
+    pub(crate) fn modern_echo(&self, call: EchoCall<'_>) -> Request {
         let body = call.modern();
         let mirrored = format!(
             "MCP-Protocol-Version: {MODERN}\r\nMcp-Method: tools/call\r\nMcp-Name: {}\r\n",

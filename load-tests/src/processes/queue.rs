@@ -13,10 +13,6 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// The explanation of this column for the notes under a table.
-    pub(crate) const NOTE: &str = "queued: how long the gateway's threads together were ready to run and got no core, in each \
-        second. Latency that comes with it is the machine's.";
-
     pub(crate) fn since_now(process: u32) -> Self {
         Self {
             process,

@@ -247,7 +247,7 @@ mod tests {
     fn a_run_on_a_noisy_machine_says_that_it_proves_nothing() {
         let with_n = |n_us: f64| {
             let section = Section {
-                verdicts: vec![budget::PING.verdict(Some(2.0))],
+                verdicts: vec![budget::tests::budget("`ping`").verdict(Some(2.0))],
                 ..Section::default()
             };
             let n_us = vec![n_us];
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn budgets_not_measured_are_told_by_a_run_of_everything_only() {
-        let verdicts = vec![budget::PING.verdict(Some(2.0))];
+        let verdicts = vec![budget::tests::budget("`ping`").verdict(Some(2.0))];
         let section = || Section {
             verdicts: verdicts.clone(),
             ..Section::default()
@@ -282,8 +282,10 @@ mod tests {
             some.contains("2.00 n") && !some.contains("not measured"),
             "{some}"
         );
-        let names = crate::scenario::ALL.map(|scenario| scenario.name);
-        let all = names.map(|name| answered(name, section())).into();
+        let all = crate::scenario::PLAN.scenarios.iter();
+        let all = all
+            .map(|scenario| answered(&scenario.name, section()))
+            .collect();
         assert!(whole(&report(all), false).contains("not measured"));
     }
 

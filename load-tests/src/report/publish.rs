@@ -134,8 +134,9 @@ mod tests {
     #[test]
     fn the_readme_has_a_place_for_every_scenario() {
         let readme = README_TEXT.to_owned();
-        let all = crate::scenario::ALL.map(|scenario| answered(scenario.name, Section::default()));
-        let published = with_results(readme, &report(all.into())).unwrap();
+        let all = crate::scenario::PLAN.scenarios.iter();
+        let all = all.map(|scenario| answered(&scenario.name, Section::default()));
+        let published = with_results(readme, &report(all.collect())).unwrap();
         assert!(published.contains("took "));
     }
 }

@@ -47,17 +47,6 @@ impl Series {
         self.rows[at].measured.push(numbers);
     }
 
-    /// All rows, each with its name.
-    pub(crate) fn named(&self) -> impl Iterator<Item = (String, &Row)> {
-        self.rows.iter().map(|row| (row.name().to_owned(), row))
-    }
-
-    /// The curve called `curve` of each row.
-    pub(crate) fn curves(&self, curve: &str) -> impl Iterator<Item = (String, Points)> {
-        self.named()
-            .map(move |(name, row)| (name, row.curve(curve)))
-    }
-
     pub(crate) fn row<L: AsRef<str>>(&self, labels: &[L]) -> Option<&Row> {
         let has = |row: &&Row| {
             row.labels
@@ -75,11 +64,6 @@ impl Series {
 }
 
 impl Row {
-    /// The first label, which is the row's name.
-    pub(crate) fn name(&self) -> &str {
-        self.labels.first().map_or("", String::as_str)
-    }
-
     pub(crate) fn times(&self) -> usize {
         self.measured.len()
     }
@@ -94,10 +78,6 @@ impl Row {
 
     pub(crate) fn spread(&self, name: &str) -> Option<(f64, f64)> {
         spread(self.all(name))
-    }
-
-    pub(crate) fn most(&self, name: &str) -> Option<f64> {
-        Some(self.spread(name)?.1)
     }
 
     pub(crate) fn sum(&self, name: &str) -> f64 {
@@ -289,7 +269,7 @@ mod tests {
         assert_eq!(a.ratio_to(b, "us"), Some(2.0));
         assert_eq!((a.median("n"), b.median("n")), (Some(2.0), None));
         assert_eq!(
-            (a.times(), a.most("us"), b.sum("us")),
+            (a.times(), a.spread("us").map(|(_, most)| most), b.sum("us")),
             (4, Some(36.0), 36.0)
         );
         assert!(series.row(&["a"]).is_none() && section.of("none").rows.is_empty());

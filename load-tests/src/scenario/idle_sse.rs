@@ -8,65 +8,34 @@
 //!
 //! Calls are measured without streams before and after, to detect if the machine became slower meanwhile.
 
-mod found;
-
-use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Run, Scenario};
-use crate::load::open::OpenSample;
-use crate::options::Options;
+use super::Run;
 use crate::processes::CpuTimes;
 use crate::report::table::cell;
 use crate::report::{Numbers, Section};
-use crate::servers::gateway::{Gateway, Layout, threads};
-use crate::servers::nginx::{self, Nginx};
+use crate::servers::gateway::{Gateway, Layout};
+use crate::servers::nginx::{self, Task};
 use crate::streams::{Crowd, Publisher, calls_beside};
 
-use found::{AFTER, BEFORE, CALLS, STREAMS};
+/// Names of the rows for calls before any stream was opened, and after all were closed.
+const BEFORE: &str = "none, before";
+const AFTER: &str = "none, after";
+/// Series with a row for each number of streams, and of calls during the streams.
+const STREAMS: &str = "streams";
+const CALLS: &str = "calls";
 
-pub(crate) const SCENARIO: Scenario = Scenario {
-    name: "idle_sse",
-    question: "5,000, then 19,000 `GET` streams are open (a process here may hold 20,000 descriptors), each in a session of its \
-               own, and idle but for their keepalives: how much memory does one take, how long until one event is on the last of \
-               them, do calls on other connections get slower, and what stays when all have closed? 5,000 are then held through \
-               nginx (`proxy_pass`, unbuffered) in front.",
-    default: true,
-    takes,
-    run: |run| Box::pin(measure(run)),
-};
-
-/// Numbers of concurrent streams, in the order of measurement.
-const COUNTS: [usize; 2] = [5_000, 19_000];
-/// Number of streams through nginx. Each takes two descriptors of one of its processes, and a port to the gateway, so
-/// fewer than 19,000.
-const BEHIND_NGINX: usize = 5_000;
-/// Number of events sent to all streams; their median counts.
-const EVENTS: usize = 5;
 /// Time limit for one event to reach the last stream.
 const EVENT_LIMIT: Duration = Duration::from_secs(30);
 /// Time between the last change and reading the memory, so that memory that is freed late counts as freed.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Rate of tool calls per second, on a fixed schedule: so low that calls coincide with keepalives and not with each
-/// other.
-const CALLS_PER_SECOND: f64 = 200.0;
 /// Duration of a sample in multiples of the measured time. With the default of a second, a sample has the latencies of
 /// 1,000 calls, so that two calls do not decide its p99. During three samples each stream gets a keepalive.
 const SECONDS_OF_CALLS: u32 = 5;
 
-/// Duration of one sample of calls.
-fn calls_take(options: &Options) -> Duration {
-    options.measured() * SECONDS_OF_CALLS
-}
-
-fn takes(options: &Options) -> Duration {
-    let windows = u32::try_from(options.repetitions * (COUNTS.len() + 2)).unwrap_or(u32::MAX);
-    Duration::from_secs(32) + calls_take(options) * windows
-}
-
-async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let gateway = Gateway::with_tools(run.options, Layout::Separate).await?;
     let mut publisher = Publisher::open(gateway.envelope()).await?;
     let mut crowd = Crowd::new(gateway.envelope())?;
@@ -75,7 +44,8 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let empty = settled(&gateway).await?;
     // Memory of all sessions and streams so far.
     let (mut sessions_kib, mut streams_kib) = (0.0, 0.0);
-    for count in COUNTS {
+    let (fewer, most) = (run.count("streams")?, run.count("most")?);
+    for count in [fewer, most] {
         run.progress(&format!("{count} streams"));
         let name = count.to_string();
         let then = settled(&gateway).await?;
@@ -85,9 +55,11 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         sessions_kib += with_sessions - then;
         streams_kib += settled(&gateway).await? - with_sessions;
         let each = |kib: f64| kib / count as f64;
-        let kib = Numbers::one("session_kib", each(sessions_kib));
-        section.add(STREAMS, [&*name], kib.with("stream_kib", each(streams_kib)));
-        events(&gateway, &mut publisher, &crowd, &name, &mut section).await?;
+        let kib = Numbers::one("session_kib", each(sessions_kib))
+            .with("stream_kib", each(streams_kib))
+            .with("both_kib", each(sessions_kib + streams_kib));
+        section.add(STREAMS, [&*name], kib);
+        events(run, &gateway, &mut publisher, &crowd, &name, &mut section).await?;
         calls(run, &gateway, &name, &mut section).await?;
         let lost = crowd.tally().ended();
         if lost > 0 {
@@ -100,20 +72,34 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             cell(section.of(STREAMS).median(&[name], "event_ms"), 0)
         ));
     }
-    let most = COUNTS[COUNTS.len() - 1];
     crowd.start_over().await;
     let left = settled(&gateway).await? - empty - sessions_kib;
     let left = Numbers::one("left_kib", left / most as f64);
     section.add(STREAMS, [most.to_string()], left);
     calls(run, &gateway, AFTER, &mut section).await?;
-    match nginx::program() {
+    // Each stream takes two descriptors of a process of nginx, and a port to the gateway, so these are the fewer streams.
+    match nginx::start(Task::InFrontOf(gateway.address), fewer).await? {
         None => section.miss("nginx is not installed: no streams behind it"),
-        Some(program) => {
-            run.progress("the same behind nginx");
-            behind_nginx(&program, &gateway, &mut publisher, &mut crowd, &mut section).await?;
+        Some(nginx) => {
+            let name = format!("{fewer} behind nginx");
+            run.progress(&name);
+            let before = nginx.anonymous_kib()? as f64;
+            crowd.open_up_to(fewer, nginx.address).await?;
+            sleep(SETTLE).await;
+            let each = (nginx.anonymous_kib()? as f64 - before) / fewer as f64;
+            section.add(STREAMS, [&*name], Numbers::one("nginx_kib", each));
+            events(run, &gateway, &mut publisher, &crowd, &name, &mut section).await?;
+            // The clients' connections are closed first, so that nginx ends immediately.
+            crowd.leave().await;
         }
     }
-    found::tell(&mut section, most);
+    let p99 = |name| section.of(CALLS).median(&[name], "p99_us");
+    if let Some((after, before)) = p99(AFTER).zip(p99(BEFORE)) {
+        section.note(format!(
+            "p99 without streams was {:.2} times as long after them as before: the ratios are worth no more than that.",
+            after / before
+        ));
+    }
     Ok(section)
 }
 
@@ -123,37 +109,17 @@ async fn settled(gateway: &Gateway) -> anyhow::Result<f64> {
     Ok(gateway.memory()?.anonymous_kib as f64)
 }
 
-/// Opens a stream through nginx for some of the same sessions.
-async fn behind_nginx(
-    program: &Path,
-    gateway: &Gateway,
-    publisher: &mut Publisher,
-    crowd: &mut Crowd,
-    section: &mut Section,
-) -> anyhow::Result<()> {
-    let nginx = Nginx::in_front_of(program, threads()?, gateway.address, BEHIND_NGINX).await?;
-    let before = nginx.anonymous_kib()? as f64;
-    crowd.open_up_to(BEHIND_NGINX, nginx.address).await?;
-    sleep(SETTLE).await;
-    let each = (nginx.anonymous_kib()? as f64 - before) / BEHIND_NGINX as f64;
-    let name = found::behind_nginx();
-    section.add(STREAMS, [&*name], Numbers::one("nginx_kib", each));
-    events(gateway, publisher, crowd, &name, section).await?;
-    // The clients' connections are closed first, so that nginx ends immediately.
-    crowd.leave().await;
-    Ok(())
-}
-
 /// Publishes several events, each after the previous one has reached every stream.
 async fn events(
+    run: &Run<'_>,
     gateway: &Gateway,
     publisher: &mut Publisher,
     crowd: &Crowd,
     name: &str,
     section: &mut Section,
 ) -> anyhow::Result<()> {
-    let before = CpuTimes::of(&[gateway.id()])?;
-    for _ in 0..EVENTS {
+    let (before, events) = (CpuTimes::of(&[gateway.id()])?, run.count("events")?);
+    for _ in 0..events {
         let target = crowd.tally().events() + crowd.open();
         let start = publisher.publish().await?;
         crowd.have_together(target, EVENT_LIMIT).await?;
@@ -162,7 +128,7 @@ async fn events(
         section.add(STREAMS, [name], Numbers::one("event_ms", ms));
     }
     let cpu_ms = CpuTimes::of(&[gateway.id()])?.since(&before) as f64 / 1e6;
-    let each = Numbers::one("event_cpu_ms", cpu_ms / EVENTS as f64);
+    let each = Numbers::one("event_cpu_ms", cpu_ms / events as f64);
     section.add(STREAMS, [name], each);
     Ok(())
 }
@@ -174,17 +140,12 @@ async fn calls(
     name: &str,
     section: &mut Section,
 ) -> anyhow::Result<()> {
-    let open = calls_beside(gateway, CALLS_PER_SECOND).await?;
+    let open = calls_beside(gateway, run.rate("calls_per_second")?).await?;
     sleep(run.options.warm_up()).await;
-    for _ in 0..run.options.repetitions {
-        let lasts = calls_take(run.options);
-        let take = async || open.watch(lasts, &[gateway.id()], &[]).await;
-        let sample = run
-            .patiently(|sample: &OpenSample| sample.other_cores, take)
-            .await?;
-        if let Some(fault) = sample.fault() {
-            section.fail(format!("calls, streams {name}: {fault}"));
-        }
+    let lasts = run.options.measured() * SECONDS_OF_CALLS;
+    for _ in run.repetitions() {
+        let sample = run.watch(&open, lasts, &[gateway.id()]).await?;
+        run.told(section, &format!("calls, streams {name}"), &sample);
         section.add(CALLS, [name], Numbers::of(&sample));
     }
     Ok(())

@@ -10,7 +10,6 @@
 //! After each change the new code must answer, and no other process may have been replaced.
 
 mod fleet;
-mod found;
 mod worker_start;
 
 use std::time::Duration;
@@ -18,36 +17,30 @@ use std::time::Duration;
 use anyhow::ensure;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Run, Scenario};
+use super::Run;
 use crate::load::open::{Open, OpenSample};
 use crate::options::Options;
 use crate::processes::Queued;
 use crate::report::table::cell;
-use crate::report::{Numbers, Section};
+use crate::report::{Numbers, Row, Section};
 
 use fleet::Fleet;
-use found::{NOTHING_CHANGED, ONE_CHANGED, TOOK, UNDER_LOAD, WATCHED, WITH, WITHOUT};
+/// Series of milliseconds from the request to reload, and its rows.
+const TOOK: &str = "from POST /reload";
+const TO_ANSWER: &str = "a new folder to the answer";
+const TO_FIRST_CALL: &str = "a new folder to its first call";
+const NOTHING_CHANGED: &str = "none of 200 changed";
+const ONE_CHANGED: &str = "one of 200 changed, nobody calls";
+const UNDER_LOAD: &str = "one of 200 changed, under load";
+/// Series of calls, with a row for each target, with and without a reload.
+const WATCHED: &str = "calls";
+const OTHERS: &str = "others";
+const CHANGING: &str = "the one that changes";
+const WITH: &str = "with";
+const WITHOUT: &str = "without";
 
-pub(crate) const SCENARIO: Scenario = Scenario {
-    name: "reload",
-    question: "Does anybody notice when one of 200 namespaces changes its code? 190 are stdio servers, 10 are folders of Python tools; \
-        while calls come to several of them at a fixed rate, one folder gets new code and `POST /reload` is asked: how long is its \
-        answer, how many calls fail (none may), what happens to latency, which other processes are replaced (none may be)? Apart \
-        from that: how long from a new folder of tools to its first call?",
-    default: true,
-    takes,
-    run: |run| Box::pin(measure(run)),
-};
-
-/// Number of reloads of each kind without concurrent calls.
-const QUIET_RELOADS: usize = 3;
-/// Rates of calls per second to namespaces that do not change, and to the one that does.
-const CALLS: [(&str, f64); 2] = [("others", 600.0), ("the one that changes", 100.0)];
 /// Minimum length of a window with a reload, so that it covers the end of the old worker, too.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
-
-/// Time for the worker starts, the start of all processes, and the reloads without calls.
-const STARTS: Duration = Duration::from_secs(14);
 
 /// Number of reloads under load.
 fn changes(options: &Options) -> usize {
@@ -62,22 +55,17 @@ fn window(options: &Options) -> Duration {
     options.measured().max(WINDOW_MIN)
 }
 
-fn takes(options: &Options) -> Duration {
-    let changes = u32::try_from(changes(options)).unwrap_or(u32::MAX);
-    let each = options.warm_up() + window(options) * 2 + Duration::from_millis(500);
-    STARTS + each * changes
-}
-
-async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let mut section = Section::default();
     if let Err(error) = worker_start::measure(run, &mut section).await {
         section.fail(format!("worker start: {error:#}"));
     }
     let start = Instant::now();
-    let mut fleet = Fleet::start(run.options).await?;
+    let (python, stdio) = (run.count("python")?, run.count("stdio")?);
+    let mut fleet = Fleet::start(run.options, python, stdio).await?;
     run.progress(&format!(
         "{} namespaces with {} processes after {:.1} s",
-        fleet::NAMESPACES,
+        python + stdio,
         fleet.processes(),
         start.elapsed().as_secs_f64()
     ));
@@ -88,19 +76,30 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         section.fail(format!("under load: {error:#}"));
     }
     let started = fleet.servers_started().await?;
-    if started != fleet.stdio() as f64 {
-        let stdio = fleet.stdio();
+    if started != stdio as f64 {
         section.fail(format!(
             "{started} processes were started for {stdio} stdio servers"
         ));
     }
-    found::tell(&mut section);
+    let took = section.of(TOOK);
+    let changes = [ONE_CHANGED, UNDER_LOAD].map(|name| took.row(&[name]).map_or(0, Row::times));
+    let changes: usize = changes.iter().sum();
+    if changes > 0 && section.failures.is_empty() {
+        section.note(format!(
+            "After each of {changes} changes the new code answered the first call, and every other process was the one it had \
+             been."
+        ));
+    }
     Ok(section)
 }
 
 /// Measures reloads without concurrent calls.
 async fn quiet(run: &mut Run<'_>, fleet: &mut Fleet, section: &mut Section) -> anyhow::Result<()> {
-    let reloads = if run.options.quick { 1 } else { QUIET_RELOADS };
+    let reloads = if run.options.quick {
+        1
+    } else {
+        run.count("quiet_reloads")?
+    };
     for _ in 0..reloads {
         let (ms, report) = fleet.reload().await?;
         ensure!(
@@ -128,7 +127,11 @@ async fn under_load(
     section: &mut Section,
 ) -> anyhow::Result<()> {
     let (options, window) = (run.options, window(run.options));
-    let open = Calls::start(fleet).await?;
+    let rates = [
+        (OTHERS, run.rate("others_per_second")?),
+        (CHANGING, run.rate("changing_per_second")?),
+    ];
+    let open = Calls::start(fleet, rates.map(|(_, rate)| rate)).await?;
     for change in 1..=changes(options) {
         sleep(options.warm_up()).await;
         let ((), without) = open.during(sleep(window)).await?;
@@ -139,20 +142,14 @@ async fn under_load(
             ms
         };
         let (ms, with) = open.during(work).await?;
-        for (at, (who, per_second)) in CALLS.into_iter().enumerate() {
+        for (at, (who, per_second)) in rates.into_iter().enumerate() {
             for (when, (samples, queued_ms)) in [(WITHOUT, &without), (WITH, &with)] {
                 let (sample, per_second) = (&samples[at], per_second.to_string());
-                run.progress(&format!(
-                    "change {change}, {who} {when} a reload: {}",
-                    sample.shown()
-                ));
                 if when == WITHOUT {
                     // The start of the new worker appears as other work.
                     run.disturbed_by(sample.other_cores);
                 }
-                if let Some(fault) = sample.fault() {
-                    section.fail(format!("calls of {who} {when} a reload: {fault}"));
-                }
+                run.told(section, &format!("calls of {who} {when} a reload"), sample);
                 let numbers = Numbers::of(sample).with("queued_ms", *queued_ms);
                 section.add(WATCHED, [who, &per_second, when], numbers);
             }
@@ -175,16 +172,16 @@ struct Calls {
 }
 
 impl Calls {
-    async fn start(fleet: &Fleet) -> anyhow::Result<Self> {
+    async fn start(fleet: &Fleet, [others, changing]: [f64; 2]) -> anyhow::Result<Self> {
         Ok(Self {
-            others: Open::start(fleet.load_on_others(CALLS[0].1).await?).await?,
-            changing: Open::start(fleet.load_on_changing(CALLS[1].1)).await?,
+            others: Open::start(fleet.load_on_others(others).await?).await?,
+            changing: Open::start(fleet.load_on_changing(changing)).await?,
             gateway: fleet.gateway.id(),
             workers: fleet.workers_called()?,
         })
     }
 
-    /// Measures both loads while `work` runs, in the order of [`CALLS`], and the milliseconds per second for which the
+    /// Measures both loads while `work` runs, those of others first, and the milliseconds per second for which the
     /// gateway's threads waited for a core.
     async fn during<T>(
         &self,

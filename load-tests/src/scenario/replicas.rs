@@ -12,28 +12,18 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 use tokio::time::sleep;
 
+use super::Run;
 use super::stores::{ECHO, in_sessions};
-use super::{Run, Scenario};
 use crate::load::one_by_one::{self, Plan};
-use crate::load::{self, Load, Sample, Window};
+use crate::load::{self, Load, Window};
 use crate::message::{Expect, Request};
 use crate::options::Options;
 use crate::processes::descendants;
-use crate::report::table::{figure, middle, sum};
-use crate::report::{Numbers, Row, Section, Series, Table};
+use crate::report::{Numbers, Section};
 use crate::servers::echo::{EchoProgram, Era};
 use crate::servers::gateway::{Gateway, Layout, Setup};
 use crate::servers::redis::{self, Redis};
 use crate::wire::{Connection, Target};
-
-pub(crate) const SCENARIO: Scenario = Scenario {
-    name: "replicas",
-    question: "What does a call cost whose session lives on another replica, and how long does a session wait for its next answer \
-               when its replica is killed? Two replicas with a Redis on loopback, and two processes over one data directory.",
-    default: false,
-    takes,
-    run: |run| Box::pin(measure(run)),
-};
 
 const REDIS: &str = "Redis";
 const DISK: &str = "one data directory";
@@ -41,9 +31,7 @@ const DIRECT: &str = "direct";
 const FORWARDED: &str = "by way of the other";
 const CALLS: &str = "calls";
 const ADOPTED: &str = "adopted";
-/// Number of sessions that lose their replica: half of them call immediately, each on a separate connection; the other half
-/// call after the replica counts as gone, [`AT_A_TIME`] at a time.
-const ORPHANS: usize = 400;
+/// Number of calls at a time after the replica counts as gone.
 const AT_A_TIME: usize = 4;
 /// Time from the kill until the replica counts as gone, which is 2 s after its last heartbeat in Redis.
 const GONE: Duration = Duration::from_millis(2_500);
@@ -52,11 +40,6 @@ const LATER: &str = "2.5 s later";
 const LIVE: &str = "once more";
 /// Time limit for replicas to discover each other.
 const SEE_LIMIT: Duration = Duration::from_secs(20);
-
-fn takes(options: &Options) -> Duration {
-    let calls = (options.measured() + options.warm_up()) * 6;
-    (calls + Duration::from_secs(12)) * options.repetitions as u32 + Duration::from_secs(15)
-}
 
 /// Two replicas that share sessions by a store.
 struct Pair {
@@ -115,7 +98,7 @@ impl Pair {
     }
 }
 
-async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let echo = EchoProgram::find()?.command(Era::Legacy);
     let redis = Redis::start().await?;
     let mut section = Section::default();
@@ -124,7 +107,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         Some(redis) => pairs.push(Pair::start(run.options, &echo, Some(redis)).await?),
         None => section.miss(redis::MISSING),
     }
-    for repetition in 1..=run.options.repetitions {
+    for repetition in run.repetitions() {
         section.repetition = repetition;
         for pair in &mut pairs {
             calls(run, pair, &mut section).await.context(pair.by)?;
@@ -133,7 +116,6 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             orphans(run, pair, &mut section).await.context(pair.by)?;
         }
     }
-    tell(&mut section);
     Ok(section)
 }
 
@@ -143,21 +125,19 @@ async fn calls(run: &mut Run<'_>, pair: &Pair, section: &mut Section) -> anyhow:
     let requests = pair.requests(options.connections).await?;
     for (way, replica) in [(DIRECT, &pair.one), (FORWARDED, &pair.two)] {
         let target = Target::Http(replica.address);
-        let take = async || {
-            let window = Window {
+        let load = Load {
+            target: target.clone(),
+            requests: requests.clone(),
+            expect: Expect::NUMBERED_ECHO,
+            window: Window {
                 workers: pair.ids().into_iter().flat_map(descendants).collect(),
                 ..Window::by(options, pair.ids())
-            };
-            load::measure(Load {
-                target: target.clone(),
-                requests: requests.clone(),
-                expect: Expect::NUMBERED_ECHO,
-                window,
-            })
-            .await
+            },
         };
-        let sample = run.patiently(|sample: &Sample| sample.other_cores, take);
-        let sample = sample.await.context(way)?;
+        let sample = run
+            .right(&format!("{}, {way}", pair.by), &load)
+            .await
+            .context(way)?;
         let plan = Plan {
             connections: 10,
             calls: 100,
@@ -167,10 +147,8 @@ async fn calls(run: &mut Run<'_>, pair: &Pair, section: &mut Section) -> anyhow:
         let one = requests.first().context("no session")?.clone();
         let alone = one_by_one::measure(plan, one, Expect::NUMBERED_ECHO, open).await?;
         run.progress(&format!(
-            "{}, {way}: {}; one client p50 {:.0} us",
-            pair.by,
-            sample.shown(),
-            alone.p50_us
+            "{}, {way}: one client p50 {:.0} us",
+            pair.by, alone.p50_us
         ));
         let numbers = Numbers::of(&json!({"many": sample, "one": alone}));
         section.add(CALLS, [pair.by, way], numbers);
@@ -180,8 +158,9 @@ async fn calls(run: &mut Run<'_>, pair: &Pair, section: &mut Section) -> anyhow:
 
 /// Measures the next calls of sessions whose replica was killed.
 async fn orphans(run: &mut Run<'_>, pair: &mut Pair, section: &mut Section) -> anyhow::Result<()> {
-    let mut at_once = pair.requests(ORPHANS).await?;
-    let later = at_once.split_off(ORPHANS / 2);
+    let orphans = run.count("orphans")?;
+    let mut at_once = pair.requests(orphans).await?;
+    let later = at_once.split_off(orphans / 2);
     // The stdio server of the other replica is started before the kill.
     let target = Target::Http(pair.two.address);
     let warm = pair.two.envelope().of(ECHO).numbered_call();
@@ -215,73 +194,4 @@ async fn orphans(run: &mut Run<'_>, pair: &mut Pair, section: &mut Section) -> a
     }
     pair.one.start_again().await?;
     pair.see_each_other().await
-}
-
-fn tell(section: &mut Section) {
-    let (calls, adopted) = (section.of(CALLS), section.of(ADOPTED));
-    let tables = vec![
-        Table::of(
-            &calls.rows,
-            &["replicas of", "call"],
-            [
-                middle("calls/s", "many.per_second", 0),
-                middle("p50 us", "many.p50_us", 0),
-                middle("p99 us", "many.p99_us", 0),
-                middle("CPU us, both", "many.cpu_us", 1),
-                figure("CPU / direct", 2, |row| {
-                    to_direct(calls, row, "many.cpu_us")
-                }),
-                middle("one client p50 us", "one.p50_us", 0),
-                middle("one client p99 us", "one.p99_us", 0),
-                figure("p50 / direct", 2, |row| to_direct(calls, row, "one.p50_us")),
-            ],
-        )
-        .captioned("Calls in sessions of one replica"),
-        Table::of(
-            &adopted.rows,
-            &["replicas of", "next call"],
-            [
-                sum("answered", &["requests"]),
-                sum("refused", &["refused"]),
-                middle("p50 us", "p50_us", 0),
-                middle("p99 us", "p99_us", 0),
-                middle("CPU us", "cpu_us", 1),
-            ],
-        )
-        .captioned(
-            "The next call of each session after its replica was killed, at the other replica",
-        ),
-    ];
-    section.tables = tables;
-    section.note(
-        "A replica of a Redis counts as gone 2 s after its last beat: calls that are sent `at once` wait for that. Each of them \
-         has a connection of its own; those of `2.5 s later` are sent 4 at a time, and `once more` is the next call of the same \
-         sessions, which are live then. `refused`: a claim asks Redis, which has 50 ms to answer; a client whose call has 503 \
-         is to try again.",
-    );
-}
-
-/// Ratio of a number to that of direct calls, within each repetition.
-fn to_direct(calls: &Series, row: &Row, number: &str) -> Option<f64> {
-    row.ratio_to(calls.row(&[row.name(), DIRECT])?, number)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_forwarded_call_is_compared_with_a_direct_one_of_the_same_pair() {
-        let mut section = Section::default();
-        for (by, way, cpu_us) in [
-            (DISK, DIRECT, 10.0),
-            (REDIS, DIRECT, 20.0),
-            (REDIS, FORWARDED, 50.0),
-        ] {
-            section.add(CALLS, [by, way], Numbers::one("many.cpu_us", cpu_us));
-        }
-        tell(&mut section);
-        let ratios = section.tables[0].rows.iter().map(|row| row[6].as_str());
-        assert_eq!(ratios.collect::<Vec<_>>(), ["1.00", "1.00", "2.50"]);
-    }
 }

@@ -1,15 +1,17 @@
 //! State that scenarios share: options, the nginx that is the unit of every ratio, patience, and progress messages.
 
-use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use crate::load::{self, Load, Sample, Window};
+use super::{PLAN, Scenario};
+use crate::load::open::{Open, OpenSample};
+use crate::load::{self, Faults, Load, Sample, Window};
 use crate::message::{Envelope, Expect};
 use crate::options::Options;
 use crate::quiet::Patience;
-use crate::report::minutes;
+use crate::report::{Section, minutes};
+use crate::servers::Server;
 use crate::servers::gateway::{NAMESPACE, TOKEN};
-use crate::servers::nginx::Nginx;
 use crate::wire::Target;
 
 /// Maximum number of attempts for one sample that other work disturbs.
@@ -19,12 +21,12 @@ const ATTEMPTS: u32 = 4;
 pub(crate) struct Run<'a> {
     pub(crate) options: &'a Options,
     /// nginx with `return 200`, idle unless measured; `None` if nginx is not installed, so that there are no ratios.
-    pub(crate) nginx: Option<Nginx>,
+    pub(crate) nginx: Option<Server>,
     pub(crate) patience: Patience,
     started: Instant,
     /// Expected duration of the run.
     expected: Duration,
-    scenario: &'static str,
+    pub(crate) scenario: &'static Scenario,
     /// Cores busy with other work during each sample of the current scenario.
     other_cores: Vec<f64>,
     /// Each **n** measured in the current scenario, in microseconds.
@@ -32,21 +34,21 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub(crate) fn new(options: &'a Options, nginx: Option<Nginx>) -> Self {
+    pub(crate) fn new(options: &'a Options, nginx: Option<Server>) -> Self {
         Self {
             options,
             nginx,
             patience: Patience::new(options.patience()),
             started: Instant::now(),
             expected: Duration::ZERO,
-            scenario: "",
+            scenario: &PLAN.scenarios[0],
             other_cores: Vec::new(),
             n_us: Vec::new(),
         }
     }
 
     /// Begins a scenario. `left` is the expected duration of it and the following ones.
-    pub(crate) fn enter(&mut self, scenario: &'static str, left: Duration) {
+    pub(crate) fn enter(&mut self, scenario: &'static Scenario, left: Duration) {
         self.scenario = scenario;
         self.expected = self.started.elapsed() + left;
         self.other_cores.clear();
@@ -60,7 +62,7 @@ impl<'a> Run<'a> {
             "[{:>5} of about {}] {}: {text}",
             minutes(elapsed),
             minutes(self.expected.max(elapsed)),
-            self.scenario
+            self.scenario.name
         );
     }
 
@@ -74,13 +76,92 @@ impl<'a> Run<'a> {
         let Some(nginx) = &self.nginx else {
             return Ok(None);
         };
-        let (to, processes) = (nginx.address, nginx.processes());
-        let options = self.options;
-        let take = async || load::measure(at_nginx(options, to, processes.clone())).await;
-        let sample = self.patiently(|sample| sample.other_cores, take).await?;
-        self.progress(&format!("nginx {}", sample.shown()));
+        let load = at_nginx(self.options, nginx);
+        let sample = self.right("nginx", &load).await?;
         self.n_us.push(sample.cpu_us);
         Ok(Some(sample))
+    }
+
+    /// Measures a closed loop patiently; wrong answers are returned apart.
+    ///
+    /// # Errors
+    ///
+    /// When the load cannot be started, does not end, or no request was answered.
+    pub(crate) async fn load(
+        &mut self,
+        name: &str,
+        load: &Load,
+    ) -> anyhow::Result<(Sample, Faults)> {
+        let take = async || {
+            let (sample, faults) = load::tolerant(load.clone()).await?;
+            let sample = sample.map_err(|error| match &faults.first {
+                Some(first) => error.context(format!("{} wrong answers: {first}", faults.count)),
+                None => error,
+            });
+            Ok((sample?, faults))
+        };
+        let other = |(sample, _): &(Sample, Faults)| sample.other_cores;
+        let (sample, faults) = self.patiently(other, take).await?;
+        self.progress(&format!("{name}: {}", sample.shown()));
+        Ok((sample, faults))
+    }
+
+    /// Measures a closed loop patiently.
+    ///
+    /// # Errors
+    ///
+    /// As [`Run::load`], and when any response was wrong or missing.
+    pub(crate) async fn right(&mut self, name: &str, load: &Load) -> anyhow::Result<Sample> {
+        let (sample, faults) = self.load(name, load).await?;
+        faults.none()?;
+        Ok(sample)
+    }
+
+    /// Measures a window of an open loop patiently. `front` are the processes whose CPU time counts.
+    ///
+    /// # Errors
+    ///
+    /// When a process under test has ended.
+    pub(crate) async fn watch(
+        &mut self,
+        open: &Open,
+        lasts: Duration,
+        front: &[u32],
+    ) -> anyhow::Result<OpenSample> {
+        let take = async || open.watch(lasts, front, &[]).await;
+        self.patiently(|sample: &OpenSample| sample.other_cores, take)
+            .await
+    }
+
+    /// Prints a window of an open loop, and adds its faults to the section.
+    pub(crate) fn told(&self, section: &mut Section, name: &str, sample: &OpenSample) {
+        self.progress(&format!("{name}: {}", sample.shown()));
+        if let Some(fault) = sample.fault() {
+            section.fail(format!("{name}: {fault}"));
+        }
+    }
+
+    /// The numbers of all repetitions, from 1.
+    pub(crate) fn repetitions(&self) -> RangeInclusive<usize> {
+        1..=self.options.repetitions
+    }
+
+    /// A rate of the scenario in `scenarios.yaml`.
+    pub(crate) fn rate(&self, name: &str) -> anyhow::Result<f64> {
+        self.scenario.size(name)
+    }
+
+    /// A count of the scenario in `scenarios.yaml`.
+    pub(crate) fn count(&self, name: &str) -> anyhow::Result<usize> {
+        Ok(self.scenario.size(name)? as usize)
+    }
+
+    /// A count of the scenario, which has another one of the name `NAME_quick` for a quick run.
+    pub(crate) fn count_or_quick(&self, name: &str) -> anyhow::Result<usize> {
+        match self.options.quick {
+            true => self.count(&format!("{name}_quick")),
+            false => self.count(name),
+        }
     }
 
     /// Takes a sample, and repeats it while other work disturbs it and time remains.
@@ -126,12 +207,12 @@ impl<'a> Run<'a> {
 }
 
 /// A load of pings to nginx on each connection, which nginx answers itself.
-pub(crate) fn at_nginx(options: &Options, to: SocketAddr, processes: Vec<u32>) -> Load {
+pub(crate) fn at_nginx(options: &Options, nginx: &Server) -> Load {
     Load {
-        target: Target::Http(to),
-        requests: vec![Envelope::new(to, TOKEN, NAMESPACE).ping(); options.connections],
+        target: Target::Http(nginx.address),
+        requests: vec![Envelope::new(nginx.address, TOKEN, NAMESPACE).ping(); options.connections],
         expect: Expect::FIXED,
-        window: Window::by(options, processes),
+        window: Window::by(options, nginx.processes()),
     }
 }
 
@@ -145,7 +226,7 @@ mod tests {
     async fn without_patience_a_sample_is_taken_once_however_disturbed() {
         let options = Options::parse_from(["x"]);
         let mut run = Run::new(&options, None);
-        run.enter("refuse", Duration::ZERO);
+        run.enter(&PLAN.scenarios[2], Duration::ZERO);
         let mut taken = 0;
         let take = async || {
             taken += 1;
@@ -154,7 +235,7 @@ mod tests {
         assert_eq!(run.patiently(|other| *other, take).await.unwrap(), 2.0);
         assert_eq!((taken, run.disturbances()), (1, &[2.0][..]));
         assert!(run.reference().await.unwrap().is_none(), "no nginx");
-        run.enter("reload", Duration::ZERO);
+        run.enter(&PLAN.scenarios[6], Duration::ZERO);
         assert!(run.disturbances().is_empty());
     }
 }

@@ -11,7 +11,6 @@
 //! The other gateway is idle while one is measured.
 
 mod client;
-mod found;
 
 use std::time::{Duration, Instant};
 
@@ -20,42 +19,26 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{Run, Scenario};
-use crate::load::open::{self, OpenLoad, OpenSample};
+use super::Run;
+use crate::load::open::{Open, OpenLoad, OpenSample};
 use crate::load::{Spent, Window};
 use crate::message::{Envelope, Expect};
 use crate::options::Options;
 use crate::processes::Memory;
-use crate::report::table::cell;
 use crate::report::{Numbers, Section};
 use crate::servers::echo::{EchoProgram, Era};
 use crate::servers::gateway::{EMPTY_NAMESPACE, Gateway, Layout, Setup};
 use crate::wire::Target;
 
 use client::Clients;
-use found::{HELD, OPENING, USED, bytes_each};
 
-pub(crate) const SCENARIO: Scenario = Scenario {
-    name: "sessions",
-    question: "How many sessions a second can be opened and closed, and what do 200,000 sessions cost that nobody uses: memory, the \
-        time to open one more, the latency of those who do something? Sessions are opened (`initialize`, \
-        `notifications/initialized`) and closed (`DELETE`) at full speed, and pings come at a fixed rate, with no other session \
-        and with all of them.",
-    default: true,
-    takes,
-    run: |run| Box::pin(measure(run)),
-};
+/// Series of sessions that are opened and not closed, with a row for each namespace; of readings while sessions are opened; and
+/// of sessions in use, with a row for each number of other sessions.
+const HELD: &str = "held sessions";
+const OPENING: &str = "while they are opened";
+const USED: &str = "used sessions";
 
-/// Number of held sessions of a namespace without a server, which shows the cost of a bare session.
-const HELD_EMPTY: usize = 200_000;
-const HELD_QUICK: usize = 10_000;
-/// Number of held sessions of a stdio server, which has state for each session, too.
-const HELD_STDIO: usize = 20_000;
-const HELD_STDIO_QUICK: usize = 2_000;
 const STDIO_NAMESPACE: &str = "echo";
-const PINGS_PER_SECOND: f64 = 2000.0;
-/// Number of sessions that get pings, each on a separate connection.
-const PINGED: usize = 256;
 /// Number of connections on which sessions are opened.
 const OPENERS: usize = 32;
 /// Time between the last change and reading the memory.
@@ -64,11 +47,6 @@ const SETTLE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(250);
 /// Maximum time without progress while sessions are opened.
 const STANDSTILL: Duration = Duration::from_secs(30);
-/// Number of measurements in a repetition: nginx, and two kinds at each gateway.
-const MEASUREMENTS: u32 = 5;
-/// Minimum rate of opening sessions on a machine without other work, per second.
-const OPENED_PER_SECOND: u32 = 10_000;
-
 /// Results of opening sessions and closing them immediately.
 #[derive(Debug, Serialize)]
 struct Churn {
@@ -82,26 +60,13 @@ struct Churn {
     opening_p99_us: f64,
 }
 
-fn counts(options: &Options) -> (usize, usize) {
-    if options.quick {
-        (HELD_QUICK, HELD_STDIO_QUICK)
-    } else {
-        (HELD_EMPTY, HELD_STDIO)
-    }
-}
-
-fn takes(options: &Options) -> Duration {
-    let repetitions = u32::try_from(options.repetitions).unwrap_or(u32::MAX);
-    let (held, stdio) = counts(options);
-    let opening = u32::try_from(held + stdio).unwrap_or(u32::MAX) / OPENED_PER_SECOND;
-    let starts = Duration::from_secs(2) + SETTLE * 3;
-    let each = options.warm_up() + options.measured();
-    starts + Duration::from_secs(opening.into()) + each * MEASUREMENTS * repetitions
-}
-
-async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let options = run.options;
-    let (held, held_stdio) = counts(options);
+    let (held, held_stdio) = (
+        run.count_or_quick("held")?,
+        run.count_or_quick("held_stdio")?,
+    );
+    let pinged = run.count("pinged")?;
     let echo = EchoProgram::find()?.command(Era::Legacy);
     let setup = Setup::new(Layout::Separate)
         .empty(EMPTY_NAMESPACE)
@@ -113,12 +78,13 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let mut section = Section::default();
 
     let own = of(&without, EMPTY_NAMESPACE);
-    let own = (own, opened(own, PINGED, |_| ()).await?);
+    let own = (own, opened(own, pinged, |_| ()).await?);
     let (idle, idle_stdio) = (of(&with, EMPTY_NAMESPACE), of(&with, STDIO_NAMESPACE));
     let sessions = hold(run, &with, idle, held, &mut section).await?;
     hold(run, &with, idle_stdio, held_stdio, &mut section).await?;
-    let spread = (idle, client::spread(&sessions, PINGED));
-    for _ in 0..options.repetitions {
+    let spread = (idle, client::spread(&sessions, pinged));
+    for repetition in run.repetitions() {
+        section.repetition = repetition;
         let n_us = run.reference().await?.map(|sample| sample.cpu_us);
         let all = (held + held_stdio).to_string();
         for (others, gateway, (envelope, pinged)) in
@@ -126,10 +92,11 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         {
             match used(run, gateway, *envelope, pinged, others).await {
                 Ok((churn, pings)) => {
-                    if let Some(fault) = pings.fault() {
-                        let fault = format!("pings, {others} other sessions: {fault}");
-                        section.fail(fault);
-                    }
+                    run.told(
+                        &mut section,
+                        &format!("pings, {others} other sessions"),
+                        &pings,
+                    );
                     let numbers = Numbers::of(&json!({"churn": churn, "pings": pings}))
                         .with_ratio("churn_n", "churn.cpu_us", n_us)
                         .with_ratio("pings_n", "pings.cpu_us", n_us);
@@ -144,7 +111,6 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         let pong = client::ping(idle, session).await;
         pong.context("a session that had been idle")?;
     }
-    let alive = with.metric("tooldock_sessions").await?;
     for (what, series) in [
         ("expired", "tooldock_sessions_expired_total"),
         ("were pushed out", "tooldock_sessions_evicted_total"),
@@ -155,8 +121,25 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             section.fail(format!("{ended} sessions {what}"));
         }
     }
-    found::tell(&mut section, alive);
+    // Each namespace has one more session, opened first.
+    let expected = (held + held_stdio + 2) as f64;
+    all_there(
+        &mut section,
+        expected,
+        with.metric("tooldock_sessions").await?,
+    );
     Ok(section)
+}
+
+/// Compares the number of sessions at the end, as the gateway counts them, with those that were opened.
+fn all_there(section: &mut Section, expected: f64, alive: Option<f64>) {
+    match alive {
+        Some(alive) if alive == expected => section.note(format!(
+            "{expected} sessions were there in the end as they should be; none expired, none was pushed out."
+        )),
+        Some(alive) => section.fail(format!("{alive} sessions in the end instead of {expected}")),
+        None => section.fail("the gateway does not count its sessions"),
+    }
 }
 
 fn of(gateway: &Gateway, namespace: &'static str) -> Envelope<'static> {
@@ -180,11 +163,18 @@ async fn used(
         "{others} other sessions: {:.0} opened and closed a second, {:.1} us CPU",
         churn.per_second, churn.cpu_us
     ));
-    let take = async || pings(options, gateway, envelope, pinged).await;
+    let request = |session: &String| envelope.in_session(Some(session)).ping();
+    let open = Open::start(OpenLoad {
+        target: Target::Http(gateway.address),
+        requests: pinged.iter().map(request).collect(),
+        expect: Expect::PONG,
+        per_second: run.rate("pings_per_second")?,
+    })
+    .await?;
+    sleep(options.warm_up()).await;
     let pings = run
-        .patiently(|pings: &OpenSample| pings.other_cores, take)
+        .watch(&open, options.measured(), &[gateway.id()])
         .await?;
-    run.progress(&format!("{others} other sessions: pings {}", pings.shown()));
     Ok((churn, pings))
 }
 
@@ -215,23 +205,6 @@ async fn churn(
         opening_p50_us: client::percentile(&latencies, 50.0),
         opening_p99_us: client::percentile(&latencies, 99.0),
     })
-}
-
-async fn pings(
-    options: &Options,
-    gateway: &Gateway,
-    envelope: Envelope<'_>,
-    sessions: &[String],
-) -> anyhow::Result<OpenSample> {
-    let request = |session: &String| envelope.in_session(Some(session)).ping();
-    let load = OpenLoad {
-        target: Target::Http(gateway.address),
-        requests: sessions.iter().map(request).collect(),
-        expect: Expect::PONG,
-        per_second: PINGS_PER_SECOND,
-    };
-    let window = Window::by(options, vec![gateway.id()]);
-    open::measure(load, &window).await
 }
 
 /// Opens `count` sessions and leaves them open; returns their ids and adds their cost to the results.
@@ -269,16 +242,18 @@ async fn hold(
     let costs = spent.until(&Spent::now(&window)?, count as u64, seconds);
     run.disturbed_by(costs.other_cores);
     sleep(SETTLE).await;
+    let after = gateway.memory()?;
+    let grown_kib = after.anonymous_kib as f64 - before.anonymous_kib as f64;
+    let each = grown_kib * 1024.0 / count as f64;
     let numbers = Numbers::one("sessions", count as f64)
         .with("per_second", count as f64 / seconds)
         .with("cpu_us", costs.cpu_us)
+        .with("bytes", each)
         .with("before_mib", mib(before))
-        .with("after_mib", mib(gateway.memory()?));
+        .with("after_mib", mib(after));
     section.add(HELD, [kind], numbers);
-    let each = section.of(HELD).row(&[kind]).and_then(bytes_each);
     run.progress(&format!(
-        "{count} sessions of {kind} opened in {seconds:.1} s, {} bytes each",
-        cell(each, 0)
+        "{count} sessions of {kind} opened in {seconds:.1} s, {each:.0} bytes each"
     ));
     Ok(sessions)
 }
@@ -315,4 +290,24 @@ async fn opened(
         sessions.len()
     );
     Ok(sessions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_session_is_there_in_the_end() {
+        for (alive, failures) in [
+            (Some(1025.0), 0),
+            (Some(1024.0), 1),
+            (Some(1026.0), 1),
+            (None, 1),
+        ] {
+            let mut section = Section::default();
+            all_there(&mut section, 1025.0, alive);
+            assert_eq!(section.failures.len(), failures, "{alive:?}");
+            assert_eq!(section.notes.len(), 1 - failures, "{alive:?}");
+        }
+    }
 }

@@ -28,36 +28,19 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until};
 
-use super::{Run, Scenario};
-use crate::options::Options;
+use super::Run;
 use crate::report::{Section, minutes};
 use crate::servers::echo::{EchoProgram, Era};
 use crate::servers::gateway::{Gateway, Layout, NAMESPACE, Setup};
 use scene::{CHANGING, DUAL, ECHO, NEWS, SLOW, Scene};
 use watch::Watch;
 
-pub(crate) const SCENARIO: Scenario = Scenario {
-    name: "soak",
-    question: "Twenty minutes (`--soak-minutes`) of mixed traffic with faults: calls of Python tools and of stdio servers in both eras, \
-               16 KB bodies, sessions that are closed or abandoned, streams that are dropped and resumed, refusals, clients that \
-               leave in the middle of an answer, reloads of a namespace that changes, workers and servers that are killed. Is a \
-               single answer wrong or missing, does the gateway's memory grow for good, and does it have as many descriptors, \
-               threads and processes in the end as in the beginning?",
-    default: false,
-    takes,
-    run: |run| Box::pin(measure(run)),
-};
-
 /// Sessions and events expire within the run, so that leaked ones can be distinguished from those that will still expire.
 const CONFIG: &str = "sessions: { ttl: 30s, event_log: { age: 30s } }";
 /// Time limit for the gateway to return to its initial state: abandoned sessions have to expire.
 const REST: Duration = Duration::from_secs(60);
 
-fn takes(options: &Options) -> Duration {
-    options.soak() + REST
-}
-
-async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let echo = EchoProgram::find()?;
     let setup = Setup::new(Layout::Separate)
         .python(NAMESPACE)

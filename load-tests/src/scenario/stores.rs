@@ -9,14 +9,12 @@
 //!
 //! The store that comes first changes with each repetition.
 
-mod found;
-
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::{Run, Scenario};
-use crate::load::{self, Load, Sample, Spent, Window};
+use super::Run;
+use crate::load::{self, Load, Spent, Window};
 use crate::message::{Envelope, Expect, Request};
 use crate::options::Options;
 use crate::processes;
@@ -27,17 +25,14 @@ use crate::servers::redis::{self, Redis};
 use crate::session;
 use crate::wire::Target;
 
-use found::{AFTER_START, EVENTS, HELD, LIVE};
-
-pub(crate) const SCENARIO: Scenario = Scenario {
-    name: "stores",
-    question: "What does it cost that sessions outlive the gateway? Calls of live sessions, and calls whose answers are streams of \
-               events that are stored, with `sessions.store` in memory, on disk and in a Redis on loopback; the bytes of a \
-               stored session; and the first calls after a restart.",
-    default: false,
-    takes,
-    run: |run| Box::pin(measure(run)),
-};
+/// Series of calls of live sessions, of calls that are answered by streams of events, of sessions that are opened and not
+/// closed, and of calls after a restart.
+const LIVE: &str = "calls of live sessions";
+const EVENTS: &str = "calls answered by events";
+const HELD: &str = "sessions";
+const AFTER_START: &str = "calls after a restart";
+const FIRST: &str = "first call of each session after the restart";
+const SECOND: &str = "second call of each";
 
 /// The stdio server; `conf.yaml` has its limits.
 pub(super) const ECHO: &str = "echo";
@@ -47,29 +42,13 @@ const NOTIFICATIONS: usize = 20;
 const EVENTS_OF_CALL: f64 = (NOTIFICATIONS + 1) as f64;
 /// Name of the tool that sends these notifications before its result.
 const TALKATIVE: &str = "tell";
-const HELD_SESSIONS: usize = 10_000;
-const HELD_QUICK: usize = 500;
-/// Number of sessions that are used again after a restart, [`AT_A_TIME`] at a time.
-const USED_AGAIN: usize = 500;
+/// Number of sessions that are used again after a restart at a time.
 const AT_A_TIME: usize = 4;
 
-/// The store of sessions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Store {
-    Memory,
-    Disk,
-    Redis,
-}
-
-impl Store {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Disk => "disk",
-            Self::Redis => "Redis",
-        }
-    }
-}
+/// The stores of sessions.
+const MEMORY: &str = "memory";
+const DISK: &str = "disk";
+const REDIS: &str = "Redis";
 
 /// The servers and settings of the scenario.
 struct Stage<'a> {
@@ -79,19 +58,18 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    fn stores(&self) -> Vec<Store> {
-        let all = [Store::Memory, Store::Disk, Store::Redis];
-        let there = |store: &Store| *store != Store::Redis || self.redis.is_some();
-        all.into_iter().filter(there).collect()
+    fn stores(&self) -> Vec<&'static str> {
+        let redis = self.redis.as_ref().map(|_| REDIS);
+        [MEMORY, DISK].into_iter().chain(redis).collect()
     }
 
-    async fn gateway(&self, store: Store) -> anyhow::Result<Gateway> {
+    async fn gateway(&self, store: &str) -> anyhow::Result<Gateway> {
         let setup = Setup::new(Layout::Separate)
             .code(NAMESPACE, talkative())
             .stdio(ECHO, self.echo.clone());
         let setup = match (store, &self.redis) {
-            (Store::Redis, Some(redis)) => setup.replica("only", redis)?,
-            (Store::Disk, _) => setup.config("sessions: { store: disk }"),
+            (REDIS, Some(redis)) => setup.replica("only", redis)?,
+            (DISK, _) => setup.config("sessions: { store: disk }"),
             _ => setup,
         };
         let gateway = Gateway::start(self.options, &setup).await?;
@@ -109,12 +87,7 @@ fn talkative() -> String {
     )
 }
 
-fn takes(options: &Options) -> Duration {
-    let samples = 6 * options.repetitions as u32;
-    Duration::from_secs(40) + (options.measured() + options.warm_up()) * samples
-}
-
-async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let stage = Stage {
         options: run.options,
         echo: EchoProgram::find()?.command(Era::Legacy),
@@ -130,10 +103,10 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     }
     // Calls without events come first, so that no store is still busy with writing events.
     for series in [LIVE, EVENTS] {
-        for repetition in 1..=run.options.repetitions {
+        for repetition in run.repetitions() {
             section.repetition = repetition;
             for (store, gateway) in &gateways {
-                calls(run, series, *store, gateway, &mut section).await?;
+                calls(run, series, store, gateway, &mut section).await?;
             }
             gateways.rotate_left(1);
         }
@@ -143,7 +116,6 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     for store in stage.stores() {
         held(run, &stage, store, &mut section).await?;
     }
-    found::tell(&mut section);
     Ok(section)
 }
 
@@ -162,8 +134,8 @@ pub(super) async fn in_sessions(
 /// Measures calls of live sessions, answered by JSON or by a stream of events.
 async fn calls(
     run: &mut Run<'_>,
-    series: &'static str,
-    store: Store,
+    series: &str,
+    store: &str,
     gateway: &Gateway,
     section: &mut Section,
 ) -> anyhow::Result<()> {
@@ -176,26 +148,20 @@ async fn calls(
         let talking = in_sessions(envelope, clients, |it| it.call(TALKATIVE));
         (talking.await?, Expect::ECHO)
     };
-    let take = async || {
-        let window = Window {
+    let load = Load {
+        target: Target::Http(gateway.address),
+        requests,
+        expect,
+        window: Window {
             workers: processes::descendants(gateway.id()),
             ..Window::by(options, vec![gateway.id()])
-        };
-        load::measure(Load {
-            target: Target::Http(gateway.address),
-            requests: requests.clone(),
-            expect,
-            window,
-        })
-        .await
+        },
     };
-    let sample = run.patiently(|sample: &Sample| sample.other_cores, take);
-    let sample = sample.await.context(store.name())?;
-    run.progress(&format!("{}, {series}: {}", store.name(), sample.shown()));
+    let sample = run.right(&format!("{store}, {series}"), &load).await?;
     let numbers = Numbers::of(&sample)
         .with("events_per_second", sample.per_second * EVENTS_OF_CALL)
         .with("event_cpu_us", sample.cpu_us / EVENTS_OF_CALL);
-    section.add(series, [store.name()], numbers);
+    section.add(series, [store], numbers);
     Ok(())
 }
 
@@ -203,20 +169,17 @@ async fn calls(
 async fn held(
     run: &mut Run<'_>,
     stage: &Stage<'_>,
-    store: Store,
+    store: &str,
     section: &mut Section,
 ) -> anyhow::Result<()> {
-    let count = match run.options.quick {
-        true => HELD_QUICK,
-        false => HELD_SESSIONS,
-    };
+    let count = run.count_or_quick("held")?;
     let mut gateway = stage.gateway(store).await?;
     let envelope = gateway.envelope().of(ECHO);
     // Starts the server before anything is measured.
     session::many(envelope, 1).await?;
     let stored = async |gateway: &Gateway| match (store, &stage.redis) {
-        (Store::Memory, _) => anyhow::Ok(gateway.memory()?.anonymous_kib * 1024),
-        (Store::Redis, Some(redis)) => redis.used_memory().await,
+        (MEMORY, _) => anyhow::Ok(gateway.memory()?.anonymous_kib * 1024),
+        (REDIS, Some(redis)) => redis.used_memory().await,
         _ => gateway.session_bytes(),
     };
     let before = stored(&gateway).await?;
@@ -227,40 +190,57 @@ async fn held(
     let costs = spent.until(&Spent::now(&window)?, count as u64, seconds);
     let bytes = stored(&gateway).await?.saturating_sub(before) as f64 / count as f64;
     run.progress(&format!(
-        "{}: {count} sessions opened in {seconds:.1} s, {bytes:.0} bytes each",
-        store.name()
+        "{store}: {count} sessions opened in {seconds:.1} s, {bytes:.0} bytes each"
     ));
     let numbers = Numbers::one("sessions", count as f64)
         .with("per_second", count as f64 / seconds)
         .with("cpu_us", costs.cpu_us)
         .with("bytes", bytes);
-    section.add(HELD, [store.name()], numbers);
-    if store == Store::Disk {
+    section.add(HELD, [store], numbers);
+    if store == DISK {
         gateway.stop().await?;
         gateway.start_again().await?;
-        let envelope = gateway.envelope();
-        let warm = envelope.of(ECHO).numbered_call();
-        let target = Target::Http(gateway.address);
-        let server = Expect::NUMBERED_ECHO.asked(&target, warm, Duration::from_secs(20));
-        server.await.context("the server after the restart")?;
-        let used = sessions.iter().take(USED_AGAIN);
-        let call = |session: &String| {
-            let envelope = envelope.of(ECHO);
-            envelope.in_session(Some(session)).numbered_call()
-        };
-        let requests: Vec<Request> = used.map(call).collect();
-        for row in [found::FIRST, found::SECOND] {
-            let load = Load {
-                target: target.clone(),
-                requests: requests.clone(),
-                expect: Expect::NUMBERED_ECHO,
-                window: Window::by(run.options, vec![gateway.id()]),
-            };
-            let (sample, faults) = load::once(load, AT_A_TIME).await.context(row)?;
-            faults.none().context(row)?;
-            run.progress(&format!("{row}: {}", sample.shown()));
-            section.add(AFTER_START, [row], Numbers::of(&sample));
-        }
+        after_restart(run, &gateway, &sessions, section).await?;
+    }
+    Ok(())
+}
+
+/// Measures the first and the second call of some sessions.
+async fn after_restart(
+    run: &mut Run<'_>,
+    gateway: &Gateway,
+    sessions: &[String],
+    section: &mut Section,
+) -> anyhow::Result<()> {
+    let envelope = gateway.envelope().of(ECHO);
+    let target = Target::Http(gateway.address);
+    let warm = envelope.numbered_call();
+    let server = Expect::NUMBERED_ECHO.asked(&target, warm, Duration::from_secs(20));
+    server.await.context("the server after the restart")?;
+    let used = sessions.iter().take(run.count("used_again")?);
+    let call = |session: &String| envelope.in_session(Some(session)).numbered_call();
+    let load = Load {
+        target,
+        requests: used.map(call).collect(),
+        expect: Expect::NUMBERED_ECHO,
+        window: Window::by(run.options, vec![gateway.id()]),
+    };
+    let mut samples = Vec::new();
+    for row in [FIRST, SECOND] {
+        let (sample, faults) = load::once(load.clone(), AT_A_TIME).await.context(row)?;
+        faults.none().context(row)?;
+        run.progress(&format!("{row}: {}", sample.shown()));
+        samples.push((row, sample));
+    }
+    let (_, second) = &samples[1];
+    let second_p99_us = second.p99_us;
+    for (row, sample) in samples {
+        let added = (row == FIRST).then(|| (sample.p99_us - second_p99_us) / 1e3);
+        section.add(
+            AFTER_START,
+            [row],
+            Numbers::of(&sample).with("added_p99_ms", added),
+        );
     }
     Ok(())
 }

@@ -10,35 +10,20 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use super::Run;
 use super::stores::{ECHO, in_sessions};
-use super::{Run, Scenario};
 use crate::load::open::{Open, OpenLoad};
-use crate::load::{self, Load, Window};
+use crate::load::{Load, Window};
 use crate::message::Expect;
-use crate::options::Options;
-use crate::report::table::{middle, most, sum, times};
-use crate::report::{Numbers, Section, Table};
+use crate::report::{Numbers, Section};
 use crate::servers::echo::{EchoProgram, Era};
 use crate::servers::gateway::{Gateway, Layout, NAMESPACE, Setup};
 use crate::streams::{Crowd, Publisher};
 use crate::wire::Target;
 
-pub(crate) const SCENARIO: Scenario = Scenario {
-    name: "upgrade",
-    question: "Does anybody notice an upgrade? 2,000 calls a second in live sessions and 5,000 open streams while `serve --upgrade` \
-               takes over, with sessions on disk: how many requests fail (none may), is each stream resumed by its \
-               `Last-Event-ID`, and has it every event once?",
-    default: false,
-    takes,
-    run: |run| Box::pin(measure(run)),
-};
-
-const STREAMS: usize = 5_000;
-const CALLS_PER_SECOND: f64 = 2_000.0;
 /// Maximum rate of calls as a fraction of the rate of a closed loop; with more, the calls would measure their own
 /// queue.
 const OF_CAPACITY: f64 = 0.5;
-const CONNECTIONS: usize = 64;
 /// Time limit for an event to reach all streams, and for all streams to return.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The predecessor answers requests on kept connections for 5 s.
@@ -47,12 +32,8 @@ const SERIES: &str = "upgrades";
 const WITHOUT: &str = "a window without";
 const WITH: &str = "an upgrade";
 
-fn takes(options: &Options) -> Duration {
-    let each = options.measured() * 3 + KEPT * 2;
-    Duration::from_secs(20) + each * options.repetitions as u32
-}
-
-async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+    let (streams, connections) = (run.count("streams")?, run.count("connections")?);
     let mut section = Section::default();
     let setup = Setup::new(Layout::Separate)
         .python(NAMESPACE)
@@ -60,26 +41,24 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         .config("sessions: { store: disk }");
     let mut gateway = Gateway::start(run.options, &setup).await?;
     let envelope = gateway.envelope();
-    let requests = in_sessions(envelope.of(ECHO), CONNECTIONS, |it| it.numbered_call()).await?;
+    let requests = in_sessions(envelope.of(ECHO), connections, |it| it.numbered_call()).await?;
     let (target, expect) = (Target::Http(gateway.address), Expect::NUMBERED_ECHO);
-    let closed = load::measure(Load {
+    let load = Load {
         target: target.clone(),
         requests: requests.clone(),
         expect,
         window: Window::by(run.options, vec![gateway.id()]),
-    })
-    .await?;
-    let rate = CALLS_PER_SECOND
-        .min(closed.per_second * OF_CAPACITY)
-        .floor();
-    run.progress(&format!("{rate} calls a second; {}", closed.shown()));
+    };
+    let closed = run.right("a closed loop", &load).await?;
+    let rate = run.rate("calls_per_second")?;
+    let rate = rate.min(closed.per_second * OF_CAPACITY).floor();
 
     let mut crowd = Crowd::new(envelope)?;
-    crowd.sign_up(STREAMS).await?;
-    crowd.open_up_to(STREAMS, gateway.address).await?;
+    crowd.sign_up(streams).await?;
+    crowd.open_up_to(streams, gateway.address).await?;
     crowd.resume_what_ends();
     to_all(&gateway, &crowd).await?;
-    for repetition in 1..=run.options.repetitions {
+    for repetition in run.repetitions() {
         let calls = Open::start(OpenLoad {
             target: target.clone(),
             requests: requests.clone(),
@@ -94,7 +73,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         let work = async {
             gateway.upgrade().await?;
             let took = start.elapsed();
-            let back = crowd.have_resumed(resumed + STREAMS, LIMIT).await - resumed;
+            let back = crowd.have_resumed(resumed + streams, LIMIT).await - resumed;
             sleep(KEPT).await;
             anyhow::Ok((took, back))
         };
@@ -112,22 +91,19 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         });
         let wrong = wrong.count();
         for (when, sample) in [(WITHOUT, &without), (WITH, &with)] {
-            run.progress(&format!("{repetition}, {when}: {}", sample.shown()));
-            if let Some(fault) = sample.fault() {
-                section.fail(format!("calls, {when}: {fault}"));
-            }
+            run.told(&mut section, &format!("calls, {when}"), sample);
         }
         run.progress(&format!(
             "{repetition}: {back} streams resumed, {wrong} wrong, {:.1} s",
             took.as_secs_f64()
         ));
-        if back < STREAMS {
-            section.fail(format!("{back} of {STREAMS} streams were resumed"));
+        if back < streams {
+            section.fail(format!("{back} of {streams} streams were resumed"));
         }
         if wrong > 0 {
             section.fail(format!("{wrong} streams have not every event once"));
         }
-        let name = |when: &str| format!("{when}, {rate} calls/s, {STREAMS} streams");
+        let name = |when: &str| format!("{when}, {rate} calls/s, {streams} streams");
         section.add(SERIES, [name(WITHOUT)], Numbers::of(&without));
         let numbers = Numbers::of(&with)
             .with("resumed", back as f64)
@@ -140,21 +116,6 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             "Attempts to resume a stream that failed and were made again: {turned_away}; the first: {first}"
         ));
     }
-    let columns = [
-        times("times"),
-        sum("calls", &["due"]),
-        sum("failed", &["wrong", "unanswered"]),
-        middle("p50 us", "p50_us", 0),
-        middle("p99 us", "p99_us", 0),
-        most("worst us", "max_us", 0),
-        sum("streams resumed", &["resumed"]),
-        middle("until the process before had ended, ms", "took_ms", 0),
-    ];
-    section.tables = vec![Table::of(&section.of(SERIES).rows, &["during"], columns)];
-    section.note(
-        "A client resumes its stream after the time that the gateway names (`retry`), which differs from stream to stream. The \
-         process before keeps to its calls and kept connections for 5 s.",
-    );
     Ok(section)
 }
 

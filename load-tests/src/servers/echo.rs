@@ -1,16 +1,13 @@
 //! The echo server: over pipes, for the gateway and its peers; over HTTP, for nginx; and without a front.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tempfile::TempDir;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Process, free_address};
+use super::Server;
 use crate::load::pipes::Pipes;
 use crate::processes;
 use crate::session::{HELLO, READY};
@@ -68,46 +65,29 @@ impl EchoProgram {
         ]
     }
 
+    /// Starts an echo server that listens for HTTP.
+    pub(crate) async fn over_http(&self) -> anyhow::Result<Server> {
+        let started = Server::start("the HTTP application", |_, address| {
+            let mut command = Command::new(&self.0);
+            command.args(["--era", "dual", "--http", &address.to_string()]);
+            Ok(command)
+        });
+        started.await
+    }
+
     /// Returns true if a process runs this program.
     pub(crate) fn is_run_by(&self, process: u32) -> bool {
         processes::program(process).is_some_and(|program| program == self.0)
     }
 
-    /// The era in the arguments of one of its processes.
-    pub(crate) fn era_of(&self, process: u32) -> Option<Era> {
-        let arguments = processes::arguments(process);
-        let named = |era: &Era| arguments.last().is_some_and(|last| last == era.name());
-        [Era::Legacy, Era::Dual].into_iter().find(named)
-    }
-}
-
-/// An echo server that listens for HTTP.
-pub(crate) struct App {
-    pub(crate) address: SocketAddr,
-    process: Process,
-    // Deleted after the process has ended.
-    _folder: TempDir,
-}
-
-impl App {
-    pub(crate) async fn start(program: &EchoProgram) -> anyhow::Result<Self> {
-        let folder = TempDir::with_prefix("tooldock-load-app-").context("a temporary folder")?;
-        let address = free_address()?;
-        let mut command = Command::new(&program.0);
-        command.args(["--era", "dual", "--http", &address.to_string()]);
-        let log = folder.path().join("output.log");
-        let mut process = Process::start("the HTTP application", command, log)?;
-        let ready = async || TcpStream::connect(address).await.is_ok();
-        process.until(OPEN_LIMIT, ready).await?;
-        Ok(Self {
-            address,
-            process,
-            _folder: folder,
-        })
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.process.id()
+    /// The processes below another one that run this program for an era.
+    pub(crate) fn run_below(&self, process: u32, era: Era) -> Vec<u32> {
+        let all = processes::descendants(process).into_iter();
+        let of_era = |process: &u32| {
+            let arguments = processes::arguments(*process);
+            self.is_run_by(*process) && arguments.last().is_some_and(|last| last == era.name())
+        };
+        all.filter(of_era).collect()
     }
 }
 

@@ -94,12 +94,6 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Starts a gateway with a namespace without tools, so without a worker.
-    pub(crate) async fn without_tools(options: &Options) -> anyhow::Result<Self> {
-        let setup = Setup::new(Layout::Separate).empty(EMPTY_NAMESPACE);
-        Self::start(options, &setup).await
-    }
-
     /// Starts a gateway and waits until it is ready: the worker of every folder runs, or has failed.
     pub(crate) async fn start(options: &Options, setup: &Setup) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("tooldock-load-").context("a temporary folder")?;
@@ -243,10 +237,6 @@ impl Gateway {
                 is_worker.then_some((process, PathBuf::from(value("--socket")?)))
             });
         found.with_context(|| format!("no worker of {namespace} below the gateway"))
-    }
-
-    pub(crate) fn has_no_children(&self) -> bool {
-        processes::descendants(self.id()).is_empty()
     }
 
     pub(crate) fn envelope(&self) -> Envelope<'static> {

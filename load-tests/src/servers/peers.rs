@@ -1,270 +1,200 @@
 //! Peers: programs that serve streamable HTTP for a stdio server, as the gateway does. Finds and starts them.
 //!
-//! `make load-peers` installs the known peers; a missing one is reported. Each logs as little as possible, and is otherwise
-//! started as its documentation describes. Other peers are named on the command line.
+//! `scenarios.yaml` lists the known peers, which `make load-peers` installs; a missing one is reported. Other peers are named on
+//! the command line.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::Context;
+use serde::Deserialize;
 use serde_json::json;
-use tempfile::TempDir;
-use tokio::net::TcpStream;
 
+use super::Server;
 use super::echo::{EchoProgram, Era};
 use super::gateway::inherited;
-use super::{Process, free_address};
 use crate::message::{EchoCall, Envelope};
-use crate::options::PeerCommand;
+use crate::options::Options;
+use crate::scenario::PLAN;
 
-const READY_LIMIT: Duration = Duration::from_secs(30);
-/// Name of fastmcp's configuration file with the server, in the peer's own folder.
-const FASTMCP_CONFIG: &str = "mcp.json";
-/// Name of the configuration file of mcp-proxy from crates.io.
-const MCP_PROXY_CONFIG: &str = "proxy.toml";
+const NAME_MAX: usize = 40;
 
-/// A peer whose command line is defined here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Supergateway,
-    McpProxyNode,
-    McpProxyPython,
-    Fastmcp,
-    McpProxyCargo,
-}
-
-impl Kind {
-    /// All known peers; the one in the gateway's own language comes first, since it is the closest.
-    pub(crate) const ALL: [Self; 5] = [
-        Self::McpProxyCargo,
-        Self::Supergateway,
-        Self::McpProxyNode,
-        Self::McpProxyPython,
-        Self::Fastmcp,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Supergateway => "supergateway (npm)",
-            Self::McpProxyNode => "mcp-proxy (npm)",
-            Self::McpProxyPython => "mcp-proxy (PyPI)",
-            Self::Fastmcp => "fastmcp (PyPI)",
-            Self::McpProxyCargo => "mcp-proxy (crates.io)",
-        }
-    }
-
+/// A program that serves streamable HTTP for a stdio server, and how it is started.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Peer {
+    pub(crate) name: String,
     /// How the peer is used, and why.
-    fn mode(self) -> &'static str {
-        match self {
-            Self::Supergateway => {
-                "`--stateful`: a process for each session (without it, one for each request); `--logLevel none`"
-            }
-            Self::McpProxyNode => {
-                "sessions, the default, on one process for all; `--server stream`"
-            }
-            Self::McpProxyPython => {
-                "sessions, the default, on one process for all; `--log-level WARNING`"
-            }
-            Self::Fastmcp => {
-                "`fastmcp run mcp.json --transport http`, its proxy of a server in a file; `--log-level WARNING`"
-            }
-            Self::McpProxyCargo => {
-                "sessions, the default, on one process for all; default features, `log_level = \"warn\"`"
-            }
-        }
-    }
-
+    mode: String,
     /// Path of its MCP endpoint.
-    fn path(self) -> &'static str {
-        match self {
-            Self::McpProxyCargo => "/",
-            _ => Envelope::PATH,
-        }
-    }
-
+    #[serde(default = "usual_path")]
+    pub(crate) path: String,
     /// The name under which the peer offers the echo server's tool.
-    fn echo_tool(self) -> &'static str {
-        match self {
-            // This peer puts the backend's name before every tool.
-            Self::McpProxyCargo => "echo/echo",
-            _ => EchoCall::SMALL.tool,
-        }
-    }
+    #[serde(default = "usual_tool")]
+    pub(crate) tool: String,
+    /// Name of a crate with a program.
+    cargo: Option<String>,
+    /// Name of a Node package, and its script.
+    node: Option<[String; 2]>,
+    /// Names of a Python environment, a distribution in it, and its module.
+    python: Option<[String; 3]>,
+    arguments: Vec<String>,
+    /// Files in the peer's own folder.
+    #[serde(default)]
+    config: BTreeMap<String, String>,
+    /// The program with its first arguments; empty for a peer of the command line, whose argument is a script.
+    #[serde(skip)]
+    program: Vec<PathBuf>,
+    #[serde(skip)]
+    version: String,
 }
 
-/// A peer that can be started.
-#[derive(Debug)]
-pub(crate) enum Peer {
-    Installed {
-        kind: Kind,
-        version: String,
-        /// The program and its first arguments.
-        program: Vec<PathBuf>,
-    },
-    Given(PeerCommand),
+fn usual_path() -> String {
+    Envelope::PATH.to_owned()
+}
+
+fn usual_tool() -> String {
+    EchoCall::SMALL.tool.to_owned()
 }
 
 impl Peer {
-    /// Finds an installed peer in the environments below the target directory; `None` if it is not installed.
-    pub(crate) fn find(kind: Kind, target: &Path) -> Option<Self> {
-        // The module is run by Python, since scripts of an environment name the folder in which it was installed, which
-        // has moved since.
-        let module = |environment: &str, distribution: &str, module: &str| {
-            let environment = target.join("python-envs").join(environment);
-            let version = distribution_version(&environment, distribution)?;
-            let python = environment.join("bin/python");
-            Some((version, vec![python, "-m".into(), module.into()]))
-        };
-        let (version, program) = match kind {
-            Kind::Supergateway => node_package(target, "supergateway", "dist/index.js")?,
-            Kind::McpProxyNode => node_package(target, "mcp-proxy", "dist/bin/mcp-proxy.mjs")?,
-            Kind::McpProxyPython => module("peers", "mcp_proxy", "mcp_proxy")?,
-            Kind::Fastmcp => module("peers-fastmcp", "fastmcp", "fastmcp.cli")?,
-            Kind::McpProxyCargo => cargo_program(target, "mcp-proxy")?,
-        };
-        Some(Self::Installed {
-            kind,
-            version,
-            program,
+    /// Parses `NAME=COMMAND` of the command line.
+    ///
+    /// # Errors
+    ///
+    /// The fault, in words for the user.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (name, command) = text
+            .split_once('=')
+            .ok_or("NAME=COMMAND, such as gateway='gateway --port {port} -- {server}'")?;
+        let is_plain =
+            |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
+        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_plain) {
+            return Err(format!(
+                "the name {name:?} must be 1 to {NAME_MAX} letters, digits, '-', '_' or '.'"
+            ));
+        }
+        for place in ["{port}", "{server}"] {
+            if !command.contains(place) {
+                return Err(format!("the command of {name} has no {place}"));
+            }
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            mode: String::new(),
+            path: usual_path(),
+            tool: usual_tool(),
+            cargo: None,
+            node: None,
+            python: None,
+            // The peer replaces the shell, so that the started process is the peer.
+            arguments: vec![format!("exec {command}")],
+            config: BTreeMap::new(),
+            program: Vec::new(),
+            version: "(--peer)".to_owned(),
         })
     }
 
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Installed { kind, .. } => kind.name(),
-            Self::Given(given) => &given.name,
+    /// All peers that can be started, and the names of those that are not installed.
+    pub(crate) fn all(options: &Options) -> anyhow::Result<(Vec<Self>, Vec<&'static str>)> {
+        let target = options.target_folder()?;
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for peer in &PLAN.peers {
+            match peer.installed(&target) {
+                Some(peer) => found.push(peer),
+                None => missing.push(peer.name.as_str()),
+            }
         }
+        found.extend(options.peers.iter().cloned());
+        Ok((found, missing))
+    }
+
+    /// The peer with its version and program in the environments below the target directory; `None` if it is not installed.
+    fn installed(&self, target: &Path) -> Option<Self> {
+        let node = self.node.iter();
+        let node = node.map(|[name, script]| node_package(target, name, script));
+        // Python runs the module, since scripts of an environment name the folder in which it was installed, which has moved
+        // since.
+        let python = self.python.iter().map(|[environment, name, module]| {
+            let environment = target.join("python-envs").join(environment);
+            let version = distribution_version(&environment, name)?;
+            let python = environment.join("bin/python");
+            Some((version, vec![python, "-m".into(), module.into()]))
+        });
+        let cargo = self.cargo.iter().map(|name| cargo_program(target, name));
+        let (version, program) = node.chain(python).chain(cargo).next()??;
+        Some(Self {
+            version,
+            program,
+            ..self.clone()
+        })
     }
 
     /// The peer's version and how it is used.
     pub(crate) fn description(&self) -> String {
-        match self {
-            Self::Installed { kind, version, .. } => format!("{version}: {}", kind.mode()),
-            Self::Given(_) => "(--peer)".to_owned(),
+        match self.mode.is_empty() {
+            true => self.version.clone(),
+            false => format!("{}: {}", self.version, self.mode),
         }
     }
 
     /// Starts the peer in front of the echo server.
-    pub(crate) async fn start(&self, echo: &EchoProgram, era: Era) -> anyhow::Result<Running> {
-        let folder = TempDir::with_prefix("tooldock-load-peer-").context("a temporary folder")?;
-        let address = free_address()?;
-        let server = echo.command(era);
-        let (path, echo_tool) = match self {
-            Self::Installed { kind, .. } => (kind.path(), kind.echo_tool()),
-            Self::Given(_) => (Envelope::PATH, EchoCall::SMALL.tool),
-        };
-        let (name, command) = match self {
-            Self::Installed { kind, program, .. } => {
-                if let Some((file, text)) = kind.config(address, &server) {
-                    fs::write(folder.path().join(file), text).context(file)?;
-                }
-                let mut command = Command::new(&program[0]);
-                command
-                    .args(&program[1..])
-                    .args(kind.arguments(address, &server))
-                    .env_clear()
-                    .envs(inherited())
-                    .env("HOME", folder.path())
-                    .current_dir(folder.path());
-                (kind.name(), command)
+    pub(crate) async fn start(&self, echo: &EchoProgram) -> anyhow::Result<RunningPeer> {
+        let server = echo.command(Era::Legacy);
+        let started = Server::start(&self.name, |folder, address| {
+            for (file, text) in &self.config {
+                fs::write(folder.join(file), filled(text, address, &server))
+                    .context(file.clone())?;
             }
-            // The folder and environment of this program, as the command may need them.
-            Self::Given(given) => {
+            let Some((program, first)) = self.program.split_first() else {
+                // The folder and environment of this program, as the command may need them.
                 let mut command = Command::new("sh");
-                command.arg("-c").arg(given.script(address, &server));
-                ("the peer", command)
-            }
-        };
-        // Some peers end with their input, so it stays open.
-        let log = folder.path().join("output.log");
-        let mut process = Process::start_with_input(name, command, log)?;
-        let ready = async || TcpStream::connect(address).await.is_ok();
-        process.until(READY_LIMIT, ready).await?;
-        Ok(Running {
-            address,
-            path,
-            echo_tool,
-            process,
-            _folder: folder,
-        })
+                command.arg("-c").args(self.words(address, &server));
+                return Ok(command);
+            };
+            let mut command = Command::new(program);
+            command
+                .args(first)
+                .args(self.words(address, &server))
+                .env_clear()
+                .envs(inherited())
+                .env("HOME", folder)
+                .current_dir(folder);
+            Ok(command)
+        });
+        started.await.map(RunningPeer)
+    }
+
+    fn words(&self, address: SocketAddr, server: &[String]) -> Vec<String> {
+        let words = self.arguments.iter().map(|word| match word.as_str() {
+            "{words}" => server.to_vec(),
+            word => vec![filled(word, address, server)],
+        });
+        words.collect::<Vec<_>>().concat()
     }
 }
 
-impl Kind {
-    /// Name and content of the peer's configuration file with the server; `None` if it has none.
-    fn config(self, address: SocketAddr, server: &[String]) -> Option<(&'static str, String)> {
-        match self {
-            Self::Fastmcp => Some((FASTMCP_CONFIG, fastmcp_config(server).to_string())),
-            Self::McpProxyCargo => Some((MCP_PROXY_CONFIG, mcp_proxy_config(address, server))),
-            _ => None,
-        }
-    }
-
-    fn arguments(self, address: SocketAddr, server: &[String]) -> Vec<String> {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let at = format!("--host {} --port {}", address.ip(), address.port());
-        match self {
-            Self::Supergateway => {
-                let quoted: Vec<String> = server.iter().map(|word| format!("'{word}'")).collect();
-                let own = "--outputTransport streamableHttp --stateful --logLevel none --port";
-                let stdio = ["--stdio".to_owned(), quoted.join(" ")];
-                [&stdio[..], &words(own), &[address.port().to_string()]].concat()
-            }
-            Self::McpProxyNode => {
-                [&words(&format!("{at} --server stream --"))[..], server].concat()
-            }
-            Self::McpProxyPython => {
-                [&words(&format!("{at} --log-level WARNING --"))[..], server].concat()
-            }
-            Self::Fastmcp => words(&format!(
-                "run {FASTMCP_CONFIG} --transport http {at} --log-level WARNING --no-banner"
-            )),
-            Self::McpProxyCargo => words(&format!("--config {MCP_PROXY_CONFIG}")),
-        }
-    }
+/// Replaces the places in an argument or a file by the address and the command line of the server.
+fn filled(text: &str, address: SocketAddr, server: &[String]) -> String {
+    let quoted = server
+        .iter()
+        .map(|word| format!("'{}'", word.replace('\'', r"'\''")));
+    text.replace("{host}", &address.ip().to_string())
+        .replace("{port}", &address.port().to_string())
+        .replace("{server}", &quoted.collect::<Vec<_>>().join(" "))
+        .replace("{program}", &json!(server.first()).to_string())
+        .replace("{options}", &json!(server.get(1..)).to_string())
 }
 
-fn fastmcp_config(server: &[String]) -> serde_json::Value {
-    json!({"mcpServers": {"echo": {"command": server.first(), "args": server.get(1..)}}})
-}
+/// A running peer. It has no data to save, and not every peer ends on SIGTERM, so that it is killed.
+pub(crate) struct RunningPeer(pub(crate) Server);
 
-fn mcp_proxy_config(address: SocketAddr, server: &[String]) -> String {
-    // A JSON string is also a TOML string, and so is an array of strings.
-    let (command, arguments) = (json!(server.first()), json!(server.get(1..)));
-    format!(
-        "[proxy]\nname = \"load\"\n\n[proxy.listen]\nhost = \"{}\"\nport = {}\n\n\
-         [[backends]]\nname = \"echo\"\ntransport = \"stdio\"\ncommand = {command}\nargs = {arguments}\n\n\
-         [observability]\nlog_level = \"warn\"\n",
-        address.ip(),
-        address.port()
-    )
-}
-
-/// A running peer with a server behind it.
-pub(crate) struct Running {
-    pub(crate) address: SocketAddr,
-    /// Path of its MCP endpoint.
-    pub(crate) path: &'static str,
-    /// The name under which the peer offers the echo server's tool.
-    pub(crate) echo_tool: &'static str,
-    process: Process,
-    // Deleted after the process has ended.
-    _folder: TempDir,
-}
-
-impl Running {
-    pub(crate) fn id(&self) -> u32 {
-        self.process.id()
-    }
-}
-
-impl Drop for Running {
+impl Drop for RunningPeer {
     fn drop(&mut self) {
-        // The peer has no data to save, and not every peer ends on SIGTERM.
-        self.process.kill();
+        self.0.process.kill();
     }
 }
 
@@ -323,12 +253,14 @@ mod tests {
     #[test]
     fn peers_are_missing_until_they_are_installed() {
         let target = tempfile::tempdir().unwrap();
-        let found = || {
-            Kind::ALL.map(|kind| {
-                let peer = Peer::find(kind, target.path())?;
-                let description = peer.description();
-                Some(description.split_once(':').unwrap().0.to_owned())
-            })
+        let found = || -> Vec<Option<String>> {
+            let peers = PLAN.peers.iter();
+            peers
+                .map(|peer| {
+                    let description = peer.installed(target.path())?.description();
+                    Some(description.split_once(':').unwrap().0.to_owned())
+                })
+                .collect()
         };
         assert_eq!(found(), [const { None }; 5]);
         let modules = "node-peers/node_modules/supergateway";
@@ -354,7 +286,7 @@ mod tests {
         );
         assert_eq!(found()[0], None, "half installed");
         put(target.path(), "cargo-peers/bin/mcp-proxy", "");
-        let versions = found().map(Option::unwrap_or_default);
+        let versions: Vec<_> = found().into_iter().map(Option::unwrap_or_default).collect();
         assert_eq!(versions, ["0.6.0", "4.0.0", "", "0.13.0", "4.1.2"]);
     }
 
@@ -362,30 +294,26 @@ mod tests {
     fn the_server_s_command_line_reaches_every_peer_whole() {
         let server = ["/a b/echo", "--era", "dual"].map(str::to_owned);
         let address = "127.0.0.1:4000".parse().unwrap();
-        let arguments = |kind: Kind| {
-            let all = kind.arguments(address, &server);
-            assert!(all.contains(&"4000".to_owned()), "{all:?}");
-            all
+        let [cargo, supergateway, node, python, fastmcp] = &PLAN.peers[..] else {
+            panic!("five peers");
         };
-        assert_eq!(
-            arguments(Kind::Supergateway)[1],
-            "'/a b/echo' '--era' 'dual'"
-        );
-        for kind in [Kind::McpProxyNode, Kind::McpProxyPython] {
-            let all = arguments(kind);
-            let at = all.iter().position(|word| word == "--").unwrap();
-            assert_eq!(all[at + 1..], server);
+        for peer in [supergateway, node, python, fastmcp] {
+            let words = peer.words(address, &server);
+            assert!(words.contains(&"4000".to_owned()), "{words:?}");
         }
-        assert!(arguments(Kind::Fastmcp).contains(&FASTMCP_CONFIG.to_owned()));
-        let told = &fastmcp_config(&server)["mcpServers"]["echo"];
+        let words = supergateway.words(address, &server);
+        assert_eq!(words[1], "'/a b/echo' '--era' 'dual'");
+        for peer in [node, python] {
+            let words = peer.words(address, &server);
+            let at = words.iter().position(|word| word == "--").unwrap();
+            assert_eq!(words[at + 1..], server);
+        }
+        let text = filled(&fastmcp.config["mcp.json"], address, &server);
+        let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let told = &told["mcpServers"]["echo"];
         assert_eq!(told["command"], server[0]);
         assert_eq!(told["args"], json!(server[1..]));
-        let (file, text) = Kind::McpProxyCargo.config(address, &server).unwrap();
-        assert!(
-            Kind::McpProxyCargo
-                .arguments(address, &server)
-                .contains(&file.to_owned())
-        );
+        let text = filled(&cargo.config["proxy.toml"], address, &server);
         for line in [
             "host = \"127.0.0.1\"",
             "port = 4000",
@@ -394,11 +322,34 @@ mod tests {
         ] {
             assert!(text.lines().any(|told| told == line), "{line}: {text}");
         }
+        for peer in [cargo, fastmcp] {
+            let files = peer.config.keys().all(|file| peer.arguments.contains(file));
+            assert!(files, "{}: its file is among its arguments", peer.name);
+        }
     }
 
     #[test]
-    fn a_peer_of_the_command_line_has_its_name() {
-        let peer = Peer::Given(PeerCommand::parse("mine=x {port} {server}").unwrap());
-        assert_eq!(peer.name(), "mine");
+    fn a_command_gets_its_address_and_the_server_quoted() {
+        let peer = Peer::parse("agent-1=agent -l {host}:{port} --env A=b -- {server}").unwrap();
+        assert_eq!(peer.name, "agent-1");
+        let server = ["/a b/echo", "it's"].map(str::to_owned);
+        assert_eq!(
+            peer.words("127.0.0.1:4000".parse().unwrap(), &server),
+            [r"exec agent -l 127.0.0.1:4000 --env A=b -- '/a b/echo' 'it'\''s'"]
+        );
+    }
+
+    #[test]
+    fn a_command_that_cannot_work_is_refused_with_its_reason() {
+        for (wrong, why) in [
+            ("agent", "NAME=COMMAND"),
+            ("=x {port} {server}", "name"),
+            ("a|b=x {port} {server}", "name"),
+            ("a=x {server}", "{port}"),
+            ("a=x {port}", "{server}"),
+        ] {
+            let error = Peer::parse(wrong).unwrap_err();
+            assert!(error.contains(why), "{wrong}: {error}");
+        }
     }
 }

@@ -1,30 +1,21 @@
 //! A `redis-server` for the sessions of gateways, without persistence.
 
-use std::net::SocketAddr;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{Process, free_address};
+use super::Server;
 
 const PROGRAM: &str = "redis-server";
-const READY_LIMIT: Duration = Duration::from_secs(10);
 
 /// The note of a scenario that has no Redis.
 pub(crate) const MISSING: &str =
     "redis-server is not installed: no sessions in Redis (apt-get install redis-server)";
 
 /// A running Redis.
-pub(crate) struct Redis {
-    address: SocketAddr,
-    _process: Process,
-    // Deleted after the process has ended.
-    _folder: TempDir,
-}
+pub(crate) struct Redis(Server);
 
 impl Redis {
     /// Starts a server on loopback; `None` if none is installed.
@@ -32,32 +23,26 @@ impl Redis {
         if Command::new(PROGRAM).arg("--version").output().is_err() {
             return Ok(None);
         }
-        let folder = TempDir::with_prefix("tooldock-load-redis-").context("a temporary folder")?;
-        let address = free_address()?;
-        let mut command = Command::new(PROGRAM);
-        command
-            .args(["--bind", "127.0.0.1", "--port", &address.port().to_string()])
-            .args(["--save", "", "--appendonly", "no"])
-            .arg("--dir")
-            .arg(folder.path());
-        let mut process = Process::start(PROGRAM, command, folder.path().join("output.log"))?;
-        let ready = async || TcpStream::connect(address).await.is_ok();
-        process.until(READY_LIMIT, ready).await?;
-        Ok(Some(Self {
-            address,
-            _process: process,
-            _folder: folder,
-        }))
+        let server = Server::start(PROGRAM, |folder, address| {
+            let mut command = Command::new(PROGRAM);
+            command
+                .args(["--bind", "127.0.0.1", "--port", &address.port().to_string()])
+                .args(["--save", "", "--appendonly", "no"])
+                .arg("--dir")
+                .arg(folder);
+            Ok(command)
+        });
+        Ok(Some(Self(server.await?)))
     }
 
     /// The URL for `sessions.store`.
     pub(crate) fn url(&self) -> String {
-        format!("redis://{}", self.address)
+        format!("redis://{}", self.0.address)
     }
 
     /// Memory that Redis has allocated (`used_memory`), in bytes.
     pub(crate) async fn used_memory(&self) -> anyhow::Result<u64> {
-        let mut connection = TcpStream::connect(self.address).await.context(PROGRAM)?;
+        let mut connection = TcpStream::connect(self.0.address).await.context(PROGRAM)?;
         connection.write_all(b"INFO memory\r\nQUIT\r\n").await?;
         let mut answer = String::new();
         connection.read_to_string(&mut answer).await?;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::client::Had;
+use super::crowd::Crowd;
 
 /// Numbers of faults in the events that some clients received, over all clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -23,8 +24,17 @@ pub(crate) struct Deliveries {
 }
 
 impl Deliveries {
+    /// Compares the events that the clients of a crowd received with the published ones.
+    pub(crate) fn of(crowd: &Crowd, published: &[Had]) -> Self {
+        let mut all = Self::default();
+        for client in crowd.clients() {
+            all.add(published, &client.events());
+        }
+        all
+    }
+
     /// Compares the events that one client received with the published ones.
-    pub(crate) fn add(&mut self, published: &[Had], had: &[Had]) {
+    fn add(&mut self, published: &[Had], had: &[Had]) {
         self.clients += 1;
         self.events += had.len();
         if had == published {

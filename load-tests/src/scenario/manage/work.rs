@@ -4,18 +4,16 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use rustix::process::nice;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::runtime::Builder;
-use tokio::sync::oneshot;
 
 use crate::message::Envelope;
 use crate::servers::gateway::Setup;
+use crate::streams::Aside;
 use crate::wire::exchange;
 
 /// The namespace that the work changes. Calls go to another one, since a namespace with a new worker would have slow
@@ -141,22 +139,21 @@ impl Working {
     ///
     /// When a tool fails, or no thread can be started.
     pub(super) async fn keep_on(mut self, lasts: Duration) -> anyhow::Result<(Self, Vec<Piece>)> {
-        let (tell, done) = oneshot::channel();
-        let work = move || {
+        let thread = Aside::start("work")?;
+        let work = async move {
             // Programs that manage a gateway usually run on other machines, and take no core away from its calls.
             let _ = nice(LOWEST);
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            let pieces = runtime.block_on(async {
-                let (begin, mut pieces) = (Instant::now(), Vec::new());
-                while begin.elapsed() < lasts {
-                    pieces.push(self.piece().await?);
-                }
-                anyhow::Ok(pieces)
-            });
-            Ok((self, pieces?))
+            let (begin, mut pieces) = (Instant::now(), Vec::new());
+            while begin.elapsed() < lasts {
+                pieces.push(self.piece().await?);
+            }
+            Ok((self, pieces))
         };
-        thread::Builder::new().spawn(move || drop(tell.send(work())))?;
-        done.await.context("the work's thread")?
+        thread
+            .handle()
+            .spawn(work)
+            .await
+            .context("the work's thread")?
     }
 
     /// Does one piece of work; returns the milliseconds of each step.

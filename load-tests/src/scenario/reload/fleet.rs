@@ -18,10 +18,6 @@ use crate::wire::{Connection, Target};
 
 /// The namespace whose code changes.
 pub(super) const CHANGING: &str = "changing";
-/// Number of folders with Python tools, including the one that changes.
-const PYTHON: usize = 10;
-const STDIO: usize = 190;
-pub(super) const NAMESPACES: usize = PYTHON + STDIO;
 /// Number of namespaces of either kind that are called while another one changes, and of connections to each.
 const CALLED: usize = 3;
 const CONNECTIONS: usize = 6;
@@ -33,6 +29,7 @@ const VERSION_TOOL: &str = "version";
 /// A gateway with all the namespaces.
 pub(super) struct Fleet {
     pub(super) gateway: Gateway,
+    stdio: usize,
     version: usize,
     /// Every process below the gateway with its arguments, before any change.
     before: BTreeMap<u32, Vec<String>>,
@@ -63,30 +60,31 @@ impl Report {
 
 impl Fleet {
     /// Starts the gateway and all its processes: the first call starts a stdio server.
-    pub(super) async fn start(options: &Options) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        options: &Options,
+        folders: usize,
+        servers: usize,
+    ) -> anyhow::Result<Self> {
         let echo = EchoProgram::find()?.command(Era::Legacy);
         let mut setup = Setup::new(Layout::Separate).code(CHANGING, code(0));
-        for number in 1..PYTHON {
+        for number in 1..folders {
             setup = setup.python(&python(number));
         }
-        for number in 0..STDIO {
+        for number in 0..servers {
             setup = setup.stdio(&stdio(number), echo.clone());
         }
         let gateway = Gateway::start(options, &setup).await?;
-        for namespace in (1..PYTHON).map(python).chain([CHANGING.to_owned()]) {
+        for namespace in (1..folders).map(python).chain([CHANGING.to_owned()]) {
             gateway.has_worker(&namespace).await?;
         }
-        call_all(gateway.envelope()).await?;
+        call_all(gateway.envelope(), servers).await?;
         let before = below(&gateway);
         Ok(Self {
             gateway,
+            stdio: servers,
             version: 0,
             before,
         })
-    }
-
-    pub(super) fn stdio(&self) -> usize {
-        STDIO
     }
 
     /// The number of processes below the gateway.
@@ -116,7 +114,7 @@ impl Fleet {
         for _ in 0..CONNECTIONS {
             for number in 1..=CALLED {
                 requests.push(python_call(&self.gateway, &python(number)));
-                let namespace = stdio(number * STDIO / (CALLED + 1));
+                let namespace = stdio(number * self.stdio / (CALLED + 1));
                 let envelope = self.gateway.envelope().of(&namespace);
                 let session = session::open(envelope).await?;
                 requests.push(in_session(envelope, &session));
@@ -244,11 +242,11 @@ fn in_session(envelope: Envelope<'_>, session: &str) -> Request {
 }
 
 /// Calls every stdio server once.
-async fn call_all(envelope: Envelope<'static>) -> anyhow::Result<()> {
+async fn call_all(envelope: Envelope<'static>, servers: usize) -> anyhow::Result<()> {
     let mut starters = JoinSet::new();
     for starter in 0..STARTERS {
         starters.spawn(async move {
-            for number in (starter..STDIO).step_by(STARTERS) {
+            for number in (starter..servers).step_by(STARTERS) {
                 let namespace = stdio(number);
                 let called = async {
                     let envelope = envelope.of(&namespace);
@@ -320,11 +318,11 @@ mod tests {
 
     #[test]
     fn there_are_two_hundred_namespaces_of_different_names() {
-        let names: std::collections::BTreeSet<_> = (1..PYTHON)
+        let names: std::collections::BTreeSet<_> = (1..10)
             .map(python)
-            .chain((0..STDIO).map(stdio))
+            .chain((0..190).map(stdio))
             .chain([CHANGING.to_owned()])
             .collect();
-        assert_eq!((names.len(), NAMESPACES), (200, 200));
+        assert_eq!(names.len(), 200);
     }
 }

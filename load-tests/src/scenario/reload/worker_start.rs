@@ -4,14 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::Run;
-use super::found::{TO_ANSWER, TO_FIRST_CALL, TOOK};
+use super::{Run, TO_ANSWER, TO_FIRST_CALL, TOOK};
 use crate::message::Expect;
 use crate::report::{Numbers, Section};
 use crate::servers::gateway::{ASYNC_TOOL, Gateway, Layout};
 use crate::wire::Target;
 
-const STARTS: usize = 5;
 const STARTS_SUM: &str = "tooldock_worker_start_seconds_sum";
 const STARTS_COUNT: &str = "tooldock_worker_start_seconds_count";
 const FIRST_CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -19,7 +17,7 @@ const FIRST_CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Adds namespaces to a gateway with one namespace, and measures the time until their tools can be called.
 pub(super) async fn measure(run: &mut Run<'_>, section: &mut Section) -> anyhow::Result<()> {
     let gateway = Gateway::with_tools(run.options, Layout::Separate).await?;
-    let starts = if run.options.quick { 2 } else { STARTS };
+    let starts = run.count_or_quick("starts")?;
     let before = started(&gateway).await?;
     for number in 1..=starts {
         let namespace = format!("new{number}");

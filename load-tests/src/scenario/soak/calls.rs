@@ -39,7 +39,7 @@ pub(super) const SLOW_CODE: &str = "import asyncio\nfrom fastmcp.tools import to
 struct Kind {
     name: &'static str,
     namespace: &'static str,
-    call: EchoCall,
+    call: EchoCall<'static>,
     form: Form,
     clients: usize,
 }

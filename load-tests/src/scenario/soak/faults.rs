@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::scene::{DUAL, ECHO, Scene};
-use crate::processes;
 use crate::servers::echo::{EchoProgram, Era};
 use crate::servers::gateway::{Gateway, NAMESPACE};
 
@@ -33,8 +32,8 @@ pub(super) async fn kill(gateway: &Gateway, scene: &Scene, echo: &EchoProgram, l
         };
         let process = match namespace {
             NAMESPACE => gateway.worker(NAMESPACE).ok().map(|(process, _)| process),
-            ECHO => server(gateway, echo, Era::Legacy),
-            _ => server(gateway, echo, Era::Dual),
+            ECHO => echo.run_below(gateway.id(), Era::Legacy).pop(),
+            _ => echo.run_below(gateway.id(), Era::Dual).pop(),
         };
         // Recorded before the kill, so that calls that fail because of it are excused.
         scene.books().killed(namespace);
@@ -44,11 +43,6 @@ pub(super) async fn kill(gateway: &Gateway, scene: &Scene, echo: &EchoProgram, l
                 .wrong(NAME, format!("no process of {namespace} to kill"));
         }
     }
-}
-
-fn server(gateway: &Gateway, echo: &EchoProgram, era: Era) -> Option<u32> {
-    let mut all = processes::descendants(gateway.id()).into_iter();
-    all.find(|&process| echo.is_run_by(process) && echo.era_of(process) == Some(era))
 }
 
 fn killed(process: u32) -> bool {

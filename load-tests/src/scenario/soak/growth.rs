@@ -5,22 +5,22 @@
 //! - the *slope* is that of the least-squares line, in KiB per minute. It is also stated per day, which means little after
 //!   a few minutes: a step of an allocator looks like a slope.
 //! - growth *lasts* if the median of the last third is above that of the first third by more than [`SHARE`] and more than
-//!   [`LEAST_KIB`], and the last third is still above the second by a quarter of that. A step that was taken once and stays
+//!   [`LEAST_MIB`], and the last third is still above the second by a quarter of that. A step that was taken once and stays
 //!   fails the second condition, noise the first.
 //! - after less than [`LEAST_TIME`] no decision is made.
 
 use crate::report::median;
 
 const SHARE: f64 = 0.03;
-const LEAST_KIB: f64 = 1024.0;
+const LEAST_MIB: f64 = 1.0;
 /// Minimum time for a decision, in seconds.
 const LEAST_TIME: f64 = 420.0;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Growth {
     pub(super) slope_kib_a_minute: f64,
-    /// Medians of the thirds, in KiB.
-    pub(super) thirds_kib: [f64; 3],
+    /// Medians of the thirds, in MiB.
+    pub(super) thirds_mib: [f64; 3],
     /// True if growth lasts; `None` if the time was too short to decide.
     pub(super) lasts: Option<bool>,
 }
@@ -30,7 +30,7 @@ impl Growth {
         self.slope_kib_a_minute * 60.0 * 24.0 / 1024.0
     }
 
-    /// Computes the growth from samples (seconds, KiB) in order of time; `None` if there are too few for a line.
+    /// Computes the growth from samples (seconds, MiB) in order of time; `None` if there are too few for a line.
     pub(super) fn of(samples: &[(f64, f64)]) -> Option<Self> {
         let seen = &samples[samples.len() / 4..];
         let third = seen.len() / 3;
@@ -38,18 +38,18 @@ impl Growth {
             return None;
         }
         let middle = |some: &[(f64, f64)]| median(some.iter().map(|(_, kib)| *kib));
-        let thirds_kib = [
+        let thirds_mib = [
             middle(&seen[..third])?,
             middle(&seen[third..seen.len() - third])?,
             middle(&seen[seen.len() - third..])?,
         ];
-        let [first, second, last] = thirds_kib;
+        let [first, second, last] = thirds_mib;
         let grown = last - first;
-        let lasts = grown > LEAST_KIB && grown > first * SHARE && last - second > grown / 4.0;
+        let lasts = grown > LEAST_MIB && grown > first * SHARE && last - second > grown / 4.0;
         let time = seen.last()?.0 - seen.first()?.0;
         Some(Self {
-            slope_kib_a_minute: slope(seen)? * 60.0,
-            thirds_kib,
+            slope_kib_a_minute: slope(seen)? * 60.0 * 1024.0,
+            thirds_mib,
             lasts: (time >= LEAST_TIME).then_some(lasts),
         })
     }
@@ -72,7 +72,7 @@ mod tests {
     /// Twenty minutes, a sample a second, with some noise that is the same each time.
     fn of(kib: impl Fn(f64) -> f64) -> Growth {
         let noise = |second: usize| ((second * 7919) % 401) as f64 - 200.0;
-        let sample = |second: usize| (second as f64, kib(second as f64) + noise(second));
+        let sample = |second: usize| (second as f64, (kib(second as f64) + noise(second)) / 1024.0);
         Growth::of(&(0..1200).map(sample).collect::<Vec<_>>()).unwrap()
     }
 
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_a_minute() {
-        let samples: Vec<_> = (0..60).map(|second| (f64::from(second), 1e4)).collect();
+        let samples: Vec<_> = (0..60).map(|second| (f64::from(second), 10.0)).collect();
         assert_eq!(Growth::of(&samples).unwrap().lasts, None);
         assert_eq!(Growth::of(&samples[..2]), None);
         assert_eq!(Growth::of(&[]), None);

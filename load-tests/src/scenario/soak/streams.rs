@@ -51,10 +51,7 @@ async fn round(scene: &Scene, publisher: &mut Publisher, left_open: bool) -> any
     crowd.each_has(publisher.last(), LIMIT).await;
     let old = crowd.old_ones_ended(LIMIT).await;
     ensure!(!left_open || old == 0, "{old} old streams not ended");
-    let mut deliveries = Deliveries::default();
-    for client in crowd.clients() {
-        deliveries.add(published, &client.events());
-    }
+    let deliveries = Deliveries::of(&crowd, published);
     let fault = deliveries.fault();
     ensure!(fault.is_none(), "{}", fault.unwrap_or_default());
     let (turned_away, first) = crowd.tally().turned_away();

@@ -13,8 +13,9 @@ use crate::report::table::cell;
 use crate::report::{Numbers, Section};
 use crate::servers::gateway::Gateway;
 
+/// Series of resources before and after the run, and of every reading meanwhile.
 pub(super) const HELD: &str = "held";
-pub(super) const LOOKS: &str = "looks";
+pub(super) const MEANWHILE: &str = "most, meanwhile";
 const EACH: Duration = Duration::from_secs(1);
 /// Number of readings between two lines of progress.
 const SAY: usize = 30;
@@ -86,8 +87,8 @@ impl Watch {
             {
                 let of = |name| cell(look.get(name), 0);
                 say(&format!(
-                    "{count} s: {} KiB, {} descriptors, {} threads, {} processes, {} wrong",
-                    of("own_kib"),
+                    "{count} s: {} MiB, {} descriptors, {} threads, {} processes, {} wrong",
+                    of("own_mib"),
                     of("descriptors"),
                     of("threads"),
                     of(PROCESSES),
@@ -121,7 +122,7 @@ impl Watch {
         section.add(HELD, ["before"], self.before.clone());
         section.add(HELD, ["after"], self.after.clone());
         for look in &self.looks {
-            section.add(LOOKS, ["most, meanwhile"], look.clone());
+            section.add(HELD, [MEANWHILE], look.clone());
         }
     }
 
@@ -157,9 +158,10 @@ fn look(process: u32) -> anyhow::Result<Numbers> {
     // A child that has just ended has no memory.
     let of_each = children.iter().filter_map(|child| Memory::of(*child).ok());
     let children_kib: u64 = of_each.map(|memory| memory.anonymous_kib).sum();
-    let mut look = Numbers::one("own_kib", memory.anonymous_kib as f64)
-        .with("resident_kib", memory.resident_kib as f64)
-        .with("children_kib", children_kib as f64)
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    let mut look = Numbers::one("own_mib", mib(memory.anonymous_kib))
+        .with("resident_mib", mib(memory.resident_kib))
+        .with("children_mib", mib(children_kib))
         .with(PROCESSES, children.len() as f64);
     for (name, folder) in OF_PROCESS {
         let folder = format!("/proc/{process}/{folder}");
@@ -198,7 +200,7 @@ mod tests {
     fn a_look_at_this_process_finds_something_of_everything() {
         let found = look(std::process::id()).unwrap();
         let of = |name| found.get(name).unwrap();
-        assert!(of("descriptors") >= 3.0 && of("threads") >= 1.0 && of("own_kib") > 0.0);
+        assert!(of("descriptors") >= 3.0 && of("threads") >= 1.0 && of("own_mib") > 0.0);
         assert!(look(u32::MAX).is_err());
     }
 }
