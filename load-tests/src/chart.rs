@@ -96,10 +96,6 @@ impl Chart {
     }
 
     /// Draws the chart as SVG.
-    ///
-    /// # Errors
-    ///
-    /// When `plotters` cannot draw the chart.
     pub(crate) fn svg(&self) -> anyhow::Result<String> {
         let legend = match (&self.across, &self.series[..]) {
             // The title of the chart describes a single series of bars.

@@ -4,7 +4,6 @@
 //! time, which the [`open`] loop measures.
 
 mod curve;
-mod http;
 pub(crate) mod one_by_one;
 pub(crate) mod open;
 pub(crate) mod pipes;
@@ -20,9 +19,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::message::{Expect, Request};
 use crate::options::Options;
-use crate::wire::{Connection, Target};
+use crate::wire::{Caller, Target};
 
-pub(crate) use shared::{Faults, Spent};
+pub(crate) use shared::{Costs, Faults, Spent};
 use shared::{Phase, Shared};
 
 /// Maximum time for the last answers after the measurement.
@@ -71,19 +70,20 @@ pub(crate) struct Sample {
     pub(crate) per_second: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// CPU time of the processes under test per request, in microseconds.
-    pub(crate) cpu_us: f64,
-    /// The fraction of that CPU time spent in the kernel, counted in clock ticks.
-    pub(crate) kernel_share: Option<f64>,
-    pub(crate) worker_cpu_us: Option<f64>,
-    /// CPU time of this program per request, in microseconds: it competes for the cores.
-    pub(crate) client_cpu_us: f64,
-    /// Cores used by other work: not by the processes under test, their workers or this program. Much of it spoils a sample.
-    pub(crate) other_cores: f64,
+    #[serde(flatten)]
+    pub(crate) costs: Costs,
     /// Connections that the server closed after an answer. It is no fault, but each costs a new connection.
     pub(crate) closed: u64,
     /// Latency in microseconds by percentile.
     pub(crate) curve: Vec<(f64, f64)>,
+}
+
+impl std::ops::Deref for Sample {
+    type Target = Costs;
+
+    fn deref(&self) -> &Costs {
+        &self.costs
+    }
 }
 
 impl Sample {
@@ -105,26 +105,19 @@ pub(crate) async fn tolerant(load: Load) -> anyhow::Result<(anyhow::Result<Sampl
     let shared = Shared::new()?;
     let mut connections = JoinSet::new();
     for request in load.requests {
-        let connection = Connection::open(&load.target).await.context("connecting")?;
-        let target = load.target.clone();
+        let mut caller = Caller::new(load.target.clone());
+        caller.connect().await?;
         let shared = Arc::clone(&shared);
-        connections.spawn(http::drive(
-            connection,
-            target,
-            request,
-            load.expect,
-            shared,
-        ));
+        connections.spawn(async move {
+            let mut request = request;
+            while ask(&mut caller, &mut request, load.expect, &shared).await {}
+        });
     }
     observe(&shared, connections, &load.window).await
 }
 
 /// Sends each request once, `at_a_time` of them concurrently, and waits for all responses. The durations of the window are
 /// ignored. Wrong responses are counted separately.
-///
-/// # Errors
-///
-/// When an answer was late or missing.
 pub(crate) async fn once(load: Load, at_a_time: usize) -> anyhow::Result<(Sample, Faults)> {
     let shared = Shared::new()?;
     shared.enter(Phase::Measured);
@@ -135,21 +128,22 @@ pub(crate) async fn once(load: Load, at_a_time: usize) -> anyhow::Result<(Sample
     }
     let mut opened = Vec::with_capacity(clients);
     for share in shares {
-        let connection = Connection::open(&load.target).await.context("connecting")?;
-        opened.push((connection, share));
+        let mut caller = Caller::new(load.target.clone());
+        caller.connect().await?;
+        opened.push((caller, share));
     }
     let before = Spent::now(&load.window)?;
     let start = Instant::now();
     let mut connections = JoinSet::new();
-    for (connection, requests) in opened {
-        let (target, shared) = (load.target.clone(), Arc::clone(&shared));
-        connections.spawn(http::each_once(
-            connection,
-            target,
-            requests,
-            load.expect,
-            shared,
-        ));
+    for (mut caller, requests) in opened {
+        let shared = Arc::clone(&shared);
+        connections.spawn(async move {
+            for mut request in requests {
+                if !ask(&mut caller, &mut request, load.expect, &shared).await {
+                    return;
+                }
+            }
+        });
     }
     timeout(ONCE_LIMIT, connections.join_all())
         .await
@@ -157,6 +151,34 @@ pub(crate) async fn once(load: Load, at_a_time: usize) -> anyhow::Result<(Sample
     let after = Spent::now(&load.window)?;
     let sample = shared.sample(&before, &after, start.elapsed().as_secs_f64())?;
     Ok((sample, shared.faults()))
+}
+
+/// Sends a request and reads the answer. Returns true if the client may continue.
+async fn ask(caller: &mut Caller, request: &mut Request, expect: Expect, shared: &Shared) -> bool {
+    if let Err(error) = caller.connect().await {
+        shared.fault(format!("{error:#}"));
+        return false;
+    }
+    let Some(id) = shared.next_id() else {
+        return false;
+    };
+    let start = Instant::now();
+    let asked = caller.ask(request.with_id(id), |answer| {
+        let took = start.elapsed();
+        if answer.closes {
+            shared.closed();
+        }
+        (took, expect.mismatch(answer, id))
+    });
+    match asked.await {
+        Ok((took, None)) => shared.answered(took),
+        Ok((_, Some(fault))) => return shared.fault(fault),
+        Err(error) => {
+            shared.fault(format!("{error:#}"));
+            return false;
+        }
+    }
+    true
 }
 
 /// Measures clients that are running already, and waits until they have ended.

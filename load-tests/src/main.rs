@@ -47,10 +47,6 @@ fn main() -> ExitCode {
 }
 
 /// Runs the scenarios and writes the report. Returns true if everything was measured and all responses were correct.
-///
-/// # Errors
-///
-/// When nothing can be measured, or the report cannot be written.
 fn measure(options: &Options) -> anyhow::Result<bool> {
     options.validate()?;
     // A single thread, so that the client uses only one of the cores of the measured processes.

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -61,30 +62,9 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn validate(&self) -> anyhow::Result<()> {
-        for (is_bounded, bounds) in [
-            (
-                (0.1..=60.0).contains(&self.seconds),
-                "--seconds: from 0.1 to 60",
-            ),
-            (
-                (0.0..=60.0).contains(&self.warm_up),
-                "--warm-up: from 0 to 60",
-            ),
-            (
-                (1..=100).contains(&self.repetitions),
-                "--repetitions: from 1 to 100",
-            ),
-            (
-                (1..=1000).contains(&self.connections),
-                "--connections: from 1 to 1000",
-            ),
-            (self.patience <= 3600, "--patience: up to 3600"),
-            (
-                (1..=1440).contains(&self.soak_minutes),
-                "--soak-minutes: from 1 to 1440",
-            ),
-        ] {
-            ensure!(is_bounded, bounds);
+        for (name, value, bounds) in self.numbers() {
+            let (least, most) = (bounds.start(), bounds.end());
+            ensure!(bounds.contains(&value), "{name}: from {least} to {most}");
         }
         for name in &self.only {
             ensure!(
@@ -107,6 +87,18 @@ impl Options {
             gateway.display()
         );
         Ok(())
+    }
+
+    /// The options that are numbers, with their bounds.
+    fn numbers(&self) -> [(&'static str, f64, RangeInclusive<f64>); 6] {
+        [
+            ("--seconds", self.seconds, 0.1..=60.0),
+            ("--warm-up", self.warm_up, 0.0..=60.0),
+            ("--repetitions", self.repetitions as f64, 1.0..=100.0),
+            ("--soak-minutes", self.soak_minutes as f64, 1.0..=1440.0),
+            ("--connections", self.connections as f64, 1.0..=1000.0),
+            ("--patience", self.patience as f64, 0.0..=3600.0),
+        ]
     }
 
     /// Replaces the values that `--quick` stands for.
@@ -138,17 +130,9 @@ impl Options {
         if self.quick {
             add("--quick".to_owned());
         }
-        let numbers = |of: &Self| {
-            [
-                ("--seconds", of.seconds),
-                ("--warm-up", of.warm_up),
-                ("--repetitions", of.repetitions as f64),
-                ("--soak-minutes", of.soak_minutes as f64),
-                ("--connections", of.connections as f64),
-                ("--patience", of.patience as f64),
-            ]
-        };
-        for ((name, number), (_, default)) in numbers(self).into_iter().zip(numbers(&defaults)) {
+        for ((name, number, _), (_, default, _)) in
+            self.numbers().into_iter().zip(defaults.numbers())
+        {
             if number != default {
                 add(format!("{name} {number}"));
             }
@@ -167,10 +151,6 @@ impl Options {
     }
 
     /// The gateway's version, as it prints it.
-    ///
-    /// # Errors
-    ///
-    /// When the gateway cannot be run.
     pub(crate) fn gateway_version(&self) -> anyhow::Result<String> {
         said_by(Command::new(self.gateway()?).arg("--version"))
     }

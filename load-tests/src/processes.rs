@@ -118,11 +118,8 @@ impl Ticks {
 
     /// Parses fields 14 and 15, `utime` and `stime`.
     fn parse(stat: &str) -> Option<Self> {
-        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
-        Some(Self {
-            user: parsed(fields.next()?)?,
-            kernel: parsed(fields.next()?)?,
-        })
+        let [user, kernel] = fields(stat, 14)?;
+        Some(Self { user, kernel })
     }
 
     /// The fraction of the time since `earlier` that was spent in the kernel; `None` if there were too few ticks.
@@ -145,9 +142,15 @@ pub(crate) fn time_of_ended_children(processes: &[u32]) -> u64 {
 
 /// Parses fields 16 and 17, `cutime` and `cstime`.
 fn ended_ticks(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(13);
-    let (user, system): (u64, u64) = (parsed(fields.next()?)?, parsed(fields.next()?)?);
-    Some(user + system)
+    Some(fields::<2>(stat, 16)?.iter().sum())
+}
+
+/// Parses fields of `/proc/PID/stat` from the one with the number `first`, counted from 1. The second field is a name in
+/// brackets that may contain brackets and spaces.
+fn fields<const COUNT: usize>(stat: &str, first: usize) -> Option<[u64; COUNT]> {
+    let after_name = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let fields: Option<Vec<u64>> = after_name.skip(first - 3).take(COUNT).map(parsed).collect();
+    fields?.try_into().ok()
 }
 
 /// Path of the program that a process runs; `None` once it has ended.
@@ -178,13 +181,9 @@ impl Memory {
     }
 
     fn parse(status: &str) -> Option<Self> {
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            parsed(line.trim().strip_suffix("kB")?.trim())
-        };
         Some(Self {
-            resident_kib: field("VmRSS:")?,
-            anonymous_kib: field("RssAnon:")?,
+            resident_kib: kib(status, "VmRSS:")?,
+            anonymous_kib: kib(status, "RssAnon:")?,
         })
     }
 }
@@ -206,7 +205,12 @@ pub(crate) fn proportional_kib(processes: &[u32]) -> u64 {
 }
 
 fn pss_kib(rollup: &str) -> Option<u64> {
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    kib(rollup, "Pss:")
+}
+
+/// The number in the line of this name.
+fn kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     parsed(line.trim().strip_suffix("kB")?.trim())
 }
 
@@ -238,9 +242,9 @@ fn below(root: u32, parents: &[(u32, u32)]) -> Vec<u32> {
     found
 }
 
-/// Parses the fourth field of `stat`. The second field is a name in brackets that may contain brackets and spaces.
 fn parent(stat: &str) -> Option<u32> {
-    parsed(stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?)
+    let [parent] = fields(stat, 4)?;
+    u32::try_from(parent).ok()
 }
 
 /// The arguments of a process; empty once it has ended.

@@ -125,10 +125,6 @@ impl Report {
     }
 
     /// Prints the report, and writes it with its charts to the folder in the options.
-    ///
-    /// # Errors
-    ///
-    /// When a file cannot be written.
     pub(crate) fn write(&self, options: &Options) -> anyhow::Result<()> {
         println!("{}", markdown::whole(self, false));
         let folder = options.out()?;

@@ -36,10 +36,6 @@ fn limit(scenario: &Scenario, options: &Options) -> Duration {
 
 /// Runs all scenarios that the options select, and adds their sections to the report. The failure of a scenario is recorded in
 /// the report, and the run continues.
-///
-/// # Errors
-///
-/// When nginx is installed but does not start.
 pub(crate) async fn run(options: &Options, report: &mut Report) -> anyhow::Result<()> {
     let nginx = nginx::start(Task::Fixed, options.connections).await?;
     if nginx.is_none() {

@@ -137,10 +137,6 @@ impl Scenario {
     }
 
     /// A count or a rate of the table.
-    ///
-    /// # Errors
-    ///
-    /// When the table has none of this name.
     pub(crate) fn size(&self, name: &str) -> anyhow::Result<f64> {
         let size = self.sizes.get(name).copied();
         size.with_context(|| format!("scenarios.yaml: {} has no size {name}", self.name))

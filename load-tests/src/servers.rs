@@ -87,10 +87,6 @@ impl Process {
     }
 
     /// Pauses before the next look at the process.
-    ///
-    /// # Errors
-    ///
-    /// When the deadline has passed.
     async fn in_time(&self, deadline: Instant, what: &str) -> anyhow::Result<()> {
         if Instant::now() >= deadline {
             bail!("{} {what} in time\n{}", self.name, last_lines(&self.log));

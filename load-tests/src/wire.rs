@@ -131,6 +131,45 @@ impl Connection {
     }
 }
 
+/// A client that connects when it has to: at first, and again after a connection was closed or has failed.
+pub(crate) struct Caller {
+    target: Target,
+    connection: Option<Connection>,
+}
+
+impl Caller {
+    pub(crate) fn new(target: Target) -> Self {
+        let connection = None;
+        Self { target, connection }
+    }
+
+    /// Opens the connection, unless it is open.
+    pub(crate) async fn connect(&mut self) -> anyhow::Result<()> {
+        if self.connection.is_none() {
+            let opened = Connection::open(&self.target).await;
+            self.connection = Some(opened.context("connecting")?);
+        }
+        Ok(())
+    }
+
+    /// Sends a request, and returns what `read` makes of the answer. Without a time limit.
+    pub(crate) async fn ask<T>(
+        &mut self,
+        request: &[u8],
+        read: impl FnOnce(&Answer<'_>) -> T,
+    ) -> anyhow::Result<T> {
+        self.connect().await?;
+        // Lost if the request fails, or its future is dropped.
+        let mut connection = self.connection.take().context("no connection")?;
+        let answer = connection.ask(request).await?;
+        let outcome = read(&answer);
+        if !answer.closes {
+            self.connection = Some(connection);
+        }
+        Ok(outcome)
+    }
+}
+
 /// Sends one request on a separate connection, with a time limit. Returns the response's status, head and body.
 pub(crate) async fn exchange(
     address: SocketAddr,

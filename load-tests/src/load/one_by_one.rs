@@ -47,10 +47,6 @@ pub(crate) struct Latencies {
 }
 
 /// Makes the calls and checks every response. `open` opens a connection, and returns an object that is dropped with it.
-///
-/// # Errors
-///
-/// When an answer was wrong, late or missing.
 pub(crate) async fn measure<K>(
     plan: Plan,
     mut request: Request,

@@ -9,12 +9,11 @@
 //!
 //! All of it runs on one thread, as in the closed loop.
 
-mod client;
 mod tally;
 mod ticks;
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,15 +25,16 @@ use tokio::time::{sleep, timeout};
 use super::shared::Spent;
 use super::{LAST_ANSWERS, Window};
 use crate::message::{Expect, FIRST_ID, Request};
-use crate::wire::Target;
+use crate::wire::{Caller, Target};
 
-use client::Client;
 pub(crate) use tally::OpenSample;
 use tally::Tally;
 use ticks::Ticks;
 
 /// Maximum number of due requests that wait for a connection. Further requests are not sent, and counted as unanswered.
 const QUEUE_MAX: usize = 100_000;
+/// Time limit of one answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum rate, in requests per second; the schedule has a resolution of a tenth of a millisecond.
 const RATE_MAX: f64 = 1e6;
 
@@ -73,10 +73,6 @@ struct Due {
 
 impl Open {
     /// Opens the connections and begins to send.
-    ///
-    /// # Errors
-    ///
-    /// When a connection cannot be opened.
     pub(crate) async fn start(load: OpenLoad) -> anyhow::Result<Self> {
         ensure!(
             load.per_second > 0.0 && load.per_second <= RATE_MAX,
@@ -92,8 +88,9 @@ impl Open {
         });
         let mut tasks = JoinSet::new();
         for request in load.requests {
-            let client = Client::open(load.target.clone(), request, load.expect).await?;
-            tasks.spawn(client.drive(Arc::clone(&shared)));
+            let mut caller = Caller::new(load.target.clone());
+            caller.connect().await?;
+            tasks.spawn(drive(caller, request, load.expect, Arc::clone(&shared)));
         }
         // Before the timer starts, so that each tick comes just after a request is due, and not just before.
         let start = Instant::now();
@@ -122,10 +119,6 @@ impl Open {
     }
 
     /// Measures while a future runs.
-    ///
-    /// # Errors
-    ///
-    /// As [`Open::watch`].
     pub(crate) async fn during<T>(
         &self,
         front: &[u32],
@@ -210,10 +203,28 @@ async fn pace(start: Instant, mut ticks: Ticks, per_second: f64, shared: Arc<Sha
     }
 }
 
+/// Sends due requests on one connection, one at a time, until the future is dropped.
+async fn drive(mut caller: Caller, mut request: Request, expect: Expect, shared: Arc<Shared>) {
+    loop {
+        let due = shared.take().await;
+        let id = shared.next_id.fetch_add(1, Ordering::Relaxed);
+        let sent = Instant::now();
+        let asked = caller.ask(request.with_id(id), |answer| expect.mismatch(answer, id));
+        let outcome = timeout(ANSWER_LIMIT, asked)
+            .await
+            .with_context(|| format!("no answer within {ANSWER_LIMIT:?}"))
+            .flatten()
+            .and_then(|fault| fault.map_or(Ok(()), |fault| Err(anyhow::Error::msg(fault))));
+        if let Some(tally) = due.tally {
+            tally.answered(due.at, sent, outcome);
+        }
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::net::SocketAddr;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};

@@ -57,10 +57,6 @@ impl From<Pipes> for Connection {
 }
 
 /// Runs the load once, and closes the pipes.
-///
-/// # Errors
-///
-/// When any response was wrong or missing, including those of the warm-up.
 pub(crate) async fn measure(
     pipes: Pipes,
     request: Request,

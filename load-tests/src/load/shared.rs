@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use hdrhistogram::Histogram;
+use serde::Serialize;
 
 use super::curve::{curve, micros};
 use super::{Sample, Window};
@@ -130,12 +131,17 @@ impl Spent {
     }
 }
 
-/// CPU time between two moments, per request.
+/// CPU time between two moments, per request, in microseconds.
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Costs {
+    /// CPU time of the processes under test.
     pub(crate) cpu_us: f64,
+    /// The fraction of that CPU time spent in the kernel, counted in clock ticks.
     pub(crate) kernel_share: Option<f64>,
     pub(crate) worker_cpu_us: Option<f64>,
+    /// CPU time of this program: it competes for the cores.
     pub(crate) client_cpu_us: f64,
+    /// Cores used by other work: not by the processes under test, their workers or this program. Much of it spoils a sample.
     pub(crate) other_cores: f64,
 }
 
@@ -191,11 +197,7 @@ impl Shared {
             per_second: requests as f64 / seconds,
             p50_us: micros(&latencies, 50.0),
             p99_us: micros(&latencies, 99.0),
-            cpu_us: costs.cpu_us,
-            kernel_share: costs.kernel_share,
-            worker_cpu_us: costs.worker_cpu_us,
-            client_cpu_us: costs.client_cpu_us,
-            other_cores: costs.other_cores,
+            costs,
             closed: self.closed.load(Ordering::Relaxed),
             curve: curve(&latencies),
         })

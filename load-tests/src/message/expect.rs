@@ -76,10 +76,6 @@ impl Expect {
     }
 
     /// Sends the request once, on a separate connection, and checks the response.
-    ///
-    /// # Errors
-    ///
-    /// When the answer is wrong, or does not arrive in time.
     pub(crate) async fn asked(
         self,
         target: &Target,

@@ -18,10 +18,6 @@ const BUDGETS: &str = "<!-- budgets -->";
 const END: &str = "<!-- end -->";
 
 /// Writes the report of the last run into the README of a folder, with its charts.
-///
-/// # Errors
-///
-/// When there is no report, it is incomplete, or the README lacks a marker.
 pub(crate) fn publish(options: &Options, folder: &Path) -> anyhow::Result<()> {
     let report = Report::read(&options.out()?)?;
     ensure!(

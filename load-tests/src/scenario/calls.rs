@@ -17,7 +17,6 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -216,14 +215,8 @@ impl Case {
         Ok(requests)
     }
 
-    /// The request of a single client.
-    async fn request(&self, front: &Front<'_>, to: SocketAddr) -> anyhow::Result<Request> {
-        let requests = self.requests(front.envelope.at(to), front.tool, 1).await?;
-        requests.into_iter().next().context("no client")
-    }
-
     /// Sends the request once, so that a server that starts with its first call is running afterwards.
-    async fn once(&self, to: SocketAddr, request: &Request) -> anyhow::Result<()> {
+    async fn once(&self, to: std::net::SocketAddr, request: &Request) -> anyhow::Result<()> {
         let target = Target::Http(to);
         let asked = self
             .expect()
@@ -232,7 +225,23 @@ impl Case {
     }
 }
 
-impl Front<'_> {
+impl<'a> Front<'a> {
+    /// A front for the echo server's namespace, with its own name in the cases.
+    fn new(name: &'a str, program: Program<'a>, app: Option<&'a Server>) -> Self {
+        let to = match program {
+            Program::Gateway(gateway) => gateway.address,
+            Program::Server(server) => server.address,
+        };
+        Self {
+            name,
+            kind: name,
+            envelope: Envelope::new(to, TOKEN, LEGACY),
+            tool: EchoCall::SMALL.tool,
+            program,
+            app,
+        }
+    }
+
     fn is_peer(&self) -> bool {
         self.kind == PEER
     }
@@ -366,7 +375,8 @@ pub(super) async fn tools_call(run: &mut Run<'_>) -> anyhow::Result<Section> {
         measuring.at_the_pipes().await?;
         for kind in &kinds {
             if let Err(error) = measuring.behind(kind).await {
-                measuring.went_wrong(kind, &format!("{error:#}"));
+                let of_peer = matches!(kind, Kind::Peer(_));
+                measuring.went_wrong(of_peer, &format!("{}: {error:#}", kind.name()));
             }
         }
         kinds.rotate_left(1);
@@ -454,7 +464,6 @@ impl Measuring<'_, '_> {
             self.reference().await.context("nginx")?;
         }
         let name = kind.name();
-        let envelope = |to| Envelope::new(to, TOKEN, LEGACY);
         match kind {
             Kind::Gateway(name, layout) => {
                 let setup = Setup::new(*layout)
@@ -462,44 +471,21 @@ impl Measuring<'_, '_> {
                     .stdio(LEGACY, self.echo.command(Era::Legacy))
                     .stdio(DUAL, self.echo.command(Era::Dual));
                 let gateway = Gateway::start(self.run.options, &setup).await?;
-                self.cases(&Front {
-                    name,
-                    kind: name,
-                    envelope: envelope(gateway.address),
-                    tool: EchoCall::SMALL.tool,
-                    program: Program::Gateway(&gateway),
-                    app: None,
-                })
-                .await;
+                let front = Front::new(name, Program::Gateway(&gateway), None);
+                self.cases(&front).await;
             }
             Kind::Nginx => {
                 let app = self.echo.over_http().await?;
                 let clients = MANY.max(self.run.options.connections);
                 let started = nginx::start(Task::InFrontOfApp(app.address), clients).await?;
                 let nginx = started.context("it is not installed")?;
-                self.cases(&Front {
-                    name,
-                    kind: NGINX,
-                    envelope: envelope(nginx.address),
-                    tool: EchoCall::SMALL.tool,
-                    program: Program::Server(&nginx),
-                    app: Some(&app),
-                })
-                .await;
+                let front = Front::new(NGINX, Program::Server(&nginx), Some(&app));
+                self.cases(&front).await;
             }
             Kind::Peer(peer) => {
                 let running = peer.start(&self.echo).await?;
-                let front = Front {
-                    name,
-                    kind: PEER,
-                    envelope: Envelope {
-                        path: &peer.path,
-                        ..envelope(running.0.address)
-                    },
-                    tool: &peer.tool,
-                    program: Program::Server(&running.0),
-                    app: None,
-                };
+                let mut front = Front::new(name, Program::Server(&running.0), None);
+                (front.kind, front.tool, front.envelope.path) = (PEER, &peer.tool, &peer.path);
                 let discover = front.envelope.discover();
                 let limit = FIRST_CALL_LIMIT / 2;
                 let target = Target::Http(front.envelope.to);
@@ -519,33 +505,30 @@ impl Measuring<'_, '_> {
         let cases: Vec<&Case> = self.run.scenario.cases.iter().filter(of_front).collect();
         let warm_up = self.run.options.warm_up();
         for (at, case) in cases.iter().enumerate() {
-            let warm_up = if at == 0 {
-                warm_up * FIRST_WARM_UP
-            } else {
-                warm_up / 2
+            let warm_up = match at {
+                0 => warm_up * FIRST_WARM_UP,
+                _ => warm_up / 2,
             };
-            match load(self.run, front, case, &self.echo, warm_up, self.n_us).await {
-                Ok((numbers, faults)) => {
-                    if let Err(wrong) = faults.none() {
-                        self.case_went_wrong(front, &format!("{case}: {wrong:#}"));
-                    }
-                    self.section.add(LOADS, case.labels(front.name), numbers);
-                }
-                Err(error) => self.case_went_wrong(front, &format!("{case}: {error:#}")),
+            let name = format!("{}, {case}", front.name);
+            let measured = load(self.run, front, case, &self.echo, warm_up, self.n_us).await;
+            let outcome = measured.and_then(|(numbers, faults)| {
+                let labels = case.labels(front.name);
+                self.section.add(LOADS, labels, numbers);
+                faults.none()
+            });
+            if let Err(error) = outcome {
+                self.went_wrong(front.is_peer(), &format!("{name}: {error:#}"));
             }
         }
         for case in cases.iter().filter(|case| case.alone) {
+            let name = format!("{}, {case}, one client", front.name);
             match alone(self.run.options, &self.echo, front, case).await {
                 Ok((direct, through, numbers)) => {
-                    self.run.progress(&format!(
-                        "{}, {case}, one client: p50 {through:.0} us, {direct:.0} us without",
-                        front.name
-                    ));
+                    let p50 = format!("p50 {through:.0} us, {direct:.0} us without");
+                    self.run.progress(&format!("{name}: {p50}"));
                     self.section.add(ALONE, case.labels(front.name), numbers);
                 }
-                Err(error) => {
-                    self.case_went_wrong(front, &format!("{case}, one client: {error:#}"));
-                }
+                Err(error) => self.went_wrong(front.is_peer(), &format!("{name}: {error:#}")),
             }
         }
     }
@@ -568,19 +551,8 @@ impl Measuring<'_, '_> {
         Ok(())
     }
 
-    fn case_went_wrong(&mut self, front: &Front<'_>, what: &str) {
-        self.tell(front.is_peer(), &format!("{}: {what}", front.name));
-    }
-
-    fn went_wrong(&mut self, kind: &Kind, what: &str) {
-        self.tell(
-            matches!(kind, Kind::Peer(_)),
-            &format!("{}: {what}", kind.name()),
-        );
-    }
-
     /// Reports a fault: a result if it is a peer's, otherwise a failure of the run.
-    fn tell(&mut self, of_peer: bool, what: &str) {
+    fn went_wrong(&mut self, of_peer: bool, what: &str) {
         self.run.progress(what);
         match of_peer {
             true => self.section.note(what),
@@ -610,7 +582,10 @@ async fn alone(
         .await
         .context("the server by itself")?;
     let to = front.envelope.to;
-    let request = case.request(front, to).await?;
+    let request = case
+        .requests(front.envelope, front.tool, 1)
+        .await?
+        .remove(0);
     case.once(to, &request).await?;
     let (processes, workers) = front.processes(case, echo)?;
     let window = Window {
@@ -649,7 +624,8 @@ async fn direct(
             by_connections(plan, &target, worker_call(ASYNC_TOOL), Expect::ECHO).await
         }
         (Executor::App, _, Some(app)) => {
-            let request = case.request(front, app.address).await?;
+            let envelope = front.envelope.at(app.address);
+            let request = case.requests(envelope, front.tool, 1).await?.remove(0);
             by_connections(plan, &Target::Http(app.address), request, case.expect()).await
         }
         _ => bail!("{case} is not measured with one client"),
@@ -701,10 +677,11 @@ pub(super) async fn remote(run: &mut Run<'_>) -> anyhow::Result<Section> {
         let n_us = run.reference().await?.map(|sample| sample.cpu_us);
         let nginx = nginx::start(Task::Checking(app.address), clients).await?;
         let gateway = before_remote(run.options, &app).await?;
-        for name in [NGINX, PASSED_ON, CLIENT_MODE] {
-            let Some(front) = remote_front(name, nginx.as_ref(), &gateway, &app) else {
-                continue;
-            };
+        let nginx = nginx.as_ref().map(|nginx| (NGINX, Program::Server(nginx)));
+        let gateway = [PASSED_ON, CLIENT_MODE].map(|name| (name, Program::Gateway(&gateway)));
+        for (name, program) in nginx.into_iter().chain(gateway) {
+            let mut front = Front::new(name, program, Some(&app));
+            front.envelope = front.envelope.of(namespace_of(name));
             for case in &run.scenario.cases {
                 let warm_up = run.options.warm_up();
                 let measured = load(run, &front, case, &echo, warm_up, n_us).await;
@@ -735,29 +712,12 @@ async fn before_remote(options: &Options, app: &Server) -> anyhow::Result<Gatewa
     Gateway::start(options, &setup.config(&servers.to_string())).await
 }
 
-fn remote_front<'a>(
-    name: &'a str,
-    nginx: Option<&'a Server>,
-    gateway: &'a Gateway,
-    app: &'a Server,
-) -> Option<Front<'a>> {
-    let (to, program) = match name {
-        NGINX => (nginx?.address, Program::Server(nginx?)),
-        _ => (gateway.address, Program::Gateway(gateway)),
-    };
-    let namespace = if name == CLIENT_MODE {
-        "client"
-    } else {
-        "passed"
-    };
-    Some(Front {
-        name,
-        kind: name,
-        envelope: Envelope::new(to, TOKEN, namespace),
-        tool: EchoCall::SMALL.tool,
-        program,
-        app: Some(app),
-    })
+/// The gateway's namespace of a front of `remote`; ignored by nginx.
+fn namespace_of(front: &str) -> &'static str {
+    match front {
+        CLIENT_MODE => "client",
+        _ => "passed",
+    }
 }
 
 /// Measures the memory of an idle stream in a front of its own.
@@ -793,18 +753,13 @@ async fn idle_streams(
     else {
         return Ok(());
     };
-    let namespace = if name == CLIENT_MODE {
-        "client"
-    } else {
-        "passed"
-    };
-    let mut crowd = Crowd::new(Envelope::new(to, TOKEN, namespace))?;
+    let mut crowd = Crowd::new(Envelope::new(to, TOKEN, namespace_of(name)))?;
     let empty = settled().await?;
     crowd.sign_up(idle).await?;
     let with_sessions = settled().await?;
     crowd.open_up_to(idle, to).await?;
     let with_streams = settled().await?;
-    let lost = crowd.tally().ended();
+    let lost = crowd.counts().ended;
     if lost > 0 {
         section.fail(format!("{name}: {lost} of {idle} streams ended"));
     }

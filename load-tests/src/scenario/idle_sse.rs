@@ -61,7 +61,7 @@ pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         section.add(STREAMS, [&*name], kib);
         events(run, &gateway, &mut publisher, &crowd, &name, &mut section).await?;
         calls(run, &gateway, &name, &mut section).await?;
-        let lost = crowd.tally().ended();
+        let lost = crowd.counts().ended;
         if lost > 0 {
             section.fail(format!("{lost} of {count} streams ended by themselves"));
         }
@@ -120,10 +120,13 @@ async fn events(
 ) -> anyhow::Result<()> {
     let (before, events) = (CpuTimes::of(&[gateway.id()])?, run.count("events")?);
     for _ in 0..events {
-        let target = crowd.tally().events() + crowd.open();
+        let target = crowd.counts().events + crowd.open();
         let start = publisher.publish().await?;
         crowd.have_together(target, EVENT_LIMIT).await?;
-        let took = crowd.tally().last_event().saturating_duration_since(start);
+        let took = crowd
+            .counts()
+            .last_event
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(start));
         let ms = took.as_secs_f64() * 1e3;
         section.add(STREAMS, [name], Numbers::one("event_ms", ms));
     }

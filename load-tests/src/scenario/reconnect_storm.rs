@@ -126,16 +126,19 @@ async fn wave(
         last = publisher.publish().await?;
     }
     crowd.each_has(publisher.last(), LAST_LIMIT).await;
-    let last_event = crowd.tally().last_event().saturating_duration_since(last);
+    let last_event = crowd
+        .counts()
+        .last_event
+        .map_or(Duration::ZERO, |at| at.saturating_duration_since(last));
     let old_left = match way {
         LEFT_OPEN => crowd.old_ones_ended(LAST_LIMIT).await,
         _ => 0,
     };
     let deliveries = Deliveries::of(crowd, &publisher.published()[known..]);
     let since = |at: &Instant| at.saturating_duration_since(lost).as_secs_f64();
-    let mut back: Vec<f64> = crowd.tally().opened_at().iter().map(since).collect();
+    let mut back: Vec<f64> = crowd.counts().opened_at.iter().map(since).collect();
     back.sort_by(f64::total_cmp);
-    let (turned_away, first_turned_away) = crowd.tally().turned_away();
+    let (turned_away, first_turned_away) = crowd.counts().turned_away.clone();
     let back_ms = |place: usize| back.get(place).map(|seconds| seconds * 1e3);
     let cpu_ms = cpu as f64 / 1e6;
     // The CPU time of the calls is estimated from their cost before the wave.

@@ -68,10 +68,6 @@ impl<'a> Run<'a> {
 
     /// Measures the CPU time of a request to nginx: **n**. Must be measured within each repetition, so that a ratio
     /// compares measurements of the same state of the machine.
-    ///
-    /// # Errors
-    ///
-    /// When nginx answers wrongly or not at all.
     pub(crate) async fn reference(&mut self) -> anyhow::Result<Option<Sample>> {
         let Some(nginx) = &self.nginx else {
             return Ok(None);
@@ -83,10 +79,6 @@ impl<'a> Run<'a> {
     }
 
     /// Measures a closed loop patiently; wrong answers are returned apart.
-    ///
-    /// # Errors
-    ///
-    /// When the load cannot be started, does not end, or no request was answered.
     pub(crate) async fn load(
         &mut self,
         name: &str,
@@ -107,10 +99,6 @@ impl<'a> Run<'a> {
     }
 
     /// Measures a closed loop patiently.
-    ///
-    /// # Errors
-    ///
-    /// As [`Run::load`], and when any response was wrong or missing.
     pub(crate) async fn right(&mut self, name: &str, load: &Load) -> anyhow::Result<Sample> {
         let (sample, faults) = self.load(name, load).await?;
         faults.none()?;
@@ -118,10 +106,6 @@ impl<'a> Run<'a> {
     }
 
     /// Measures a window of an open loop patiently. `front` are the processes whose CPU time counts.
-    ///
-    /// # Errors
-    ///
-    /// When a process under test has ended.
     pub(crate) async fn watch(
         &mut self,
         open: &Open,
@@ -165,10 +149,6 @@ impl<'a> Run<'a> {
     }
 
     /// Takes a sample, and repeats it while other work disturbs it and time remains.
-    ///
-    /// # Errors
-    ///
-    /// The errors of `take`.
     pub(crate) async fn patiently<T>(
         &mut self,
         other_cores: impl Fn(&T) -> f64,

@@ -150,7 +150,7 @@ fn of(gateway: &Gateway, namespace: &'static str) -> Envelope<'static> {
 async fn used(
     run: &mut Run<'_>,
     gateway: &Gateway,
-    envelope: Envelope<'_>,
+    envelope: Envelope<'static>,
     pinged: &[String],
     others: &str,
 ) -> anyhow::Result<(Churn, OpenSample)> {
@@ -182,7 +182,7 @@ async fn used(
 async fn churn(
     options: &Options,
     gateway: &Gateway,
-    envelope: Envelope<'_>,
+    envelope: Envelope<'static>,
 ) -> anyhow::Result<Churn> {
     let clients = Clients::start(options.connections, envelope, None).await?;
     sleep(options.warm_up()).await;
@@ -211,7 +211,7 @@ async fn churn(
 async fn hold(
     run: &mut Run<'_>,
     gateway: &Gateway,
-    envelope: Envelope<'_>,
+    envelope: Envelope<'static>,
     count: usize,
     section: &mut Section,
 ) -> anyhow::Result<Vec<String>> {
@@ -264,7 +264,7 @@ fn mib(memory: Memory) -> f64 {
 
 /// Opens `count` sessions on a few connections, and calls `look` from time to time with their number.
 async fn opened(
-    envelope: Envelope<'_>,
+    envelope: Envelope<'static>,
     count: usize,
     mut look: impl FnMut(usize),
 ) -> anyhow::Result<Vec<String>> {

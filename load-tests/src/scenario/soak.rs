@@ -31,7 +31,7 @@ use tokio::time::{sleep, sleep_until};
 use super::Run;
 use crate::report::{Section, minutes};
 use crate::servers::echo::{EchoProgram, Era};
-use crate::servers::gateway::{Gateway, Layout, NAMESPACE, Setup};
+use crate::servers::gateway::{Gateway, Layout, NAMESPACE, Setup, versioned};
 use scene::{CHANGING, DUAL, ECHO, NEWS, SLOW, Scene};
 use watch::Watch;
 
@@ -46,7 +46,7 @@ pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         .python(NAMESPACE)
         .python(NEWS)
         .code(SLOW, calls::SLOW_CODE.to_owned())
-        .code(CHANGING, reloads::code(0))
+        .code(CHANGING, versioned(0))
         .stdio(ECHO, echo.command(Era::Legacy))
         .stdio(DUAL, echo.command(Era::Dual))
         .config(CONFIG);

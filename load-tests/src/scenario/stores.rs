@@ -65,7 +65,10 @@ impl Stage<'_> {
 
     async fn gateway(&self, store: &str) -> anyhow::Result<Gateway> {
         let setup = Setup::new(Layout::Separate)
-            .code(NAMESPACE, talkative())
+            .code(
+                NAMESPACE,
+                include_str!("../../tools/talkative.py").to_owned(),
+            )
             .stdio(ECHO, self.echo.clone());
         let setup = match (store, &self.redis) {
             (REDIS, Some(redis)) => setup.replica("only", redis)?,
@@ -76,15 +79,6 @@ impl Stage<'_> {
         gateway.has_worker(NAMESPACE).await?;
         Ok(gateway)
     }
-}
-
-fn talkative() -> String {
-    format!(
-        "from fastmcp import Context\nfrom fastmcp.tools import tool\n\n\n\
-         @tool\nasync def {TALKATIVE}(text: str, ctx: Context) -> str:\n    \
-         \"\"\"Says the text often.\"\"\"\n    \
-         for _ in range({NOTIFICATIONS}):\n        await ctx.info(text)\n    return text\n"
-    )
 }
 
 pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {

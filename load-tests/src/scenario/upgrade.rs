@@ -69,7 +69,7 @@ pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         sleep(run.options.warm_up()).await;
         let before = gateway.id();
         let without = calls.watch(run.options.measured(), &[before], &[]).await?;
-        let (resumed, start) = (crowd.tally().resumed(), Instant::now());
+        let (resumed, start) = (crowd.counts().resumed, Instant::now());
         let work = async {
             gateway.upgrade().await?;
             let took = start.elapsed();
@@ -110,7 +110,7 @@ pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             .with("took_ms", took.as_secs_f64() * 1e3);
         section.add(SERIES, [name(WITH)], numbers);
     }
-    let (turned_away, first) = crowd.tally().turned_away();
+    let (turned_away, first) = crowd.counts().turned_away.clone();
     if let Some(first) = first {
         section.note(format!(
             "Attempts to resume a stream that failed and were made again: {turned_away}; the first: {first}"
@@ -121,7 +121,7 @@ pub(super) async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
 
 /// Publishes an event with a new publisher, and waits until all streams have received it.
 async fn to_all(gateway: &Gateway, crowd: &Crowd) -> anyhow::Result<()> {
-    let target = crowd.tally().events() + crowd.open();
+    let target = crowd.counts().events + crowd.open();
     let mut publisher = Publisher::open(gateway.envelope()).await?;
     publisher.publish().await?;
     crowd.have_together(target, LIMIT).await

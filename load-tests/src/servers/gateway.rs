@@ -7,19 +7,18 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::{Process, free_address, signal};
-use crate::message::Envelope;
+use crate::message::{Envelope, FIRST_ID};
 use crate::options::Options;
 use crate::processes::{self, Memory};
 use crate::wire::{exchange, get};
 
-use setup::tools;
 pub(crate) use setup::{Layout, Setup, threads};
 
 /// Tokens of a gateway that listens on loopback for seconds: no secrets.
@@ -33,6 +32,9 @@ const MANAGER_TOKEN: &str = "load-manager-token-not-a-secret";
 pub(crate) const NAMESPACE: &str = "load";
 /// A folder without tools, for a namespace without a worker.
 pub(crate) const EMPTY_NAMESPACE: &str = "empty";
+
+/// The code of a namespace of echo tools.
+pub(crate) const TOOLS: &str = include_str!("../../tools/echo.py");
 
 /// Tools that return their text.
 pub(crate) const ASYNC_TOOL: &str = "echo_async";
@@ -245,12 +247,34 @@ impl Gateway {
 
     /// Adds a folder of echo tools, which is served after a reload.
     pub(crate) fn add_tools(&self, namespace: &str) -> anyhow::Result<()> {
-        self.write_code(namespace, &tools())
+        self.write_code(namespace, TOOLS)
     }
 
     /// Replaces the code in a namespace's folder, which is served after a reload.
     pub(crate) fn write_code(&self, namespace: &str, code: &str) -> anyhow::Result<()> {
         write_code(self.launch.folder.path(), namespace, code)
+    }
+
+    /// Replaces the code in a namespace's folder by one of its versions, and reloads; returns the gateway's report, and the
+    /// milliseconds until it came. From then on the new code must answer.
+    pub(crate) async fn change(
+        &self,
+        namespace: &str,
+        version: u64,
+    ) -> anyhow::Result<(f64, serde_json::Value)> {
+        self.write_code(namespace, &versioned(version))?;
+        let start = Instant::now();
+        let report = self.reload().await.context("POST /reload")?;
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        let mut call = self.envelope().of(namespace).call("version");
+        let called = exchange(self.address, call.with_id(FIRST_ID), ANSWER_LIMIT);
+        let (status, _, body) = called.await?;
+        let expected = format!("version {version} of the code");
+        ensure!(
+            status == 200 && body.contains(&expected),
+            "after the reload with {expected} {status}: {body}"
+        );
+        Ok((ms, report))
     }
 
     /// Sends `POST /reload` and returns the gateway's report.
@@ -265,19 +289,26 @@ impl Gateway {
         serde_json::from_str(&body).with_context(|| format!("/reload answered {body}"))
     }
 
-    /// The value of a series on the metrics listener; `None` if the series does not exist.
-    pub(crate) async fn metric(&self, series: &str) -> anyhow::Result<Option<f64>> {
+    async fn metrics(&self) -> anyhow::Result<String> {
         let (status, text) = get(self.metrics, "/metrics", ANSWER_LIMIT).await?;
         ensure!(status == 200, "/metrics answered {status}");
-        Ok(value_of(&text, series))
+        Ok(text)
+    }
+
+    /// The value of a series on the metrics listener; `None` if the series does not exist.
+    pub(crate) async fn metric(&self, series: &str) -> anyhow::Result<Option<f64>> {
+        Ok(value_of(&self.metrics().await?, series))
     }
 
     /// The sum of all series with a name, whatever their labels.
     pub(crate) async fn metric_sum(&self, name: &str) -> anyhow::Result<f64> {
-        let (status, text) = get(self.metrics, "/metrics", ANSWER_LIMIT).await?;
-        ensure!(status == 200, "/metrics answered {status}");
-        Ok(sum_of(&text, name))
+        Ok(sum_of(&self.metrics().await?, name))
     }
+}
+
+/// The code of a namespace that changes, in one of its versions: the tools [`ASYNC_TOOL`] and `version`.
+pub(crate) fn versioned(version: u64) -> String {
+    include_str!("../../tools/versioned.py").replace("VERSION", &version.to_string())
 }
 
 fn value_of(text: &str, series: &str) -> Option<f64> {

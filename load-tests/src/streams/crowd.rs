@@ -7,7 +7,7 @@
 //!                                    (old sockets left open)                  └── all_back, all_have(events) …
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use super::aside::Aside;
 use super::client::{Client, Had};
 use super::socket::{Opened, Socket};
-use super::tally::Tally;
+use super::tally::{Counts, Tally};
 use crate::message::Envelope;
 use crate::session;
 
@@ -76,9 +76,9 @@ impl Crowd {
         }
     }
 
-    /// The counts of the streams opened last.
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
+    /// The counts of the streams opened last. No client can count as long as they are held.
+    pub(crate) fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.tally.counts()
     }
 
     /// Opens sessions until there are `count` clients.
@@ -118,7 +118,7 @@ impl Crowd {
         }
         self.open = count;
         self.all_back().await?;
-        let (count, first) = self.tally.turned_away();
+        let (count, first) = self.counts().turned_away.clone();
         if let Some(first) = first {
             bail!("{count} attempts to open a stream failed, the first one: {first}");
         }
@@ -165,13 +165,13 @@ impl Crowd {
     /// Makes a client whose stream ends open it again with the id of the last event it received, after the time that the server
     /// has stated.
     pub(crate) fn resume_what_ends(&self) {
-        self.tally.resume_what_ends();
+        self.counts().resumes = true;
     }
 
     /// Waits until `streams` streams have ended and are open again, at most for `limit`; returns their number.
     pub(crate) async fn have_resumed(&self, streams: usize, limit: Duration) -> usize {
-        come_true(limit, || self.tally.resumed() >= streams).await;
-        self.tally.resumed()
+        come_true(limit, || self.counts().resumed >= streams).await;
+        self.counts().resumed
     }
 
     fn next_generation(&self) {
@@ -182,12 +182,12 @@ impl Crowd {
 
     /// Waits until all clients have a stream.
     pub(crate) async fn all_back(&self) -> anyhow::Result<()> {
-        let all = || self.tally.opened() >= self.open;
+        let all = || self.counts().opened() >= self.open;
         if !come_true(OPEN_LIMIT, all).await {
-            let (count, first) = self.tally.turned_away();
+            let (count, first) = self.counts().turned_away.clone();
             bail!(
                 "{} of {} streams were open after {OPEN_LIMIT:?}; {count} attempts failed, the first one: {}",
-                self.tally.opened(),
+                self.counts().opened(),
                 self.open,
                 first.unwrap_or_else(|| "none".to_owned())
             );
@@ -197,12 +197,12 @@ impl Crowd {
 
     /// Waits until the clients together have received `events` events since the streams were opened.
     pub(crate) async fn have_together(&self, events: usize, limit: Duration) -> anyhow::Result<()> {
-        let all = come_true(limit, || self.tally.events() >= events).await;
+        let all = come_true(limit, || self.counts().events >= events).await;
         ensure!(
             all,
             "{} of {events} events after {limit:?}; {} streams had ended",
-            self.tally.events(),
-            self.tally.ended()
+            self.counts().events,
+            self.counts().ended
         );
         Ok(())
     }
@@ -219,8 +219,12 @@ impl Crowd {
         let Some((_, tally)) = &self.left_open else {
             return 0;
         };
-        come_true(limit, || tally.ended() >= tally.opened()).await;
-        tally.opened() - tally.ended()
+        let left = || {
+            let counts = tally.counts();
+            counts.opened() - counts.ended
+        };
+        come_true(limit, || left() == 0).await;
+        left()
     }
 }
 
@@ -251,7 +255,7 @@ async fn follow(
     };
     let envelope = envelope.in_session(Some(client.session()));
     let mut is_first = true;
-    while is_first || tally.resumes() {
+    while is_first || tally.counts().resumes {
         let last_event_id = client.last_event_id();
         let mut socket = loop {
             match Socket::open(&envelope, last_event_id.as_deref()).await {
@@ -263,20 +267,22 @@ async fn follow(
         };
         drop(permit.take());
         match std::mem::take(&mut is_first) {
-            true => tally.open(),
-            false => tally.resume(),
+            true => tally.counts().opened_at.push(Instant::now()),
+            false => tally.counts().resumed += 1,
         }
         let mut goes_on = true;
         while goes_on {
             let taken = socket.read(|event| {
                 if client.take(generation, event) {
-                    tally.arrived();
+                    let mut counts = tally.counts();
+                    counts.events += 1;
+                    counts.last_event = Some(Instant::now());
                 }
             });
             goes_on = matches!(taken.await, Ok(true));
         }
-        tally.end();
-        if tally.resumes() {
+        tally.counts().ended += 1;
+        if tally.counts().resumes {
             sleep(client.retry()).await;
         }
     }

@@ -52,10 +52,6 @@ impl Default for At {
 
 impl Decoder {
     /// Decodes the bytes that were read, and calls `take` with each event that is complete.
-    ///
-    /// # Errors
-    ///
-    /// When the bytes are no valid chunks, or a line is too long.
     pub(crate) fn feed(
         &mut self,
         mut bytes: &[u8],

@@ -33,10 +33,6 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Opens a stream, or resumes it after the event `last_event_id`. Without a separate time limit.
-    ///
-    /// # Errors
-    ///
-    /// When the connection fails, or ends before the answer's head does.
     pub(crate) async fn open(
         envelope: &Envelope<'_>,
         last_event_id: Option<&str>,
@@ -76,10 +72,6 @@ impl Socket {
     }
 
     /// Reads once, and calls `take` with each complete event. Returns true if more may come. Cancel safe.
-    ///
-    /// # Errors
-    ///
-    /// When the connection is lost, or the body is no stream of events.
     pub(crate) async fn read(&mut self, mut take: impl FnMut(Event)) -> anyhow::Result<bool> {
         if !self.early.is_empty() {
             let early = std::mem::take(&mut self.early);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::sync::Notify;
 
 use super::super::curve::{curve, micros};
-use super::super::shared::{Spent, latencies};
+use super::super::shared::{Costs, Spent, latencies};
 
 /// A request counts as late if it is sent this long after its due time. Shorter delays are due to the client's clock.
 const LATE: Duration = Duration::from_millis(1);
@@ -36,17 +36,21 @@ pub(crate) struct OpenSample {
     pub(crate) p99_us: f64,
     pub(crate) p999_us: f64,
     pub(crate) max_us: f64,
-    /// CPU time of the processes under test per answer, in microseconds.
-    pub(crate) cpu_us: f64,
-    pub(crate) worker_cpu_us: Option<f64>,
-    pub(crate) client_cpu_us: f64,
-    /// Cores kept busy by other work than the processes under test, their workers and the client.
-    pub(crate) other_cores: f64,
+    #[serde(flatten)]
+    pub(crate) costs: Costs,
     /// Latency in microseconds by percentile.
     pub(crate) curve: Vec<(f64, f64)>,
     /// The largest latency in microseconds of the requests due in each tenth of a second: (seconds since the window
     /// began, latency).
     pub(crate) worst: Vec<(f64, f64)>,
+}
+
+impl std::ops::Deref for OpenSample {
+    type Target = Costs;
+
+    fn deref(&self) -> &Costs {
+        &self.costs
+    }
 }
 
 impl OpenSample {
@@ -198,10 +202,7 @@ impl Tally {
             p99_us: micros(&counts.latencies, 99.0),
             p999_us: micros(&counts.latencies, 99.9),
             max_us: counts.latencies.max() as f64 / 1e3,
-            cpu_us: costs.cpu_us,
-            worker_cpu_us: costs.worker_cpu_us,
-            client_cpu_us: costs.client_cpu_us,
-            other_cores: costs.other_cores,
+            costs,
             curve: curve(&counts.latencies),
             worst: counts.worst.iter().enumerate().map(slice).collect(),
         })

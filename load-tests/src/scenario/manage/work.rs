@@ -36,19 +36,7 @@ const LOWEST: i32 = 19;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Python script that writes a wheel for each version without a build tool.
-const WHEELS: &str = r#"
-import sys, zipfile
-folder, versions = sys.argv[1], int(sys.argv[2])
-for version in range(versions):
-    info = f"load_package-{version}.dist-info"
-    with zipfile.ZipFile(f"{folder}/load_package-{version}-py3-none-any.whl", "w") as wheel:
-        for number in range(20):
-            wheel.writestr(f"load_package/part{number}.py", f"def f(x):\n    return x + {number}\n" * 20)
-        wheel.writestr("load_package/__init__.py", "")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: load_package\nVersion: {version}\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: load\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
-"#;
+const WHEELS: &str = include_str!("../../../tools/wheels.py");
 
 /// The repository and the packages for the work.
 pub(super) struct Work {
@@ -67,10 +55,6 @@ type Piece = [(&'static str, f64); 3];
 
 impl Work {
     /// Creates the repository and the packages.
-    ///
-    /// # Errors
-    ///
-    /// When git or Python is missing, or the disk is full.
     pub(super) fn prepare() -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("tooldock-load-").context("a temporary folder")?;
         let repository = folder.path().join("repository");
@@ -134,10 +118,6 @@ impl Work {
 impl Working {
     /// Repeats the work for the time `lasts`, and until the current piece is done, on a separate thread: the thread that sends
     /// the calls must neither write code of hundreds of functions nor parse the analysis of a repository.
-    ///
-    /// # Errors
-    ///
-    /// When a tool fails, or no thread can be started.
     pub(super) async fn keep_on(mut self, lasts: Duration) -> anyhow::Result<(Self, Vec<Piece>)> {
         let thread = Aside::start("work")?;
         let work = async move {
@@ -157,10 +137,6 @@ impl Working {
     }
 
     /// Does one piece of work; returns the milliseconds of each step.
-    ///
-    /// # Errors
-    ///
-    /// When a tool fails.
     pub(super) async fn piece(&mut self) -> anyhow::Result<Piece> {
         ensure!(self.done < VERSIONS, "no package is left to install");
         let repository = format!("file://{}", self.work.path("repository"));

@@ -5,16 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use crate::load::open::OpenLoad;
 use crate::message::{EchoCall, Envelope, Expect, FIRST_ID, Request};
 use crate::options::Options;
 use crate::processes;
 use crate::servers::echo::{EchoProgram, Era};
-use crate::servers::gateway::{ASYNC_TOOL, Gateway, Layout, Setup};
+use crate::servers::gateway::{ASYNC_TOOL, Gateway, Layout, Setup, versioned};
 use crate::session;
-use crate::wire::{Connection, Target};
+use crate::wire::{Target, exchange};
 
 /// The namespace whose code changes.
 pub(super) const CHANGING: &str = "changing";
@@ -24,15 +23,17 @@ const CONNECTIONS: usize = 6;
 /// Number of stdio servers that are started at a time.
 const STARTERS: usize = 8;
 const CALL_LIMIT: Duration = Duration::from_secs(30);
-const VERSION_TOOL: &str = "version";
+
+/// Processes with their arguments.
+type Processes = BTreeMap<u32, Vec<String>>;
 
 /// A gateway with all the namespaces.
 pub(super) struct Fleet {
     pub(super) gateway: Gateway,
     stdio: usize,
-    version: usize,
+    version: u64,
     /// Every process below the gateway with its arguments, before any change.
-    before: BTreeMap<u32, Vec<String>>,
+    before: Processes,
 }
 
 /// The gateway's report of a reload.
@@ -66,7 +67,7 @@ impl Fleet {
         servers: usize,
     ) -> anyhow::Result<Self> {
         let echo = EchoProgram::find()?.command(Era::Legacy);
-        let mut setup = Setup::new(Layout::Separate).code(CHANGING, code(0));
+        let mut setup = Setup::new(Layout::Separate).code(CHANGING, versioned(0));
         for number in 1..folders {
             setup = setup.python(&python(number));
         }
@@ -146,45 +147,33 @@ impl Fleet {
         Ok((ms, Report::of(&answer)?))
     }
 
-    /// Changes the code of one namespace and reloads; returns the milliseconds until the answer. From then on the new
-    /// code must answer.
+    /// Changes the code of one namespace and reloads; returns the milliseconds until the answer.
     pub(super) async fn change(&mut self) -> anyhow::Result<f64> {
         self.version += 1;
-        self.gateway.write_code(CHANGING, &code(self.version))?;
-        let (ms, report) = self.reload().await?;
+        let (ms, report) = self.gateway.change(CHANGING, self.version).await?;
+        let report = Report::of(&report)?;
         ensure!(
             report.restarted == [CHANGING] && report.failed.is_empty(),
             "{CHANGING} had changed, and the reload answered {report:?}"
         );
-        let envelope = self.gateway.envelope().of(CHANGING);
-        let body = answer(envelope.to, envelope.call(VERSION_TOOL)).await?;
-        let expected = version(self.version);
-        ensure!(body.contains(&expected), "not {expected}: {body}");
         Ok(ms)
     }
 
     /// Checks that every process outside the changed namespace still runs.
-    ///
-    /// # Errors
-    ///
-    /// When a process has ended or is new; names the first one.
     pub(super) fn is_otherwise_untouched(&self) -> anyhow::Result<()> {
         let now = below(&self.gateway);
-        let ended = self
-            .before
-            .iter()
-            .filter(|(process, _)| !now.contains_key(process));
-        let new = now
-            .iter()
-            .filter(|(process, _)| !self.before.contains_key(process));
-        for (what, (process, arguments)) in ended
-            .map(|it| ("ended", it))
-            .chain(new.map(|it| ("is new", it)))
-        {
-            ensure!(
-                is_of(arguments, CHANGING),
-                "process {process} {what} though nothing of it had changed: {arguments:?}"
-            );
+        let changed = |these: &Processes, those: &Processes| {
+            let mut these = these.iter();
+            let other = these.find(|(process, arguments)| {
+                !those.contains_key(process) && !is_of(arguments, CHANGING)
+            });
+            other.map(|(process, arguments)| format!("process {process}: {arguments:?}"))
+        };
+        if let Some(ended) = changed(&self.before, &now) {
+            bail!("ended though nothing of it had changed: {ended}");
+        }
+        if let Some(new) = changed(&now, &self.before) {
+            bail!("new though nothing of it had changed: {new}");
         }
         Ok(())
     }
@@ -198,22 +187,8 @@ fn stdio(number: usize) -> String {
     format!("server{number:03}")
 }
 
-fn version(number: usize) -> String {
-    format!("version {number} of the code")
-}
-
-/// The code of the namespace that changes, in one of its versions.
-fn code(number: usize) -> String {
-    let version = version(number);
-    format!(
-        "from fastmcp.tools import tool\n\n\n@tool\nasync def {ASYNC_TOOL}(text: str) -> str:\n    \
-         \"\"\"Gives the text back.\"\"\"\n    return text\n\n\n@tool\nasync def {VERSION_TOOL}(text: str) -> str:\n    \
-         \"\"\"Which code answers.\"\"\"\n    return \"{version}\"\n"
-    )
-}
-
 /// Every process below the gateway with its arguments. A process without arguments is just ending.
-fn below(gateway: &Gateway) -> BTreeMap<u32, Vec<String>> {
+fn below(gateway: &Gateway) -> Processes {
     processes::descendants(gateway.id())
         .into_iter()
         .map(|process| (process, processes::arguments(process)))
@@ -267,18 +242,11 @@ async fn call_all(envelope: Envelope<'static>, servers: usize) -> anyhow::Result
 }
 
 /// Sends one call on a separate connection; an error is fatal.
-async fn answer(to: std::net::SocketAddr, mut request: Request) -> anyhow::Result<String> {
-    let asked = async {
-        let mut connection = Connection::open(&Target::Http(to)).await?;
-        let answer = connection.ask(request.with_id(FIRST_ID)).await?;
-        let body = String::from_utf8_lossy(answer.body).into_owned();
-        if answer.status != 200 || !body.contains("\"result\"") || body.contains("\"isError\":true")
-        {
-            bail!("{}: {body}", answer.status);
-        }
-        Ok(body)
-    };
-    timeout(CALL_LIMIT, asked).await.context("no answer")?
+async fn answer(to: std::net::SocketAddr, mut request: Request) -> anyhow::Result<()> {
+    let (status, _, body) = exchange(to, request.with_id(FIRST_ID), CALL_LIMIT).await?;
+    let is_right = body.contains("\"result\"") && !body.contains("\"isError\":true");
+    ensure!(status == 200 && is_right, "{status}: {body}");
+    Ok(())
 }
 
 #[cfg(test)]
@@ -312,8 +280,9 @@ mod tests {
 
     #[test]
     fn every_version_of_the_code_says_which_it_is() {
-        assert!(code(7).contains("version 7 of the code") && code(7) != code(8));
-        assert!(code(7).contains(ASYNC_TOOL));
+        let code = versioned(7);
+        assert!(code.contains("version 7 of the code") && code != versioned(8));
+        assert!(code.contains(ASYNC_TOOL));
     }
 
     #[test]

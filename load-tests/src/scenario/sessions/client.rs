@@ -51,7 +51,7 @@ impl Clients {
     /// sessions until they are stopped.
     pub(super) async fn start(
         connections: usize,
-        envelope: Envelope<'_>,
+        envelope: Envelope<'static>,
         count: Option<usize>,
     ) -> anyhow::Result<Self> {
         let shared = Arc::<Shared>::default();
@@ -62,7 +62,7 @@ impl Clients {
                 .context("connecting")?;
             let client = Client {
                 connection,
-                messages: Messages::of(envelope),
+                envelope,
             };
             tasks.spawn(client.drive(Arc::clone(&shared), count));
         }
@@ -78,10 +78,6 @@ impl Clients {
     }
 
     /// Lets the clients finish the sessions that they have begun.
-    ///
-    /// # Errors
-    ///
-    /// When an answer was wrong or missing.
     pub(super) async fn end(mut self) -> anyhow::Result<Done> {
         self.shared.over.store(true, Ordering::Relaxed);
         while let Some(client) = self.tasks.join_next().await {
@@ -93,7 +89,7 @@ impl Clients {
 
 struct Client {
     connection: Connection,
-    messages: Messages,
+    envelope: Envelope<'static>,
 }
 
 impl Client {
@@ -138,52 +134,19 @@ impl Client {
 
     async fn open(&mut self) -> anyhow::Result<(String, Duration)> {
         let start = Instant::now();
-        let answer = self.connection.ask(&self.messages.hello).await?;
+        let answer = self.connection.ask(&self.envelope.post(HELLO)).await?;
         let took = start.elapsed();
         let session = session_of(&answer)?;
-        let answer = self.connection.ask(&self.messages.ready(&session)).await?;
+        let ready = self.envelope.in_session(Some(&session)).post(READY);
+        let answer = self.connection.ask(&ready).await?;
         expect(&answer, 202, "notifications/initialized")?;
         Ok((session, took))
     }
 
     async fn close(&mut self, session: &str) -> anyhow::Result<()> {
-        let answer = self.connection.ask(&self.messages.delete(session)).await?;
+        let delete = self.envelope.in_session(Some(session)).delete();
+        let answer = self.connection.ask(&delete).await?;
         expect(&answer, 204, "DELETE")
-    }
-}
-
-/// The messages of one client; only the session id differs between them.
-struct Messages {
-    hello: Vec<u8>,
-    ready: [String; 2],
-    delete: [String; 2],
-}
-
-impl Messages {
-    fn of(envelope: Envelope<'_>) -> Self {
-        // A placeholder for the session id, at which the message is then split.
-        const SESSION: &str = "\u{1}";
-        let with_session = envelope.in_session(Some(SESSION));
-        let cut = |message: Vec<u8>| {
-            let text = String::from_utf8(message).expect("made of text");
-            let (before, after) = text.split_once(SESSION).expect("the session is in it");
-            [before.to_owned(), after.to_owned()]
-        };
-        Self {
-            hello: envelope.post(HELLO),
-            ready: cut(with_session.post(READY)),
-            delete: cut(with_session.delete()),
-        }
-    }
-
-    fn ready(&self, session: &str) -> Vec<u8> {
-        let [before, after] = &self.ready;
-        [before, session, after].concat().into_bytes()
-    }
-
-    fn delete(&self, session: &str) -> Vec<u8> {
-        let [before, after] = &self.delete;
-        [before, session, after].concat().into_bytes()
     }
 }
 
@@ -247,11 +210,11 @@ mod tests {
 
     #[test]
     fn a_session_is_put_where_its_messages_have_one() {
-        let messages = Messages::of(ENVELOPE);
-        let ready = String::from_utf8(messages.ready("abc")).unwrap();
+        let envelope = ENVELOPE.in_session(Some("abc"));
+        let ready = String::from_utf8(envelope.post(READY)).unwrap();
         assert!(ready.contains("\r\nMcp-Session-Id: abc\r\n"), "{ready}");
         assert!(ready.ends_with(READY), "{ready}");
-        let delete = String::from_utf8(messages.delete("abc")).unwrap();
+        let delete = String::from_utf8(envelope.delete()).unwrap();
         assert!(delete.starts_with("DELETE /mcp HTTP/1.1\r\n"), "{delete}");
         assert!(delete.contains("\r\nMcp-Session-Id: abc\r\n"), "{delete}");
         assert!(delete.ends_with("\r\n\r\n"), "{delete}");

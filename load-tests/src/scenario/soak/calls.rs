@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -14,7 +13,7 @@ use super::scene::{DUAL, ECHO, SLOW, Scene};
 use crate::message::{EchoCall, Envelope, Expect, Request};
 use crate::servers::gateway::{ASYNC_TOOL, NAMESPACE, SYNC_TOOL};
 use crate::session;
-use crate::wire::{Connection, Target};
+use crate::wire::{Caller, Target};
 
 /// Pause between two requests of one client. Forty clients send some 1,500 requests per second, which does not saturate
 /// two cores.
@@ -31,8 +30,7 @@ const STAYS: [Duration; 4] = [
 const BODY: usize = 16 * 1024;
 
 /// The code of a namespace with a slow tool.
-pub(super) const SLOW_CODE: &str = "import asyncio\nfrom fastmcp.tools import tool\n\n\n@tool\nasync def wait(text: str) -> str:\n    \
-     \"\"\"Gives the text back after a while.\"\"\"\n    await asyncio.sleep(0.3)\n    return text\n";
+pub(super) const SLOW_CODE: &str = include_str!("../../../tools/slow.py");
 
 /// A kind of call.
 #[derive(Debug, Clone, Copy)]
@@ -119,8 +117,7 @@ struct Client {
     kind: Kind,
     session: Option<String>,
     request: Request,
-    connection: Option<Connection>,
-    target: Target,
+    caller: Caller,
 }
 
 impl Client {
@@ -139,8 +136,7 @@ impl Client {
             kind,
             session,
             request,
-            connection: None,
-            target: Target::Http(envelope.to),
+            caller: Caller::new(Target::Http(envelope.to)),
         })
     }
 
@@ -149,35 +145,17 @@ impl Client {
         let Kind {
             name, namespace, ..
         } = self.kind;
-        let asked = timeout(ANSWER_LIMIT, self.ask(id));
-        match asked.await.context("no answer in time").flatten() {
-            Ok((fault, body)) => {
-                scene
-                    .books()
-                    .answer(name, namespace, sent, id, fault, &body);
-            }
-            Err(error) => {
-                self.connection = None;
-                scene.books().wrong(name, format!("{error:#}"));
-            }
+        let asked = self.caller.ask(self.request.with_id(id), |answer| {
+            let fault = Expect::NUMBERED_ECHO.mismatch(answer, id);
+            let body = fault.as_ref().map(|_| answer.body.to_vec());
+            (fault, body.unwrap_or_default())
+        });
+        let asked = timeout(ANSWER_LIMIT, asked).await;
+        let books = scene.books();
+        match asked.context("no answer in time").flatten() {
+            Ok((fault, body)) => books.answer(name, namespace, sent, id, fault, &body),
+            Err(error) => books.wrong(name, format!("{error:#}")),
         }
-    }
-
-    /// Sends a request; returns the description of a wrong answer, and its body.
-    async fn ask(&mut self, id: u64) -> anyhow::Result<(Option<String>, Vec<u8>)> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => Connection::open(&self.target).await.context("connecting")?,
-        };
-        let answer = connection.ask(self.request.with_id(id)).await?;
-        let fault = Expect::NUMBERED_ECHO.mismatch(&answer, id);
-        let body = fault
-            .as_ref()
-            .map_or_else(Vec::new, |_| answer.body.to_vec());
-        if !answer.closes {
-            self.connection = Some(connection);
-        }
-        Ok((fault, body))
     }
 
     async fn end(self, scene: &Scene) {
@@ -219,13 +197,4 @@ async fn begin(envelope: Envelope<'_>, bytes: &[u8], stay: Duration) -> anyhow::
         ensure!(head.starts_with("HTTP/1.1 200"), "{head}");
     }
     Ok(())
-}
-
-/// A call of a tool without arguments.
-pub(super) fn plain_call(envelope: Envelope<'_>, tool: &str, id: u64) -> Vec<u8> {
-    let body = json!({
-        "jsonrpc": "2.0", "id": id, "method": "tools/call",
-        "params": {"name": tool, "arguments": {}},
-    });
-    envelope.post(&body.to_string())
 }

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::scene::Scene;
 use crate::message::{Envelope, Expect};
 use crate::servers::gateway::{NAMESPACE, WRONG_TOKEN};
-use crate::wire::{Connection, Target};
+use crate::wire::{Caller, Target};
 
 const PAUSE: Duration = Duration::from_millis(20);
 const LIMIT: Duration = Duration::from_secs(20);
@@ -17,28 +17,20 @@ const NAME: &str = "refusals";
 
 pub(super) async fn ask(scene: Arc<Scene>) {
     let envelope = scene.envelope(NAMESPACE);
-    let target = Target::Http(envelope.to);
+    let mut caller = Caller::new(Target::Http(envelope.to));
     let requests = requests(envelope);
-    let mut connection = None;
     let mut turn = requests.iter().cycle();
     while scene.goes_on_after(PAUSE).await {
         let Some((request, expect)) = turn.next() else {
             return;
         };
-        let asked = async {
-            let mut open: Connection = match connection.take() {
-                Some(open) => open,
-                None => Connection::open(&target).await?,
-            };
-            let answer = open.ask(request).await?;
-            let fault = expect.mismatch(&answer, 0);
-            if !answer.closes {
-                connection = Some(open);
-            }
-            fault.map_or(Ok(()), |fault| Err(anyhow::Error::msg(fault)))
-        };
-        let asked = timeout(LIMIT, asked).await.context("no answer in time");
-        scene.books().outcome(NAME, asked.flatten());
+        let asked = timeout(
+            LIMIT,
+            caller.ask(request, |answer| expect.mismatch(answer, 0)),
+        );
+        let asked = asked.await.context("no answer in time").flatten();
+        let right = asked.and_then(|fault| fault.map_or(Ok(()), |it| Err(anyhow::Error::msg(it))));
+        scene.books().outcome(NAME, right);
     }
 }
 

@@ -54,7 +54,7 @@ async fn round(scene: &Scene, publisher: &mut Publisher, left_open: bool) -> any
     let deliveries = Deliveries::of(&crowd, published);
     let fault = deliveries.fault();
     ensure!(fault.is_none(), "{}", fault.unwrap_or_default());
-    let (turned_away, first) = crowd.tally().turned_away();
+    let (turned_away, first) = crowd.counts().turned_away.clone();
     ensure!(
         turned_away == 0,
         "turned away: {}",

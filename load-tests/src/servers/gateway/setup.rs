@@ -6,7 +6,7 @@ use anyhow::Context;
 use serde_json::json;
 use serde_yaml::Value;
 
-use super::{ANNOUNCING_TOOL, ASYNC_TOOL, SYNC_TOOL};
+use super::TOOLS;
 use crate::servers::free_address;
 use crate::servers::redis::Redis;
 
@@ -55,7 +55,7 @@ impl Setup {
 
     /// Adds a namespace of Python echo tools.
     pub(crate) fn python(self, namespace: &str) -> Self {
-        self.code(namespace, tools())
+        self.code(namespace, TOOLS.to_owned())
     }
 
     /// Adds a namespace of Python tools with its code.
@@ -173,19 +173,6 @@ pub(crate) fn threads() -> anyhow::Result<usize> {
         .and_then(Value::as_u64)
         .context("load-tests/conf.yaml: threads")?;
     usize::try_from(threads).context("load-tests/conf.yaml: threads")
-}
-
-/// The code of a namespace of echo tools.
-pub(super) fn tools() -> String {
-    format!(
-        "from fastmcp import Context\nfrom fastmcp.tools import tool\n\n\n@tool\nasync def {ASYNC_TOOL}(text: str) -> str:\n    \
-         \"\"\"Gives the text back.\"\"\"\n    return text\n\n\n@tool\ndef {SYNC_TOOL}(text: str) -> str:\n    \
-         \"\"\"Gives the text back, from a thread.\"\"\"\n    return text\n\n\n\
-         @tool\nasync def {ANNOUNCING_TOOL}(ctx: Context, what: str = \"tools\") -> str:\n    \
-         \"\"\"Tells every open stream that the tools, prompts or resources have changed.\"\"\"\n    \
-         send = dict(tools=ctx.send_tool_list_changed, prompts=ctx.send_prompt_list_changed, resources=ctx.send_resource_list_changed)\n    \
-         await send[what]()\n    return \"announced\"\n"
-    )
 }
 
 #[cfg(test)]
