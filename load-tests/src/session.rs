@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use tokio::task::JoinSet;
 
 use crate::message::Envelope;
-use crate::wire::{Answer, Connection, Target};
+use crate::wire::{Connection, Target};
 
 const NONE: &str = "initialize gave no session";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -68,26 +68,10 @@ async fn offered_on(
     connection: &mut Connection,
 ) -> anyhow::Result<Option<String>> {
     let answer = connection.ask(&envelope.post(HELLO)).await?;
-    ensure!(
-        answer.status == 200,
-        "initialize answered {}",
-        shown(&answer)
-    );
+    answer.has_status(200, "initialize")?;
     let session = answer.header("mcp-session-id").map(str::to_owned);
     let ready = envelope.in_session(session.as_deref()).post(READY);
     let answer = connection.ask(&ready).await?;
-    ensure!(
-        answer.status == 202,
-        "notifications/initialized answered {}",
-        shown(&answer)
-    );
+    answer.has_status(202, "notifications/initialized")?;
     Ok(session)
-}
-
-fn shown(answer: &Answer<'_>) -> String {
-    format!(
-        "{}: {}",
-        answer.status,
-        String::from_utf8_lossy(answer.body)
-    )
 }

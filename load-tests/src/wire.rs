@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -37,6 +37,17 @@ pub(crate) struct Answer<'a> {
 }
 
 impl Answer<'_> {
+    /// Returns an error if the answer to the message `to` has another status.
+    pub(crate) fn has_status(&self, status: u16, to: &str) -> anyhow::Result<()> {
+        ensure!(
+            self.status == status,
+            "{to} answered {} instead of {status}: {}",
+            self.status,
+            String::from_utf8_lossy(self.body)
+        );
+        Ok(())
+    }
+
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         headers(self.head).find_map(|(key, value)| key.eq_ignore_ascii_case(name).then_some(value))
     }

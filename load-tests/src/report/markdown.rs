@@ -150,13 +150,13 @@ fn noise(report: &Report, answered: &Answered) -> Option<String> {
 fn verdicts(verdicts: &[Verdict]) -> Table {
     let mut table = Table::new(["budget", "limit", "goal", "measured", "outcome"]);
     for verdict in verdicts {
-        let bounds = [&verdict.what, &verdict.limit, &verdict.goal];
+        let [what, limit, goal] = [&verdict.what, &verdict.limit, &verdict.goal];
         let found = [&verdict.measured, verdict.outcome.shown()];
         table.row(
-            bounds
-                .map(String::clone)
+            [what.as_str(), limit, goal]
                 .into_iter()
-                .chain(found.map(str::to_owned)),
+                .chain(found)
+                .map(str::to_owned),
         );
     }
     table

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use super::Run;
 use crate::load::open::{Open, OpenLoad, OpenSample};
-use crate::load::{Spent, Window};
+use crate::load::{Costs, Spent, Window};
 use crate::message::{Envelope, Expect};
 use crate::options::Options;
 use crate::processes::Memory;
@@ -47,14 +47,13 @@ const SETTLE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(250);
 /// Maximum time without progress while sessions are opened.
 const STANDSTILL: Duration = Duration::from_secs(30);
-/// Results of opening sessions and closing them immediately.
+
+/// Sessions opened and closed immediately.
 #[derive(Debug, Serialize)]
 struct Churn {
     per_second: f64,
-    /// CPU time of the gateway for opening and closing one session, in microseconds.
-    cpu_us: f64,
-    client_cpu_us: f64,
-    other_cores: f64,
+    #[serde(flatten)]
+    costs: Costs,
     /// Latency of `initialize`, in microseconds.
     opening_p50_us: f64,
     opening_p99_us: f64,
@@ -157,11 +156,11 @@ async fn used(
     let options = run.options;
     let take = async || churn(options, gateway, envelope).await;
     let churn = run
-        .patiently(|churn: &Churn| churn.other_cores, take)
+        .patiently(|churn: &Churn| churn.costs.other_cores, take)
         .await?;
     run.progress(&format!(
         "{others} other sessions: {:.0} opened and closed a second, {:.1} us CPU",
-        churn.per_second, churn.cpu_us
+        churn.per_second, churn.costs.cpu_us
     ));
     let request = |session: &String| envelope.in_session(Some(session)).ping();
     let open = Open::start(OpenLoad {
@@ -195,13 +194,14 @@ async fn churn(
         clients.opened() - opened_before,
     );
     let costs = before.until(&Spent::now(&window)?, opened as u64, seconds);
-    let latencies = clients.end().await?.latencies_us;
+    let latencies = clients.end().await?.into_iter();
+    let latencies: Vec<f64> = latencies
+        .map(|(_, took)| took.as_secs_f64() * 1e6)
+        .collect();
     ensure!(opened > 0, "no session was opened in {seconds:.1} s");
     Ok(Churn {
         per_second: opened as f64 / seconds,
-        cpu_us: costs.cpu_us,
-        client_cpu_us: costs.client_cpu_us,
-        other_cores: costs.other_cores,
+        costs,
         opening_p50_us: client::percentile(&latencies, 50.0),
         opening_p99_us: client::percentile(&latencies, 99.0),
     })
@@ -271,7 +271,7 @@ async fn opened(
     let connections = OPENERS.min(count);
     let clients = Clients::start(connections, envelope, Some(count)).await?;
     let (mut moved, mut last) = (Instant::now(), 0);
-    while !clients.have_ended() {
+    while last < count && !clients.have_failed() {
         sleep(LOOK).await;
         let opened = clients.opened();
         look(opened);
@@ -283,7 +283,8 @@ async fn opened(
             "{opened} of {count} sessions, and no more for {STANDSTILL:?}"
         );
     }
-    let sessions = clients.end().await?.sessions;
+    let sessions = clients.end().await?.into_iter();
+    let sessions: Vec<String> = sessions.map(|(session, _)| session).collect();
     ensure!(
         sessions.len() == count,
         "{} of {count} sessions",

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::decoder::{Decoder, Event};
@@ -37,8 +38,9 @@ impl Socket {
         envelope: &Envelope<'_>,
         last_event_id: Option<&str>,
     ) -> anyhow::Result<Opened> {
-        let stream = connect(envelope.to).await?;
-        write(&stream, &request(envelope, last_event_id)).await?;
+        let mut stream = connect(envelope.to).await?;
+        let request = request(envelope, last_event_id);
+        stream.write_all(&request).await.context("sending")?;
         let mut head = Vec::with_capacity(512);
         let end = loop {
             if let Some(at) = head.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -108,19 +110,6 @@ async fn connect(to: SocketAddr) -> anyhow::Result<TcpStream> {
     socket.connect(to).await.context("connecting")
 }
 
-async fn write(stream: &TcpStream, mut bytes: &[u8]) -> anyhow::Result<()> {
-    while !bytes.is_empty() {
-        stream.writable().await.context("sending")?;
-        match stream.try_write(bytes) {
-            Ok(0) => bail!("sending: closed"),
-            Ok(written) => bytes = &bytes[written..],
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error).context("sending"),
-        }
-    }
-    Ok(())
-}
-
 /// Reads once. The buffer is not part of the future, since tens of thousands of these wait at a time.
 async fn read(stream: &TcpStream, take: &mut impl FnMut(&[u8])) -> anyhow::Result<usize> {
     loop {
@@ -141,7 +130,7 @@ async fn read(stream: &TcpStream, take: &mut impl FnMut(&[u8])) -> anyhow::Resul
 mod tests {
     use std::net::Ipv4Addr;
 
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
 
     use super::*;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -16,33 +16,27 @@ use crate::wire::{Answer, Connection, Target};
 const HELLO_ANSWER: [&str; 2] = [r#""id":1"#, r#""protocolVersion":"2025-11-25""#];
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Running clients, each with one request in flight on its connection.
+/// Running clients, each with one request in flight on its connection. A failed client ends all.
 pub(super) struct Clients {
     shared: Arc<Shared>,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
-/// The results of the clients.
-#[derive(Default)]
-pub(super) struct Done {
-    /// The sessions that were not closed.
-    pub(super) sessions: Vec<String>,
-    /// Latency of `initialize` in microseconds, for sessions that were closed again.
-    pub(super) latencies_us: Vec<f64>,
-}
-
+/// The sessions opened so far.
 #[derive(Default)]
 struct Shared {
     /// Number of sessions begun. With a `count`, no client begins a session beyond it.
     begun: AtomicUsize,
-    opened: AtomicUsize,
     over: AtomicBool,
-    done: Mutex<Done>,
+    opened: Mutex<Vec<Opened>>,
 }
 
+/// A session, and the time that `initialize` took.
+pub(super) type Opened = (String, Duration);
+
 impl Shared {
-    fn done(&self) -> MutexGuard<'_, Done> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    fn opened(&self) -> MutexGuard<'_, Vec<Opened>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -57,117 +51,76 @@ impl Clients {
         let shared = Arc::<Shared>::default();
         let mut tasks = JoinSet::new();
         for _ in 0..connections {
-            let connection = Connection::open(&Target::Http(envelope.to))
-                .await
-                .context("connecting")?;
-            let client = Client {
-                connection,
-                envelope,
-            };
-            tasks.spawn(client.drive(Arc::clone(&shared), count));
+            let connection = Connection::open(&Target::Http(envelope.to)).await;
+            let mut connection = connection.context("connecting")?;
+            let shared = Arc::clone(&shared);
+            tasks.spawn(async move {
+                let more = |begun| count.is_none_or(|count| begun < count);
+                while !shared.over.load(Ordering::Relaxed)
+                    && more(shared.begun.fetch_add(1, Ordering::Relaxed))
+                {
+                    let visit = visit(envelope, &mut connection, count.is_none());
+                    let opened = timeout(ANSWER_LIMIT, visit).await.context("a session");
+                    match opened.flatten() {
+                        Ok(opened) => shared.opened().push(opened),
+                        Err(error) => {
+                            shared.over.store(true, Ordering::Relaxed);
+                            return Err(error);
+                        }
+                    }
+                }
+                Ok(())
+            });
         }
         Ok(Self { shared, tasks })
     }
 
     pub(super) fn opened(&self) -> usize {
-        self.shared.opened.load(Ordering::Relaxed)
+        self.shared.opened().len()
     }
 
-    pub(super) fn have_ended(&self) -> bool {
-        self.tasks.is_empty() || self.shared.over.load(Ordering::Relaxed)
+    pub(super) fn have_failed(&self) -> bool {
+        self.shared.over.load(Ordering::Relaxed)
     }
 
-    /// Lets the clients finish the sessions that they have begun.
-    pub(super) async fn end(mut self) -> anyhow::Result<Done> {
+    /// Lets the clients finish the sessions that they have begun, and returns all.
+    pub(super) async fn end(mut self) -> anyhow::Result<Vec<Opened>> {
         self.shared.over.store(true, Ordering::Relaxed);
         while let Some(client) = self.tasks.join_next().await {
             client.context("a client")??;
         }
-        Ok(std::mem::take(&mut *self.shared.done()))
+        Ok(std::mem::take(&mut *self.shared.opened()))
     }
 }
 
-struct Client {
-    connection: Connection,
+/// Opens a session, and closes it again if `closes`.
+async fn visit(
     envelope: Envelope<'static>,
-}
-
-impl Client {
-    async fn drive(mut self, shared: Arc<Shared>, count: Option<usize>) -> anyhow::Result<()> {
-        let outcome = self.work(&shared, count).await;
-        if outcome.is_err() {
-            // A failed client ends all, since the number would never be reached.
-            shared.over.store(true, Ordering::Relaxed);
-        }
-        outcome
+    connection: &mut Connection,
+    closes: bool,
+) -> anyhow::Result<Opened> {
+    let start = Instant::now();
+    let answer = connection.ask(&envelope.post(HELLO)).await?;
+    let took = start.elapsed();
+    let session = session_of(&answer)?;
+    let envelope = envelope.in_session(Some(&session));
+    let answer = connection.ask(&envelope.post(READY)).await?;
+    answer.has_status(202, "notifications/initialized")?;
+    if closes {
+        let answer = connection.ask(&envelope.delete()).await?;
+        answer.has_status(204, "DELETE")?;
     }
-
-    async fn work(&mut self, shared: &Shared, count: Option<usize>) -> anyhow::Result<()> {
-        loop {
-            let begun = shared.begun.fetch_add(1, Ordering::Relaxed);
-            if shared.over.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            if count.is_some_and(|count| begun >= count) {
-                // The last opened session ends all clients.
-                if Some(shared.opened.load(Ordering::Relaxed)) == count {
-                    shared.over.store(true, Ordering::Relaxed);
-                }
-                return Ok(());
-            }
-            let (session, took) = timeout(ANSWER_LIMIT, self.open())
-                .await
-                .context("opening")??;
-            if count.is_none() {
-                timeout(ANSWER_LIMIT, self.close(&session))
-                    .await
-                    .context("closing")??;
-            }
-            shared.opened.fetch_add(1, Ordering::Relaxed);
-            let mut done = shared.done();
-            match count {
-                Some(_) => done.sessions.push(session),
-                None => done.latencies_us.push(took.as_secs_f64() * 1e6),
-            }
-        }
-    }
-
-    async fn open(&mut self) -> anyhow::Result<(String, Duration)> {
-        let start = Instant::now();
-        let answer = self.connection.ask(&self.envelope.post(HELLO)).await?;
-        let took = start.elapsed();
-        let session = session_of(&answer)?;
-        let ready = self.envelope.in_session(Some(&session)).post(READY);
-        let answer = self.connection.ask(&ready).await?;
-        expect(&answer, 202, "notifications/initialized")?;
-        Ok((session, took))
-    }
-
-    async fn close(&mut self, session: &str) -> anyhow::Result<()> {
-        let delete = self.envelope.in_session(Some(session)).delete();
-        let answer = self.connection.ask(&delete).await?;
-        expect(&answer, 204, "DELETE")
-    }
+    Ok((session, took))
 }
 
 fn session_of(answer: &Answer<'_>) -> anyhow::Result<String> {
-    expect(answer, 200, "initialize")?;
+    answer.has_status(200, "initialize")?;
     let body = String::from_utf8_lossy(answer.body);
     if let Some(missing) = HELLO_ANSWER.iter().find(|part| !body.contains(*part)) {
         bail!("initialize answered without {missing}: {body}");
     }
     let session = answer.header("mcp-session-id");
     Ok(session.context("initialize gave no session")?.to_owned())
-}
-
-fn expect(answer: &Answer<'_>, status: u16, to: &str) -> anyhow::Result<()> {
-    ensure!(
-        answer.status == status,
-        "{to} answered {} instead of {status}: {}",
-        answer.status,
-        String::from_utf8_lossy(answer.body)
-    );
-    Ok(())
 }
 
 /// Sends one ping in a session, on a separate connection.

@@ -49,13 +49,9 @@ async fn visit(envelope: Envelope<'static>, id: u64, abandoned: bool) -> anyhow:
     ensure!(fault.is_none(), "ping: {}", fault.unwrap_or_default());
     if !abandoned {
         let answer = connection.ask(&envelope.delete()).await?;
-        ensure!(answer.status == 204, "DELETE answered {}", answer.status);
+        answer.has_status(204, "DELETE")?;
         let answer = connection.ask(ping.with_id(id)).await?;
-        ensure!(
-            answer.status == 404,
-            "a closed session answered {}",
-            answer.status
-        );
+        answer.has_status(404, "ping in a closed session")?;
     }
     Ok(())
 }
