@@ -50,5 +50,6 @@ mod testing;
 mod tests;
 
 pub use answer::{
-    CountedBody, SessionVerdict, error_of_request, redirect_target, refusal_words, session_verdict,
+    BodyReadError, CountedBody, SessionVerdict, body, error_of_request, redirect_target,
+    refusal_words, session_verdict,
 };

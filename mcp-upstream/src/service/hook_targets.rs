@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Weak};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, header};
 use tooldock_base::key_maker::KeyMaker;
@@ -25,8 +25,8 @@ use tooldock_engine::hooks::{
     Hook, HookAddress, HookConfig, HookFailure, HookPath, HookQuery, HookTarget, InvalidHook,
 };
 use tooldock_engine::upstream::CallContext;
-use tooldock_servers::http::CountedBody;
 use tooldock_servers::http::port::{BackendRequest, Backends, SendErrorKind};
+use tooldock_servers::http::{BodyReadError, body};
 
 /// Maximum number of times that a request is sent, if the connection ends before the answer.
 const ATTEMPTS_MAX: u32 = 2;
@@ -114,7 +114,7 @@ impl ServiceTarget {
     async fn post(&self, query: HookQuery<'_>) -> Result<Bytes, HookFailure> {
         let unreachable = |reason: String| HookFailure::Unreachable(reason);
         let mut attempts = 0;
-        let mut response = loop {
+        let response = loop {
             attempts += 1;
             let backend = self.backends.pick(&[], 0).ok_or_else(|| {
                 unreachable("its service did not answer before, and is tried again soon".to_owned())
@@ -132,24 +132,18 @@ impl ServiceTarget {
             let status = response.status.as_u16();
             return Err(HookFailure::Invalid(format!("it answered HTTP {status}")));
         }
-        let mut counted = CountedBody::new(Some(query.answers));
-        let mut body = BytesMut::new();
-        loop {
-            let piece = response.body.chunk().await;
-            let piece = piece.map_err(|error| unreachable(error.to_string()))?;
-            let Some(piece) = piece else {
-                return Ok(body.freeze());
-            };
-            let size = body.len() + piece.len();
-            if size as u64 > query.answer_max {
-                let max = query.answer_max;
-                let reason = format!("its answer has more than {max} bytes");
-                return Err(HookFailure::Invalid(reason));
-            }
-            counted.has(size).map_err(|_| HookFailure::Busy)?;
-            body.extend_from_slice(&piece);
-        }
+        let max = query.answer_max;
+        let body = body(response, |size| size as u64 <= max, Some(query.answers));
+        body.await.map_err(|error| match error {
+            BodyReadError::TooLarge(_) => too_large(max),
+            BodyReadError::NoRoom(_) => HookFailure::Busy,
+            BodyReadError::Cut(error) => unreachable(error.to_string()),
+        })
     }
+}
+
+fn too_large(max: u64) -> HookFailure {
+    HookFailure::Invalid(format!("its answer has more than {max} bytes"))
 }
 
 fn request(query: &HookQuery<'_>) -> BackendRequest {
@@ -208,10 +202,7 @@ impl ToolTarget {
         let told = |code: &str| HookFailure::Unreachable(format!("its tool failed: {code}"));
         let value = answered.map_err(|error| told(error.code.as_str()))?;
         match value.len() as u64 > query.answer_max {
-            true => Err(HookFailure::Invalid(format!(
-                "its answer has more than {} bytes",
-                query.answer_max
-            ))),
+            true => Err(too_large(query.answer_max)),
             false => Ok(value),
         }
     }

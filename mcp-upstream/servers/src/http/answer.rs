@@ -36,17 +36,22 @@ pub(super) struct RequestFailure {
 
 /// Reason why a body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BodyReadError {
+pub enum BodyReadError {
     /// The body is too large. Contains the size that was read or announced, in bytes.
     TooLarge(u64),
     /// All buffered responses together have reached their memory limit.
     NoRoom(NoAnswerRoom),
+    /// The connection was lost in the middle of the body.
     Cut(BodyError),
 }
 
 /// Reads a body to its end, or fails as soon as `fits` returns false for the size so far. The bytes are added to `answers`, the
 /// total over all responses.
-pub(super) async fn body(
+///
+/// # Errors
+///
+/// [`BodyReadError`].
+pub async fn body(
     mut response: BackendResponse,
     fits: impl Fn(usize) -> bool,
     answers: Option<&AnswerAccount>,
