@@ -2,51 +2,23 @@
 //! bytes, never decoded.
 
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_engine::engine::tool_value;
 use tooldock_process::worker::ToolReply;
 use tooldock_sessions::call_error;
 use tooldock_sessions::caller::Caller;
 
 use crate::format::{ResultFormat, ResultWriter, escape};
 
-/// Returns the value that a function returned, as JSON.
-pub(crate) fn value(reply: &ToolReply) -> &[u8] {
-    match reply.value.trim_ascii() {
-        [] => b"null",
-        value => value,
-    }
-}
-
 /// Writes the response to a call that succeeded. `id` is raw JSON.
 ///
-/// The value becomes one text block: a string unchanged, any other value as its JSON text. If the worker returned content
-/// blocks (images, links), these are sent instead; a value of `null` then gives no structured content.
+/// Structured content is left out in versions of the protocol that do not have it.
 pub(crate) fn success(id: &str, reply: &ToolReply, format: &ResultFormat) -> Vec<u8> {
-    let value = value(reply);
-    let blocks = reply.content.as_ref().map(|content| content.trim_ascii());
-    let size = 2 * value.len() + value.len() / 8 + blocks.map_or(0, <[u8]>::len) + 160;
-    let mut answer = ResultWriter::begin(id, format, size);
-    let out = answer.key("content");
-    match blocks {
-        Some(blocks) => out.extend_from_slice(blocks),
-        None => {
-            out.extend_from_slice(b"[{\"type\":\"text\",\"text\":");
-            if value.starts_with(b"\"") {
-                out.extend_from_slice(value);
-            } else {
-                escape(out, value);
-            }
-            out.extend_from_slice(b"}]");
-        }
-    }
-    if format.has_structured_content() && !(blocks.is_some() && value == b"null") {
-        let out = answer.key("structuredContent");
-        if value.starts_with(b"{") {
-            out.extend_from_slice(value);
-        } else {
-            out.extend_from_slice(b"{\"result\":");
-            out.extend_from_slice(value);
-            out.push(b'}');
-        }
+    let value = tool_value::value(reply).len();
+    let blocks = reply.content.as_ref().map_or(0, |content| content.len());
+    let mut answer = ResultWriter::begin(id, format, 2 * value + value / 8 + blocks + 160);
+    tool_value::write_content(answer.key("content"), reply);
+    if format.has_structured_content() && tool_value::has_structure(reply) {
+        tool_value::write_structure(answer.key("structuredContent"), reply);
     }
     answer.key("isError").extend_from_slice(b"false");
     match &reply.meta {

@@ -55,6 +55,7 @@ mod passed;
 mod peer;
 mod record;
 mod secrecy;
+pub mod tool_value;
 
 pub use detached::{DetachedFuture, go_on};
 use interactive::InteractiveCall;

@@ -6,7 +6,7 @@ use futures_util::future::{AbortHandle, Abortable, Aborted};
 use http::StatusCode;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_engine::engine::{
-    CallFacts, CallMessages, CallOutcome, DetachedFuture, UpstreamCall, UpstreamReply,
+    CallFacts, CallMessages, CallOutcome, DetachedFuture, UpstreamCall, UpstreamReply, tool_value,
 };
 use tooldock_engine::upstream::CallContext;
 use tooldock_sessions::caller::Caller;
@@ -103,7 +103,7 @@ pub(crate) fn response(
         }
         Ok(UpstreamReply::Response(answer)) => Ok(answer.with_id(id)),
         Ok(UpstreamReply::Value(reply)) if caller.profile.raw_result && !modern => {
-            Ok(format::raw_result(id, tool_result::value(&reply)))
+            Ok(format::raw_result(id, tool_value::value(&reply)))
         }
         Ok(UpstreamReply::Value(reply)) => Ok(tool_result::success(id, &reply, format)),
         Ok(UpstreamReply::Result(result)) => result_of(facts, id, format, &result),

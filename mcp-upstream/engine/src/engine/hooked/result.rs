@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_process::worker::ToolReply;
 
-use crate::engine::UpstreamReply;
+use crate::engine::{UpstreamReply, tool_value};
 use tooldock_protocol::format::escape;
 use tooldock_protocol::jsonrpc::spans::MemberEdit;
 use tooldock_protocol::jsonrpc::{self, spans};
@@ -165,33 +165,14 @@ pub(super) fn changed_failure(mut error: CallError, changed: &Bytes) -> CallErro
     error
 }
 
-/// Returns the value that a function returned, as JSON.
-fn json_of(reply: &ToolReply) -> &[u8] {
-    match reply.value.trim_ascii() {
-        [] => b"null",
-        value => value,
-    }
-}
-
 /// Writes the value of a function as the result of `tools/call`.
 fn of_value(reply: &ToolReply) -> String {
-    let value = json_of(reply);
     let mut out = Vec::with_capacity(2 * reply.size() + 128);
     out.extend_from_slice(b"{\"content\":");
-    match &reply.content {
-        Some(blocks) => out.extend_from_slice(blocks.trim_ascii()),
-        None => out.extend_from_slice(&text_block(value)),
-    }
-    if !(reply.content.is_some() && value == b"null") {
+    tool_value::write_content(&mut out, reply);
+    if tool_value::has_structure(reply) {
         out.extend_from_slice(b",\"structuredContent\":");
-        match value.starts_with(b"{") {
-            true => out.extend_from_slice(value),
-            false => {
-                out.extend_from_slice(b"{\"result\":");
-                out.extend_from_slice(value);
-                out.push(b'}');
-            }
-        }
+        tool_value::write_structure(&mut out, reply);
     }
     out.extend_from_slice(b",\"isError\":false");
     if let Some(meta) = &reply.meta {
@@ -200,17 +181,6 @@ fn of_value(reply: &ToolReply) -> String {
     }
     out.push(b'}');
     String::from_utf8_lossy(&out).into_owned()
-}
-
-/// Writes the content blocks of a value for which a function returned none: a string as it is, another value as its JSON text.
-fn text_block(value: &[u8]) -> Vec<u8> {
-    let mut out = b"[{\"type\":\"text\",\"text\":".to_vec();
-    match value.starts_with(b"\"") {
-        true => out.extend_from_slice(value),
-        false => escape(&mut out, value),
-    }
-    out.extend_from_slice(b"}]");
-    out
 }
 
 /// Reads the value of a function from a changed result.
@@ -222,13 +192,15 @@ fn to_value(before: &ToolReply, changed: &str) -> Result<ToolReply, CallError> {
             first_text(content),
         ));
     }
-    let was_wrapped = !json_of(before).starts_with(b"{");
+    let was_wrapped = !tool_value::value(before).starts_with(b"{");
     let value = match spans::find(changed, "structuredContent") {
         None => "null",
         Some(structure) if was_wrapped => inner(structure).unwrap_or(structure),
         Some(structure) => structure,
     };
-    let is_usual = text_block(value.as_bytes()) == content.as_bytes();
+    let mut usual = Vec::new();
+    tool_value::write_text_block(&mut usual, value.as_bytes());
+    let is_usual = usual == content.as_bytes();
     let owned = |text: &str| Bytes::copy_from_slice(text.as_bytes());
     Ok(ToolReply {
         value: owned(value),
