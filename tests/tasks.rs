@@ -1,7 +1,8 @@
-//! Python tools as tasks, for clients of 2025-11-25 and of 2026-07-28: states and outcomes, owners, and what ends a task.
+//! Python tools as tasks, for clients of 2025-11-25 and of 2026-07-28: states and outcomes, owners, questions, and ends of tasks.
 
 mod durable;
 mod ends;
+mod questions;
 
 use std::path::Path;
 
@@ -207,8 +208,7 @@ async fn failures_of_the_tool_are_results_and_a_question_without_an_answer_is_th
     let state = settled(&gateway, &id_of(&created), "completed").await;
     assert_eq!(state["result"]["result"]["isError"], true, "{state}");
 
-    // A client of 2025-11-25 cannot be asked during a task.
-    let session = Session::start(&gateway, "jobs", LEGACY).await;
+    let session = Session::start_as(&gateway, "jobs", LEGACY, TOKEN, json!({})).await;
     let created = session
         .request(2, "tools/call", as_task("asks", json!({})))
         .await;

@@ -63,6 +63,7 @@ pub(crate) use exchange::events_head;
 use head::McpHead;
 pub(crate) use sessions::{create_session, delete, forget_session, get, open_stream, stream_place};
 pub(crate) use shown_tools::{of_namespace as shown_tools, of_page as shown_page, page_of};
+use tasks::RequestOrWait;
 
 /// Wording of the `Accept` requirements in error messages, with the configuration key that relaxes them.
 const BOTH_BY_NAME: &str = "application/json and text/event-stream, both by name, unless the operator sets \
@@ -152,10 +153,17 @@ async fn posted<'a>(
             let prepared = tasks::prepare_with_tasks(core, &cx, request);
             let prepared = prepared.await.map_err(refused)?;
             match prepared {
-                PreparedRequest::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
-                PreparedRequest::Call(call) => Box::pin(call::answer(core, &cx, id, call))
-                    .await
-                    .map_err(refused),
+                RequestOrWait::Request(PreparedRequest::Response(answer)) => {
+                    Ok(Reply::json(StatusCode::OK, answer))
+                }
+                RequestOrWait::Request(PreparedRequest::Call(call)) => {
+                    let answer = call::answer(core, &cx, id, call);
+                    Box::pin(answer).await.map_err(refused)
+                }
+                RequestOrWait::Wait(wait) => {
+                    let answer = exchange::wait(core, &cx, id, wait);
+                    Box::pin(answer).await.map_err(refused)
+                }
             }
         }
         Body::One(Message::Notification { method, members }) => {

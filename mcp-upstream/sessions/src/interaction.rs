@@ -135,6 +135,23 @@ impl Interaction {
         })
     }
 
+    /// Creates a copy of a task's question for a client that waits for the task. `params`: the parameters as this client gets them.
+    /// `None` for a server's request of an unknown kind.
+    pub fn copy_for_client(
+        self: &Arc<Self>,
+        params: Bytes,
+        scope: Weak<dyn QuestionOwner>,
+    ) -> Option<Arc<Self>> {
+        let question = self.question.as_ref()?;
+        let question = Question {
+            params,
+            ..question.clone()
+        };
+        let limit = self.deadline.saturating_duration_since(Instant::now());
+        let responder = Responder::Task(Arc::clone(self));
+        Some(Self::new(Some(question), responder, limit, scope))
+    }
+
     /// Content of the question; `None` for a server's request of an unknown kind.
     pub fn question(&self) -> Option<&Question> {
         self.question.as_ref()
@@ -220,7 +237,7 @@ impl Interaction {
     }
 
     /// Ends the question, since its call has ended.
-    fn abandon(&self) {
+    pub fn abandon(&self) {
         self.end(|id| messages::cancelled(id, "The call is over"));
     }
 

@@ -338,7 +338,7 @@ impl Session {
     }
 
     fn is_busy(&self) -> bool {
-        !self.in_flight.is_empty() || self.streams.any_read()
+        self.in_flight.keep_session() || self.streams.any_read()
     }
 
     /// Returns true if the session has not been used for `patience`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use tooldock_engine::upstream::{Client, IncomingRequest, PreparedRequest};
+use tooldock_engine::upstream::{Client, IncomingRequest};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::session::{Session, SessionTransport};
 
@@ -58,7 +58,7 @@ pub(super) async fn take<'a>(
             let prepared = if *method == "initialize" {
                 let params = members.params();
                 let answer = initialize::over_sse(core, &cx, &session, id, params).await;
-                answer.map(PreparedRequest::Response)
+                answer.map(Into::into)
             } else {
                 let request = IncomingRequest {
                     id,

@@ -27,6 +27,7 @@ use tooldock_sessions::stream::{Finishing, Stream, StreamKind, frame};
 use super::open_stream;
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
+use crate::mcp::tasks::{AwaitingPost, RequestOrWait, TaskWait};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 
@@ -87,7 +88,9 @@ pub(crate) struct Exchange {
     poll_at: Option<Instant>,
     /// True for a batch, in which responses wait until all are complete; their memory is counted meanwhile.
     is_batch: bool,
-    /// Error of a call whose credential lacks the needed scope. It sets the HTTP status if it is the only response.
+    /// Token of a wait for a task, which ends with the POST as long as there is no stream; `None` for calls.
+    post: Option<Arc<AwaitingPost>>,
+    /// Error of a call whose credential lacks the needed scope, or of a wait. It sets the HTTP status if it is the only response.
     refused: Arc<OnceLock<RequestError>>,
 }
 
@@ -108,14 +111,19 @@ pub(super) async fn one(
 ) -> Result<Reply, RequestError> {
     let mut exchange = Exchange::new(core, cx);
     exchange.call(cx, id, call);
-    let refused = Arc::clone(&exchange.refused);
-    Ok(match exchange.run().await? {
-        ExchangeDelivery::Answers(mut answers) => match refused.get() {
-            Some(failure) => return Err(failure.clone()),
-            None => Reply::json(StatusCode::OK, answers.pop().unwrap_or_default()),
-        },
-        ExchangeDelivery::Events(reply) => reply,
-    })
+    exchange.only_answer().await
+}
+
+/// Answers a request that waits for the end of a task. The task may ask its client meanwhile.
+pub(super) async fn wait(
+    core: &Arc<Core>,
+    cx: &CallContext<'_>,
+    id: &str,
+    wait: TaskWait,
+) -> Result<Reply, RequestError> {
+    let mut exchange = Exchange::new(core, cx);
+    exchange.wait(cx, id, wait);
+    exchange.only_answer().await
 }
 
 impl Exchange {
@@ -133,6 +141,7 @@ impl Exchange {
             // A client that accepts no stream cannot poll.
             poll_at: poll_at(core, cx).filter(|_| cx.streams),
             is_batch: false,
+            post: None,
             refused: Arc::default(),
         }
     }
@@ -142,12 +151,13 @@ impl Exchange {
         &mut self,
         cx: &CallContext<'_>,
         id: &str,
-        prepared: Result<PreparedRequest, RequestError>,
+        prepared: Result<RequestOrWait, RequestError>,
     ) {
         self.is_batch = true;
         match prepared {
-            Ok(PreparedRequest::Response(answer)) => self.answer(answer),
-            Ok(PreparedRequest::Call(call)) => self.call(cx, id, call),
+            Ok(RequestOrWait::Request(PreparedRequest::Response(answer))) => self.answer(answer),
+            Ok(RequestOrWait::Request(PreparedRequest::Call(call))) => self.call(cx, id, call),
+            Ok(RequestOrWait::Wait(wait)) => self.wait(cx, id, wait),
             Err(failure) => self.answer(failure.body(Some(id))),
         }
     }
@@ -158,11 +168,35 @@ impl Exchange {
     }
 
     fn call(&mut self, cx: &CallContext<'_>, id: &str, call: Arc<dyn UpstreamCall>) {
+        self.owe(id);
+        let call = StreamedCall::new(&self.core, cx, id, call, self.is_batch, &self.refused);
+        self.calls.add(call);
+    }
+
+    fn wait(&mut self, cx: &CallContext<'_>, id: &str, wait: TaskWait) {
+        self.owe(id);
+        let post = self.post.get_or_insert_with(|| Arc::new(AwaitingPost));
+        let call = StreamedCall::waiting(cx, id, wait, post, &self.refused);
+        self.calls.add(call);
+    }
+
+    /// Notes that the stream must have a response for this id.
+    fn owe(&mut self, id: &str) {
         if self.session.is_some() && self.core.events.is_stored() {
             self.owes.push(id.into());
         }
-        let call = StreamedCall::new(&self.core, cx, id, call, self.is_batch, &self.refused);
-        self.calls.add(call);
+    }
+
+    /// Answers the POST of a single request.
+    async fn only_answer(self) -> Result<Reply, RequestError> {
+        let refused = Arc::clone(&self.refused);
+        Ok(match self.run().await? {
+            ExchangeDelivery::Answers(mut answers) => match refused.get() {
+                Some(failure) => return Err(failure.clone()),
+                None => Reply::json(StatusCode::OK, answers.pop().unwrap_or_default()),
+            },
+            ExchangeDelivery::Events(reply) => reply,
+        })
     }
 
     /// Runs the calls until all have their responses or one sends a message. In a session the calls continue when the POST's
@@ -204,7 +238,8 @@ impl Exchange {
     }
 
     /// Converts the POST to a stream that begins with the ready messages.
-    async fn into_stream(self) -> Result<Reply, RequestError> {
+    async fn into_stream(mut self) -> Result<Reply, RequestError> {
+        self.post = None;
         let Some(session) = self.session.clone() else {
             let stream = Stream::detached(&self.core.keep_alive);
             let events = stream.read();
@@ -227,6 +262,7 @@ impl Exchange {
     /// Sends all messages to the stream of an HTTP+SSE session: complete responses immediately, the messages of calls that still
     /// run from a separate task.
     pub(crate) async fn settle(mut self, session: Arc<Session>) {
+        self.post = None;
         let target = Destination::Whole(session);
         for answer in std::mem::take(&mut self.ready) {
             target.append(&self.core, &answer).await;
@@ -278,11 +314,12 @@ impl AwaitedExchange {
 }
 
 impl Drop for AwaitedExchange {
-    /// Handles the end of the POST's connection. Without a session the calls end with it; in a session they continue, and their
-    /// messages are kept in the event log.
+    /// Handles the end of the POST's connection. Without a session the calls end with it, and a wait for a task does in any case. In
+    /// a session the calls continue, and their messages are kept in the event log.
     fn drop(&mut self) {
         if let Some(mut exchange) = self.0.take()
             && exchange.session.is_some()
+            && exchange.post.is_none()
         {
             go_on(async move {
                 if exchange.until_spoken().await {

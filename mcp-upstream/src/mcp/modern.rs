@@ -17,7 +17,7 @@ use tooldock_sessions::interaction;
 use tooldock_sessions::profile::AcceptRule;
 
 use super::head::{Carrier, McpHead};
-use super::tasks::prepare_with_tasks;
+use super::tasks::{RequestOrWait, prepare_with_tasks};
 use super::{BOTH_BY_NAME, EITHER, context, namespace, pass_through};
 use crate::error::ToReply as _;
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
@@ -235,8 +235,14 @@ async fn request(
                 members,
             };
             match prepare_with_tasks(core, &cx, incoming).await? {
-                PreparedRequest::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
-                PreparedRequest::Call(call) => exchange::begin(core, &cx, request, call).await,
+                RequestOrWait::Request(PreparedRequest::Response(answer)) => {
+                    Ok(Reply::json(StatusCode::OK, answer))
+                }
+                RequestOrWait::Request(PreparedRequest::Call(call)) => {
+                    exchange::begin(core, &cx, request, call).await
+                }
+                // This version has no method that waits for a task.
+                RequestOrWait::Wait(_) => Err(RequestError::MethodNotFound(method.to_owned())),
             }
         }
     }

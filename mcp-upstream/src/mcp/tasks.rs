@@ -22,6 +22,7 @@
 //! |---|---|
 //! | `tasks/running.rs` | a running task: its state, its questions, and the loop that runs its call |
 //! | `tasks/requests.rs` | `tasks/get`, `tasks/update`, `tasks/cancel`, `tasks/result`, `tasks/list` |
+//! | `tasks/wait.rs` | waits for the end of a task, and questions to the waiting clients |
 //! | `tasks/outcome.rs` | the outcome of a call as the outcome of a task |
 //! | `tasks/written.rs` | tasks as both eras write them |
 
@@ -49,9 +50,12 @@ mod requests;
 mod running;
 #[cfg(test)]
 mod tests;
+mod wait;
 mod written;
 
-use running::{RunningTask, TableEntry, TaskClient};
+use running::{RunningTask, TableEntry};
+pub(in crate::mcp) use wait::AwaitingPost;
+pub(crate) use wait::TaskWait;
 
 /// Interval after which a client should ask again for the state of a task.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,6 +75,20 @@ pub(crate) struct Tasks {
     running: Mutex<HashMap<Arc<str>, Arc<RunningTask>>>,
 }
 
+/// A request that was read.
+pub(crate) enum RequestOrWait {
+    /// A response or a call.
+    Request(PreparedRequest),
+    /// A wait for the end of a task of the gateway.
+    Wait(TaskWait),
+}
+
+impl From<Vec<u8>> for RequestOrWait {
+    fn from(response: Vec<u8>) -> Self {
+        Self::Request(PreparedRequest::Response(response))
+    }
+}
+
 /// A task that was found by its owner.
 enum FoundTask {
     /// The task runs in this process.
@@ -87,8 +105,8 @@ pub(super) struct TaskCall {
     pub(super) questions: Vec<Arc<tooldock_sessions::interaction::Interaction>>,
 }
 
-/// Prepares a request as [`prepare`] does. A request about a task of the gateway is answered, and a call that begins a task is
-/// started.
+/// Prepares a request as [`prepare`] does. A request about a task of the gateway is answered, or becomes a wait, and a call that
+/// begins a task is started.
 ///
 /// # Errors
 ///
@@ -97,11 +115,11 @@ pub(crate) async fn prepare_with_tasks(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
     request: IncomingRequest<'_>,
-) -> Result<PreparedRequest, RequestError> {
+) -> Result<RequestOrWait, RequestError> {
     if request.method.starts_with("tasks/") && has_own_tasks(cx) {
         let answered = Box::pin(requests::answer(core, cx, request)).await?;
         if let Some(answer) = answered {
-            return Ok(PreparedRequest::Response(answer));
+            return Ok(answer);
         }
     }
     let prepared = prepare(core, cx, request).await?;
@@ -110,11 +128,9 @@ pub(crate) async fn prepare_with_tasks(
             let call = running::started(core, cx.caller, call);
             let ttl = wanted_ttl(&request);
             let began = Box::pin(begin(core, cx, call, ttl)).await?;
-            Ok(PreparedRequest::Response(written::created(
-                cx, request.id, &began,
-            )))
+            Ok(written::created(cx, request.id, &began).into())
         }
-        _ => Ok(prepared),
+        _ => Ok(RequestOrWait::Request(prepared)),
     }
 }
 
@@ -184,7 +200,7 @@ async fn begin(
         tracing::error!(%error, "a task gets no id");
         RequestError::Internal
     })?;
-    let task = RunningTask::new(record.clone(), TaskClient::of(&cx.client));
+    let task = RunningTask::new(record.clone(), cx.client.capabilities());
     // The task is in the table before it is in the store: a task of this process that is stored but not in the table has failed.
     let entry = TableEntry::enter(core, task);
     let admitted = core.tasks.store.create(&record, core.tasks.bounds).await;
@@ -243,15 +259,23 @@ impl Tasks {
         self.store.forget(principal).await
     }
 
-    /// Finds a task of this owner. A running task whose process has ended is recorded as failed.
+    /// Finds a task of the caller, if its scopes open the task's tool.
     async fn find(
         &self,
         cx: &CallContext<'_>,
         id: &str,
     ) -> Result<Option<FoundTask>, RequestError> {
-        let owner = owner(cx);
-        let is_own =
-            |record: &TaskRecord| record.owner == owner && cx.view().opens_tool(&record.tool);
+        let found = self.find_of(&owner(cx), id).await?;
+        Ok(found.filter(|it| cx.view().opens_tool(&it.view().record.tool)))
+    }
+
+    /// Finds a task of this owner. A running task whose process has ended is recorded as failed.
+    async fn find_of(
+        &self,
+        owner: &TaskOwner,
+        id: &str,
+    ) -> Result<Option<FoundTask>, RequestError> {
+        let is_own = |record: &TaskRecord| record.owner == *owner;
         // The table is searched before the store: a task leaves the table only after its end was stored.
         let here = self.running().get(id).map(Arc::clone);
         if let Some(task) = here {

@@ -1,5 +1,7 @@
 //! Answers to questions, and the responders that pass them to the upstream.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,7 +12,7 @@ use tooldock_protocol::bridge::links;
 use tooldock_protocol::jsonrpc::{self, Response, ResponseOutcome, ServerRequest, spans};
 use tooldock_protocol::version::code;
 
-use super::{OpenQuestionGuard, ask_failed, missing_capability};
+use super::{Interaction, OpenQuestionGuard, ask_failed, missing_capability};
 
 /// Maximum length of a client's error message that is passed to a worker's function, in characters. Longer ones are cut.
 const REFUSAL_MAX: usize = 512;
@@ -24,6 +26,9 @@ pub enum Responder {
     Request(Box<ServerRequest>, Option<OpenQuestionGuard>),
     /// The question belongs to an `input_required` result. All its questions must be answered before the server is called again.
     Round(oneshot::Sender<Result<Bytes, CallError>>),
+    /// The question is a copy of a task's question, for a client that waits for the task. The client's answer goes to the task's
+    /// question; a failure of the copy, such as the end of the client's session, leaves that question open for other clients.
+    Task(Arc<Interaction>),
 }
 
 /// Questions that are asked together, each with its responder.
@@ -45,7 +50,7 @@ impl Responder {
         match self {
             // The request contains the question's parameters, so they are not counted separately.
             Self::Request(request, _) => request.bytes(),
-            Self::Function(_) | Self::Round(_) => {
+            Self::Function(_) | Self::Round(_) | Self::Task(_) => {
                 question.map_or(0, |it| it.key.len() + it.params.len())
             }
         }
@@ -79,6 +84,13 @@ impl Responder {
             (Self::Round(waits), answer) => {
                 let _ = waits.send(answer.outcome());
             }
+            (Self::Task(question), Answer::Response(response)) => {
+                question.respond(response);
+            }
+            (Self::Task(question), Answer::Result(result)) => {
+                question.set_answer(result);
+            }
+            (Self::Task(_), Answer::Failed(_)) => {}
         }
     }
 }

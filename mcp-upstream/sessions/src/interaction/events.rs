@@ -134,14 +134,14 @@ impl EventSender {
     }
 
     /// Queues questions if there is room, and returns true if so. Never waits.
-    pub(super) fn ask(&self, questions: Vec<Arc<Interaction>>) -> bool {
+    pub fn ask(&self, questions: Vec<Arc<Interaction>>) -> bool {
         self.0.put(PeerEvent::InputRequests(questions))
     }
 
     /// Queues the message that withdraws a question. If the MCP server's message does not fit into the queue, the gateway's
     /// shorter message is queued instead, even if the queue is full: there is at most one such message for each question that the
     /// receiver has read. Never waits.
-    pub(super) fn take_back(&self, message: WithdrawalMessage) {
+    pub fn take_back(&self, message: WithdrawalMessage) {
         let WithdrawalMessage { own, ours } = message;
         let event = |message| PeerEvent::Message {
             level: None,

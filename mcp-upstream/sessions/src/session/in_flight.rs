@@ -44,6 +44,11 @@ pub trait CancelNotice: Send + Sync {
     fn stops(&self) -> bool {
         true
     }
+
+    /// Returns true if the session is in use while the call runs, so that it does not expire.
+    fn keeps_session(&self) -> bool {
+        true
+    }
 }
 
 /// Observer that ignores cancellations.
@@ -123,9 +128,10 @@ impl InFlightCalls {
         calls.running.iter().filter(|it| !it.id.is_empty()).count()
     }
 
-    /// Returns true if the session has no running call.
-    pub(super) fn is_empty(&self) -> bool {
-        self.lock().running.is_empty()
+    /// Returns true if a running call keeps the session in use.
+    pub(super) fn keep_session(&self) -> bool {
+        let calls = self.lock();
+        calls.running.iter().any(|call| call.notice.keeps_session())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, CallRegistry> {

@@ -14,6 +14,7 @@ use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session};
 
 use crate::jsonrpc::RequestError;
 use crate::mcp::driver::{CallDriver, DriverStep};
+use crate::mcp::tasks::{AwaitingPost, TaskWait};
 use crate::mcp::{Core, call};
 
 /// A running call whose messages are read one by one. In a session the client can cancel it by its request id. Dropping it
@@ -53,6 +54,35 @@ impl StreamedCall {
             progress_token: call.facts().progress_token.clone(),
             messages: VecDeque::new(),
             driver: CallDriver::new(work(core, cx, id, call, sender, waits, refused), events),
+        }
+    }
+
+    /// Creates the streamed wait for the end of a task. Only a client in a session that accepts a stream is asked meanwhile.
+    pub(super) fn waiting(
+        cx: &CallContext<'_>,
+        id: &str,
+        wait: TaskWait,
+        post: &Arc<AwaitingPost>,
+        refused: &Arc<OnceLock<RequestError>>,
+    ) -> Self {
+        let session = cx.session().cloned();
+        let can_be_asked = cx.streams && session.is_some();
+        let (sender, events) = can_be_asked.then(interaction::events).unzip();
+        let response = wait.run(session.as_ref(), id, post, sender);
+        let (format, refused) = (cx.result_format(), Arc::clone(refused));
+        let id = id.to_owned();
+        let work = async move {
+            Bytes::from(response.await.unwrap_or_else(|failure| {
+                let response = format.error(Some(&id), &failure);
+                let _ = refused.set(failure);
+                response
+            }))
+        };
+        Self {
+            session,
+            progress_token: None,
+            messages: VecDeque::new(),
+            driver: CallDriver::new(work, events),
         }
     }
 

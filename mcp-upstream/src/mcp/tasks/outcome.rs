@@ -3,27 +3,23 @@
 //! A failure of the tool is a result with `isError`, so the task is completed. A failure of the gateway or the worker gives no
 //! result, so the task has failed.
 
-use serde_json::json;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::tasks::{TaskEnd, TaskOutcome};
 
-use super::running::TaskClient;
 use crate::format::ResultFormat;
 use crate::jsonrpc::{RequestError, spans};
 use crate::mcp::call;
-use crate::protocol::{ProtocolVersion, code};
+use crate::protocol::ProtocolVersion;
 use tooldock_engine::engine::{CallOutcome, UpstreamCall};
 
 /// Converts the outcome of a call: the end of the task, its outcome, and a text about it.
 pub(super) fn of(
     call: &dyn UpstreamCall,
     caller: &Caller,
-    client: &TaskClient,
     outcome: CallOutcome,
 ) -> (TaskEnd, TaskOutcome, Option<String>) {
     let outcome = match outcome {
-        Err(error) if is_unasked(&error, client) => return unasked(),
         Err(error) if has_no_result(error.code) => return refused(&refusal(error)),
         outcome => outcome,
     };
@@ -39,22 +35,6 @@ pub(super) fn of(
         }
         Err(failure) => refused(&failure),
     }
-}
-
-/// Returns true if the call failed because it asked a client that cannot be asked during a task.
-fn is_unasked(error: &CallError, client: &TaskClient) -> bool {
-    error.code == CallErrorCode::MissingCapability && matches!(client, TaskClient::Legacy)
-}
-
-fn unasked() -> (TaskEnd, TaskOutcome, Option<String>) {
-    let message = "A client of 2025-11-25 cannot be asked during a task".to_owned();
-    let error = json!({
-        "code": code::MISSING_CAPABILITY,
-        "message": message,
-        "data": { "code": CallErrorCode::MissingCapability.as_str() },
-    });
-    let outcome = TaskOutcome::Error(error.to_string().into());
-    (TaskEnd::Failed, outcome, Some(message))
 }
 
 /// Returns true if a call with this error has no result: the tool did not run to its end.
@@ -121,4 +101,10 @@ pub(super) fn failed(code: CallErrorCode, message: String) -> (TaskOutcome, Stri
 pub(super) fn process_ended() -> (TaskOutcome, String) {
     let message = "the process that ran it ended".to_owned();
     failed(CallErrorCode::WorkerUnavailable, message)
+}
+
+/// The outcome of a task whose runner panicked.
+pub(super) fn not_run_to_its_end() -> (TaskOutcome, String) {
+    let message = "the gateway could not run it to its end; the log says why".to_owned();
+    failed(CallErrorCode::InternalError, message)
 }

@@ -3,23 +3,17 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::time::sleep;
 use tooldock_sessions::replicas::ReplicaId;
 use tooldock_sessions::tasks::{StoredTask, TaskEnd, TaskEvent, TaskRecord, UpdatedTask};
 
 use super::running::{TaskView, requests_reason};
-use super::{FoundTask, Tasks, owner, written};
+use super::{FoundTask, RequestOrWait, TaskWait, Tasks, owner, written};
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::mcp::Core;
-use crate::mcp::call::cancelled;
 use crate::mcp::modern::inputs;
 use tooldock_engine::upstream::task_clients::{self, knows_tasks};
 use tooldock_engine::upstream::{CallContext, Client, IncomingRequest, store_away};
-
-/// Interval at which `tasks/result` reads the store for a task of another replica.
-const STORE_POLL: Duration = Duration::from_secs(1);
 
 /// A method about tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +48,7 @@ pub(super) async fn answer(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
     request: IncomingRequest<'_>,
-) -> Result<Option<Vec<u8>>, RequestError> {
+) -> Result<Option<RequestOrWait>, RequestError> {
     // An aggregate passes requests about the tasks of its members that are servers.
     let facts = cx.upstream.server_facts();
     let of_upstream = facts.gets_client_messages();
@@ -69,7 +63,7 @@ pub(super) async fn answer(
     if method == TaskMethod::List {
         return match of_upstream {
             true => Ok(None),
-            false => list(core, cx, request).await.map(Some),
+            false => list(core, cx, request).await.map(|it| Some(it.into())),
         };
     }
     request.members.well_formed()?;
@@ -86,9 +80,14 @@ pub(super) async fn answer(
         None => None,
     };
     match (found, id) {
-        (Some(found), _) => about(&core.tasks, cx, request, (method, found))
-            .await
-            .map(Some),
+        (Some(found), _) if method == TaskMethod::Result => {
+            let (core, owner) = (Arc::clone(core), owner(cx));
+            Ok(Some(RequestOrWait::Wait(TaskWait { core, owner, found })))
+        }
+        (Some(found), _) => {
+            let answer = about(&core.tasks, cx, request, (method, found)).await?;
+            Ok(Some(answer.into()))
+        }
         (None, _) if of_upstream => Ok(None),
         (None, Some(_)) => Err(unknown()),
         (None, None) => Err(RequestError::InvalidParams(
@@ -97,7 +96,7 @@ pub(super) async fn answer(
     }
 }
 
-fn unknown() -> RequestError {
+pub(super) fn unknown() -> RequestError {
     RequestError::InvalidParams(Cow::Borrowed("Task not found"))
 }
 
@@ -137,19 +136,14 @@ async fn about(
             }
             Ok(written::acknowledged(cx, id, &found.view()))
         }
-        TaskMethod::Result => {
-            let ended = found.ended(tasks, cx).await?;
-            match &ended.outcome {
-                Some(outcome) => Ok(written::result(id, &ended.record, outcome)),
-                None => Err(RequestError::Upstream(cancelled())),
-            }
+        TaskMethod::Result | TaskMethod::List => {
+            Err(RequestError::MethodNotFound(request.method.to_owned()))
         }
-        TaskMethod::List => Err(RequestError::MethodNotFound(request.method.to_owned())),
     }
 }
 
 impl FoundTask {
-    fn view(&self) -> TaskView {
+    pub(super) fn view(&self) -> TaskView {
         match self {
             Self::Here(task) => task.view(),
             Self::Stored(stored) => StoredTask::clone(stored).into(),
@@ -182,27 +176,6 @@ impl FoundTask {
                 let updated = tasks.store.update(&record, None, tasks.bounds).await;
                 let updated = updated.map_err(|error| store_away(&error))?;
                 Ok(updated == UpdatedTask::Stored)
-            }
-        }
-    }
-
-    /// Waits until the task has ended. The task's own limits bound the wait.
-    async fn ended(self, tasks: &Tasks, cx: &CallContext<'_>) -> Result<TaskView, RequestError> {
-        let mut found = self;
-        loop {
-            match &found {
-                Self::Here(task) => {
-                    task.ended().await;
-                    return Ok(task.view());
-                }
-                Self::Stored(stored) if stored.record.status.is_terminal() => {
-                    return Ok(found.view());
-                }
-                Self::Stored(stored) => {
-                    sleep(STORE_POLL).await;
-                    let again = tasks.find(cx, &stored.record.id).await?;
-                    found = again.ok_or_else(unknown)?;
-                }
             }
         }
     }

@@ -20,7 +20,6 @@ use crate::mcp::Core;
 use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::mcp::modern::Inputs;
 use tooldock_engine::engine::UpstreamCall;
-use tooldock_engine::upstream::Client;
 
 /// Maximum number of characters of the text about a task's state.
 const MESSAGE_MAX: usize = 1024;
@@ -29,41 +28,17 @@ const STORE_AGAIN: Duration = Duration::from_secs(1);
 /// Interval at which the runner of a task looks whether another replica has cancelled the task.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 
-/// The client that began a task.
-pub(super) enum TaskClient {
-    /// A client of 2025-11-25. It cannot be asked during a task.
-    Legacy,
-    /// A client of 2026-07-28, with its capabilities as raw JSON.
-    Modern(Arc<RawValue>),
-}
-
-impl TaskClient {
-    pub(super) fn of(client: &Client) -> Self {
-        match client.is_modern() {
-            true => Self::Modern(client.capabilities()),
-            false => Self::Legacy,
-        }
-    }
-
-    /// Capabilities for questions during the task, as raw JSON.
-    fn capabilities(&self) -> &[u8] {
-        match self {
-            Self::Legacy => b"{}",
-            Self::Modern(capabilities) => capabilities.get().as_bytes(),
-        }
-    }
-}
-
 /// A task whose call runs in this process.
 pub(super) struct RunningTask {
     owner: TaskOwner,
-    client: TaskClient,
+    /// Capabilities that the client declared when it began the task, as raw JSON. Questions need them.
+    capabilities: Arc<RawValue>,
     /// The lock is never held across an await.
     state: Mutex<TaskState>,
     /// Notified when the task is cancelled.
     cancelled: Notify,
-    /// True once the task has ended.
-    over: watch::Sender<bool>,
+    /// True once the task has ended. Marked as changed when questions are asked or answered.
+    changes: watch::Sender<bool>,
 }
 
 struct TaskState {
@@ -91,17 +66,17 @@ impl From<StoredTask> for TaskView {
 }
 
 impl RunningTask {
-    pub(super) fn new(record: TaskRecord, client: TaskClient) -> Arc<Self> {
+    pub(super) fn new(record: TaskRecord, capabilities: Arc<RawValue>) -> Arc<Self> {
         Arc::new(Self {
             owner: record.owner.clone(),
-            client,
+            capabilities,
             state: Mutex::new(TaskState {
                 record,
                 outcome: None,
                 questions: Vec::new(),
             }),
             cancelled: Notify::new(),
-            over: watch::Sender::new(false),
+            changes: watch::Sender::new(false),
         })
     }
 
@@ -136,6 +111,7 @@ impl RunningTask {
             self.end(TaskEnd::Failed, Some(failure), Some(message));
             self.cancelled.notify_one();
         }
+        self.note_change();
         taken
     }
 
@@ -148,11 +124,20 @@ impl RunningTask {
         cancelled
     }
 
-    /// Waits until the task has ended. Cancel safe.
-    pub(super) async fn ended(&self) {
-        let mut over = self.over.subscribe();
-        // The sender is a part of the task, so the wait never fails.
-        let _ = over.wait_for(|over| *over).await;
+    /// Receiver of changes: true once the task has ended, and marked as changed when questions are asked or answered.
+    pub(super) fn changes(&self) -> watch::Receiver<bool> {
+        self.changes.subscribe()
+    }
+
+    /// Number of waits for the task.
+    #[cfg(test)]
+    pub(super) fn waits(&self) -> usize {
+        self.changes.receiver_count()
+    }
+
+    /// Lets the clients that wait for the task look at its questions again.
+    pub(super) fn note_change(&self) {
+        self.changes.send_modify(|_| {});
     }
 
     /// Records the end of the task. Returns false if it has ended already.
@@ -165,7 +150,7 @@ impl RunningTask {
             state.questions.clear();
         }
         drop(state);
-        self.over.send_replace(true);
+        self.changes.send_replace(true);
         ended
     }
 
@@ -191,7 +176,7 @@ impl RunningTask {
 
     /// Adds questions that the client supports; the others fail immediately.
     pub(super) fn ask(&self, questions: Vec<Arc<Interaction>>) {
-        let capabilities = self.client.capabilities();
+        let capabilities = self.capabilities.get().as_bytes();
         let known = questions
             .into_iter()
             .filter(|it| it.question().is_some() && it.admit(capabilities));
@@ -199,6 +184,8 @@ impl RunningTask {
         let mut state = self.state();
         state.questions.extend(known);
         state.note_questions();
+        drop(state);
+        self.note_change();
     }
 
     fn state(&self) -> MutexGuard<'_, TaskState> {
@@ -302,7 +289,7 @@ pub(super) async fn run(entry: TableEntry, call: TaskCall, caller: Caller) {
     };
     drop(driver);
     if let Some(over) = over {
-        let (end, outcome, message) = outcome::of(&*call, &caller, &task.client, over);
+        let (end, outcome, message) = outcome::of(&*call, &caller, over);
         task.end(end, Some(outcome), message);
     }
     store_end(core, task).await;
@@ -370,6 +357,10 @@ impl TableEntry {
 
 impl Drop for TableEntry {
     fn drop(&mut self) {
+        // Only a task whose runner panicked, or that was not stored, has not ended yet. Waits for it must be answered.
+        let (failure, message) = outcome::not_run_to_its_end();
+        let end = TaskEnd::Failed;
+        self.task.end(end, Some(failure), Some(message));
         self.core.tasks.running().remove(&self.id);
     }
 }

@@ -14,7 +14,7 @@ use super::*;
 use crate::jsonrpc::{self, Message};
 use crate::mcp;
 use crate::protocol::ProtocolVersion;
-use crate::testing::{Harness, harness};
+use crate::testing::{Harness, harness, head};
 
 /// A conversation with a namespace whose tools run as tasks, over the harness's backend.
 struct Fixture {
@@ -63,10 +63,12 @@ impl Fixture {
             method,
             members: &members,
         };
-        match prepare_with_tasks(core, &cx, request).await? {
-            PreparedRequest::Response(answer) => Ok(serde_json::from_slice(&answer).expect("JSON")),
-            PreparedRequest::Call(_) => panic!("{method} is a call"),
-        }
+        let answer = match prepare_with_tasks(core, &cx, request).await? {
+            RequestOrWait::Request(PreparedRequest::Response(answer)) => answer,
+            RequestOrWait::Wait(wait) => wait.run(None, "7", &Arc::new(AwaitingPost), None).await?,
+            RequestOrWait::Request(PreparedRequest::Call(_)) => panic!("{method} is a call"),
+        };
+        Ok(serde_json::from_slice(&answer).expect("JSON"))
     }
 
     /// Begins a task, and returns its id as parameters.
@@ -144,39 +146,148 @@ async fn failures_of_tools_are_results_and_those_of_workers_are_none() {
 }
 
 #[tokio::test]
-async fn a_client_of_2025_11_25_that_a_task_asks_is_told_the_reason() {
+async fn a_task_that_needs_a_missing_capability_fails_with_the_reason() {
     let fixture = fixture();
     let id = fixture.begin("missing_capability").await.expect("a task");
     let error = fixture.result(&id).await["error"].clone();
-    let reason = "A client of 2025-11-25 cannot be asked during a task";
-    assert_eq!(
-        (&error["code"], &error["message"]),
-        (&json!(-32021), &json!(reason))
-    );
+    assert_eq!(error["code"], -32021, "{error}");
     assert_eq!(error["data"]["code"], "missing_capability");
-    assert_eq!(fixture.get(&id).await["statusMessage"], reason);
+    assert_eq!(fixture.get(&id).await["statusMessage"], error["message"]);
 }
 
 #[tokio::test]
-async fn only_a_client_of_2026_07_28_is_asked_during_a_task() {
+async fn a_task_asks_only_clients_that_declared_the_capability() {
+    for (declared, status) in [
+        (r#"{"roots":{}}"#, TaskStatus::InputRequired),
+        (r#"{"sampling":{}}"#, TaskStatus::Working),
+        ("{}", TaskStatus::Working),
+    ] {
+        let task = RunningTask::new(record(), capabilities(declared));
+        let wait = Wait::new();
+        let (question, _told) = round(&wait);
+        task.ask(vec![Arc::clone(&question)]);
+        assert_eq!(task.view().record.status, status);
+        assert_eq!(question.is_open(), status == TaskStatus::InputRequired);
+    }
+}
+
+fn capabilities(declared: &str) -> Arc<RawValue> {
+    let declared: Box<RawValue> = serde_json::from_str(declared).expect("JSON");
+    declared.into()
+}
+
+/// The record of a new task.
+pub(super) fn record() -> TaskRecord {
     let owner = TaskOwner {
         principal: None,
         namespace: "shared".parse().expect("a name"),
     };
-    let declared: Box<RawValue> = serde_json::from_str(r#"{"roots":{}}"#).expect("JSON");
-    for (client, status) in [
-        (
-            TaskClient::Modern(declared.into()),
-            TaskStatus::InputRequired,
-        ),
-        (TaskClient::Legacy, TaskStatus::Working),
-    ] {
-        let record = TaskRecord::new(owner.clone(), "t".into(), ReplicaId(0), 60_000);
-        let task = RunningTask::new(record.expect("randomness"), client);
-        let wait = Wait::new();
-        let (question, _told) = round(&wait);
-        task.ask(vec![question]);
-        assert_eq!(task.view().record.status, status);
+    let record = TaskRecord::new(owner, "t".into(), ReplicaId(0), 60_000);
+    record.expect("randomness")
+}
+
+/// A running task whose client can be asked for roots.
+pub(super) fn running_task() -> Arc<RunningTask> {
+    RunningTask::new(record(), capabilities(r#"{"roots":{}}"#))
+}
+
+#[tokio::test]
+async fn a_task_whose_runner_panics_fails_and_its_waits_are_answered() {
+    let fixture = fixture();
+    let core = fixture.harness.service.core();
+    let caller = caller();
+    let body = Bytes::from_static(
+        br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{}}}"#,
+    );
+    let text = std::str::from_utf8(&body).expect("text");
+    let Ok(Message::Request { members, .. }) = jsonrpc::message(text) else {
+        panic!("no request");
+    };
+    let client = Client::Legacy(ProtocolVersion::V2025_11_25);
+    let namespace = Arc::clone(&fixture.namespace);
+    let cx = mcp::context(core, &caller, &body, namespace, client, true);
+    let request = IncomingRequest {
+        id: "7",
+        method: "tools/call",
+        members: &members,
+    };
+    let Ok(PreparedRequest::Call(call)) = prepare(core, &cx, request).await else {
+        panic!("no call");
+    };
+    let (go, gone) = tokio::sync::oneshot::channel::<()>();
+    let work = async move {
+        let _ = gone.await;
+        panic!("a runner panics, as this test wants it to");
+    };
+    let call = TaskCall {
+        call,
+        driver: CallDriver::new(work, None),
+        questions: Vec::new(),
+    };
+    let created = begun(core, &cx, "7", call).await.expect("a task");
+    let created: Value = serde_json::from_slice(&created).expect("JSON");
+    let id = json!({"taskId": created["result"]["task"]["taskId"]});
+    let (result, ()) = tokio::join!(fixture.result(&id), async {
+        go.send(()).expect("it waits");
+    });
+    assert_eq!(
+        result["error"]["data"]["code"], "internal_error",
+        "{result}"
+    );
+    fixture.all_stored().await;
+    assert_eq!(fixture.get(&id).await["status"], "failed");
+}
+
+/// A session of a client of 2025-11-25 with the fixture's namespace, and the parameters of a task in it that never ends.
+async fn waiting(fixture: &Fixture) -> (String, Value) {
+    let namespace = Namespace::clone(&fixture.namespace);
+    fixture.harness.publish(vec![namespace]);
+    let session = fixture.harness.open("2025-11-25", true).await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params":
+        {"name": "hang", "arguments": {}, "task": {}}});
+    let head = head(Some(&session), None);
+    let (_, created) = fixture.harness.post(head, &call.to_string()).await;
+    let id = created["result"]["task"]["taskId"].clone();
+    assert!(id.is_string(), "{created}");
+    (session, id)
+}
+
+fn result_request(id: &Value) -> String {
+    json!({"jsonrpc": "2.0", "id": 2, "method": "tasks/result", "params": {"taskId": id}})
+        .to_string()
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_its_connection_its_session_and_its_cancellation() {
+    for end in ["connection", "session", "cancellation"] {
+        let fixture = fixture();
+        let (session, id) = waiting(&fixture).await;
+        let task = fixture.tasks().running().values().next().map(Arc::clone);
+        let task = task.expect("a running task");
+        let head = || head(Some(&session), None);
+        let request = result_request(&id);
+        let mut wait = Box::pin(fixture.harness.post(head(), &request));
+        while task.waits() == 0 {
+            assert!(futures_util::poll!(&mut wait).is_pending());
+            tokio::task::yield_now().await;
+        }
+        match end {
+            "connection" => drop(wait),
+            "session" => {
+                fixture.harness.service.delete(caller(), head()).await;
+                let (_, answer) = wait.await;
+                assert!(answer["error"].is_object(), "{answer}");
+            }
+            _ => {
+                let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+                    "params": {"requestId": 2}});
+                fixture.harness.post(head(), &cancelled.to_string()).await;
+                let (_, answer) = wait.await;
+                assert!(answer["error"].is_object(), "{answer}");
+            }
+        }
+        assert_eq!(task.waits(), 0, "{end}");
+        assert_eq!(task.view().record.status, TaskStatus::Working, "{end}");
     }
 }
 
@@ -218,8 +329,7 @@ async fn a_task_leaves_the_table_if_its_request_ends_before_it_is_stored() {
         namespace: fixture.namespace.name.clone(),
     };
     let record = TaskRecord::new(owner, "echo".into(), tasks.replicas.own(), 60_000);
-    let client = Client::Legacy(ProtocolVersion::V2025_11_25);
-    let task = RunningTask::new(record.expect("randomness"), TaskClient::of(&client));
+    let task = RunningTask::new(record.expect("randomness"), capabilities("{}"));
     let entry = TableEntry::enter(fixture.harness.service.core(), task);
     assert_eq!(tasks.count(), 1);
     drop(entry);

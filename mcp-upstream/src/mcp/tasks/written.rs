@@ -15,7 +15,7 @@ use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::mcp::modern::put_request;
 use tooldock_engine::upstream::CallContext;
 
-/// Key in the metadata of a result of 2025-11-25 that names the result's task.
+/// Key in the metadata of a result or a request of 2025-11-25 that names its task.
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
 /// Writes the response to the request that began a task.
@@ -73,18 +73,25 @@ pub(super) fn state(cx: &CallContext<'_>, id: &str, task: &TaskView) -> Vec<u8> 
 /// Writes the response to `tasks/result` of 2025-11-25: the result of the tool, or its error.
 pub(super) fn result(id: &str, task: &TaskRecord, outcome: &TaskOutcome) -> Vec<u8> {
     match outcome {
-        TaskOutcome::Result(result) => {
-            let related = json!({ "taskId": task.id }).to_string();
-            let meta = spans::find(result, "_meta").filter(|meta| meta.starts_with('{'));
-            let related = [MemberEdit::Set(RELATED, related.into())];
-            let meta = spans::edit(meta.unwrap_or("{}"), &related);
-            let result = spans::edit(result, &[MemberEdit::Set("_meta", meta.into())]);
-            format::raw_result(id, result.as_bytes())
-        }
+        TaskOutcome::Result(result) => format::raw_result(id, related(result, &task.id).as_bytes()),
         TaskOutcome::Error(error) => {
             format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into_bytes()
         }
     }
+}
+
+/// Adds the metadata that names a task to a result, or to the parameters of a request.
+pub(super) fn related(object: &str, task: &str) -> String {
+    let object = if object.trim().is_empty() {
+        "{}"
+    } else {
+        object
+    };
+    let related = json!({ "taskId": task }).to_string();
+    let meta = spans::find(object, "_meta").filter(|meta| meta.starts_with('{'));
+    let related = [MemberEdit::Set(RELATED, related.into())];
+    let meta = spans::edit(meta.unwrap_or("{}"), &related);
+    spans::edit(object, &[MemberEdit::Set("_meta", meta.into())])
 }
 
 /// Writes the response to `tasks/list`.

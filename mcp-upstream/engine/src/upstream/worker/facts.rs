@@ -60,31 +60,23 @@ pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
     facts.end()
 }
 
-/// Writes the description of the client of a task. The client sees the progress of the task as its state. Only a client of
-/// 2026-07-28 can be asked: its questions are a part of that state. Log messages reach no client.
+/// Writes the description of the client of a task, whose progress and questions the client finds in the task's state. Log messages
+/// reach no client.
 pub(super) fn of_task(cx: &CallContext<'_>) -> Bytes {
     let mut facts = FactsWriter::default();
-    match &cx.client {
-        Client::Modern(meta) => {
-            facts.text("era", "modern");
-            facts.raw("capabilities", &meta.capabilities);
-            if let Some(info) = &meta.client_info {
-                facts.raw("clientInfo", info);
-            }
-            if let Some(inputs) = &meta.inputs {
-                facts.raw("inputs", inputs);
-            }
-        }
-        Client::Session(_) | Client::Legacy(_) | Client::Plain => {
-            facts.text("era", "legacy");
-            facts.raw("capabilities", b"{}");
-            let info = cx
-                .session()
-                .and_then(|session| session.client().info.clone());
-            if let Some(info) = info {
-                facts.raw("clientInfo", info.get().as_bytes());
-            }
-        }
+    let era = match cx.client.is_modern() {
+        true => "modern",
+        false => "legacy",
+    };
+    facts.text("era", era);
+    facts.raw("capabilities", cx.client.capabilities().get().as_bytes());
+    if let Some(info) = cx.client.info() {
+        facts.raw("clientInfo", info.get().as_bytes());
+    }
+    if let Client::Modern(meta) = &cx.client
+        && let Some(inputs) = &meta.inputs
+    {
+        facts.raw("inputs", inputs);
     }
     facts.raw("progress", b"true");
     facts.end()
