@@ -2,7 +2,7 @@
 //! a worker, a stdio server of either era and of both, and a remote server that is another gateway in front of those.
 //!
 //! Every check must pass, whether the revision requires its scenario or not; a warning counts as a failure. Scenarios of
-//! the tasks extension have a namespace of their own, and those of the skills extension are not looked at.
+//! the extensions for tasks and for skills have namespaces of their own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,8 +20,8 @@ struct Report {
 }
 
 impl Report {
-    /// `selected_tasks`: true if the run was about the tasks extension.
-    fn read(folder: &Path, selected_tasks: bool) -> Self {
+    /// `selected_extension`: true if the run was about an extension.
+    fn read(folder: &Path, selected_extension: bool) -> Self {
         let mut report = Self::default();
         for entry in std::fs::read_dir(folder).expect("the suite's results") {
             let entry = entry.expect("an entry").path();
@@ -31,7 +31,7 @@ impl Report {
                 .to_string_lossy()
                 .into_owned();
             let scenario = scenario(&name);
-            if is_extension(&scenario) && !selected_tasks {
+            if is_extension(&scenario) && !selected_extension {
                 continue;
             }
             let text = std::fs::read_to_string(entry.join("checks.json")).expect("the checks");
@@ -87,8 +87,8 @@ async fn run_suite(url: String, selection: &'static [&'static str]) -> Report {
             .args(selection)
             .output()
             .expect("the suite starts");
-        let about_tasks = selection.iter().any(|it| it.starts_with("tasks-"));
-        let report = Report::read(results.path(), about_tasks);
+        let about_extension = selection.iter().any(|it| is_extension(it));
+        let report = Report::read(results.path(), about_extension);
         assert!(
             report.total() > 0,
             "the suite checked nothing\n{}\n{}",
@@ -131,6 +131,13 @@ const TASKS: [(&[&str], usize); 9] = [
     (&["--scenario", "tasks-dispatch-and-envelope"], 9),
     (&["--scenario", "tasks-required-task-error"], 3),
     (&["--scenario", "tasks-mrtr-composition"], 2),
+];
+
+/// Scenarios of the skills extension, and how many checks they have.
+const SKILLS: [(&[&str], usize); 3] = [
+    (&["--scenario", "sep-2640-skills-enumeration"], 1),
+    (&["--scenario", "sep-2640-skills-manifest"], 1),
+    (&["--scenario", "sep-2640-skills-directory"], 1),
 ];
 
 /// The kind of server with the suite's contract behind the gateway.
@@ -251,7 +258,7 @@ async fn every_check_passes_with_a_remote_server_of_both_eras() {
 async fn every_check_of_tasks_passes_with_a_worker() {
     let gateway = Gateway::empty().fixture("tasks", "conformance/tasks");
     let gateway = everything::start(as_the_suite_wants(gateway)).await;
-    every_check_of_tasks_passes(&gateway.url("/mcp/tasks")).await;
+    every_check_of_an_extension_passes(&gateway.url("/mcp/tasks"), &TASKS).await;
 }
 
 #[tokio::test]
@@ -264,17 +271,27 @@ async fn every_check_of_tasks_passes_with_an_aggregate() {
         .fixture("tasks", "conformance/tasks")
         .config(json!({"toolman": {"all": {"config": file}}}));
     let gateway = everything::start(as_the_suite_wants(gateway)).await;
-    every_check_of_tasks_passes(&gateway.url("/mcp/all")).await;
+    every_check_of_an_extension_passes(&gateway.url("/mcp/all"), &TASKS).await;
 }
 
-/// Runs the scenarios of the tasks extension against the namespace at `url`.
+#[tokio::test]
+async fn every_check_of_skills_passes_with_a_worker() {
+    let gateway = Gateway::empty().fixture("skills", "conformance/skills");
+    let gateway = everything::start(as_the_suite_wants(gateway)).await;
+    every_check_of_an_extension_passes(&gateway.url("/mcp/skills"), &SKILLS).await;
+}
+
+/// Runs the scenarios of an extension against the namespace at `url`.
 ///
 /// # Panics
 ///
 /// When a check fails, or is not made.
-async fn every_check_of_tasks_passes(url: &str) {
+async fn every_check_of_an_extension_passes(
+    url: &str,
+    scenarios: &[(&'static [&'static str], usize)],
+) {
     let mut faults = Vec::new();
-    for (selection, expected) in TASKS {
+    for &(selection, expected) in scenarios {
         let report = run_suite(url.to_owned(), selection).await;
         if report.total() < expected {
             let passed = report.total();

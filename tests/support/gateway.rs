@@ -371,18 +371,23 @@ impl Builder {
         self
     }
 
-    /// Adds the files of a folder of `tests/fixtures` to a namespace.
+    /// Adds the files of a folder of `tests/fixtures`, and of its subfolders, to a namespace.
     pub fn fixture(mut self, namespace: &str, folder: &str) -> Self {
         let folder = programs::root().join("tests/fixtures").join(folder);
-        let entries =
-            fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        for entry in entries {
-            let path = entry.expect("an entry").path();
-            if path.is_file() {
-                let name = path.file_name().expect("a name").to_string_lossy();
+        let mut folders = vec![folder.clone()];
+        while let Some(inner) = folders.pop() {
+            let entries =
+                fs::read_dir(&inner).unwrap_or_else(|error| panic!("{}: {error}", inner.display()));
+            for entry in entries {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let name = path.strip_prefix(&folder).expect("inside");
                 let source = fs::read_to_string(&path).expect("a text file");
-                self.tools
-                    .push((namespace.to_owned(), name.into_owned(), source));
+                let name = name.to_string_lossy().into_owned();
+                self.tools.push((namespace.to_owned(), name, source));
             }
         }
         self
@@ -549,9 +554,10 @@ pub fn shared_base_env() -> PathBuf {
 }
 
 fn drop_tool(data: &Path, namespace: &str, file: &str, source: &str) {
-    let folder = data.join("tools").join(namespace);
-    fs::create_dir_all(&folder).expect("the namespace folder");
-    fs::write(folder.join(file), source).expect("the tool file");
+    let file = data.join("tools").join(namespace).join(file);
+    let folder = file.parent().expect("a folder");
+    fs::create_dir_all(folder).expect("the namespace folder");
+    fs::write(file, source).expect("the tool file");
 }
 
 fn write_config(file: &Path, config: &Value) {

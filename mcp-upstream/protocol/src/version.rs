@@ -269,6 +269,10 @@ pub mod method {
     pub const TOOLS_LIST: &str = "tools/list";
     /// Method that reads the contents of a resource.
     pub const RESOURCES_READ: &str = "resources/read";
+    /// Method of the skills extension that lists the skills of a namespace.
+    pub const SKILLS_LIST: &str = "skills/list";
+    /// Method of the skills extension that describes a skill.
+    pub const SKILLS_GET: &str = "skills/get";
 }
 
 /// The method of a request to an upstream. Only known methods become labels of metrics, since clients could create any number of
@@ -282,17 +286,20 @@ pub enum Method {
 }
 
 /// The known methods: all that a client may send to a server.
-const METHODS: [&str; 16] = [
+const METHODS: [&str; 19] = [
     method::TOOLS_CALL,
     method::TOOLS_LIST,
     "resources/list",
     "resources/templates/list",
     method::RESOURCES_READ,
+    "resources/directory/read",
     "resources/subscribe",
     "resources/unsubscribe",
     "prompts/list",
     "prompts/get",
     "completion/complete",
+    method::SKILLS_LIST,
+    method::SKILLS_GET,
     "logging/setLevel",
     "tasks/get",
     "tasks/list",

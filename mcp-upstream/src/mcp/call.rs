@@ -15,7 +15,7 @@ use tooldock_sessions::session::{CancelNotice, InFlightCalls, Session};
 use super::{Core, exchange, forget_session};
 use crate::format::{self, CacheScope, ResultFormat};
 use crate::jsonrpc::RequestError;
-use crate::protocol::method::RESOURCES_READ;
+use crate::protocol::method::{RESOURCES_READ, SKILLS_GET, SKILLS_LIST};
 use crate::reply::Reply;
 use crate::scopes;
 use crate::tool_result;
@@ -146,6 +146,10 @@ fn result_of(
         let (ttl_ms, length) = own_ttl(result).unwrap_or((0, 0));
         skipped = length;
         answer = answer.cached_for(ttl_ms, CacheScope::Private);
+    }
+    if [SKILLS_LIST, SKILLS_GET].contains(&&*facts.method) {
+        // The digests are those of the files as they are now.
+        answer = answer.cached_for(0, CacheScope::Private);
     }
     answer.members_after(skipped, result);
     Ok(answer.end())

@@ -84,6 +84,7 @@ impl Worker {
                 format!("prompt {prompt} {}", text(arguments))
             }
             Operation::Complete { params } => format!("complete {}", text(params)),
+            Operation::ListSkills { uri } => format!("skills {uri:?}"),
         };
         self.note("up", format!("{what}, caller {caller}, speaks: {says}"));
         let mut end = Dropped(self, true);

@@ -27,13 +27,19 @@ const TEXTS_MAX: usize = 4 * 1024 * 1024;
 /// Maximum number of lists and maps around a value.
 const DEPTH_MAX: usize = 64;
 
-/// Returns true if the parser can read a text in about a second. The estimated steps are the number of brackets times the length.
+/// Returns true if the parser can read a text in about a second.
 pub fn readable_in_time(text: &[u8]) -> bool {
-    let brackets = text
-        .iter()
-        .filter(|byte| matches!(byte, b'[' | b'{'))
-        .count();
-    brackets.saturating_mul(text.len()) <= READER_STEPS_MAX
+    all_readable_in_time([text])
+}
+
+/// Returns true if the parser can read all these texts in about a second. The estimated steps are the number of brackets of each
+/// text times its length.
+pub fn all_readable_in_time<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> bool {
+    let steps = texts.into_iter().map(|text| {
+        let brackets = text.iter().filter(|byte| matches!(byte, b'[' | b'{'));
+        brackets.count().saturating_mul(text.len())
+    });
+    steps.fold(0, usize::saturating_add) <= READER_STEPS_MAX
 }
 
 /// Error message for a text that the parser could not read in reasonable time.
@@ -45,14 +51,26 @@ pub const UNREADABLE: &str = "too many brackets for its size; use lines instead"
 ///
 /// When the text is no YAML, does not fit the type, or exceeds the bounds of this module.
 pub fn from_slice<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, Error> {
-    if !readable_in_time(text) {
-        return Err(Error::custom(UNREADABLE));
-    }
     let bounds = Bounds {
         values: VALUES_MAX.max(text.len()),
         texts: TEXTS_MAX.max(text.len().saturating_mul(2)),
         depth: DEPTH_MAX,
     };
+    from_slice_within(text, bounds)
+}
+
+/// Reads a value from a text, as [`from_slice`], within other bounds.
+///
+/// # Errors
+///
+/// When the text is no YAML, does not fit the type, or exceeds the bounds.
+pub fn from_slice_within<'a, T: Deserialize<'a>>(
+    text: &'a [u8],
+    bounds: Bounds,
+) -> Result<T, Error> {
+    if !readable_in_time(text) {
+        return Err(Error::custom(UNREADABLE));
+    }
     let left = bounds.left();
     CountedValue(left.allowance()).deserialize(Deserializer::from_slice(text))?;
     serde_yaml::from_slice(text)

@@ -26,6 +26,7 @@ from .recognise import registrations_in
 from .resources import Resource, make_resource
 from .results import plain, text
 from .schema import Invalid, author_function
+from .skills import Skill
 from .styles import SourceFile
 from .tools import Tool, make_tool
 
@@ -62,6 +63,7 @@ class Loaded:
     resources: dict[str, Resource] = field(default_factory=dict)
     templates: dict[str, Resource] = field(default_factory=dict)
     prompts: dict[str, Prompt] = field(default_factory=dict)
+    skills: dict[str, Skill] = field(default_factory=dict)
     issues: list[Issue] = field(default_factory=list)
     files: list[SourceFile] = field(default_factory=list)
     """What each Python file was taken for."""
@@ -102,7 +104,7 @@ def load(folder: str, import_timeout: float, style: str | None = None) -> Loaded
         before = len(loaded.tools)
         _load_file(folder, file, tree, modules, import_timeout, loaded)
         file.tools = len(loaded.tools) - before
-    for filename, registration in skills.registrations(folder, loaded.report):
+    for filename, registration in skills.registrations(folder, loaded.report, loaded.skills):
         _add(registration, filename, loaded)
     return loaded
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import completion, contents, failures, forks, frames, messages
+from . import completion, contents, failures, forks, frames, jsontext, messages, skills
 from .resources import Resource
 
 if TYPE_CHECKING:
@@ -124,6 +124,21 @@ def complete(connection: Connection, request_id: bytes, request: dict[str, Any])
         connection.begin(request_id, target, {}, request, completion.encode)
 
 
+def list_skills(connection: Connection, request_id: bytes, request: dict[str, Any]) -> None:
+    """Describes all skills, or the skill of that URI."""
+    found, uri = connection.server.loaded.skills, request.get("uri")
+    if uri is not None and (not isinstance(uri, str) or uri not in found):
+        connection.send(frames.failure(request_id, "invalid_arguments", "uri is the SKILL.md of no skill of this server"))
+        return
+    wanted = list(found.values()) if uri is None else [found[uri]]
+    target = completion.Completion("skills", partial(skills.entries, wanted), False)
+    connection.begin(request_id, target, {}, request, _plain)
+
+
+def _plain(value: Any) -> tuple[bytes, bytes | None]:
+    return jsontext.dumps_any(value), None
+
+
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -135,5 +150,6 @@ OPERATIONS: dict[str, Operation] = {
     "resources.read": read_resource,
     "prompts.get": get_prompt,
     "completion.complete": complete,
+    "skills.list": list_skills,
     "shutdown": shutdown,
 }

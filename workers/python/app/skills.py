@@ -1,9 +1,12 @@
-"""Skills: folders with a `SKILL.md`, whose files clients read as resources (SEP-2640, without `skills/list`).
+"""Skills: folders with a `SKILL.md`, whose files clients read as resources (SEP-2640).
 
 A skill is a folder inside the namespace's folder, at most three levels down, or the namespace's folder itself. Each file of a
 skill is a resource `skill://PATH/FILE`. PATH is the skill's folder without a leading `skills/`, and ends with the skill's name.
 The front matter of `SKILL.md`, lines between two `---` at its beginning, contains the name and the description. It is read when
 the namespace is loaded; files are read when a client requests them. No file of a skill is executed.
+
+The listing of skills has the front matter as it is written, which the gateway parses, and the digests of the files, which are
+computed when a client asks, and again only for files that have changed.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from .decorator import Registration
@@ -27,6 +31,8 @@ MAX_FILES = 200
 """Maximum number of files in a skill."""
 MAX_BYTES = 5 * 1024 * 1024
 """Maximum size of a file, in bytes. Larger files do not become resources; a skill with a larger `SKILL.md` is not served."""
+MAX_TOTAL = 16 * 1024 * 1024
+"""Maximum size of a skill's files together, in bytes, for which the listing has their digests."""
 MAX_FRONT_MATTER = 64 * 1024
 """Maximum size of a front matter, in bytes. No more of a `SKILL.md` is read when the namespace is loaded."""
 
@@ -36,9 +42,75 @@ _KNOWN = {".md": "text/markdown", ".py": "text/x-python", ".sh": "application/x-
 _KNOWN |= {".yaml": "application/yaml", ".yml": "application/yaml", ".json": "application/json"}
 
 
-def registrations(folder: str, report: Callable[[str, str, str], None]) -> Iterator[tuple[str, Registration]]:
+@dataclass(slots=True)
+class Skill:
+    """A skill that is served."""
+
+    folder: str
+    """The namespace's folder."""
+    files: dict[str, str] = field(default_factory=dict)
+    """The path of each file in the namespace's folder by its URI, `SKILL.md` first."""
+    digests: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = field(default_factory=dict)
+    """The digest and size of each file by its URI, with the stamp of the file that was read."""
+
+    def entry(self) -> dict[str, Any]:
+        """Describes the skill as it is now. `Invalid` or `OSError` if its `SKILL.md` cannot be read any more."""
+        uri, main = next(iter(self.files.items()))
+        lines = _front_matter_lines(_read(self.folder, main, MAX_FRONT_MATTER))
+        return {"uri": uri, "frontmatter": "\n".join(lines), "resources": self._resources()}
+
+    def _resources(self) -> list[dict[str, Any]] | str:
+        stamps = {uri: stamp for uri, file in self.files.items() if (stamp := _stamp(self.folder, file)) is not None}
+        if sum(stamp[0] for stamp in stamps.values()) > MAX_TOTAL:
+            return "dynamic"
+        found = []
+        for uri, stamp in stamps.items():
+            known = self.digests.get(uri)
+            if known is None or known[0] != stamp:
+                try:
+                    known = stamp, _digest(_read(self.folder, self.files[uri]))
+                except (Invalid, OSError):
+                    continue
+                self.digests[uri] = known
+            found.append({"uri": uri, **known[1]})
+        return found
+
+
+def entries(skills: Iterable[Skill]) -> dict[str, Any]:
+    """Describes the skills whose `SKILL.md` can be read."""
+    found = []
+    for skill in skills:
+        try:
+            found.append(skill.entry())
+        except (Invalid, OSError, UnicodeDecodeError):
+            continue
+    return {"skills": found}
+
+
+def _stamp(folder: str, file: str) -> tuple[int, ...] | None:
+    """The size of a file that may be served, and the facts by which a change of it shows."""
+    try:
+        status = os.lstat(os.path.join(folder, file))
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _digest(content: bytes) -> dict[str, Any]:
+    # The import is here because most namespaces have no skills and do not need the module.
+    from hashlib import sha256
+
+    return {"digest": f"sha256:{sha256(content).hexdigest()}", "size": len(content)}
+
+
+def registrations(
+    folder: str, report: Callable[[str, str, str], None], found: dict[str, Skill]
+) -> Iterator[tuple[str, Registration]]:
     """Yields each file of the folder's skills: its path in the folder, and the registration of its resource. Calls `report` with
-    a code, a path and a message for each skill that cannot be served."""
+    a code, a path and a message for each skill that cannot be served. Adds the other skills to `found`, by the URIs of their
+    `SKILL.md`."""
     for number, skill in enumerate(_skills(folder)):
         main = os.path.join(skill, FILE)
         if number >= MAX_SKILLS:
@@ -55,6 +127,7 @@ def registrations(folder: str, report: Callable[[str, str, str], None]) -> Itera
         from urllib.parse import quote
 
         path = skill.removeprefix(f"skills{os.sep}") if skill else facts["name"]
+        served = Skill(folder)
         for file in files:
             inner = os.path.relpath(os.path.join(folder, file), os.path.join(folder, skill))
             options: dict[str, Any] = {
@@ -64,6 +137,8 @@ def registrations(folder: str, report: Callable[[str, str, str], None]) -> Itera
             }
             if inner == FILE:
                 options["description"] = facts["description"]
+                found.setdefault(options["uri"], served)
+            served.files[options["uri"]] = file
             yield file, Registration(_reader(folder, file), options, "resource")
 
 
@@ -172,9 +247,9 @@ def _check(facts: dict[str, str], skill: str) -> None:
         raise Invalid("its front matter needs a description of 1 to 1024 characters")
 
 
-def _front_matter(head: bytes) -> dict[str, str]:
-    """Returns the texts at the top level of a front matter, by key: plain and quoted texts, and blocks (`|`, `>`). Nested keys
-    are not read. `head` is the beginning of the file, and may end inside of a character after the front matter."""
+def _front_matter_lines(head: bytes) -> list[str]:
+    """Returns the lines of a front matter. `head` is the beginning of the file, and may end inside of a
+    character after the front matter."""
     raw = head.removeprefix(b"\xef\xbb\xbf").splitlines()
     if not raw or raw[0].rstrip() != b"---":
         raise Invalid("it must begin with a front matter: ---, name: and description:, ---")
@@ -183,9 +258,16 @@ def _front_matter(head: bytes) -> dict[str, str]:
     except StopIteration:
         size = f"{MAX_FRONT_MATTER // 1024} KiB"
         raise Invalid(f"the --- that ends its front matter is missing in its first {size}") from None
-    lines = [line.decode("utf-8") for line in raw[:end]]
+    return [line.decode("utf-8") for line in raw[1:end]]
+
+
+def _front_matter(head: bytes) -> dict[str, str]:
+    """Returns the texts at the top level of a front matter, by key: plain and quoted texts, and blocks (`|`, `>`). Nested keys
+    are not read."""
+    lines = _front_matter_lines(head)
+    end = len(lines)
     facts: dict[str, str] = {}
-    at = 1
+    at = 0
     while at < end:
         key = re.match(r"([A-Za-z][\w-]*):(?:[ \t]+(.*))?$", lines[at])
         at += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import pytest
@@ -123,3 +124,41 @@ def test_only_the_beginning_of_a_skill_is_read_for_its_front_matter(plain_worker
     assert issue["subject"] == "wordy/SKILL.md" and "missing in its first 64 KiB" in issue["message"]
     [content] = read(plain_worker, "skill://long/SKILL.md")["result"]["contents"]
     assert content["text"] == text
+
+
+def listed(worker, **fields) -> dict:
+    return worker.connect().request("skills.list", **fields)
+
+
+def test_the_listing_has_the_front_matter_as_written_and_the_digests_of_the_files(plain_worker, folder):
+    folder("skills/git-flow/SKILL.md", skill() + "body\n")
+    folder("skills/git-flow/a.bin", b"\x00\xff")
+    folder("pdf/SKILL.md", "\ufeff---\r\nname: pdf\r\nmetadata:\r\n  version: 1\r\ndescription: x\r\n---\r\n")
+    plain_worker.start()
+    pdf, flow = listed(plain_worker)["result"]["skills"]
+    assert pdf["frontmatter"] == "name: pdf\nmetadata:\n  version: 1\ndescription: x"
+    assert flow["uri"] == "skill://git-flow/SKILL.md"
+    assert flow["frontmatter"] == "name: git-flow\ndescription: How branches are named here."
+    main, other = flow["resources"]
+    assert main["uri"] == flow["uri"] and main["size"] == len(skill() + "body\n")
+    digest = hashlib.sha256(b"\x00\xff").hexdigest()
+    assert other == {"uri": "skill://git-flow/a.bin", "digest": f"sha256:{digest}", "size": 2}
+    # The digest is that of the file as it is now, and a file that is gone is not listed.
+    folder("skills/git-flow/a.bin", b"more")
+    [entry] = listed(plain_worker, uri=flow["uri"])["result"]["skills"]
+    assert entry["resources"][1]["digest"] == f"sha256:{hashlib.sha256(b'more').hexdigest()}"
+    os.remove(plain_worker.tools / "skills/git-flow/a.bin")
+    [entry] = listed(plain_worker, uri=flow["uri"])["result"]["skills"]
+    assert entry["resources"] == [main]
+
+
+def test_a_large_skill_is_listed_without_digests_and_an_unknown_one_is_refused(plain_worker, folder):
+    folder("git-flow/SKILL.md", skill())
+    for number in range(4):
+        folder(f"git-flow/{number}.bin", b"x" * (5 * 1024 * 1024))
+    plain_worker.start()
+    [entry] = listed(plain_worker)["result"]["skills"]
+    assert entry["resources"] == "dynamic"
+    for uri in ("skill://git-flow/0.bin", "skill://other/SKILL.md", 1, []):
+        answer = listed(plain_worker, uri=uri)
+        assert answer["error"]["code"] == "invalid_arguments", uri

@@ -129,6 +129,7 @@ impl FakeBackend {
                 Ok(plain(messages.to_string()))
             }
             Operation::Complete { .. } => Ok(plain(r#"{"completion":{"values":["paris"]}}"#)),
+            Operation::ListSkills { .. } => Ok(plain(r#"{"skills":[]}"#)),
         };
         end.1 = true;
         result

@@ -13,6 +13,7 @@ use tooldock_process::worker::Operation;
 use tooldock_protocol::format::{self, ResultFormat, ResultWriter};
 use tooldock_protocol::jsonrpc::{self, Members, RequestError};
 use tooldock_protocol::version::ProtocolVersion;
+use tooldock_protocol::version::method::{SKILLS_GET, SKILLS_LIST};
 use tooldock_sessions::broadcast::Filter;
 use tooldock_sessions::catalogue::ToolList;
 use tooldock_sessions::session::Session;
@@ -29,6 +30,7 @@ mod facts;
 mod fault;
 mod lists;
 mod session;
+mod skills;
 mod task;
 pub(super) mod uri_template;
 
@@ -64,6 +66,7 @@ impl WorkerUpstream {
             SnapshotMethod::Resources => lists::resources(cx, id, members),
             SnapshotMethod::ResourceTemplates => lists::resource_templates(cx, id, members),
             SnapshotMethod::Prompts => lists::prompts(cx, id, members),
+            SnapshotMethod::SkillDirectory => lists::directory(cx, id, members),
         };
         answer.map(PreparedRequest::Response)
     }
@@ -80,6 +83,8 @@ impl WorkerUpstream {
             FunctionMethod::Resource => self.resource_read(cx, members),
             FunctionMethod::Prompt => self.prompt_get(cx, members),
             FunctionMethod::Completion => self.complete(cx, members),
+            FunctionMethod::Skills => self.skills_list(cx, members),
+            FunctionMethod::Skill => self.skill_get(cx, members),
         }
     }
 }
@@ -257,6 +262,9 @@ fn entries(namespace: &Namespace) -> Value {
     if namespace.has_context() {
         declared["logging"] = json!({});
     }
+    if skills::are_in(namespace) {
+        declared["extensions"] = json!({ skills::EXTENSION: { "directoryRead": true } });
+    }
     declared
 }
 
@@ -285,6 +293,7 @@ enum SnapshotMethod {
     Resources,
     ResourceTemplates,
     Prompts,
+    SkillDirectory,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -300,6 +309,8 @@ enum FunctionMethod {
     Resource,
     Prompt,
     Completion,
+    Skills,
+    Skill,
 }
 
 /// Finds the method with this name, if it exists in the client's era and the namespace has its capability. Other methods are
@@ -323,6 +334,18 @@ fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
         "completion/complete" => (
             Method::Called(FunctionMethod::Completion),
             namespace.completions,
+        ),
+        "resources/directory/read" => (
+            Method::Answered(SnapshotMethod::SkillDirectory),
+            skills::are_in(namespace),
+        ),
+        SKILLS_LIST => (
+            Method::Called(FunctionMethod::Skills),
+            skills::are_in(namespace),
+        ),
+        SKILLS_GET => (
+            Method::Called(FunctionMethod::Skill),
+            skills::are_in(namespace),
         ),
         "resources/subscribe" if legacy() => {
             (Method::Kept(SessionMethod::Subscribe), has_resources())

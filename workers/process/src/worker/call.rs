@@ -35,6 +35,11 @@ pub enum Operation {
         /// The params of MCP's `completion/complete`: `{"ref": …, "argument": …, "context"?: …}`.
         params: Bytes,
     },
+    /// Describes skills, with their front matters as text and the digests of their files.
+    ListSkills {
+        /// URI of the one skill to describe; `None` for all.
+        uri: Option<Arc<str>>,
+    },
 }
 
 /// A call to a worker.
@@ -86,6 +91,7 @@ impl Operation {
             Self::ReadResource { uri } => uri,
             Self::GetPrompt { prompt, .. } => prompt,
             Self::Complete { .. } => "completion/complete",
+            Self::ListSkills { uri } => uri.as_deref().unwrap_or("skills/list"),
         }
     }
 }
@@ -104,6 +110,7 @@ impl WorkerCall {
             } => (subject.len(), json.len()),
             Operation::ReadResource { uri } => (uri.len(), 0),
             Operation::Complete { params } => (0, params.len()),
+            Operation::ListSkills { uri } => (uri.as_ref().map_or(0, |uri| uri.len()), 0),
         };
         subject + json + self.request.len() + self.caller.as_ref().map_or(0, Bytes::len)
     }

@@ -1,7 +1,7 @@
 //! The call of a function: the request's parameters, and the worker that runs it.
 //!
 //! ```text
-//!   tools/call, prompts/get, resources/read, completion/complete ──▶ FunctionCall ── queue ──▶ WorkerPort::call
+//!   tools/call, prompts/get, resources/read, completion/complete, skills/… ──▶ FunctionCall ── queue ──▶ WorkerPort::call
 //! ```
 
 use std::borrow::Cow;
@@ -13,16 +13,18 @@ use futures_util::future::{self, BoxFuture};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::gate::Principal;
 use tooldock_base::key_maker::KeyMaker;
 use tooldock_process::worker::{CallSink, Operation, ToolReply, Worker, WorkerCall};
 use tooldock_protocol::jsonrpc::{self, Key, Members, RequestError};
 use tooldock_protocol::version::Method;
+use tooldock_protocol::version::method::{SKILLS_GET, SKILLS_LIST};
 use tooldock_sessions::caller::Caller;
 use tooldock_sessions::catalogue::coerce::coerced;
 use tooldock_sessions::session::CancelNotice;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 
-use super::{WorkerUpstream, facts, fault, string_member, task};
+use super::{WorkerUpstream, facts, fault, lists, skills, string_member, task};
 use crate::engine::{
     CallFacts, CallMessages, CallTask, Peer, UpstreamCall, UpstreamReply, Work, explained,
 };
@@ -117,6 +119,29 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, (false, CallTask::No))
     }
 
+    /// Prepares `skills/list`. All skills are on one page.
+    pub(super) fn skills_list(
+        &self,
+        cx: &CallContext<'_>,
+        members: &Members<'_>,
+    ) -> Result<PreparedRequest, RequestError> {
+        lists::one_page(members)?;
+        let operation = Operation::ListSkills { uri: None };
+        self.function_call(cx, operation, members, (false, CallTask::No))
+    }
+
+    /// Prepares `skills/get`. The worker knows its skills.
+    pub(super) fn skill_get(
+        &self,
+        cx: &CallContext<'_>,
+        members: &Members<'_>,
+    ) -> Result<PreparedRequest, RequestError> {
+        let uri = string_member(members.get(Key::Uri), "params.uri")?;
+        let uri = Some(uri.into());
+        let operation = Operation::ListSkills { uri };
+        self.function_call(cx, operation, members, (false, CallTask::No))
+    }
+
     /// Builds the call of an operation of MCP. `members`: the request's members. `talks`: true if the function takes a context,
     /// and so may report progress, log, and ask the client. `task`: the call's relation to a task.
     fn function_call(
@@ -192,6 +217,7 @@ pub(crate) struct FunctionCall {
     /// The arguments as a hook has changed them, if it has.
     replaced: OnceLock<Bytes>,
     request_id: Arc<str>,
+    principal: Principal,
     ports: Arc<dyn WorkerPorts>,
 }
 
@@ -202,6 +228,8 @@ enum OperationKind {
     Resource,
     Prompt,
     Completion,
+    Skills,
+    Skill,
 }
 
 impl FunctionCall {
@@ -220,6 +248,10 @@ impl FunctionCall {
                 (OperationKind::Prompt, prompt, arguments)
             }
             Operation::Complete { params } => (OperationKind::Completion, Arc::default(), params),
+            Operation::ListSkills { uri: None } => {
+                (OperationKind::Skills, Arc::default(), Bytes::new())
+            }
+            Operation::ListSkills { uri: Some(uri) } => (OperationKind::Skill, uri, Bytes::new()),
         };
         let coerced = match kind {
             OperationKind::Tool => coerced_arguments(&cx.namespace, &subject, &arguments),
@@ -240,6 +272,7 @@ impl FunctionCall {
             coerced,
             replaced: OnceLock::new(),
             request_id: Arc::clone(&cx.caller.request_id),
+            principal: cx.caller.principal.clone(),
             ports: Arc::clone(ports),
         }
     }
@@ -265,6 +298,8 @@ impl FunctionCall {
                 arguments,
             },
             OperationKind::Completion => Operation::Complete { params: arguments },
+            OperationKind::Skills => Operation::ListSkills { uri: None },
+            OperationKind::Skill => Operation::ListSkills { uri: Some(subject) },
         }
     }
 }
@@ -287,6 +322,8 @@ impl OperationKind {
             Self::Resource => "resources/read",
             Self::Prompt => "prompts/get",
             Self::Completion => "completion/complete",
+            Self::Skills => SKILLS_LIST,
+            Self::Skill => SKILLS_GET,
         }
     }
 }
@@ -345,7 +382,18 @@ impl UpstreamCall for FunctionCall {
             answers: peer.answers().cloned(),
             trace: peer.trace().map(Arc::clone),
         };
-        port.call(call, peer.into_sink())
+        let work = port.call(call, peer.into_sink());
+        match self.kind {
+            OperationKind::Skills | OperationKind::Skill => Box::pin(async move {
+                let reply = work.await?;
+                let is_single = self.kind == OperationKind::Skill;
+                skills::result_of(&self.principal, is_single, reply).await
+            }),
+            OperationKind::Tool
+            | OperationKind::Resource
+            | OperationKind::Prompt
+            | OperationKind::Completion => work,
+        }
     }
 
     fn error_for_caller(&self, caller: &Caller, error: CallError) -> CallError {

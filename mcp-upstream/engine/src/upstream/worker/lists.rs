@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use serde_json::value::RawValue;
 use tooldock_base::tool::Tool;
 use tooldock_protocol::format::{self, ResultFormat, ResultWriter};
@@ -9,6 +10,7 @@ use tooldock_protocol::jsonrpc::{Key, Members, RequestError};
 use tooldock_sessions::catalogue::{ToolEntry, ToolList};
 use tooldock_workers::registry::Namespace;
 
+use super::skills::{self, DirectoryEntry};
 use crate::upstream::CallContext;
 
 /// Answers `tools/list` with the tools that the client may see. For a namespace that could not be started, the response is an
@@ -81,6 +83,38 @@ pub(super) fn prompts(
     definitions_list(cx, id, members, "prompts", definitions)
 }
 
+/// Answers `resources/directory/read` of the skills extension: the files and folders directly in a folder of a skill.
+pub(super) fn directory(
+    cx: &CallContext<'_>,
+    id: &str,
+    members: &Members<'_>,
+) -> Result<Vec<u8>, RequestError> {
+    one_page(members)?;
+    let uri = super::string_member(members.get(Key::Uri), "params.uri")?;
+    let entries = skills::directory(&cx.namespace.resources, &uri);
+    if entries.is_empty() {
+        return Err(RequestError::InvalidParams(
+            "params.uri names no folder of a skill".into(),
+        ));
+    }
+    let format = cx.result_format();
+    let mut answer = begin(cx, id, &format, entries.len());
+    join(
+        answer.key("resources"),
+        entries.iter(),
+        |out, entry| match entry {
+            DirectoryEntry::File(file) => {
+                out.extend_from_slice(file.definition.get().as_bytes());
+            }
+            DirectoryEntry::Folder { uri, name } => {
+                let folder = json!({ "uri": uri, "name": name, "mimeType": skills::FOLDER_TYPE });
+                out.extend_from_slice(folder.to_string().as_bytes());
+            }
+        },
+    );
+    Ok(answer.end())
+}
+
 fn definitions_list<'a>(
     cx: &CallContext<'_>,
     id: &str,
@@ -107,7 +141,7 @@ fn begin<'d>(
 }
 
 /// Refuses a request with a cursor: each list has a single page.
-fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
+pub(super) fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
     match members.raw(Key::Cursor) {
         Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
             "unknown cursor: the list has one page".into(),

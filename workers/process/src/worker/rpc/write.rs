@@ -36,6 +36,13 @@ pub(super) fn call(buffer: &mut BytesMut, id: u64, call: &WorkerCall) {
             buffer.put_slice(b",\"op\":\"completion.complete\"");
             member(buffer, b",\"params\":", params);
         }
+        Operation::ListSkills { uri } => {
+            buffer.put_slice(b",\"op\":\"skills.list\"");
+            if let Some(uri) = uri {
+                buffer.put_slice(b",\"uri\":");
+                string(buffer, uri);
+            }
+        }
     }
     if !call.request.is_empty() {
         buffer.put_slice(b",\"request\":");
