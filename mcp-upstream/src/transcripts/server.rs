@@ -221,8 +221,8 @@ pub(super) fn done(text: &str, modern: bool) -> String {
     text.replace("$DONE", if modern { kind } else { "" })
 }
 
-/// Reads the lines that arrive at the server, until the gateway closes the process's input. The messages that open the connection,
-/// the gateway's own `tools/list` and its subscription are handled here; other lines are passed to the test.
+/// Reads the lines that arrive at the server, until the gateway closes the process's input. The messages that open the
+/// connection, the gateway's own `tools/list` and its subscription are handled here; other lines are passed to the test.
 async fn read(
     server: Arc<Server>,
     key: ConnectionKey,
